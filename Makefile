@@ -41,8 +41,10 @@ others:
 	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 	go test $(COUNT) -run '^Test(Histories|Rules)$$' ./dispatch -rapid.checks=50
 
-# It counts seconds, over relays that are processes: after all others.
+# The first counts allocations, which the race detector makes too. The second counts seconds, over relays that are
+# processes: after all others.
 alone: beside
+	go test $(COUNT) ./internal/costs
 	go test $(COUNT) ./internal/accidents
 
 lint: ## golangci-lint with .golangci.yml, in every module
@@ -64,6 +66,9 @@ bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (ben
 soak: servers ## what takes too long for make test, on both versions of the servers, as long as asked, with one table: make soak SOAK=1h
 	@root=$$(scripts/newer) || [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ] && go run ./internal/soak -for $(SOAK) -newer "$$root"
 
+mutants: servers ## break the code in one place at a time: the tests must notice; MUTANTS=pattern selects some
+	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
+
 newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 and RabbitMQ 4.3 (Debian, root)
 	@if root=$$(scripts/newer); then \
 		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
@@ -81,4 +86,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak newer suites quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak mutants newer suites quickstart vuln

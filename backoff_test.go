@@ -107,6 +107,34 @@ func TestBackoffStaysInBounds(t *testing.T) {
 	})
 }
 
+// RL-05: jitter spreads equal delays over its whole range, so that those who failed together do not come back together.
+func TestBackoffSpreads(t *testing.T) {
+	t.Parallel()
+	for _, b := range []waybill.Backoff{
+		{Kind: waybill.BackoffConstant, Base: time.Hour, Cap: time.Hour, Attempts: -1, Jitter: waybill.JitterEqual},
+		{Kind: waybill.BackoffConstant, Base: time.Hour, Cap: time.Hour, Attempts: -1, Jitter: waybill.JitterShare, Share: 0.5},
+	} {
+		low, high := time.Hour/2, time.Hour
+		if b.Jitter == waybill.JitterShare {
+			high = time.Hour * 3 / 2
+		}
+		const draws, parts = 1000, 4
+		var hits [parts]int
+		for range draws {
+			d, _, err := b.Next(1, nil)
+			if err != nil || d < low || d > high {
+				t.Fatalf("jitter %d: %s, %v", b.Jitter, d, err)
+			}
+			hits[min(int((d-low)*parts/(high-low)), parts-1)]++
+		}
+		for part, n := range hits { // a quarter each; less than a tenth never happens
+			if n < draws/10 {
+				t.Errorf("jitter %d: %d of %d delays are in part %d of the range: %v", b.Jitter, n, draws, part, hits)
+			}
+		}
+	}
+}
+
 func TestBackoffCustom(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("cause")

@@ -97,7 +97,7 @@ func wantRate(t interface{ Errorf(string, ...any) }, starts []time.Duration, rat
 	}
 }
 
-// CO-03: a tenant at its limit waits, others go on; what waits runs as soon as the limit lets it, in order of arrival.
+// A tenant at its limit waits, others go on; what waits runs as soon as the limit lets it, in order of arrival.
 func TestGroupConcurrency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestGroupConcurrency(t *testing.T) {
 	})
 }
 
-// CO-03: a rate for each tenant, with a burst after a quiet time.
+// A rate for each tenant, with a burst after a quiet time.
 func TestGroupRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestGroupRate(t *testing.T) {
 	})
 }
 
-// CO-03: a group that rests for a moment does not wait for longer afterwards.
+// A group that rests for a moment does not wait for longer afterwards.
 func TestGroupRateAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestGroupsKeepTheOrder(t *testing.T) {
 	})
 }
 
-// CO-06: what waits for its group is released at once at a stop and in a pause.
+// CO-11 CO-19: what waits for its group is released at once at a stop and in a pause.
 func TestGroupsReleaseWhatWaits(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]bool{"stop": false, "pause": true} {
@@ -297,7 +297,7 @@ func TestGroupsAndSuspects(t *testing.T) {
 	})
 }
 
-// CO-03: groups are what By says. A By that panics parks its message.
+// Groups are what By says. A By that panics parks its message.
 func TestGroupsOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

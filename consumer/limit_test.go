@@ -364,7 +364,7 @@ func TestRunOnceWithoutALimiter(t *testing.T) {
 	})
 }
 
-// CO-06: at a stop what waits for a permit is released at once, handlers are drained under their slots, and the slots
+// CO-11: at a stop what waits for a permit is released at once, handlers are drained under their slots, and the slots
 // are given back.
 func TestSharedLimitAtAStop(t *testing.T) {
 	t.Parallel()

@@ -234,7 +234,7 @@ func TestSlotsWhileAsking(t *testing.T) {
 	}
 }
 
-// CO-03: groups that have nothing to do are forgotten.
+// Groups that have nothing to do are forgotten.
 func TestGroupsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

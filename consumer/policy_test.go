@@ -537,7 +537,7 @@ type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
-// CO-03: an error that panics is a failure as any other.
+// CO-10: an error that panics is a failure as any other.
 func TestErrorThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

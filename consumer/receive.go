@@ -159,6 +159,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	messages := make([]message, len(ds))
 	for n, d := range ds {
 		m := &messages[n]
+		unwrap(d)
 		m.d, m.session, m.since = d, s, now
 		if m.refused = r.judge.refuse(d); m.refused == nil {
 			m.h = r.judge.handlers.find(&d.Envelope)

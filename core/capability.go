@@ -95,6 +95,8 @@ type Checker interface {
 
 // ClockSeeder knows a stamp above which a restarted clock must continue. Without it a clock starts at the wall clock.
 type ClockSeeder interface {
-	// HighWater returns the highest stamp the store remembers; zero if none.
+	// HighWater returns the highest stamp of what was committed, deleted records included; zero if there is none.
+	// It can be behind by up to a second for what was settled last: the restarted clock is past that anyway, unless
+	// the wall clock was set back.
 	HighWater(ctx context.Context) (hlc.Timestamp, error)
 }

@@ -148,7 +148,7 @@ func checkTimes(p []string, where string, l *waybill.Limits, m *waybill.Message,
 		bad("Delay", "%s is more than Limits.MaxDelay %s; shorten it or raise the limit", m.Delay, l.MaxDelay)
 	}
 	if !m.DeliverAt.IsZero() {
-		if y := m.DeliverAt.Year(); y < 2000 {
+		if y := m.DeliverAt.UTC().Year(); y < 2000 {
 			bad("DeliverAt", "%s is in the far past; leave it zero for at once", m.DeliverAt.Format(time.RFC3339))
 		} else if m.DeliverAt.Sub(now) > l.MaxDelay {
 			bad("DeliverAt", "year %d is beyond Limits.MaxDelay %s; choose an earlier time or raise the limit", y, l.MaxDelay)

@@ -57,7 +57,7 @@ type OutboxStore interface {
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
 	// returns up to limit retries, first those that self holds already. It gives up to limit timers a new number,
 	// greater than any drawn before. These are then ready, and the engine reads them like any staged record. Locked
-	// records are left for later.
+	// records are left for later. With a limit below 1 it does nothing but answer NextIn.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
 	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs

@@ -24,7 +24,8 @@ type Look struct {
 	Ranges []Range
 	Keys   []KeyRange
 	Again  []Ref
-	// Limit bounds Page.Waiting. Bytes bounds the bodies of one range; at least one record is returned whatever its
+	// Limit bounds Page.Waiting. A limit of 0 or less, here and in Ranges and Keys, stands for a bound of the
+	// store's own, or fails. Bytes bounds the bodies of one range; at least one record is returned whatever its
 	// size.
 	Limit int
 	Bytes int64

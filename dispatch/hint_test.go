@@ -99,7 +99,7 @@ func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
 }
 
 // TestRedrivenWithoutKeyBelowTheHint: the same of a record without a key: it does not wait for a sweep.
-func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // OP-04
+func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	t.Parallel()
 	for _, off := range []rule{0, ruleLower} {
 		w := newSmall(t)

@@ -212,7 +212,7 @@ func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 	}
 }
 
-// RL-06: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is
+// RL-03: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is
 // given up.
 func TestUnroutableAfterALongOutage(t *testing.T) {
 	t.Parallel()
@@ -303,7 +303,7 @@ func TestBlockAfterAbandon(t *testing.T) {
 	}
 }
 
-// RL-06: records that crashed relays are sent with nothing else in flight, and given up after ten crashes.
+// DB-04: records that crashed relays are sent with nothing else in flight, and given up after ten crashes.
 func TestSuspectsTravelAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/sdk/metric"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/sharedtest"
@@ -183,7 +185,8 @@ func TestLeaseLost(t *testing.T) {
 			return res
 		}
 		var lost []string
-		o := relay.Options{Hooks: relay.Hooks{OnLeaseLost: func(e relay.Event) { lost = append(lost, e.ID) }}}
+		reader := metric.NewManualReader()
+		o := relay.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)), Hooks: relay.Hooks{OnLeaseLost: func(e relay.Event) { lost = append(lost, e.ID) }}}
 		stop := begin(t, newRelay(t, s, b, o))
 		within(t, 10*time.Second, "published", func() bool { return b.count() == 3 })
 		if err := stop(); err != nil {
@@ -191,6 +194,9 @@ func TestLeaseLost(t *testing.T) {
 		}
 		if len(lost) != 1 || lost[0] != "m00001" || len(s.settls) != 1 {
 			t.Errorf("lost %v, %d settles", lost, len(s.settls))
+		}
+		if got := collect(t, reader, "waybill.relay.lease.lost"); got["route=default,transport=relay_test"] != 1 {
+			t.Errorf("counted as lost: %v", got)
 		}
 	})
 }
@@ -205,7 +211,8 @@ func TestSessionLost(t *testing.T) {
 		stage(t, mem, msgs(30, func(int) string { return "k" })...)
 		var lost []string
 		var log sharedtest.Log
-		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		reader := metric.NewManualReader()
+		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		o.Hooks.OnLeaseLost = func(e relay.Event) { lost = append(lost, e.ID) }
 		stop := begin(t, newRelay(t, s, b, o))
 		time.Sleep(5500 * time.Millisecond)
@@ -228,6 +235,9 @@ func TestSessionLost(t *testing.T) {
 		}
 		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.Take(), "event=relay.lease_lost") {
 			t.Errorf("lost %v", lost)
+		}
+		if got := collect(t, reader, "waybill.relay.lease.lost"); got["route=default,transport=relay_test"] != 2 { // the session, and the record
+			t.Errorf("counted as lost: %v", got)
 		}
 	})
 }
@@ -396,7 +406,7 @@ func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, 
 	return core.WakeStop, errors.New("no")
 }
 
-// RL-02: a store that ends waits at once, whatever it says, is polled.
+// RL-07: a store that ends waits at once, whatever it says, is polled.
 func TestBrokenWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -412,7 +422,7 @@ func TestBrokenWaiter(t *testing.T) {
 	})
 }
 
-// RL-06: a store that needs longer than a relay is used to wait gets the time that it needs, and nothing goes on in
+// DB-23: a store that needs longer than a relay is used to wait gets the time that it needs, and nothing goes on in
 // circles: not even where it undoes what is interrupted.
 func TestSlowStore(t *testing.T) {
 	t.Parallel()

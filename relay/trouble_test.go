@@ -114,7 +114,7 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 	}
 }
 
-// RL-04: an error that is a nil pointer of its type, from a check or from the store, ends nothing.
+// RL-07: an error that is a nil pointer of its type, from a check or from the store, ends nothing.
 func TestNilPointersAsErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func (h *hanging) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// RL-09: a stop waits for what is in flight, not for a breaker's check.
+// RL-01: a stop waits for what is in flight, not for a breaker's check.
 func TestStopDoesNotWaitForACheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestStopDoesNotWaitForACheck(t *testing.T) {
 	})
 }
 
-// OP-04: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the
+// RL-13: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the
 // loop.
 func TestHealthOfAPausedRelay(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,9 +27,13 @@ type broken struct {
 	*memory.Store
 	do doFunc
 
+	ahead atomic.Int64 // how far its clock is before that of the bubble
+	loose bool         // writes after a lost transaction commit alone
+
 	mu     sync.Mutex
 	serial int
 	seen   map[core.InboxKey]bool
+	lost   map[*memory.Tx]bool
 }
 
 func (b *broken) Inbox() core.Inbox[*memory.Tx] { return b }
@@ -40,6 +46,11 @@ func (b *broken) Effect(_ context.Context, tx *memory.Tx, name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.serial++
+	if b.loose && b.lost[tx] {
+		apart := b.Begin()
+		apart.Put(fmt.Sprint(name, "#", b.serial), "")
+		return apart.Commit()
+	}
 	tx.Put(fmt.Sprint(name, "#", b.serial), "")
 	return nil
 }
@@ -59,6 +70,9 @@ func (b *broken) Effects(_ context.Context, name string) (int, error) {
 func (b *broken) Break(_ context.Context, tx *memory.Tx) error {
 	err := errors.New("constraint violated")
 	tx.Fail(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost[tx] = true
 	return err
 }
 
@@ -108,6 +122,17 @@ func markFirst(ctx context.Context, b *broken, key core.InboxKey, fn handler) (c
 		return core.InboxNone, err
 	}
 	return core.InboxProcessed, nil
+}
+
+// markOf marks what failed with some errors.
+func markOf(errs func(error) bool) doFunc {
+	return func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+		status, err := b.Store.Do(ctx, key, fn)
+		if err != nil && errs(err) {
+			_, _ = b.Store.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
+		}
+		return status, err
+	}
 }
 
 // noWait marks in memory: who comes second at the same time is a duplicate at once.
@@ -172,7 +197,34 @@ var faults = []struct {
 		k.Consumer, k.Source, k.ID = k.Consumer+"c", "/", "1"
 		k.Consumer = k.Consumer[:2]
 	})},
+	{"key without case", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.ID = strings.ToLower(k.ID) })},
+	{"consumer without case", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.Consumer = strings.ToLower(k.Consumer) })},
+	{"key without spaces", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.Source = strings.TrimRight(k.Source, " ") })},
+	{"key without accents", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) {
+		k.ID = strings.NewReplacer("é", "e", "\u0301", "").Replace(k.ID)
+	})},
 	{"mark before the effect", "failure-leaves-no-mark", markFirst},
+	{"mark is kept after an outage", "outage-leaves-no-mark", markOf(func(err error) bool { return waybill.ClassOf(err) == waybill.ClassOutage })},
+	{"mark is kept after an ended context", "outage-leaves-no-mark", markOf(func(err error) bool { return errors.Is(err, context.Canceled) })},
+	{"writes commit alone after a lost transaction", "lost-transaction-has-no-effect", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+		b.loose = true
+		return b.Store.Do(ctx, key, fn)
+	}},
+	{
+		"handler gets a context of its own", "handler-context-has-its-values",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			return b.Store.Do(ctx, key, func(_ context.Context, tx *memory.Tx) error { return fn(context.Background(), tx) })
+		},
+	},
+	{
+		"forgets after a day", "mark-lasts",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			if _, err := b.PurgeInbox(ctx, "", 24*time.Hour, 1000); err != nil {
+				return core.InboxNone, err
+			}
+			return b.Store.Do(ctx, key, fn)
+		},
+	},
 	{"mark before the effect", "panic-leaves-no-mark", markFirst},
 	{
 		"the handler's error is lost", "failure-leaves-no-mark",
@@ -234,6 +286,26 @@ var faults = []struct {
 	},
 }
 
+// newBroken returns an inbox with a fault. It must be called in a bubble.
+func newBroken(t *testing.T, do doFunc) *broken {
+	t.Helper()
+	b := &broken{do: do, seen: map[core.InboxKey]bool{}, lost: map[*memory.Tx]bool{}}
+	s, err := memory.New(memory.Options{Source: "/test", Now: func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Store = s
+	return b
+}
+
+func (b *broken) Disposable() bool { return true }
+
+// Sleep makes the harness an inboxtest.Clock.
+func (b *broken) Sleep(_ context.Context, d time.Duration) error {
+	b.ahead.Add(int64(d))
+	return nil
+}
+
 func runBroken(t *testing.T, name string, do doFunc) error {
 	t.Helper()
 	for _, c := range inboxtest.Checks[*memory.Tx]() {
@@ -242,13 +314,9 @@ func runBroken(t *testing.T, name string, do doFunc) error {
 		}
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			s, errNew := memory.New(memory.Options{Source: "/test"})
-			if errNew != nil {
-				t.Fatal(errNew)
-			}
+			b := newBroken(t, do)
 			ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Timeout)
 			defer cancel()
-			b := &broken{Store: s, do: do, seen: map[core.InboxKey]bool{}}
 			err = c.Run(ctx, withTransactions{b, nil})
 			time.Sleep(time.Hour) // lets go of what waits in vain
 		})
@@ -266,6 +334,51 @@ func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02
 			t.Parallel()
 			if err := runBroken(t, f.check, f.do); err == nil || errors.Is(err, inboxtest.ErrNotDeclared) {
 				t.Errorf("the check does not notice: %v", err)
+			}
+		})
+	}
+}
+
+// Each check is the one that some fault must be caught by.
+func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02
+	t.Parallel()
+	caught := map[string]bool{}
+	for _, f := range faults {
+		caught[f.check] = true
+	}
+	for _, f := range capabilityFaults {
+		caught[f.check] = true
+	}
+	for _, c := range inboxtest.Checks[*memory.Tx]() {
+		if !caught[c.Name] {
+			t.Errorf("no fault is there for check %s", c.Name)
+		}
+		delete(caught, c.Name)
+	}
+	for name := range caught {
+		t.Errorf("no check is called %s", name)
+	}
+}
+
+// An inbox may run a handler again, after it rolled the first run back.
+func TestSuiteAcceptsReruns(t *testing.T) { // TE-01
+	t.Parallel()
+	for _, c := range inboxtest.Checks[*memory.Tx]() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			again := func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+				return b.Store.Do(ctx, key, func(ctx context.Context, tx *memory.Tx) error {
+					first := b.Begin()
+					err := fn(ctx, first)
+					first.Rollback()
+					if err != nil {
+						return err
+					}
+					return fn(ctx, tx)
+				})
+			}
+			if err := runBroken(t, c.Name, again); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -3,10 +3,12 @@ package inboxtest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/store/memory"
@@ -43,7 +45,17 @@ type (
 	marksApart    struct{ *memory.Store }
 	purgesAll     struct{ *memory.Store }
 	purgesTooMany struct{ *memory.Store }
-	batchFn       = func(ctx context.Context, tx *memory.Tx, fresh []int) error
+	anyKey        struct{ *memory.Store }
+	keepsMarks    struct{ *memory.Store }
+	ownContext    struct{ *memory.Store }
+	purgesYoung   struct{ *memory.Store }
+	purgesNobody  struct{ *memory.Store }
+
+	marksElsewhere struct {
+		*memory.Store
+		elsewhere *memory.Store
+	}
+	batchFn = func(ctx context.Context, tx *memory.Tx, fresh []int) error
 )
 
 // DoBatch runs the handler for duplicates too.
@@ -114,20 +126,87 @@ func (p purgesTooMany) PurgeInbox(ctx context.Context, consumer string, age time
 	return p.Store.PurgeInbox(ctx, consumer, age, limit)
 }
 
+// DoBatch marks in a store of its own, with which Do has nothing to do.
+func (m marksElsewhere) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	tx := m.Begin()
+	defer tx.Rollback()
+	statuses, err := m.elsewhere.DoBatch(ctx, keys, func(ctx context.Context, _ *memory.Tx, fresh []int) error {
+		return fn(ctx, tx, fresh)
+	})
+	return statuses, errors.Join(err, tx.Commit())
+}
+
+// DoBatch takes any key.
+func (a anyKey) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	keys = slices.Clone(keys)
+	for i := range keys {
+		if core.CheckInboxKeys(keys[i]) != nil && keys[i].ID == "" {
+			keys[i].ID = "-"
+		}
+	}
+	return a.Store.DoBatch(ctx, keys, fn)
+}
+
+// DoBatch keeps the marks although the handler failed, if it did with an outage.
+func (k keepsMarks) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	statuses, err := k.Store.DoBatch(ctx, keys, fn)
+	if waybill.ClassOf(err) == waybill.ClassOutage {
+		_, _ = k.Store.DoBatch(ctx, keys, func(context.Context, *memory.Tx, []int) error { return nil })
+	}
+	return statuses, err
+}
+
+// DoBatch gives the handler a context of its own.
+func (o ownContext) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	return o.Store.DoBatch(ctx, keys, func(_ context.Context, tx *memory.Tx, fresh []int) error {
+		return fn(context.Background(), tx, fresh)
+	})
+}
+
+// PurgeInbox deletes what is half as old.
+func (p purgesYoung) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
+	return p.Store.PurgeInbox(ctx, consumer, age/2, limit)
+}
+
+// PurgeInbox takes the empty consumer for a consumer.
+func (p purgesNobody) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
+	if consumer == "" {
+		consumer = "-"
+	}
+	return p.Store.PurgeInbox(ctx, consumer, age, limit)
+}
+
+var capabilityFaults = []struct {
+	name, check string
+	box         func(*memory.Store) core.Inbox[*memory.Tx]
+}{
+	{"duplicates are handed on", "batch-skips-duplicates", func(s *memory.Store) core.Inbox[*memory.Tx] { return all{s} }},
+	{"marks before the effects", "batch-failure-leaves-nothing", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksFirst{s} }},
+	{"marks in any order", "batches-do-not-deadlock", func(s *memory.Store) core.Inbox[*memory.Tx] { return noOrder{s} }},
+	{"marks apart", "mark-in-own-transaction", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksApart{s} }},
+	{"purges everybody's", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesAll{s} }},
+	{"purges without a bound", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesTooMany{s} }},
+	{"marks elsewhere", "batch-commits-together", elsewhere},
+	{"marks elsewhere", "batch-waits-for-others", elsewhere},
+	{"any key", "batch-refuses-bad-keys", func(s *memory.Store) core.Inbox[*memory.Tx] { return anyKey{s} }},
+	{"marks of a batch are kept after an outage", "outage-leaves-no-mark", func(s *memory.Store) core.Inbox[*memory.Tx] { return keepsMarks{s} }},
+	{"handler of a batch gets a context of its own", "handler-context-has-its-values", func(s *memory.Store) core.Inbox[*memory.Tx] { return ownContext{s} }},
+	{"purges at half the age", "purge-keeps-young-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesYoung{s} }},
+	{"purges nobody", "purge-of-all-consumers", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesNobody{s} }},
+}
+
+func elsewhere(s *memory.Store) core.Inbox[*memory.Tx] {
+	other, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		panic(err)
+	}
+	return marksElsewhere{s, other}
+}
+
 // Every fault of a capability is caught by the check that is there for it. IN-05, IN-08, IN-09.
 func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) {
 	t.Parallel()
-	for _, f := range []struct {
-		name, check string
-		box         func(*memory.Store) core.Inbox[*memory.Tx]
-	}{
-		{"duplicates are handed on", "batch-skips-duplicates", func(s *memory.Store) core.Inbox[*memory.Tx] { return all{s} }},
-		{"marks before the effects", "batch-failure-leaves-nothing", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksFirst{s} }},
-		{"marks in any order", "batches-do-not-deadlock", func(s *memory.Store) core.Inbox[*memory.Tx] { return noOrder{s} }},
-		{"marks apart", "mark-in-own-transaction", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksApart{s} }},
-		{"purges everybody's", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesAll{s} }},
-		{"purges without a bound", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesTooMany{s} }},
-	} {
+	for _, f := range capabilityFaults {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range inboxtest.Checks[*memory.Tx]() {
@@ -136,13 +215,10 @@ func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) {
 				}
 				var err error
 				synctest.Test(t, func(t *testing.T) {
-					s, errNew := memory.New(memory.Options{Source: "/test"})
-					if errNew != nil {
-						t.Fatal(errNew)
-					}
+					b := newBroken(t, good)
 					ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Timeout)
 					defer cancel()
-					err = c.Run(ctx, withTransactions{&broken{Store: s, do: good, seen: map[core.InboxKey]bool{}}, f.box(s)})
+					err = c.Run(ctx, withTransactions{b, f.box(b.Store)})
 					time.Sleep(time.Hour)
 				})
 				if err == nil || errors.Is(err, inboxtest.ErrNotDeclared) {

@@ -39,6 +39,15 @@ func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
 		{Consumer: c, Source: "/a", ID: "2"},
 		{Consumer: c, Source: "/A", ID: "1"},  // case counts
 		{Consumer: c, Source: "/a", ID: "1 "}, // so does space
+		{Consumer: c, Source: "/a ", ID: "1"},
+		{Consumer: c + " ", Source: "/a", ID: "1"},
+		{Consumer: c, Source: "/a", ID: " 1"},
+		{Consumer: c, Source: "/a", ID: "x"},
+		{Consumer: c, Source: "/a", ID: "X"},
+		{Consumer: "C" + c[1:], Source: "/a", ID: "1"},
+		{Consumer: c, Source: "/a", ID: "e"},
+		{Consumer: c, Source: "/a", ID: "é"}, // accents count
+		{Consumer: c, Source: "/a", ID: "e\u0301"},
 		{Consumer: c, Source: "/a/", ID: "1"},
 		{Consumer: c, Source: "/", ID: "a1"}, // nothing is just joined
 		{Consumer: c, Source: "/a1", ID: "ü 🗝 '\"\\%_"},
@@ -55,17 +64,9 @@ func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
 
 // A key that is incomplete or too long is refused before anything happens. IN-01.
 func badKeyIsRefused[Tx any](k *kit[Tx]) {
-	long := strings.Repeat("x", waybill.MaxNameBytes+1)
-	for _, key := range []core.InboxKey{
-		{Source: "/a", ID: "1"},
-		{Consumer: k.consumer, ID: "1"},
-		{Consumer: k.consumer, Source: "/a"},
-		{Consumer: k.consumer, Source: "/a", ID: long},
-		{Consumer: k.consumer, Source: long, ID: "1"},
-		{Consumer: long, Source: "/a", ID: "1"},
-	} {
-		if err := k.refused("a bad key", key, k.effect("e")); !errors.Is(err, waybill.ErrInvalid) {
-			k.fail("a bad key: got %w, want waybill.ErrInvalid", err)
+	for what, key := range k.badKeys() {
+		if err := k.refused("a key that has "+what, key, k.effect("e")); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("a key that has %s: got %w, want waybill.ErrInvalid", what, err)
 		}
 	}
 	k.effects("after bad keys", "e", 0)
@@ -106,7 +107,7 @@ func panicLeavesNoMark[Tx any](k *kit[Tx]) {
 			panic(errHandler)
 		})
 		if err == nil {
-			k.fail("Do returned status %d and no error for a handler that panicked", status)
+			k.fail("Do returned status %s and no error for a handler that panicked", status)
 		}
 	}()
 	k.effects("after a panic", "e", 0)
@@ -123,7 +124,7 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 	})
 	if err == nil {
 		if status != core.InboxProcessed {
-			k.fail("got status %d without an error", status)
+			k.fail("got status %s without an error", status)
 		}
 		k.effects("after a success", "e", 1)
 		return
@@ -131,20 +132,23 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 	k.effects("after a failure", "e", 0)
 	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
 	if status, err := k.box.Do(ctx, k.key("2"), k.never); err == nil || status != core.InboxNone {
-		k.fail("with an ended context: got status %d and error %v", status, err)
+		k.fail("with an ended context: got status %s and error %v", status, err)
 	}
 }
 
 // The effect is part of the inbox's transaction: nobody sees it before the handler has ended. IN-01, IN-02.
 func effectIsHiddenUntilCommit[Tx any](k *kit[Tx]) {
-	wrote, finish := make(chan error, 1), make(chan struct{})
+	running, begin, finish := started()
+	var err error
+	var once sync.Once // the inbox may run it again
 	done := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
-		err := k.h.Effect(ctx, tx, k.name("e"))
-		wrote <- err
+		again := k.h.Effect(ctx, tx, k.name("e"))
+		once.Do(func() { err = again })
+		begin()
 		<-finish
-		return err
+		return again
 	})
-	err := <-wrote
+	k.arrive(running, done)
 	ctx, cancel := context.WithTimeout(k.ctx, grace)
 	defer cancel()
 	n, errCount := 0, error(nil)
@@ -173,7 +177,7 @@ func concurrentRunsAfterRollback[Tx any](k *kit[Tx]) {
 }
 
 func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
-	running, finish := make(chan struct{}), make(chan struct{})
+	running, begin, finish := started()
 	var mu sync.Mutex
 	active, most := 0, 0
 	handle := func(hold bool) handler[Tx] {
@@ -191,20 +195,20 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 			if !hold {
 				return err
 			}
-			close(running)
+			begin()
 			<-finish
 			return errors.Join(err, firstErr)
 		}
 	}
 	first := k.start(k.ctx, k.key("1"), handle(true))
-	<-running
+	k.arrive(running, first)
 	second := k.start(k.ctx, k.key("1"), handle(false))
 	k.sleep(grace)
 	select {
 	case early := <-second: // busy, at best
 		if early.err == nil || waybill.ClassOf(early.err) != waybill.ClassOutage {
 			close(finish)
-			k.fail("the second delivery ended with status %d and error %v while the first was running", early.status, early.err)
+			k.fail("the second delivery ended with status %s and error %v while the first was running", early.status, early.err)
 		}
 		again := make(chan result, 1)
 		again <- early
@@ -213,10 +217,10 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 	}
 	close(finish)
 	if r := k.await("the first delivery", first); !errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxProcessed {
-		k.fail("the first delivery ended with status %d and error %v", r.status, r.err)
+		k.fail("the first delivery ended with status %s and error %v", r.status, r.err)
 	}
 	if r := k.persist(second, k.key("1"), handle(false)); r.err != nil || r.status != want {
-		k.fail("the second delivery ended with status %d and error %v, want status %d", r.status, r.err, want)
+		k.fail("the second delivery ended with status %s and error %v, want status %s", r.status, r.err, want)
 	}
 	if most > 1 {
 		k.fail("two handlers of one message ran at the same time")
@@ -270,7 +274,7 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 	}
 	for i, done := range all {
 		if r := k.persist(done, k.key(strconv.Itoa(i)), k.effect("e")); r.err != nil || r.status != core.InboxProcessed {
-			k.fail("one of %d different messages ended with status %d and error %v", n, r.status, r.err)
+			k.fail("one of %d different messages ended with status %s and error %v", n, r.status, r.err)
 		}
 	}
 	k.effects("after different messages", "e", n)
@@ -278,13 +282,13 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 
 // A delivery that waits for another gives up when its context ends, at no harm to the other. IN-03.
 func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
-	running, finish := make(chan struct{}), make(chan struct{})
+	running, begin, finish := started()
 	first := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
-		close(running)
+		begin()
 		<-finish
 		return k.h.Effect(ctx, tx, k.name("e"))
 	})
-	<-running
+	k.arrive(running, first)
 	ctx, cancel := context.WithTimeout(k.ctx, grace)
 	defer cancel()
 	second := k.start(ctx, k.key("1"), k.never)
@@ -294,7 +298,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 	select {
 	case r := <-second:
 		if r.err == nil {
-			err = fmt.Errorf("the second delivery ended with status %d while the first was running", r.status)
+			err = fmt.Errorf("the second delivery ended with status %s while the first was running", r.status)
 		} else if waybill.ClassOf(r.err) == waybill.ClassPermanent || waybill.ClassOf(r.err) == waybill.ClassRejected {
 			err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
 		}
@@ -303,7 +307,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 	}
 	close(finish)
 	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxProcessed) {
-		err = fmt.Errorf("the first delivery ended with status %d and error %w", r.status, r.err)
+		err = fmt.Errorf("the first delivery ended with status %s and error %w", r.status, r.err)
 	}
 	if err != nil {
 		k.fail("%w", err)

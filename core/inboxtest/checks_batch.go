@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Transactor is a harness that can begin a transaction that is not the inbox's. Without it the suite does not know
@@ -70,6 +71,21 @@ func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxSta
 		(len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })) {
 		k.fail("%s: the handler was given the keys %v, want %v", when, saw, fresh)
 	}
+}
+
+// persistBatch repeats DoBatch while it ends with an outage, as a consumer would: a store that cannot wait is busy.
+func (k *kit[Tx]) persistBatch(keys []core.InboxKey) ([]core.InboxStatus, error) {
+	return suitetest.Call(func() ([]core.InboxStatus, error) {
+		for start := time.Now(); ; k.sleep(grace / 100) {
+			got, err := k.batcher().DoBatch(k.ctx, keys, k.effectsOf(keys))
+			if err == nil && len(got) != len(keys) {
+				k.fail("DoBatch returned %d statuses for %d keys", len(got), len(keys))
+			}
+			if waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
+				return got, err
+			}
+		}
+	})
 }
 
 const (
@@ -144,28 +160,23 @@ func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 // A batch waits for a delivery that has marked one of its keys, and finds a duplicate or, if that one failed, a new
 // key. IN-08, IN-03.
 func batchWaitsForOthers[Tx any](k *kit[Tx]) {
-	b := k.batcher()
+	k.batcher()
 	for i, firstErr := range []error{nil, errHandler} {
 		id := func(n string) string { return fmt.Sprint(i, "-", n) }
 		keys := k.keys(id("1"), id("2"), id("3"))
-		running, finish := make(chan struct{}), make(chan struct{})
+		running, begin, finish := started()
 		first := k.start(k.ctx, keys[1], func(ctx context.Context, tx Tx) error {
 			err := k.h.Effect(ctx, tx, k.name("e-"+keys[1].ID))
-			close(running)
+			begin()
 			<-finish
 			return errors.Join(err, firstErr)
 		})
-		<-running
+		k.arrive(running, first)
 		second := make(chan error, 1)
 		var got []core.InboxStatus
 		go func() {
 			var err error
-			for start := time.Now(); ; { // a store that cannot wait is busy
-				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); waybill.ClassOf(err) != waybill.ClassOutage ||
-					time.Since(start) > patience {
-					break
-				}
-			}
+			got, err = k.persistBatch(keys)
 			second <- err
 		}()
 		k.sleep(grace)
@@ -196,7 +207,7 @@ func batchWaitsForOthers[Tx any](k *kit[Tx]) {
 
 // Batches that overlap in any order at the same time all end, and every key has one effect. IN-08.
 func batchesDoNotDeadlock[Tx any](k *kit[Tx]) {
-	b := k.batcher()
+	k.batcher()
 	const batches, size = 8, 20
 	var mu sync.Mutex
 	processed := map[string]int{}
@@ -210,14 +221,7 @@ func batchesDoNotDeadlock[Tx any](k *kit[Tx]) {
 			}
 		}
 		go func() {
-			var got []core.InboxStatus
-			var err error
-			for start := time.Now(); ; {
-				got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys))
-				if waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
-					break
-				}
-			}
+			got, err := k.persistBatch(keys)
 			mu.Lock()
 			for i, st := range got {
 				if st == isNew {
@@ -269,7 +273,7 @@ func (k *kit[Tx]) mine(when string, key core.InboxKey, want core.InboxStatus, co
 		err = errEnd
 	}
 	if err != nil || got != want {
-		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
 	}
 }
 
@@ -288,14 +292,16 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	if err != nil {
 		k.fail("begin: %w", err)
 	}
-	if _, err := m.Mark(k.ctx, tx, core.InboxKey{Consumer: k.consumer, Source: "/"}); !errors.Is(err, waybill.ErrInvalid) {
-		_ = end(k.ctx, false)
-		k.fail("a bad key: got %w, want waybill.ErrInvalid", err)
+	for what, key := range k.badKeys() {
+		if _, err := m.Mark(k.ctx, tx, key); !errors.Is(err, waybill.ErrInvalid) {
+			_ = end(k.ctx, false)
+			k.fail("mark a key that has %s: got %w, want waybill.ErrInvalid", what, err)
+		}
 	}
 	first, err1 := m.Mark(k.ctx, tx, k.key("3"))
 	second, err2 := m.Mark(k.ctx, tx, k.key("3"))
 	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isDup {
-		k.fail("two marks of one key in one transaction: got %d, then %d, and error %v", first, second, err)
+		k.fail("two marks of one key in one transaction: got %s, then %s, and error %v", first, second, err)
 	}
 	if _, err := m.Mark(k.ctx, tx, k.key("4")); err == nil {
 		k.fail("a mark in a transaction that has ended succeeded")

@@ -2,16 +2,17 @@ package inboxtest
 
 import (
 	"context"
+	"embed"
 	"errors"
-	"fmt"
-	"runtime/debug"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Harness is the inbox under test with its transaction type and the functions that the suite needs. Functions that only
-// some backends have are the optional interfaces [Breaker] and [Transactor].
+// some backends have are the optional interfaces [Breaker], [Transactor], [Clock] and
+// [Disposable].
 type Harness[Tx any] interface {
 	// Inbox returns the inbox under test, the same one every time.
 	Inbox() core.Inbox[Tx]
@@ -22,8 +23,10 @@ type Harness[Tx any] interface {
 	Effects(ctx context.Context, name string) (int, error)
 }
 
-// Breaker is a harness that can make a statement of a transaction fail, such as a violated constraint. Without it the
-// suite does not know what becomes of a handler that swallows an error.
+// Breaker is a harness that can lose a transaction: one of its statements fails, and the database rolls the transaction
+// back, at once or at the commit. On PostgreSQL any failed statement does that. On MySQL and SQLite most do not, and the
+// transaction goes on: use one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite does not know
+// what becomes of a handler that swallows such an error.
 type Breaker[Tx any] interface {
 	// Break runs a statement in tx that fails in the database, and returns its error.
 	Break(ctx context.Context, tx Tx) error
@@ -37,7 +40,8 @@ type Check[Tx any] struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead.
+	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
+	// ctx has ended, even if the inbox does not.
 	Run func(ctx context.Context, h Harness[Tx]) error
 }
 
@@ -69,27 +73,24 @@ func Checks[Tx any]() []Check[Tx] {
 		{"batches-do-not-deadlock", batchesDoNotDeadlock[Tx]},
 		{"mark-in-own-transaction", markInOwnTransaction[Tx]},
 		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
+		{"purge-keeps-young-marks", purgeKeepsYoungMarks[Tx]},
+		{"purge-of-all-consumers", purgeOfAllConsumers[Tx]},
+		{"mark-lasts", markLasts[Tx]},
+		{"batch-refuses-bad-keys", batchRefusesBadKeys[Tx]},
+		{"outage-leaves-no-mark", outageLeavesNoMark[Tx]},
+		{"lost-transaction-has-no-effect", lostTransactionHasNoEffect[Tx]},
+		{"handler-context-has-its-values", handlerContextHasItsValues[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
-			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()}, c.fn)
+			return source.Do(ctx, c.name, func() {
+				c.fn(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()})
+			})
 		}})
 	}
 	return all
 }
 
-type failure struct{ err error }
+//go:embed *.go
+var files embed.FS
 
-// guard runs fn and returns the failure with which it gave up.
-func guard[Tx any](k *kit[Tx], fn func(k *kit[Tx])) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case failure:
-			err = p.err
-		default:
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	fn(k)
-	return nil
-}
+var source = suitetest.Source{Files: files, NotDeclared: ErrNotDeclared}

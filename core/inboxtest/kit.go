@@ -3,11 +3,12 @@ package inboxtest
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 const (
@@ -27,7 +28,7 @@ type kit[Tx any] struct {
 
 type handler[Tx any] func(ctx context.Context, tx Tx) error
 
-func (k *kit[Tx]) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *kit[Tx]) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 func (k *kit[Tx]) key(id string) core.InboxKey {
 	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
@@ -43,7 +44,7 @@ func (k *kit[Tx]) effect(name string) handler[Tx] {
 // do calls Do and checks status and success.
 func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
 	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
-		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
 	}
 }
 
@@ -51,7 +52,7 @@ func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn h
 func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
 	got, err := k.box.Do(k.ctx, key, fn)
 	if err == nil || got != core.InboxNone {
-		k.fail("%s: got status %d and error %v, want an error", when, got, err)
+		k.fail("%s: got status %s and error %v, want an error", when, got, err)
 	}
 	return err
 }
@@ -91,7 +92,7 @@ type result struct {
 func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) <-chan result {
 	done := make(chan result, 1)
 	go func() {
-		status, err := k.box.Do(ctx, key, fn)
+		status, err := suitetest.Call(func() (core.InboxStatus, error) { return k.box.Do(ctx, key, fn) })
 		done <- result{status, err}
 	}()
 	return done
@@ -107,6 +108,26 @@ func (k *kit[Tx]) await(what string, done <-chan result) result {
 		k.fail("%s did not end within %s", what, patience)
 	}
 	return result{}
+}
+
+// started returns a channel that begin closes. An inbox can run a handler again, so begin can be called again. The
+// handler waits until the check closes finish.
+func started() (running <-chan struct{}, begin func(), finish chan struct{}) {
+	c := make(chan struct{})
+	return c, sync.OnceFunc(func() { close(c) }), make(chan struct{})
+}
+
+// arrive waits until the handler of the call that ends with first has begun, which closes running.
+func (k *kit[Tx]) arrive(running <-chan struct{}, first <-chan result) {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-running:
+	case r := <-first:
+		k.fail("a new message ended with status %s and error %v before its handler ran", r.status, r.err)
+	case <-t.C:
+		k.fail("the handler of a new message did not begin within %s", patience)
+	}
 }
 
 // persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.

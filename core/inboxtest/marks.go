@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"testing"
 	"time"
 
@@ -41,19 +40,9 @@ func MarkChecks() []MarkCheck {
 		{"storm-has-one-claim", stormHasOneClaim},
 		{"marks-heed-their-context", marksHeedTheirContext},
 	} {
-		all = append(all, MarkCheck{Name: c.name, Run: func(ctx context.Context, store core.MarkStore) (err error) {
-			k := &markKit{ctx: ctx, store: store, key: core.InboxKey{Consumer: "c-" + waybill.NewID(), Source: "/inboxtest", ID: "1"}}
-			defer func() {
-				switch p := recover().(type) {
-				case nil:
-				case failure:
-					err = p.err
-				default:
-					err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-				}
-			}()
-			c.fn(k)
-			return nil
+		all = append(all, MarkCheck{Name: c.name, Run: func(ctx context.Context, store core.MarkStore) error {
+			key := core.InboxKey{Consumer: "c-" + waybill.NewID(), Source: "/inboxtest", ID: "1"}
+			return source.Do(ctx, c.name, func() { c.fn(&markKit{ctx: ctx, store: store, key: key}) })
 		}})
 	}
 	return all
@@ -94,7 +83,7 @@ type markKit struct {
 	key   core.InboxKey
 }
 
-func (k *markKit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *markKit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 // The answers of BeginMark.
 const (
@@ -121,13 +110,14 @@ func (k *markKit) begin(when, token string, lease time.Duration, want string) {
 	}
 }
 
-var errNone = errors.New("none")
-
-func orNone(err error) error {
-	if err == nil {
-		return errNone
+func (k *markKit) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-k.ctx.Done():
+		k.fail("the check ran out of time: %w", k.ctx.Err())
 	}
-	return err
 }
 
 func (k *markKit) must(what string, err error) {
@@ -147,16 +137,18 @@ func (k *markKit) eventually(when, token, want string) time.Duration {
 		if time.Since(start) > patience {
 			k.fail("%s: BeginMark still answers %s after %s, want %s", when, got, patience, want)
 		}
-		time.Sleep(20 * time.Millisecond)
+		k.sleep(20 * time.Millisecond)
 	}
 }
 
+// A key that one run has claimed is in flight for all others. IN-07.
 func claimIsExclusive(k *markKit) {
 	k.begin("first", "a", time.Hour, claimed)
 	k.begin("while another run has it", "b", time.Hour, busy)
 	k.begin("again", "b", time.Hour, busy)
 }
 
+// A claim ends with its lease, not before, and the run that had it cannot renew it then. IN-07.
 func claimEndsWithItsLease(k *markKit) {
 	k.begin("first", "a", markLease, claimed)
 	if took := k.eventually("after the lease", "b", claimed); took < markLease/2 {
@@ -165,13 +157,15 @@ func claimEndsWithItsLease(k *markKit) {
 	k.begin("the first one again", "a", time.Hour, busy)
 }
 
+// The same token renews its claim. IN-07.
 func claimIsRenewed(k *markKit) {
 	k.begin("first", "a", markLease, claimed)
 	k.begin("by the same token", "a", time.Hour, claimed)
-	time.Sleep(markLease + time.Second)
+	k.sleep(markLease + time.Second)
 	k.begin("after the first lease", "b", time.Hour, busy)
 }
 
+// A claim that its run gave back is free at once. IN-07.
 func forgottenClaimIsFree(k *markKit) {
 	k.must("forget what nobody claimed", k.store.ForgetMark(k.ctx, k.key, "a"))
 	k.begin("first", "a", time.Hour, claimed)
@@ -179,12 +173,14 @@ func forgottenClaimIsFree(k *markKit) {
 	k.begin("after it was forgotten", "b", time.Hour, claimed)
 }
 
+// Another run cannot give a claim back. IN-07.
 func onlyTheTokenForgets(k *markKit) {
 	k.begin("first", "a", time.Hour, claimed)
 	k.must("forget another's", k.store.ForgetMark(k.ctx, k.key, "b"))
 	k.begin("after another token forgot it", "c", time.Hour, busy)
 }
 
+// A key that is done is a duplicate for everybody, and nothing makes it new. IN-07.
 func doneIsDone(k *markKit) {
 	k.begin("first", "a", time.Hour, claimed)
 	k.must("finish", k.store.FinishMark(k.ctx, k.key, time.Hour))
@@ -196,16 +192,18 @@ func doneIsDone(k *markKit) {
 	k.begin("done for ever", "b", time.Hour, done)
 }
 
-// doneIsKept finishes after the lease, when another run has it: the effect is there.
+// A run that finishes after its lease, when another one has the claim, has had its effect: the key is done, and stays so
+// for as long as was asked for. IN-07.
 func doneIsKept(k *markKit) {
 	k.begin("first", "a", markLease, claimed)
 	k.eventually("after the lease", "b", claimed)
 	k.must("finish", k.store.FinishMark(k.ctx, k.key, 2*time.Hour))
 	k.must("forget", k.store.ForgetMark(k.ctx, k.key, "b"))
-	time.Sleep(markLease + time.Second) // a done mark does not end with a lease
+	k.sleep(markLease + time.Second) // a done mark does not end with a lease
 	k.begin("done, by a run whose lease had ended", "c", time.Hour, done)
 }
 
+// Keys that differ in anything are different keys: case and space count. IN-01.
 func keysAreApart(k *markKit) {
 	k.begin("first", "a", time.Hour, claimed)
 	first := k.key
@@ -216,6 +214,9 @@ func keysAreApart(k *markKit) {
 		{Consumer: first.Consumer, Source: first.Source, ID: first.ID + " "},
 		{Consumer: first.Consumer, Source: first.Source + "1", ID: first.ID[1:] + "x"},
 		{Consumer: first.Consumer, Source: "/Inboxtest", ID: first.ID},
+		{Consumer: first.Consumer, Source: first.Source, ID: "x"},
+		{Consumer: first.Consumer, Source: first.Source, ID: "X"},
+		{Consumer: "C" + first.Consumer[1:], Source: first.Source, ID: first.ID},
 		{Consumer: first.Consumer, Source: first.Source + "/" + first.ID, ID: "é"},
 	} {
 		k.key = other
@@ -223,22 +224,28 @@ func keysAreApart(k *markKit) {
 	}
 }
 
+// Every method refuses a key that is incomplete or no text. IN-07.
 func badMarkIsRefused(k *markKit) {
 	for _, key := range []core.InboxKey{{Source: "/s", ID: "1"}, {Consumer: "c", ID: "1"}, {Consumer: "c", Source: "/s"}, {Consumer: "c", Source: "/s", ID: "\x00"}} {
 		_, begin := k.store.BeginMark(k.ctx, key, "a", time.Hour)
 		for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(k.ctx, key, time.Hour), "ForgetMark": k.store.ForgetMark(k.ctx, key, "a")} {
 			if !errors.Is(err, waybill.ErrInvalid) {
-				k.fail("%s of key %q: %w, want waybill.ErrInvalid", what, key, orNone(err))
+				k.fail("%s of key %+v: %w, want waybill.ErrInvalid", what, key, err)
 			}
 		}
 	}
 }
 
+// Of many runs at a time exactly one has the claim. IN-07.
 func stormHasOneClaim(k *markKit) {
 	const runs = 16
 	answers := make(chan string, runs)
 	for i := range runs {
-		go func() { answers <- answer(k.store.BeginMark(k.ctx, k.key, fmt.Sprint("t", i), time.Hour)) }()
+		go func() {
+			answers <- answer(suitetest.Call(func() (core.InboxStatus, error) {
+				return k.store.BeginMark(k.ctx, k.key, fmt.Sprint("t", i), time.Hour)
+			}))
+		}()
 	}
 	got := map[string]int{}
 	for range runs {
@@ -249,13 +256,14 @@ func stormHasOneClaim(k *markKit) {
 	}
 }
 
+// A call with an ended context fails as an outage, which costs the message no attempt. IN-07.
 func marksHeedTheirContext(k *markKit) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
 	_, begin := k.store.BeginMark(ctx, k.key, "a", time.Hour)
 	for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(ctx, k.key, time.Hour)} {
 		if waybill.ClassOf(err) != waybill.ClassOutage {
-			k.fail("%s under an ended context: %w, want an outage", what, orNone(err))
+			k.fail("%s under an ended context: %w, want an outage", what, err)
 		}
 	}
 }

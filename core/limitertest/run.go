@@ -2,13 +2,24 @@ package limitertest
 
 import (
 	"context"
+	"embed"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
+
+//go:embed *.go
+var files embed.FS
+
+var source = suitetest.Source{Files: files, NotDeclared: errNotDeclared}
+
+// errNotDeclared is no check's answer: limiters have no optional parts.
+var errNotDeclared = errors.New("not declared")
 
 // Timeout bounds one check in Run.
 const Timeout = time.Minute
@@ -17,8 +28,9 @@ const Timeout = time.Minute
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, and else an error that says what happened instead. The limiters share
-	// their limits; they can be the same.
+	// Run returns nil if the promise holds, and else an error that says what happened instead, what was promised,
+	// and where the check stands. The limiters share their limits; they can be the same. It returns soon after ctx
+	// has ended, even if a limiter does not.
 	Run func(ctx context.Context, a, b core.Limiter) error
 }
 
@@ -39,7 +51,11 @@ func Checks() []Check {
 		{"ended-context-ends-the-call", endedContextEndsTheCall},
 	} {
 		all = append(all, Check{Name: c.name, Run: func(ctx context.Context, a, b core.Limiter) error {
-			return c.fn(&kit{ctx: ctx, a: a, b: b, prefix: waybill.NewID() + "/"})
+			return source.Do(ctx, c.name, func() {
+				if err := c.fn(&kit{ctx: ctx, a: a, b: b, prefix: waybill.NewID() + "/"}); err != nil {
+					suitetest.Raise(err)
+				}
+			})
 		}})
 	}
 	return all
@@ -48,16 +64,28 @@ func Checks() []Check {
 // Run makes every check a subtest. newPair returns two limiters that share their limits, as those of two processes.
 func Run(t *testing.T, newPair func(t *testing.T) (a, b core.Limiter)) {
 	t.Helper()
+	conformance.Run(t, checksWith(newPair))
+}
+
+// RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
+// limiters are made inside the bubble.
+func RunInBubble(t *testing.T, newPair func(t *testing.T) (a, b core.Limiter)) {
+	t.Helper()
+	conformance.RunInBubble(t, checksWith(newPair))
+}
+
+var conformance = suitetest.Suite{Name: "limitertest", Timeout: Timeout, NotDeclared: errNotDeclared}
+
+func checksWith(newPair func(t *testing.T) (a, b core.Limiter)) []suitetest.Check {
+	var list []suitetest.Check
 	for _, c := range Checks() {
-		t.Run(c.Name, func(t *testing.T) {
+		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
+			t.Helper()
 			a, b := newPair(t)
-			ctx, cancel := context.WithTimeout(t.Context(), Timeout)
-			defer cancel()
-			if err := c.Run(ctx, a, b); err != nil {
-				t.Error(err)
-			}
-		})
+			return func(ctx context.Context) error { return c.Run(ctx, a, b) }
+		}})
 	}
+	return list
 }
 
 // kit is what a check works with.
@@ -65,6 +93,18 @@ type kit struct {
 	ctx    context.Context //nolint:containedctx // a kit lives as long as one check
 	a, b   core.Limiter
 	prefix string // of names, unlike that of any other check
+}
+
+// rest waits for d, or for the end of the check's context.
+func (k *kit) rest(d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	}
 }
 
 // set stores to, and returns what was there and the time.

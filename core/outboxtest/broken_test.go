@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,8 @@ type broken struct {
 	given map[core.Unit]bool
 	last  int64
 	hides map[string]bool
+
+	deadlock atomic.Bool // the next Stage fails
 }
 
 // fault is what is wrong.
@@ -253,6 +256,9 @@ func (t *brokenTx) Stage(ctx context.Context, rows ...core.StagedRow) error {
 		rows = slices.Clone(rows)
 		t.b.rowsIn(rows)
 	}
+	if t.b.deadlock.Swap(false) {
+		return errors.New("a deadlock")
+	}
 	return t.tx.Stage(ctx, rows...)
 }
 
@@ -284,7 +290,7 @@ func TestBroken(t *testing.T) {
 	for _, c := range outboxtest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults) {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			c, ok := checks[f.check]
@@ -308,7 +314,7 @@ func TestBroken(t *testing.T) {
 func TestEveryCheckCatchesAFault(t *testing.T) {
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults) {
 		caught[f.check] = true
 	}
 	for _, c := range outboxtest.Checks() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 const (
@@ -42,7 +43,7 @@ func newKit(ctx context.Context, h Harness) *kit {
 	return &kit{ctx: ctx, h: h, store: s, traits: s.Traits(), route: "r-" + waybill.NewID()}
 }
 
-func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 func (k *kit) must(what string, err error) {
 	if err != nil {
@@ -102,24 +103,24 @@ func (k *kit) parallel(n int, fn func(i int)) {
 	errs := make(core.Results, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { errs[i] = guard(func() { fn(i) }) })
+		wg.Go(func() { errs[i] = suitetest.Guard(func() { fn(i) }) })
 	}
 	wg.Wait()
 	if err := errs.FirstErr(); err != nil {
-		panic(failure{err})
+		suitetest.Raise(err)
 	}
 }
 
 // soon runs fn, which must not wait for a transaction that is open.
 func (k *kit) soon(what string, fn func()) {
 	done := make(chan error, 1)
-	k.left.Go(func() { done <- guard(fn) })
+	k.left.Go(func() { done <- suitetest.Guard(fn) })
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
 	case err := <-done:
 		if err != nil {
-			panic(failure{err})
+			suitetest.Raise(err)
 		}
 	case <-t.C:
 		k.fail("%s waited %s for a lock that a transaction of the application holds", what, patience)

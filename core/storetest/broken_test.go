@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -38,11 +40,17 @@ type broken struct {
 	drops    bool // rolls back what should commit
 	clean    func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
 	retain   func(r waybill.Retention) waybill.Retention
+	water    func(ctx context.Context, b *broken) (hlc.Timestamp, error)
 
 	mu   *sync.Mutex
 	self core.Session          // who came last
 	last map[int64]core.Record // by sequence
 	mark int64
+
+	heads   []core.Waiting
+	crashes int
+	waiting []string      // the routes of a Wait
+	open    *atomic.Int32 // transactions
 }
 
 func (b *broken) Unwrap() any              { return b.inner }
@@ -132,7 +140,9 @@ func (b *broken) Settle(ctx context.Context, self core.Session, outcomes []core.
 
 func (b *broken) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if b.wait != nil {
-		return b.wait(ctx, b, limit)
+		c := *b
+		c.waiting = routes
+		return b.wait(ctx, &c, limit)
 	}
 	return b.inner.Wait(ctx, routes, limit)
 }
@@ -160,6 +170,7 @@ func (b *broken) Records(_ context.Context, route string) ([]storetest.StoredRec
 func (b *broken) Corrupt(_ context.Context, _ string, seq int64) error { return b.inner.Corrupt(seq) }
 
 func (b *broken) Begin(context.Context) (storetest.Tx, error) {
+	b.open.Add(1)
 	return &brokenTx{b: b, tx: b.inner.Begin()}, nil
 }
 
@@ -167,6 +178,7 @@ type brokenTx struct {
 	b    *broken
 	tx   *memory.Tx
 	msgs []waybill.Message
+	end  sync.Once
 }
 
 func (t *brokenTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
@@ -196,6 +208,7 @@ func (t *brokenTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]way
 }
 
 func (t *brokenTx) Commit(ctx context.Context) error {
+	defer t.end.Do(func() { t.b.open.Add(-1) })
 	if t.b.lateSend {
 		if _, err := t.b.inner.Stage(ctx, t.tx, t.msgs...); err != nil {
 			return err
@@ -209,6 +222,7 @@ func (t *brokenTx) Commit(ctx context.Context) error {
 }
 
 func (t *brokenTx) Rollback(context.Context) error {
+	defer t.end.Do(func() { t.b.open.Add(-1) })
 	if t.b.commits {
 		_ = t.tx.Commit()
 	}
@@ -238,7 +252,7 @@ func runBroken(t *testing.T, name string, fault *broken) error {
 			t.Fatal(errNew)
 		}
 		b := *fault
-		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]core.Record{}
+		b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
 		err = c.Run(ctx, &b)
@@ -323,6 +337,9 @@ func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02
 	}
 	for i := range cleanFaults {
 		caught[cleanFaults[i].check] = true
+	}
+	for i := range lastingFaults {
+		caught[lastingFaults[i].check] = true
 	}
 	for i := range opsFaults {
 		caught[opsFaults[i].check] = true

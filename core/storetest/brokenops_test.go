@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,7 +117,7 @@ func runBrokenOps(t *testing.T, name string, fault *brokenOps) error {
 			below = *b.broken
 		}
 		b.broken = &below
-		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]core.Record{}
+		b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
 		err = c.Run(ctx, &b)

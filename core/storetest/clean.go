@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -56,7 +57,8 @@ func (k *kit) retaining(r waybill.Retention) *kit {
 func (k *kit) clean() core.Cleaned {
 	c, owner := k.cleaner(), "cleaner-"+waybill.NewID()
 	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
-	for deadline := time.Now().Add(patience); ; {
+	n := 0
+	for deadline := time.Now().Add(patience); ; n++ {
 		done, err := c.Clean(k.ctx, owner, short)
 		k.must("clean", err)
 		if !done.Elected && (done.Expired > 0 || len(done.Deleted) > 0) {
@@ -69,8 +71,8 @@ func (k *kit) clean() core.Cleaned {
 		if done.Elected && !done.More {
 			return all
 		}
-		if time.Now().After(deadline) {
-			k.fail("no end of cleaning, or nobody elected, within %s", patience)
+		if n > 10*maxPages || time.Now().After(deadline) {
+			k.fail("no end of cleaning, or nobody elected, within %s and %d calls", patience, n)
 		}
 		if !done.Elected {
 			k.sleep(pause)
@@ -381,15 +383,15 @@ func publishedAreKept(k *kit) {
 	}
 }
 
-// An owner without a name and a lease of nothing are refused.
+// An owner without a name, and a lease that is too short or too long, are refused as invalid. DB-09.
 func cleanRefuses(k *kit) {
 	c := k.cleaner()
 	for _, bad := range []struct {
 		owner string
 		lease time.Duration
-	}{{"", short}, {"me", 0}, {"me", -time.Second}} {
-		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); err == nil {
-			k.fail("clean by owner %q for %s was not refused", bad.owner, bad.lease)
+	}{{"", short}, {"me", 0}, {"me", -time.Second}, {"me", core.MaxCleanLease + 1}} {
+		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("clean by owner %q for %s: got %w, want waybill.ErrInvalid", bad.owner, bad.lease, err)
 		}
 	}
 }

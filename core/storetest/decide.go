@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var decideChecks = []named{
@@ -33,12 +34,13 @@ func (k *kit) gaveUp(id string, reason waybill.Reason, attempts int) {
 // attended plays the owner of the route while fn runs: it carries out what is decided.
 func (k *kit) attended(fn func()) {
 	stop, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- k.driver.attend(k.ctx, k.route, stop) }()
-	err := guard(fn)
+	go func() {
+		done <- suitetest.Guard(func() { k.must("carry out decisions", k.driver.attend(k.ctx, k.route, stop)) })
+	}()
+	err := suitetest.Guard(fn)
 	close(stop)
-	k.must("carry out decisions", <-done)
-	if err != nil {
-		panic(failure{err})
+	if err = errors.Join(err, <-done); err != nil {
+		suitetest.Raise(err)
 	}
 }
 
@@ -46,7 +48,10 @@ func (k *kit) attended(fn func()) {
 func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) <-chan error {
 	done := make(chan error, 1)
 	kk := k.keeper()
-	go func() { done <- kk.DecideHead(ctx, k.route, key, id, a) }()
+	go func() {
+		_, err := suitetest.Call(func() (any, error) { return nil, kk.DecideHead(ctx, k.route, key, id, a) })
+		done <- err
+	}()
 	for deadline := time.Now().Add(patience / 2); ; k.sleep(pause) {
 		for _, c := range k.controls() {
 			if c.Kind == core.ControlDecide && c.ID == id {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var dedupeChecks = []named{
@@ -138,7 +139,7 @@ func one(s []waybill.Staged) waybill.Staged {
 
 // eager runs fn in a transaction, and again while that fails: a store that cannot wait is busy.
 func (k *kit) eager(fn func(tx Tx) error) error {
-	return guard(func() {
+	return suitetest.Guard(func() {
 		for deadline := time.Now().Add(patience); ; k.sleep(pause) {
 			tx, err := k.h.Begin(k.ctx)
 			if err == nil {

@@ -14,8 +14,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// pageSize bounds what the driver reads at a time.
-const pageSize = 1000
+// pageSize bounds what the driver reads at a time, and maxPages how often it follows a page that says that there is
+// more.
+const (
+	pageSize = 1000
+	maxPages = 1000
+)
 
 // driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them
 // from the beginning each time, and holds what it hands out. A key waits for what is out of it.
@@ -154,18 +158,23 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 		Fresh: all(route), Limit: pageSize, Blocks: blocks,
 		Ranges: []core.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
 	}
-	for {
+	for n := 0; ; n++ {
 		p, err := d.store.Read(ctx, d.self.Session, look)
 		switch {
 		case err != nil:
 			return nil, nil, err
+		case n > maxPages:
+			return nil, nil, fmt.Errorf("%d pages of %d records each, and the last one says that there are more", n, pageSize)
 		case !p.Known:
 			return nil, nil, fmt.Errorf("session %d is not known, though nobody removed it", d.self.Session)
 		case len(p.Ranges) != len(look.Ranges):
 			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(look.Ranges))
 		}
+		if p.MoreWaiting && len(p.Waiting) == 0 {
+			return nil, nil, errors.New("a page has no waiting record and says that there are more")
+		}
 		waiting = append(waiting, p.Waiting...)
-		if p.MoreWaiting && len(p.Waiting) > 0 {
+		if p.MoreWaiting {
 			look.AfterFresh = p.Waiting[len(p.Waiting)-1].Seq
 		} else {
 			look.Fresh = nil

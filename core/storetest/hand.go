@@ -28,20 +28,34 @@ func (k *kit) try(n int) (out []core.Record) {
 }
 
 // take hands out until n records came.
-func (k *kit) take(n int) (out []core.Record) {
+func (k *kit) take(n int) []core.Record { return k.await(n, nil) }
+
+// await is take. want are the ids of what must come, for the failure; nil if they do not matter.
+func (k *kit) await(n int, want []string) (out []core.Record) {
 	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
 		if out = append(out, k.try(n-len(out))...); len(out) >= n {
 			return out
 		}
 		if time.Now().After(deadline) {
-			k.fail("%d records were handed out within %s, want %d: missing ones are lost, or held for no reason", len(out), patience, n)
+			k.fail("%d records were handed out within %s, want %d: missing ones are lost, or held for no reason%s", len(out), patience, n,
+				missing(want, out))
 		}
 	}
 }
 
+// missing names those of want that are not among rs.
+func missing(want []string, rs []core.Record) string {
+	got := recordIDs(rs)
+	left := slices.DeleteFunc(slices.Clone(want), func(id string) bool { return slices.Contains(got, id) })
+	if len(left) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; missing are %s of them: the ids %q", names(left, want), left[:min(len(left), 5)])
+}
+
 // takeIDs is take, and the records must have these ids in this order.
 func (k *kit) takeIDs(ids []string) []core.Record {
-	rs := k.take(len(ids))
+	rs := k.await(len(ids), ids)
 	if got := recordIDs(rs); !slices.Equal(got, ids) {
 		k.fail("handed out %s, want %s", names(got, ids), names(ids, ids))
 	}
@@ -52,8 +66,7 @@ func (k *kit) takeIDs(ids []string) []core.Record {
 func (k *kit) none(why string) {
 	for range 2 {
 		if rs := k.try(1); len(rs) > 0 {
-			r := &rs[0]
-			k.fail("a record was handed out (attempts %d, crashes %d, key %q), but %s", r.Attempts, r.Crashes, r.Envelope.Key, why)
+			k.fail("%s was handed out, but %s", k.name(&rs[0]), why)
 		}
 	}
 }
@@ -63,7 +76,7 @@ func (k *kit) hidden() {
 	ctx, cancel := context.WithTimeout(k.ctx, short)
 	defer cancel()
 	if ready, err := k.driver.look(ctx, k.route); err == nil && len(ready) > 0 {
-		k.fail("a message is in line whose transaction has not committed")
+		k.fail("%s is in line, but its transaction has not committed", k.name(&ready[0]))
 	}
 }
 
@@ -72,7 +85,7 @@ func (k *kit) withheld(why string) {
 	ctx, cancel := context.WithTimeout(k.ctx, short)
 	defer cancel()
 	if rs, err := k.driver.hand(ctx, k.route, 1, k.blocks); err == nil && len(rs) > 0 {
-		k.fail("a record was handed out (key %q), but %s", rs[0].Envelope.Key, why)
+		k.fail("%s was handed out, but %s", k.name(&rs[0]), why)
 	}
 }
 
@@ -118,8 +131,13 @@ func (k *kit) unowned() { k.must("leave", k.driver.leave(k.ctx)) }
 
 // drain hands out and publishes one after the other until n records came, and returns them in this order.
 func (k *kit) drain(n int) (out []core.Record) {
+	return k.drainOf(n, nil)
+}
+
+// drainOf is drain. want are the ids of what must come, for the failure; nil if they do not matter.
+func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 	for len(out) < n {
-		rs := k.take(1)
+		rs := k.await(1, want[min(len(out), len(want)):])
 		k.published(rs...)
 		out = append(out, rs...)
 	}
@@ -128,7 +146,7 @@ func (k *kit) drain(n int) (out []core.Record) {
 
 // drainIDs is drain, and the records must have these ids in this order.
 func (k *kit) drainIDs(ids []string) {
-	if got := recordIDs(k.drain(len(ids))); !slices.Equal(got, ids) {
+	if got := recordIDs(k.drainOf(len(ids), ids)); !slices.Equal(got, ids) {
 		k.fail("handed out in the order %s, want %s", names(got, ids), names(ids, ids))
 	}
 }

@@ -2,12 +2,12 @@ package storetest
 
 import (
 	"context"
+	"embed"
 	"errors"
-	"fmt"
-	"runtime/debug"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
@@ -67,7 +67,8 @@ type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead.
+	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
+	// ctx has ended, even if the store does not.
 	Run func(ctx context.Context, h Harness) error
 }
 
@@ -77,6 +78,7 @@ func Checks() []Check {
 	for _, group := range [...][]named{
 		stageChecks, sequenceChecks, timeChecks, readChecks, settleChecks, dedupeChecks, cancelChecks, blockChecks, waitChecks, cleanChecks,
 		inspectChecks, redriveChecks, purgeChecks, headChecks, decideChecks, tellChecks,
+		nameChecks, lastingChecks, waitManyChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})
@@ -85,30 +87,22 @@ func Checks() []Check {
 	return all
 }
 
-// named is a check as it is written: it gives up by panicking with a failure, which run turns into an error.
+// named is a check as it is written: it gives up in the way of package suitetest, which run turns into an error.
 type named struct {
 	name string
 	fn   func(k *kit)
 }
 
-type failure struct{ err error }
-
 func (c named) run(ctx context.Context, h Harness) error {
-	k := newKit(ctx, h)
-	return errors.Join(guard(func() { c.fn(k) }), guard(k.close))
+	return source.Do(ctx, c.name, func() {
+		k := newKit(ctx, h)
+		if err := errors.Join(suitetest.Guard(func() { c.fn(k) }), suitetest.Guard(k.close)); err != nil {
+			suitetest.Raise(err)
+		}
+	})
 }
 
-// guard runs fn and returns the failure with which it gave up.
-func guard(fn func()) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case failure:
-			err = p.err
-		default:
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	fn()
-	return nil
-}
+//go:embed *.go
+var files embed.FS
+
+var source = suitetest.Source{Files: files, NotDeclared: ErrNotDeclared}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var errNo = errors.New("the broker said no")
@@ -41,6 +42,7 @@ type opened struct {
 	mu   sync.Mutex
 	txs  []Tx
 	kits []*kit
+	ids  []string // of all that was staged, in this order
 }
 
 func newKit(ctx context.Context, h Harness) *kit {
@@ -71,7 +73,7 @@ func (k *kit) inLane(l waybill.Lane) *kit {
 	return &b
 }
 
-func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 func (k *kit) must(what string, err error) {
 	if err != nil {
@@ -102,10 +104,12 @@ func (k *kit) parallel(n int, fn func(i int)) {
 	errs := make(core.Results, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { errs[i] = guard(func() { fn(i) }) })
+		wg.Go(func() { errs[i] = suitetest.Guard(func() { fn(i) }) })
 	}
 	wg.Wait()
-	k.must("in parallel", errs.FirstErr())
+	if err := errs.FirstErr(); err != nil {
+		suitetest.Raise(err)
+	}
 }
 
 // sleep waits for d.
@@ -149,6 +153,7 @@ func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 			want = append(want, waybill.Staged{ID: m.ID, Route: route})
 		}
 	}
+	k.note(staged)
 	for _, s := range staged {
 		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
 	}
@@ -225,6 +230,25 @@ func (k *kit) state(when, id string, want StoredRecord) {
 	if *rec != want {
 		k.fail("%s: stored %+v, want %+v", when, *rec, want)
 	}
+}
+
+// note remembers what was staged, so that failures can name it.
+func (k *kit) note(staged []waybill.Staged) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range staged {
+		if !slices.Contains(k.ids, staged[i].ID) {
+			k.ids = append(k.ids, staged[i].ID)
+		}
+	}
+}
+
+// name names a record by its place among all that the check has staged on the route.
+func (k *kit) name(r *core.Record) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return fmt.Sprintf("message %d of %d (id %s, number %d, key %q, attempts %d, crashes %d)", slices.Index(k.ids, r.ID), len(k.ids),
+		r.ID, r.Seq, r.Envelope.Key, r.Attempts, r.Crashes)
 }
 
 func stagedIDs(ss []waybill.Staged) []string {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var waitChecks = []named{
@@ -37,12 +38,13 @@ type woken struct {
 // idle looks at the route and expects that nothing is due.
 func (k *kit) idle() { k.none("nothing is due") }
 
-// wait starts a Wait and gives it time to begin.
-func (k *kit) wait(ctx context.Context, limit time.Duration) <-chan woken {
+// wait starts a Wait for the check's route, and for others, and gives it time to begin.
+func (k *kit) wait(ctx context.Context, limit time.Duration, also ...string) <-chan woken {
+	routes := append([]string{k.route}, also...)
 	w, done := k.waiter(), make(chan woken, 1)
 	go func() {
 		start := time.Now()
-		cause, err := w.Wait(ctx, []string{k.route}, limit)
+		cause, err := suitetest.Call(func() (core.WakeCause, error) { return w.Wait(ctx, routes, limit) })
 		done <- woken{cause, err, time.Since(start)}
 	}()
 	k.sleep(20 * pause)

@@ -6,6 +6,7 @@ import "github.com/waybill-go/waybill"
 func (k *kit) mustStage(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)
+	k.note(staged)
 	n := 0
 	for i := range msgs {
 		n += max(len(msgs[i].Routes), 1)

@@ -31,7 +31,7 @@ func TestPresenceConnectionsEnd(t *testing.T) {
 		}
 		for _, p := range victims {
 			if len(victims) == 1 {
-				p.signal(syscall.SIGSTOP)
+				p.Signal(syscall.SIGSTOP)
 			}
 			ended += w.number(w.pool, `
 SELECT count(pg_terminate_backend(l.pid)) FROM pg_locks l JOIN waybill.waybill_outbox_members m ON l.classid::bigint << 32 | l.objid::bigint = m.presence
@@ -39,7 +39,7 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 		}
 		w.pause(200 * time.Millisecond) // for less than others wait for an answer
 		for _, p := range victims {
-			p.signal(syscall.SIGCONT)
+			p.Signal(syscall.SIGCONT)
 		}
 		w.pause(50*time.Millisecond + rand.N(250*time.Millisecond))
 	}

@@ -40,7 +40,7 @@ func TestFailOver(t *testing.T) {
 		stop()
 		w.allArrive(15 * time.Second)
 		for _, p := range all {
-			p.kill()
+			p.Kill()
 		}
 	}
 }

@@ -7,10 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -70,7 +68,7 @@ func relayUntilTheEnd(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		sharedtest.AwaitParent()
 		os.Exit(2)
 	}()
 	var m member
@@ -159,37 +157,18 @@ SELECT u.id, u.key, u.num, $4::int, $5::timestamptz FROM unnest($1::text[], $2::
 // process is a relay in a process of its own.
 type process struct {
 	*world
+	*sharedtest.Process
 	name string
-	pid  int
-	log  sharedtest.Log
-	done chan struct{} // closed when it has ended
 }
 
 // start starts a relay. It ends with the test, or with this process.
 func (w *world) start(m member) *process {
 	w.Helper()
 	m.DSN, m.Broker = cmp.Or(m.DSN, w.dsn), w.broker
-	p := &process{world: w, name: m.Name, done: make(chan struct{})}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), memberVariable+"="+m.String())
-	cmd.Stderr = &p.log
-	stdin, err := cmd.StdinPipe() // it closes with this process
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		w.Fatal(err)
-	}
-	p.pid = cmd.Process.Pid
-	go func() {
-		_ = cmd.Wait()
-		close(p.done)
-	}()
+	p := &process{world: w, name: m.Name, Process: sharedtest.StartProcess(w, memberVariable+"="+m.String())}
 	w.Cleanup(func() {
-		p.kill()
-		_ = stdin.Close()
 		if w.Failed() {
-			w.Logf("log of %s, process %d:\n%s", p.name, p.pid, tail(&p.log))
+			w.Logf("log of %s, process %d:\n%s", p.name, p.PID, tail(&p.Process.Log))
 		}
 	})
 	return p
@@ -206,18 +185,6 @@ func (w *world) startAll(m member, names ...string) (all []*process) {
 		return !slices.ContainsFunc(all, func(p *process) bool { return p.units() == 0 })
 	})
 	return all
-}
-
-func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(p.pid, s) }
-
-// kill ends it as a crash does, and waits for its end.
-func (p *process) kill() {
-	select {
-	case <-p.done:
-	default:
-		p.signal(syscall.SIGKILL)
-		<-p.done
-	}
 }
 
 // session returns the session of the relay; 0 if it has none.

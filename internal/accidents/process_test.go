@@ -23,12 +23,12 @@ func TestKilledRelay(t *testing.T) {
 		stop := w.produce(keys("k", 40), 0)
 		for _, p := range all {
 			w.until(10*time.Second, "both publish, and see each other", func() bool {
-				return w.number(w.sink, "SELECT count(*) FROM arrivals WHERE pid = $1 AND at > clock_timestamp() - interval '100 ms'", p.pid) > 0
+				return w.number(w.sink, "SELECT count(*) FROM arrivals WHERE pid = $1 AND at > clock_timestamp() - interval '100 ms'", p.PID) > 0
 			})
 		}
 		w.pause(time.Second + rand.N(time.Second))
 		killed := time.Now()
-		all[0].kill()
+		all[0].Kill()
 		w.until(15*time.Second, "the other one owns everything", func() bool {
 			return w.number(w.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_units") == 1
 		})
@@ -89,20 +89,20 @@ func TestFrozenRelay(t *testing.T) {
 		frozen := time.Now()
 		w.stage(slices.Repeat(keys("much", 40), 80)) // so that it has more to send when it goes on
 		w.until(10*time.Second, "it sends that", func() bool {
-			return w.number(w.sink, "SELECT count(*) FROM arrivals WHERE pid = $1 AND key LIKE 'much%' AND began > $2", p.pid, frozen) > 100
+			return w.number(w.sink, "SELECT count(*) FROM arrivals WHERE pid = $1 AND key LIKE 'much%' AND began > $2", p.PID, frozen) > 100
 		})
 		frozen = time.Now()
-		p.signal(syscall.SIGSTOP)
+		p.Signal(syscall.SIGSTOP)
 		w.until(20*time.Second, "it was removed", func() bool { return p.session() == 0 })
 		w.pause(rand.N(500 * time.Millisecond))
 		lines[i].Blackhole(testenv.Down)
 		thawed := time.Now()
-		p.signal(syscall.SIGCONT)
+		p.Signal(syscall.SIGCONT)
 		w.pause(200 * time.Millisecond)
 		lines[i].Heal()
 		w.until(10*time.Second, "it joined anew, and has units", func() bool { return p.session() != 0 && p.session() != old && p.units() > 0 })
 		late += min(w.number(w.sink, `SELECT count(DISTINCT z.began) FROM arrivals z JOIN arrivals o ON o.id = z.id AND o.n < z.n
-			WHERE z.pid = $1 AND z.began > $2 AND o.began BETWEEN $3 AND $2`, p.pid, thawed, frozen), 1)
+			WHERE z.pid = $1 AND z.began > $2 AND o.began BETWEEN $3 AND $2`, p.PID, thawed, frozen), 1)
 	}
 	// A call may have been about to begin, once in a while.
 	if t.Logf("it began something that others had sent meanwhile %d times", late); late > times(1) {
@@ -132,7 +132,7 @@ func TestPoisonousRecord(t *testing.T) {
 		for i, p := range crew {
 			if p != nil {
 				select {
-				case <-p.done:
+				case <-p.Done:
 					deaths++
 				default:
 					continue
@@ -178,7 +178,7 @@ func longTransactionAndKill(t *testing.T, pipelined bool) {
 			}
 			w.stage(append(keys("beside", 250), keys("beside", 250)...))
 			if i == 10 {
-				all[0].kill()
+				all[0].Kill()
 			}
 			w.pause(100 * time.Millisecond)
 		}
@@ -189,7 +189,7 @@ func longTransactionAndKill(t *testing.T, pipelined bool) {
 		t.Fatal(err)
 	}
 	w.pause(rand.N(200 * time.Millisecond))
-	all[1].kill()
+	all[1].Kill()
 	stop()
 	m.Name = "d"
 	w.start(m)

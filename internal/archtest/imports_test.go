@@ -68,7 +68,9 @@ var rules = []rule{
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
+	{"internal/costs", nil, nil}, // tests only
 	{"internal/e2e", nil, nil}, // tests only
+	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", leaf, testLibs},
 	{"internal/soak", nil, nil},
 	{"internal/checker", leaf, nil},

@@ -2,11 +2,7 @@ package checker_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -89,7 +85,8 @@ func seldom(n int64) func() bool {
 	return func() bool { return calls.Add(1)%n == 0 }
 }
 
-// A verifier that finds nothing proves nothing: each of these breaks is found.
+// A verifier that finds nothing proves nothing: each of these breaks is found. So is each of the lines that
+// internal/mutants breaks.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	store := func(make func() *brokenStore) breaks {
@@ -260,89 +257,6 @@ func TestBroken(t *testing.T) {
 				}
 			}
 			t.Error("not found in 300 histories")
-		})
-	}
-}
-
-// mutations are lines of engine and store that order and delivery stand on. Each is in the source once. Of the spare
-// ones other lines guard the same, so that it is only said whether one was found. The rules of package dispatch have a
-// test of their own, which switches each off.
-var mutations = []struct {
-	name, file, old, mutated string
-	spare                    bool
-}{
-	{"an outage counts as a refusal", "relay/publish.go", "case waybill.ClassOutage:\n\t\tif !e.drain.begun", "case waybill.ClassOutage + 100:\n\t\tif !e.drain.begun", false},
-	{"a late publish starts anyway", "relay/publish.go", "if !c.lease.holds() {", "if false {", true},
-	{"a lost answer counts as success", "relay/publish.go", "if res[i] == nil {", "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", false},
-	{"what was behind a lost answer counts as unsent", "relay/publish.go", "c.ended(err):\n\t\t\te.release(item, true)", "c.ended(err):\n\t\t\te.release(item, false)", true},
-	{"a key goes on beside the one before", "dispatch/key.go", "for k.busy < rt.Pipelined &&", "for k.busy <= rt.Pipelined &&", false},
-	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(item.Record.Seq, core.ObstacleRetrying)", "_ = k", false},
-	{"abandoned records block nothing", "dispatch/settle.go", "case o.State() == core.StateAbandoned && rt.Blocks &&", "case false &&", false},
-	{"members are removed at sight", "dispatch/peers.go", "c.sent.Sub(p.since) >= lease {", "c.sent.Sub(p.since) >= 0 {", false},
-	{"units are given up without what is out", "dispatch/giveup.go", "item.state == itemOut {", "item.state == itemOut && false {", false},
-	{"units are never given up", "dispatch/giveup.go", "if u.leaving && !u.tryAt.After(d.now) {", "if false {", false},
-	{"the store's settle ignores the version", "store/memory/settle.go", "!published && r.version != ref.Version", "false", true},
-	{"the store's settle ignores who owns the unit", "store/memory/settle.go", "case !published && r.holder != self && !r.owned(self):", "case false:", true},
-	{"the store forgets who removed a member", "store/memory/meet.go", "r.crashes++", "_ = r", true},
-	{"the store does not free the units of who is gone", "store/memory/meet.go", "if u.Owner == m.Session {\n\t\t\t\tu.give(0)", "if false {\n\t\t\t\tu.give(0)", false},
-	{"the store takes what another holds", "store/memory/take.go", "case r.lock != nil, r.holder != 0:", "case r.lock != nil:", true},
-}
-
-// Every mutation of engine and store is found. It compiles each, which takes minutes: set WAYBILL_CHECKER_MUTATIONS=1,
-// or part of a name.
-func TestMutations(t *testing.T) {
-	only := os.Getenv("WAYBILL_CHECKER_MUTATIONS")
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	after := regexp.MustCompile(`history (\d+): seed`)
-	kinds := regexp.MustCompile(`at \d+: (\w+):`)
-	for _, m := range mutations {
-		t.Run(m.name, func(t *testing.T) {
-			file := filepath.Join(root, m.file)
-			src, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(src), m.old); n != 1 {
-				t.Fatalf("%s holds the line %d times: %s", m.file, n, m.old)
-			}
-			if only == "" || only != "1" && !strings.Contains(m.name, only) {
-				t.Skip("set WAYBILL_CHECKER_MUTATIONS=1")
-			}
-			dir := t.TempDir()
-			mutated, overlay := filepath.Join(dir, "mutated.go"), filepath.Join(dir, "overlay.json")
-			if err := os.WriteFile(mutated, []byte(strings.Replace(string(src), m.old, m.mutated, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			text, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(overlay, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			histories := "40000" // the rarest are found in some thousands
-			if m.spare {
-				histories = "10000"
-			}
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-overlay", overlay, "-run", "^TestHistories$", ".", "-histories", histories)
-			out, err := cmd.CombinedOutput()
-			switch found := after.FindStringSubmatch(string(out)); {
-			case err == nil && m.spare:
-				t.Log("not found: other lines guard the same")
-			case err == nil:
-				t.Error("not found")
-			case found == nil:
-				t.Errorf("%v\n%.2000s", err, out)
-			default:
-				what := map[string]bool{}
-				for _, k := range kinds.FindAllStringSubmatch(string(out), -1) {
-					what[k[1]] = true
-				}
-				t.Logf("found in history %s: %v", found[1], what)
-			}
 		})
 	}
 }

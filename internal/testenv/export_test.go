@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -24,3 +25,6 @@ func Reserved(port int) bool {
 
 // Unavailable is unavailable, for tests.
 var Unavailable = unavailable
+
+// Complete is (*RabbitMQCluster).complete, for tests.
+var Complete = func(ctx context.Context, c *RabbitMQCluster) error { return c.complete(ctx) }

@@ -3,11 +3,11 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,9 +17,40 @@ import (
 func (s *PostgresServer) Replicate(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.backUp(ctx, s.Addr(), s.replica())
+}
+
+// backUp copies the server at the address from, which has the password of s, into the folder to. Options are those of
+// pg_basebackup.
+func (s *PostgresServer) backUp(ctx context.Context, from, to string, options ...string) error {
+	host, port, err := net.SplitHostPort(from)
+	if err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
 	env := []string{"PGPASSWORD=" + s.Password, "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
-	return run(ctx, s.as, s.dir, env, filepath.Join(s.bin, "pg_basebackup"), "--pgdata", s.replica(), "--host", "127.0.0.1",
-		"--port", strconv.Itoa(s.Port), "--username", "postgres", "--no-password", "--checkpoint", "fast", "--wal-method", "stream")
+	options = append([]string{
+		"--pgdata", to, "--host", host, "--port", port,
+		"--username", "postgres", "--no-password", "--checkpoint", "fast", "--wal-method", "stream",
+	}, options...)
+	return run(ctx, s.as, s.dir, env, filepath.Join(s.bin, "pg_basebackup"), options...)
+}
+
+// StartStandby starts a hot standby that follows the server at once (streaming replication). It connects to the address through, such as that of a proxy before the server. The caller must Close it.
+func (s *PostgresServer) StartStandby(ctx context.Context, through string) (*PostgresServer, error) {
+	dir, err := newDir("postgres", s.as)
+	if err != nil {
+		return nil, err
+	}
+	standby := &PostgresServer{Password: s.Password, opts: s.opts, bin: s.bin, as: s.as, dir: dir}
+	err = standby.backUp(ctx, through, standby.data(), "--write-recovery-conf")
+	if err == nil {
+		err = standby.begin(ctx)
+	}
+	if err != nil {
+		_ = standby.Close()
+		return nil, err
+	}
+	return standby, nil
 }
 
 func (s *PostgresServer) replica() string { return filepath.Join(s.dir, "replica") }
@@ -43,15 +74,12 @@ func (s *PostgresServer) FailOver(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
-	if err != nil {
-		return fmt.Errorf("waybill/testenv: postgres: fail-over: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing is open on it
-	if _, err := conn.Exec(ctx, "SELECT pg_promote(true, 30)"); err != nil {
-		return fmt.Errorf("waybill/testenv: postgres: promote: %w", err)
-	}
-	return nil
+	return s.Promote(ctx)
+}
+
+// Promote makes a primary of a standby. It returns when the server accepts writes.
+func (s *PostgresServer) Promote(ctx context.Context) error {
+	return execPostgres(ctx, s.DSN("postgres"), "SELECT pg_promote(true, 30)")
 }
 
 // Pooler is a PgBouncer that shares connections by transaction.

@@ -38,6 +38,9 @@ type PostgresOptions struct {
 	TLS *TLS
 	// Clock gives the server a clock of its own, which SetClock sets.
 	Clock bool
+	// Disk, if not 0, gives the server a disk of its own with so many bytes, at least 150 MB, which FillDisk fills.
+	// Only root can.
+	Disk int
 }
 
 // PostgresServer is a private PostgreSQL server.
@@ -94,7 +97,13 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (*PostgresServer, 
 		return nil, err
 	}
 	s := &PostgresServer{Password: tmpl.password, opts: opts, bin: bin, as: as, dir: dir}
-	if err := s.create(ctx, tmpl.dir); err != nil {
+	if opts.Disk > 0 {
+		err = mountDisk(dir, opts.Disk, as)
+	}
+	if err == nil {
+		err = s.create(ctx, tmpl.dir)
+	}
+	if err != nil {
 		_ = s.Close()
 		return nil, err
 	}
@@ -118,6 +127,11 @@ func (s *PostgresServer) create(ctx context.Context, template string) error {
 	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o644); err != nil {
 		return fmt.Errorf("waybill/testenv: postgres: %w", err)
 	}
+	return s.begin(ctx)
+}
+
+// begin starts the server on a port of its own.
+func (s *PostgresServer) begin(ctx context.Context) error {
 	// Between finding a free port and binding it, somebody else may take it: try again with another one.
 	for attempt := 0; ; attempt++ {
 		port, err := freePort()
@@ -183,30 +197,6 @@ func (s *PostgresServer) start(ctx context.Context) error {
 	return fmt.Errorf("waybill/testenv: postgres: start: %w\n%s", err, tail(s.Log()))
 }
 
-func (s *PostgresServer) clock() string { return filepath.Join(s.dir, "clock") }
-
-// fakeTime returns the library that gives a process a clock of its own.
-func fakeTime() (string, error) {
-	found, _ := filepath.Glob(serversRoot() + "/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
-	if len(found) == 0 {
-		return "", fmt.Errorf("%w: no libfaketime: run scripts/servers, which installs it", ErrUnavailable)
-	}
-	return strings.TrimPrefix(found[0], serversRoot()), nil
-}
-
-// SetClock sets how far the clock of a server with Options.Clock is ahead of the true time. The server notices within a
-// second. Its monotonic clock stays right.
-func (s *PostgresServer) SetClock(ahead time.Duration) error {
-	text := fmt.Sprintf("%+d", int(ahead.Seconds()))
-	if err := os.WriteFile(s.clock()+".new", []byte(text), 0o644); err != nil {
-		return fmt.Errorf("waybill/testenv: postgres: clock: %w", err)
-	}
-	if err := os.Rename(s.clock()+".new", s.clock()); err != nil {
-		return fmt.Errorf("waybill/testenv: postgres: clock: %w", err)
-	}
-	return nil
-}
-
 func (s *PostgresServer) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -263,6 +253,26 @@ func (s *PostgresServer) Restart(ctx context.Context) error {
 	return s.start(ctx)
 }
 
+// Running reports whether the server runs. One that cannot recover from a crash ends by itself.
+func (s *PostgresServer) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.proc.ended()
+}
+
+// Reload makes the server read its certificate again. Open connections stay.
+func (s *PostgresServer) Reload() error {
+	if t := s.opts.TLS; t != nil {
+		if err := t.copyServer(s.data(), s.as); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.signal(sigHup)
+	return nil
+}
+
 // Pause freezes the server and all its backends (SIGSTOP): connections stay open and nothing answers.
 func (s *PostgresServer) Pause() {
 	s.mu.Lock()
@@ -286,6 +296,7 @@ func (s *PostgresServer) Close() error {
 	}
 	freed(s.Port)
 	removeSharedMemory(filepath.Join(s.data(), "postmaster.pid"))
+	unmountIn(s.dir)
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("waybill/testenv: postgres: %w", err)
 	}

@@ -23,6 +23,7 @@ const (
 	sigKill = syscall.SIGKILL
 	sigInt  = syscall.SIGINT
 	sigTerm = syscall.SIGTERM
+	sigHup  = syscall.SIGHUP
 	sigStop = syscall.SIGSTOP
 	sigCont = syscall.SIGCONT
 )
@@ -120,12 +121,12 @@ func accountIn(root, name string) (*account, error) {
 	return nil, fmt.Errorf("waybill/testenv: no user %s in %s", name, root)
 }
 
-// broker is who a broker runs as: the current user, in the root of the servers.
-func broker() *account {
-	if serversRoot() == "" {
+// brokerIn is who a broker runs as: the current user, in a root file system, "" for the usual one.
+func brokerIn(root string) *account {
+	if root == "" {
 		return nil
 	}
-	return &account{uid: os.Getuid(), gid: os.Getgid(), root: serversRoot()}
+	return &account{uid: os.Getuid(), gid: os.Getgid(), root: root}
 }
 
 // process is a running child that dies with this process.
@@ -193,7 +194,11 @@ func startOn(cpus *unix.CPUSet, as *account, dir, log string, env []string, name
 
 // run starts a command and waits for it. A failure carries the end of its output.
 func run(ctx context.Context, as *account, dir string, env []string, name string, args ...string) error {
-	log := filepath.Join(os.TempDir(), randomName("waybill-run-"))
+	r, err := workRoot()
+	if err != nil {
+		return err
+	}
+	log := filepath.Join(r.dir, randomName("run-"))
 	defer func() { _ = os.Remove(log) }()
 	p, err := start(as, dir, log, env, name, args...)
 	if err != nil {
@@ -327,13 +332,14 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
 
 // guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers
 // get their death signal at the same moment. It removes the shared memory that a killed PostgreSQL cannot remove (its
-// id is in postmaster.pid), then the folder.
+// id is in postmaster.pid), the file systems that are mounted below the folder, then the folder.
 const guardScript = `cat >/dev/null
 for f in "$1"/postgres-*/data/postmaster.pid; do
 	[ -e "$f" ] && id=$(sed -n 7p "$f" | awk '{print $2}') && [ -n "$id" ] && ids="$ids $id"
 done
 n=0
 while sleep 0.1; n=$((n+1)); do
+	for m in $(awk -v dir="$1/" 'index($2, dir) { print $2 }' /proc/mounts); do umount -l "$m" 2>/dev/null; done
 	rm -rf "$1" 2>/dev/null
 	[ -e "$1" ] && [ $n -lt 50 ] || break
 done

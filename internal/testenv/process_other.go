@@ -19,6 +19,7 @@ const (
 	sigKill signal = iota
 	sigInt
 	sigTerm
+	sigHup
 	sigStop
 	sigCont
 )
@@ -32,7 +33,7 @@ type process struct{ done chan struct{} }
 
 func unprivileged(...string) (*account, error) { return nil, errNotHere() }
 
-func broker() *account { return nil }
+func brokerIn(string) *account { return nil }
 
 func start(*account, string, string, []string, string, ...string) (*process, error) {
 	return nil, errNotHere()

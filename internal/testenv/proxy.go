@@ -20,10 +20,11 @@ const (
 
 // Proxy is a TCP proxy that can fail. To lose a confirm: Blackhole(Down), let the client publish, Cut.
 type Proxy struct {
-	upstream, addr string
-	port           int
+	addr string
+	port int
 
 	mu       sync.Mutex
+	upstream string
 	change   chan struct{} // closed and replaced whenever held changes or a connection is cut
 	listener net.Listener
 	conns    map[*net.TCPConn]bool // both sides of each pair
@@ -56,6 +57,9 @@ func (p *Proxy) URL(raw string) string {
 	u.Host = p.addr
 	return u.String()
 }
+
+// SetUpstream makes new connections go to another address. Open ones stay.
+func (p *Proxy) SetUpstream(addr string) { p.set(func() { p.upstream = addr }) }
 
 // Cut resets all open connections. Bytes that were held back are lost. New connections are accepted.
 func (p *Proxy) Cut() {
@@ -147,7 +151,10 @@ func (p *Proxy) connect(down *net.TCPConn) {
 	if !p.add(down) {
 		return
 	}
-	conn, err := net.DialTimeout("tcp", p.upstream, 5*time.Second)
+	p.mu.Lock()
+	upstream := p.upstream
+	p.mu.Unlock()
+	conn, err := net.DialTimeout("tcp", upstream, 5*time.Second)
 	if err != nil {
 		p.drop(down)
 		return

@@ -39,6 +39,8 @@ type RabbitMQOptions struct {
 	// other thousands of times a second, and where that has to cross CPUs of a virtual machine it makes a start
 	// take four times as long.
 	AllCPUs bool
+	// Root is the root file system of the broker's programs; "/" is this machine's. Default that of [Root].
+	Root string
 }
 
 // RabbitMQServer is a private broker with the plugins for management and consistent hash exchanges. Its virtual host
@@ -50,8 +52,11 @@ type RabbitMQServer struct {
 
 	opts                     RabbitMQOptions
 	dir                      string
+	root                     string // "" is this machine's
 	epmdPort, distPort, mgmt int
 	node                     string
+	cookie                   string
+	first                    *RabbitMQServer // of its cluster, nil for the first and without one
 
 	mu         sync.Mutex // guards proc and epmd
 	proc, epmd *process
@@ -86,15 +91,23 @@ var sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
 // StartRabbitMQ starts a private broker and returns when it accepts AMQP connections and management requests. The
 // caller must Close it.
 func StartRabbitMQ(ctx context.Context, opts RabbitMQOptions) (*RabbitMQServer, error) {
-	if server := inRoot(filepath.Join(rabbitmqBin(), "rabbitmq-server")); !isFile(server) {
+	return startRabbitMQ(ctx, opts, nil)
+}
+
+func startRabbitMQ(ctx context.Context, opts RabbitMQOptions, first *RabbitMQServer) (*RabbitMQServer, error) {
+	root := strings.TrimSuffix(cmp.Or(opts.Root, serversRoot()), "/")
+	if server := filepath.Join(root+"/", rabbitmqBin(), "rabbitmq-server"); !isFile(server) {
 		return nil, fmt.Errorf("waybill/testenv: rabbitmq: %w: no %s: run `make servers`, or set %s to its folder, or WAYBILL_TEST_RABBITMQ to the URL of a running broker", ErrUnavailable, server, RabbitMQBin)
 	}
 	dir, err := newDir("rabbitmq", nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &RabbitMQServer{opts: opts, dir: dir, node: randomName("waybill")}
+	s := &RabbitMQServer{opts: opts, root: root, dir: dir, node: randomName("waybill"), cookie: randomName("cookie"), first: first}
 	s.User, s.Password = "waybill", randomName("pw-")
+	if first != nil {
+		s.User, s.Password, s.cookie = first.User, first.Password, first.cookie
+	}
 	// Between finding the free ports and binding them, somebody else may take one: try again with others.
 	for attempt := 0; ; attempt++ {
 		err = s.configure()
@@ -120,6 +133,10 @@ func (s *RabbitMQServer) configure() error {
 			return err
 		}
 	}
+	if s.first != nil { // whose name server knows all nodes
+		freed(s.epmdPort)
+		s.epmdPort = s.first.epmdPort
+	}
 	s.ManagementURL = "http://" + loopback(s.mgmt)
 	if s.opts.TLS == nil {
 		freed(s.TLSPort)
@@ -132,7 +149,7 @@ func (s *RabbitMQServer) configure() error {
 		"default_user = " + s.User,
 		"default_pass = " + s.Password,
 		"vm_memory_high_watermark.absolute = " + memoryLimit,
-		"disk_free_limit.absolute = 50MB",
+		"disk_free_limit.absolute = " + diskLimit,
 		"log.file = false", "log.console = true", // all of it goes to Log
 		"collect_statistics_interval = 250", // the management API is at most this many milliseconds behind
 	}
@@ -152,7 +169,7 @@ func (s *RabbitMQServer) configure() error {
 	plugins := append([]string{"rabbitmq_management", "rabbitmq_consistent_hash_exchange"}, s.opts.Plugins...)
 	_ = os.Remove(filepath.Join(s.dir, ".erlang.cookie")) // its mode forbids writing
 	for name, content := range map[string]string{
-		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n", ".erlang.cookie": randomName("cookie"),
+		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n", ".erlang.cookie": s.cookie,
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("waybill/testenv: rabbitmq: %w", err)
@@ -164,12 +181,10 @@ func (s *RabbitMQServer) configure() error {
 	return nil
 }
 
-const memoryLimit = "512MB"
-
 func (s *RabbitMQServer) env() []string {
 	in := func(name string) string { return filepath.Join(s.dir, name) }
 	path := "/usr/bin:/bin:/usr/sbin:/sbin"
-	if os.Getenv(RabbitMQBin) != "" && serversRoot() == "" {
+	if os.Getenv(RabbitMQBin) != "" && s.root == "" {
 		path = os.Getenv("PATH") // with an Erlang that fits it
 	}
 	return []string{
@@ -177,7 +192,7 @@ func (s *RabbitMQServer) env() []string {
 		"ERL_EPMD_PORT=" + strconv.Itoa(s.epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
 		// the start script then execs the virtual machine: the child's pid is the broker's
 		"RUNNING_UNDER_SYSTEMD=1",
-		"RABBITMQ_CONF_ENV_FILE=/dev/null", "RABBITMQ_NODENAME=" + s.node + "@localhost",
+		"RABBITMQ_CONF_ENV_FILE=/dev/null", "RABBITMQ_NODENAME=" + s.nodeName(),
 		"RABBITMQ_NODE_PORT=" + strconv.Itoa(s.Port), "RABBITMQ_DIST_PORT=" + strconv.Itoa(s.distPort),
 		"RABBITMQ_MNESIA_BASE=" + in("mnesia"), "RABBITMQ_LOG_BASE=" + in("log"), "RABBITMQ_PID_FILE=" + in("pid"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"), "RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
@@ -192,14 +207,14 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	var err error
-	if s.epmd == nil || s.epmd.ended() {
+	if s.first == nil && (s.epmd == nil || s.epmd.ended()) {
 		epmd := "/usr/bin/epmd"
-		if serversRoot() == "" {
+		if s.root == "" {
 			if epmd, err = exec.LookPath("epmd"); err != nil {
 				return fmt.Errorf("waybill/testenv: rabbitmq: %w: no epmd (Erlang) found", ErrUnavailable)
 			}
 		}
-		if s.epmd, err = start(broker(), s.dir, s.Log(), s.env(), epmd, "-port", strconv.Itoa(s.epmdPort), "-address", "127.0.0.1"); err != nil {
+		if s.epmd, err = start(brokerIn(s.root), s.dir, s.Log(), s.env(), epmd, "-port", strconv.Itoa(s.epmdPort), "-address", "127.0.0.1"); err != nil {
 			return err
 		}
 		if err := poll(ctx, s.epmd.done, func(ctx context.Context) error { return dial(ctx, s.epmdPort, "") }); err != nil {
@@ -210,7 +225,7 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	if s.opts.AllCPUs {
 		begin = start
 	}
-	if s.proc, err = begin(broker(), s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin(), "rabbitmq-server")); err != nil {
+	if s.proc, err = begin(brokerIn(s.root), s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin(), "rabbitmq-server")); err != nil {
 		return err
 	}
 	err = poll(ctx, s.proc.done, func(ctx context.Context) error {
@@ -276,18 +291,17 @@ func (s *RabbitMQServer) OpenVHost(ctx context.Context) (*MQ, error) {
 
 // Ctl runs rabbitmqctl on the broker (half a second or more).
 func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) error {
-	return run(ctx, broker(), s.dir, s.env(), filepath.Join(rabbitmqBin(), "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
+	return run(ctx, brokerIn(s.root), s.dir, s.env(), filepath.Join(rabbitmqBin(), "rabbitmqctl"), append([]string{"-n", s.nodeName(), "-q"}, args...)...)
 }
 
-// RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is
-// cleared.
-func (s *RabbitMQServer) RaiseMemoryAlarm(ctx context.Context) error {
-	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1")
-}
-
-// ClearMemoryAlarm ends RaiseMemoryAlarm. A restart ends it too.
-func (s *RabbitMQServer) ClearMemoryAlarm(ctx context.Context) error {
-	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", memoryLimit)
+// Reload makes the broker read its certificate again. Open connections stay.
+func (s *RabbitMQServer) Reload(ctx context.Context) error {
+	if t := s.opts.TLS; t != nil {
+		if err := t.copyServer(s.dir, nil); err != nil {
+			return err
+		}
+	}
+	return s.Ctl(ctx, "eval", "ssl:clear_pem_cache().")
 }
 
 // DefinitionsOnDisk is how long a broker takes at most until what was declared is on its disk. What is younger, queues
@@ -361,7 +375,10 @@ func (s *RabbitMQServer) endAll() {
 			p.kill()
 		}
 	}
-	freed(s.Port, s.TLSPort, s.epmdPort, s.distPort, s.mgmt)
+	freed(s.Port, s.TLSPort, s.distPort, s.mgmt)
+	if s.first == nil {
+		freed(s.epmdPort)
+	}
 }
 
 // URLFor returns the AMQP URL of the virtual host for another user.

@@ -105,9 +105,9 @@ func NewProxy(tb TB, upstream string) *Proxy {
 // NewTLS makes throwaway certificates for this test; see [MakeTLS].
 func NewTLS(tb TB) *TLS {
 	tb.Helper()
-	dir, err := os.MkdirTemp(os.TempDir(), "waybill-tls-")
+	dir, err := newDir("tls", nil)
 	if err != nil {
-		tb.Fatalf("waybill/testenv: tls: %v", err)
+		tb.Fatalf("%v", err)
 		return nil
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })

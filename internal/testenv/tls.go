@@ -20,6 +20,9 @@ import (
 // certificate (common name "postgres"), all as PEM files. Two of them do not trust each other.
 type TLS struct {
 	CAFile, ServerCertFile, ServerKeyFile, ClientCertFile, ClientKeyFile string
+
+	ca    *x509.Certificate
+	caKey *ecdsa.PrivateKey
 }
 
 // MakeTLS makes the certificates in dir. They are valid for a day.
@@ -41,30 +44,34 @@ func MakeTLS(dir string) (*TLS, error) {
 	if err := writeCert(t.CAFile, "", ca, caKey, ca, caKey); err != nil {
 		return nil, err
 	}
-	leaf := func(serial int64, name string, usage x509.ExtKeyUsage) *x509.Certificate {
-		return &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-		}
+	t.ca, t.caKey = ca, caKey
+	if err := t.RenewServer(ca.NotAfter); err != nil {
+		return nil, err
 	}
-	server := leaf(2, "localhost", x509.ExtKeyUsageServerAuth)
-	server.DNSNames, server.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
-	for _, c := range []struct {
-		certFile, keyFile string
-		cert              *x509.Certificate
-	}{
-		{t.ServerCertFile, t.ServerKeyFile, server},
-		{t.ClientCertFile, t.ClientKeyFile, leaf(3, "postgres", x509.ExtKeyUsageClientAuth)},
-	} {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return nil, fmt.Errorf("waybill/testenv: tls: %w", err)
-		}
-		if err := writeCert(c.certFile, c.keyFile, c.cert, key, ca, caKey); err != nil {
-			return nil, err
-		}
+	return t, t.leaf(t.ClientCertFile, t.ClientKeyFile, &x509.Certificate{
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "postgres"}, NotAfter: ca.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// RenewServer replaces the server's certificate by one that is valid until the time given, which may have passed. A
+// server takes it at its next Restart or Reload.
+func (t *TLS) RenewServer(until time.Time) error {
+	return t.leaf(t.ServerCertFile, t.ServerKeyFile, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"}, NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
+}
+
+// leaf writes a certificate of the authority, and a new key.
+func (t *TLS) leaf(certFile, keyFile string, cert *x509.Certificate) error {
+	cert.NotBefore, cert.KeyUsage = t.ca.NotBefore, x509.KeyUsageDigitalSignature
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("waybill/testenv: tls: %w", err)
 	}
-	return t, nil
+	return writeCert(certFile, keyFile, cert, key, t.ca, t.caKey)
 }
 
 // Client returns a client's configuration that trusts the authority and shows the client certificate.

@@ -100,6 +100,7 @@ func removeStale(base string) {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), rootPrefix), "-")
 		if n, err := strconv.Atoi(pid); err == nil && !alive(n) {
 			removeSharedMemoryIn(dir)
+			unmountIn(dir)
 			_ = os.RemoveAll(dir)
 		}
 	}

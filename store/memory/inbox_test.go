@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
@@ -16,6 +17,7 @@ import (
 type boxHarness struct {
 	s      *memory.Store
 	serial *atomic.Int64
+	ahead  *atomic.Int64 // how far the store's clock is before that of the bubble
 }
 
 func (h boxHarness) Inbox() core.Inbox[*memory.Tx] { return h.s }
@@ -52,10 +54,30 @@ func (h boxHarness) Break(_ context.Context, tx *memory.Tx) error {
 	return err
 }
 
+func (h boxHarness) Disposable() bool { return true }
+
+// Sleep makes the harness an inboxtest.Clock.
+func (h boxHarness) Sleep(_ context.Context, d time.Duration) error {
+	h.ahead.Add(int64(d))
+	return nil
+}
+
+func newBoxHarness(tb testing.TB) boxHarness {
+	tb.Helper()
+	ahead := new(atomic.Int64)
+	s, err := memory.New(memory.Options{
+		Source: "/test", Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return boxHarness{s, new(atomic.Int64), ahead}
+}
+
 func TestInboxConformance(t *testing.T) { // TE-01 IN-01 IN-02 IN-03 IN-04 IN-07
 	inboxtest.RunInBubble(t, func(t *testing.T) inboxtest.Harness[*memory.Tx] {
 		t.Helper()
-		return boxHarness{newStore(t), new(atomic.Int64)}
+		return newBoxHarness(t)
 	})
 }
 
@@ -67,6 +89,6 @@ func TestMarksConformance(t *testing.T) { // IN-07
 func BenchmarkInbox(b *testing.B) {
 	inboxtest.Benchmark(b, func(b *testing.B) inboxtest.Harness[*memory.Tx] {
 		b.Helper()
-		return boxHarness{newStore(b), new(atomic.Int64)}
+		return newBoxHarness(b)
 	})
 }

@@ -91,7 +91,9 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 	var now time.Time
 	var own, next []retry
 	routes, slots := parts(of)
-	limit = orDefault(limit)
+	if limit = max(limit, 0); limit > 0 {
+		limit = orDefault(limit)
+	}
 	err := o.transact(ctx, "due", writeSQL, func(b *batch) {
 		page, own, next = core.DuePage{}, nil, nil
 		b.fence(self, &now)

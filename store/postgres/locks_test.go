@@ -29,7 +29,7 @@ func begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 }
 
 // lockTimeout ends what waits for a lock: a call that did lasts as long, and fails.
-const lockTimeout = 2 * time.Second
+const lockTimeout = 20 * time.Second
 
 // atOnce fails if fn waited for a lock that is held until the end of the test.
 func atOnce(tb testing.TB, what string, fn func()) {

@@ -12,23 +12,13 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // queryExecModes are those that a pool can be set to, poolers' ones included.
 var queryExecModes = []string{"cache_statement", "cache_describe", "exec", "simple_protocol"}
-
-// countedConn counts what is sent: pgx sends once a round trip.
-type countedConn struct {
-	net.Conn
-	sent *atomic.Int64
-}
-
-func (c countedConn) Write(b []byte) (int, error) {
-	c.sent.Add(1)
-	return c.Conn.Write(b)
-}
 
 // newSinglePool returns a pool of one connection, and counts what it sends.
 func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
@@ -38,7 +28,7 @@ func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
-			return countedConn{conn, sent}, err
+			return sharedtest.CountedConn{Conn: conn, Writes: sent}, err
 		}
 		cfg.MaxConns = 1
 		cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }

@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,28 +50,33 @@ func TestNoPlaceIsLeft(t *testing.T) {
 
 // texts returns all strings in a struct of statements.
 func texts(statements any) []string {
-	var all []string
-	var walk func(v reflect.Value)
-	walk = func(v reflect.Value) {
+	return slices.Collect(maps.Values(named("", statements)))
+}
+
+// named returns all strings in a struct of statements by the names of their fields.
+func named(name string, statements any) map[string]string {
+	all := map[string]string{}
+	var walk func(path string, v reflect.Value)
+	walk = func(path string, v reflect.Value) {
 		switch v.Kind() { //nolint:exhaustive // what such structs hold
 		case reflect.Pointer:
-			walk(v.Elem())
+			walk(path, v.Elem())
 		case reflect.String:
-			all = append(all, v.String())
+			all[path] = v.String()
 		case reflect.Struct:
-			for _, field := range v.Fields() {
-				walk(field)
+			for field, value := range v.Fields() {
+				walk(path+"."+field.Name, value)
 			}
 		case reflect.Array:
 			for i := range v.Len() {
-				walk(v.Index(i))
+				walk(fmt.Sprintf("%s.%d", path, i), v.Index(i))
 			}
 		case reflect.Map:
 			for each := v.MapRange(); each.Next(); {
-				walk(each.Value())
+				walk(fmt.Sprintf("%s.%+v", path, each.Key()), each.Value())
 			}
 		}
 	}
-	walk(reflect.ValueOf(statements))
+	walk(name, reflect.ValueOf(statements))
 	return all
 }

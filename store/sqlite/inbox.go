@@ -29,18 +29,18 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, outage("inbox", err)
 	}
 	defer leave()
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.beginInbox(ctx)
 	if err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
-	w := work{s: s, tx: tx, ready: st}
+	defer tx.end()
+	w := work{s: s, tx: tx.Tx, ready: st}
 	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now()); err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	} else if n == 0 {
 		return core.InboxDuplicate, nil
 	}
-	if err := fn(ctx, tx); err != nil {
+	if err := fn(ctx, tx.Tx); err != nil {
 		return core.InboxNone, handlerError(err)
 	}
 	if err := s.commitInbox(ctx, tx); err != nil {

@@ -94,6 +94,8 @@ func (h inboxHarness) Begin(ctx context.Context) (*sql.Tx, func(context.Context,
 	}, err
 }
 
+func (h inboxHarness) Disposable() bool { return true }
+
 // IN-01 IN-02 IN-03 IN-04 IN-05 IN-07 IN-08 IN-09
 func TestInbox(t *testing.T) {
 	t.Parallel()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -56,12 +54,12 @@ func (s *Store) DoBatch(
 		return nil, outage("inbox", err)
 	}
 	defer leave()
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.beginInbox(ctx)
 	if err != nil {
 		return nil, s.classify("inbox", err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
-	isNew, err := s.markBatch(ctx, tx, string(text))
+	defer tx.end()
+	isNew, err := s.markBatch(ctx, tx.Tx, string(text))
 	if err != nil {
 		return nil, s.classify("inbox: mark", err)
 	}
@@ -77,7 +75,7 @@ func (s *Store) DoBatch(
 	if len(fresh) == 0 {
 		return statuses, nil
 	}
-	if err := fn(ctx, tx, fresh); err != nil {
+	if err := fn(ctx, tx.Tx, fresh); err != nil {
 		return nil, handlerError(err)
 	}
 	if err := s.commitInbox(ctx, tx); err != nil {
@@ -101,20 +99,6 @@ func (s *Store) markBatch(ctx context.Context, tx *sql.Tx, list string) (map[cor
 		isNew[k] = true
 	}
 	return isNew, rows.Err()
-}
-
-// commitInbox commits a handler's transaction.
-func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
-	err := tx.Commit()
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
-		return fmt.Errorf("waybill/sqlite: inbox: %w: the handler ended the transaction itself; it must leave that to the inbox", err)
-	case ctx.Err() != nil:
-		return outage("inbox", ctx.Err())
-	}
-	return s.classify("inbox: commit", err)
 }
 
 // Mark marks key in tx, a transaction of the caller; see [core.Marker]. Begin it so that it takes the write lock at

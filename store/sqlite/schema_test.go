@@ -127,7 +127,7 @@ func TestMigrationsAsScript(t *testing.T) {
 	}
 }
 
-// OP-03: the log says once that tables were created.
+// OP-05: the log says once that tables were created.
 func TestMigrateIsLogged(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

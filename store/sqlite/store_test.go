@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -70,7 +71,7 @@ func TestDefaultTTL(t *testing.T) {
 	}
 }
 
-// DB-10 DB-22: rows that plain SQL inserted have the slot of their key, whoever looks.
+// Rows that plain SQL inserted have the slot of their key, whoever looks.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -186,7 +187,7 @@ func TestTwoStoresTake(t *testing.T) {
 	wg.Wait()
 }
 
-// OR-09: the clock goes on above what was settled.
+// OR-06: the clock goes on above what was settled.
 func TestHighWater(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -271,28 +272,29 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
 		t.Fatalf("nothing is there: %s %v", cause, err)
 	}
+	// wait waits for longer than any test: only what is to wake it ends it before ctx does.
+	wait := func() (core.WakeCause, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return a.Wait(ctx, []string{route}, time.Hour)
+	}
 	for i := range 20 {
-		staged := make(chan time.Time, 1)
+		staged := make(chan error, 1)
 		go func() {
-			if _, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), "")); err != nil {
-				t.Error(err)
-			}
-			staged <- time.Now()
+			_, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), ""))
+			staged <- err
 		}()
-		cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second)
-		if err != nil || cause != core.WakeNotify {
+		if cause, err := wait(); err != nil || cause != core.WakeNotify {
 			t.Fatalf("%s %v", cause, err)
 		}
-		if late := time.Since(<-staged); late > 2*time.Second {
-			t.Fatalf("woke %s after the commit", late)
+		if err := <-staged; err != nil {
+			t.Fatal(err)
 		}
 		settle(t, a, self, core.Published(get(t, a, self, route, strconv.Itoa(i))))
 	}
 	stage(t, b, raw("timer", "", waybill.Delay(200*time.Millisecond)))
-	began := time.Now()
-	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop ||
-		time.Since(began) > 5*time.Second {
-		t.Errorf("a timer: %s %v after %s", cause, err, time.Since(began))
+	if cause, err := wait(); err != nil || cause == core.WakeStop {
+		t.Errorf("a timer: %s %v", cause, err)
 	}
 	stage(t, b, raw("head", "k"))
 	if cause, err := a.Wait(t.Context(), []string{route, "other"}, 30*time.Second); err != nil || cause != core.WakeNotify {
@@ -305,9 +307,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	if err := b.DecideHead(t.Context(), route, "k", "head", admin.HeadSetAside); err != nil {
 		t.Fatal(err)
 	}
-	began = time.Now()
-	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause != core.WakeNotify ||
-		time.Since(began) > 5*time.Second {
+	if cause, err := wait(); err != nil || cause != core.WakeNotify {
 		t.Errorf("a control record: %s %v", cause, err)
 	}
 }

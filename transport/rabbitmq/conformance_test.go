@@ -38,7 +38,8 @@ func TestConformance(t *testing.T) {
 						return harness(t, mq, c.new(t, mq, c.opts), c.opts)
 					}
 					h := harness(t, mq, dial(t, mq.URL, c.opts), c.opts)
-					h.Restart = func(ctx context.Context) error { // as an operator closes connections
+					// as an operator closes connections
+					h.Restart = func(ctx context.Context) error {
 						if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
 							return err
 						}

@@ -99,6 +99,9 @@ func dialError(err error) *waybill.Error {
 		}
 		return outage(op, e)
 	}
+	if tlserr.Expired(err) {
+		return misconfigured(op, "TLS: %w: renew the broker's certificate, or correct the clock of this machine", err)
+	}
 	if tlserr.Is(err) {
 		return misconfigured(op, "TLS: %w: check Options.Connection.TLS (authorities, server name, client certificate)", err)
 	}

@@ -223,40 +223,44 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
-	publish := func(limit time.Duration, want waybill.Class) {
+	publish := func(step string, limit time.Duration, want waybill.Class) error {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		start := time.Now()
 		err := bus.Publish(ctx, envelopes(5, "a")).FirstErr()
-		if took := time.Since(start); took > limit+500*time.Millisecond {
-			t.Errorf("publish took %s with a limit of %s", took, limit)
+		if took := time.Since(start); took > limit+10*time.Second {
+			t.Errorf("%s: publish hangs: it took %s with a limit of %s", step, took, limit)
 		}
 		if (err == nil) != (want == waybill.ClassUnknown) || waybill.ClassOf(err) != want {
-			t.Errorf("class %s, want %s: %v", waybill.ClassOf(err), want, err)
+			t.Errorf("%s: class %s, want %s: %v", step, waybill.ClassOf(err), want, err)
 		}
+		return err
 	}
-	publish(10*time.Second, waybill.ClassUnknown)
+	publish("at first", 10*time.Second, waybill.ClassUnknown)
 	held := receive(t, r, 5)
-	large := dial(t, vhost(t, broker).URL, rabbitmq.Options{PublishConnections: 1, PublishTimeout: 20 * time.Second})
+	large := dial(t, vhost(t, broker).URL, rabbitmq.Options{PublishConnections: 1, PublishTimeout: time.Minute})
 
 	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	list := envelopes(64, "a") // more than the sockets and the buffer hold, before the broker says that it blocks
+	const blocked = "the broker blocks publishers" // else it was the time limit that ended the call
+	list := envelopes(64, "a")                     // more than the sockets and the buffer hold, before the broker says that it blocks
 	for i, body := 0, make([]byte, 1<<20); i < len(list); i++ {
 		list[i].Body = body
 	}
-	begin := time.Now()
 	err := large.Publish(t.Context(), append(list, envelopes(1, "a")...))[len(list)]
-	if took := time.Since(begin); took > 5*time.Second || waybill.ClassOf(err) != waybill.ClassOutage {
-		t.Errorf("a large publish to a broker that blocks took %s: %v", took, err)
+	if waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), blocked) {
+		t.Errorf("a large publish to a broker that blocks: %v", err)
 	}
+	// the broker blocks a connection at its first publish after the alarm, which may still be confirmed
+	eventually(t, "the broker blocks the connection", func() bool {
+		err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr()
+		return err != nil && strings.Contains(err.Error(), blocked)
+	})
 	for range 3 {
-		start := time.Now()
-		publish(10*time.Second, waybill.ClassOutage)
-		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("publish to a blocked broker took %s", took)
+		if err := publish("while it blocks", time.Minute, waybill.ClassOutage); err != nil && !strings.Contains(err.Error(), blocked) {
+			t.Errorf("a publish to a blocked broker ended by its time limit: %v", err)
 		}
 	}
 	for _, d := range held {
@@ -283,15 +287,15 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	working("alarm")
 
 	broker.Pause()
-	publish(time.Second, waybill.ClassOutage)
-	publish(time.Second, waybill.ClassOutage)
+	publish("while it hangs", time.Second, waybill.ClassOutage)
+	publish("while it hangs, again", time.Second, waybill.ClassOutage)
 	broker.Resume()
 	working("pause")
 
 	<-time.After(testenv.DefinitionsOnDisk - time.Since(declared))
-	publish(10*time.Second, waybill.ClassUnknown)
+	publish("before the kill", 10*time.Second, waybill.ClassUnknown)
 	broker.Kill()
-	publish(time.Second, waybill.ClassOutage)
+	publish("after the kill", time.Second, waybill.ClassOutage)
 	if err := broker.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

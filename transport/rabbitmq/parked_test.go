@@ -95,6 +95,31 @@ func TestListingPushesNothingOut(t *testing.T) {
 	}
 }
 
+// RM-08: a parked message that was to be copied anew stays if its copy cannot be stored.
+func TestFailedRefreshKeepsTheMessage(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	park(t, mq, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(3, "a.b"))
+	look := func() int {
+		list, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	look() // the broker counts it
+	if err := testenv.Channel(t, mq.URL).QueueUnbind("q.dlq", "q", "waybill.dlx", nil); err != nil {
+		t.Fatal(err)
+	}
+	bus.RefreshAt(1)
+	for range 3 {
+		if n := look(); n != 3 {
+			t.Fatalf("%d of 3 are left", n)
+		}
+	}
+}
+
 // RM-08: connections die in the middle of a replay, again and again: every message comes back, none is lost, a few may
 // come twice.
 func TestReplayInterrupted(t *testing.T) {

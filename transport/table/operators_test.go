@@ -23,7 +23,7 @@ import (
 // A table queue without any relay is cleaned: what expires unread is parked, and what its retention is over for goes.
 // The process ends that with its last subscription.
 //
-// OP-15
+// DB-09
 func TestCleansWithoutARelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestCleansNotIfOff(t *testing.T) {
 	})
 }
 
-// OP-03 OP-15: the alerts of a relay and of a broker's consumer work for a table queue: age of the oldest message,
+// OP-03: the alerts of a relay and of a broker's consumer work for a table queue: age of the oldest message,
 // numbers of records, parked messages. A queue without records has 0 and not nothing.
 func TestGauges(t *testing.T) {
 	t.Parallel()

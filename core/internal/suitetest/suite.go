@@ -44,7 +44,10 @@ func (s *Suite) RunInBubble(t *testing.T, checks []Check) {
 	sum := s.tally(t, len(checks))
 	for _, c := range checks {
 		t.Run(c.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { s.one(t, &c, sum) })
+			// What an adapter leaves blocked for ever keeps its bubble from ending.
+			if err := Guard(func() { synctest.Test(t, func(t *testing.T) { s.one(t, &c, sum) }) }); err != nil && !t.Failed() {
+				t.Errorf("check %s leaves something behind: %v", c.Name, err)
+			}
 		})
 	}
 }
@@ -75,7 +78,10 @@ func (s *Suite) RunSpread(t *testing.T, workers [][]Check) {
 
 func (s *Suite) one(t *testing.T, c *Check, sum *tally) {
 	t.Helper()
-	run := c.Prepare(t)
+	var run func(ctx context.Context) error
+	if err := Guard(func() { run = c.Prepare(t) }); err != nil {
+		t.Fatalf("check %s: the harness: %v", c.Name, err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), s.Timeout)
 	defer cancel()
 	switch err := run(ctx); {

@@ -137,6 +137,8 @@ func (r *receiver) settle(a *core.Ack) error {
 	case core.VerdictRelease: // at no cost: no count rises
 		r.t.putBack(r.q, m)
 	case core.VerdictNone:
+		fallthrough
+	default:
 		return failure("settle", waybill.ClassRejected, errors.Join(waybill.ErrInvalid, errors.New("the ack has no verdict")))
 	}
 	delete(r.held, m)

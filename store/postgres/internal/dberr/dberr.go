@@ -2,6 +2,7 @@ package dberr
 
 import (
 	"context"
+	"crypto/x509"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -72,6 +73,9 @@ func Failure(op string, err error) error {
 	cure := cures[SQLState(err)]
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && SQLState(err) == "" {
 		cure = "cannot connect: check the address in the connection string, and that the server runs"
+		if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+			cure = "cannot connect: renew the server's certificate, or correct the clock of this machine"
+		}
 	}
 	switch {
 	case Again(err):

@@ -2,11 +2,11 @@
 //
 // # Guarantees
 //
-// Is looks through wrapped errors.
+// Is and Expired look through wrapped errors.
 //
 // # Concurrency
 //
-// Is is safe for concurrent use.
+// Both are safe for concurrent use.
 //
 // # Ownership
 //
@@ -38,4 +38,10 @@ func Is(err error) bool {
 	return errors.As(err, &unknown) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
 		errors.As(err, &verify) || errors.As(err, &record) ||
 		errors.As(err, &remote) && remote.Op == "remote error"
+}
+
+// Expired reports whether err says that the other's certificate, or one of its authorities, is not valid at this time.
+func Expired(err error) bool {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return ok && invalid.Reason == x509.Expired
 }

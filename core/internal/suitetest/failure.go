@@ -1,0 +1,85 @@
+package suitetest
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// located is an error of a check, and the calls that led to it.
+type located struct {
+	err   error
+	calls []uintptr
+}
+
+func (l *located) Error() string { return l.err.Error() }
+func (l *located) Unwrap() error { return l.err }
+
+// nothing stands for an argument that is nil, so that %w shows it too.
+var nothing = errors.New("nothing")
+
+// Failf makes the check give up. An argument that is nil is shown as "nothing", also by %w. The check must run in
+// [Guard].
+func Failf(format string, a ...any) {
+	for i := range a {
+		if a[i] == nil {
+			a[i] = nothing
+		}
+	}
+	calls := make([]uintptr, 50)
+	calls = calls[:runtime.Callers(2, calls)]
+	panic(&located{fmt.Errorf(format, a...), calls})
+}
+
+// Raise makes the check give up with what [Guard] returned for a part of it.
+func Raise(err error) {
+	if l, ok := errors.AsType[*located](err); ok {
+		panic(l)
+	}
+	Failf("%w", err)
+}
+
+// Guard runs fn and returns the failure with which it gave up. A panic of the adapter is a failure too.
+func Guard(fn func()) (err error) {
+	ended := false
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+			if !ended {
+				err = errors.New("the goroutine of the check was ended, as by a FailNow in the harness")
+			}
+		case *located:
+			err = p
+		default:
+			err = fmt.Errorf("a panic in the adapter, in the harness, or over their answer: %v\n%s", p, debug.Stack())
+		}
+	}()
+	fn()
+	ended = true
+	return nil
+}
+
+// Call runs fn, for a goroutine of a check: a panic of the adapter, or a failure, is an error.
+func Call[T any](fn func() (T, error)) (out T, err error) {
+	if failed := Guard(func() { out, err = fn() }); failed != nil {
+		return out, failed
+	}
+	return out, err
+}
+
+// place returns the file and line of the innermost call in the function fn, or in a function within it; "" if there is
+// none.
+func (l *located) place(fn string) string {
+	frames := runtime.CallersFrames(l.calls)
+	for more := len(l.calls) > 0; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		_, name, _ := strings.Cut(f.Function[strings.LastIndexByte(f.Function, '/')+1:], ".")
+		if rest, ok := strings.CutPrefix(name, fn); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return fmt.Sprintf("%s:%d", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line)
+		}
+	}
+	return ""
+}

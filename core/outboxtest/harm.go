@@ -1,0 +1,103 @@
+package outboxtest
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var harmChecks = []named{
+	{"zero-outcome-is-refused", zeroOutcomeIsRefused},
+	{"bad-limits-do-no-harm", badLimitsDoNoHarm},
+	{"nobody-is-no-session", nobodyIsNoSession},
+}
+
+// Without this a bug of a caller changes a record in a way that nobody meant, or stops what is settled with it.
+func zeroOutcomeIsRefused(k *kit) {
+	m := k.owner(1)
+	rs := m.some(2, key("k"))
+	res := m.trySettle(core.Published(&rs[0]), core.Outcome{}, core.Published(&rs[1]))
+	if res[1] == nil {
+		k.fail("the zero Outcome was settled, between two others: got %v", res)
+	}
+	k.must("settle before a zero Outcome", res[0])
+	k.must("settle behind a zero Outcome", res[2])
+	m.gone("it was published beside a zero Outcome", refs(rs)...)
+	m.find(k.stage(k.row())...)
+}
+
+// Without this a limit that a caller computed wrongly cuts a page without a word, or takes what nobody asked for. A look
+// with such a limit can fail, or be answered up to a bound of the store's own.
+func badLimitsDoNoHarm(k *kit) {
+	m := k.owner(1)
+	rs := m.some(4, key("k"))
+	rs = append(rs, m.some(2)...)
+	m.settle(core.Retry(&rs[0], errNo, 0))
+	for _, bad := range []int{-1, -1000, 0} {
+		rg := wide(k.all())
+		rg.Limit = bad
+		look := core.Look{
+			Ranges: []core.Range{rg}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: bad}},
+			Fresh: []core.Part{k.all()}, Limit: bad, Bytes: 1 << 20,
+		}
+		p, err := m.store.Read(k.ctx, m.self.Session, look)
+		if err == nil {
+			k.cutOrWhole("a range", bad, p.Ranges[0], rs[1:])
+			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])
+			if len(p.Waiting) == 0 && !p.MoreWaiting {
+				k.fail("a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
+			}
+		}
+		ts, err := m.store.Take(k.ctx, m.self.Session, core.Want{Part: k.all(), N: bad, Bytes: 1 << 20})
+		k.noneFor("a take", bad, len(ts), err)
+		d, err := m.store.Due(k.ctx, m.self.Session, []core.Part{k.all()}, bad)
+		k.noneFor("due", bad, len(d.Retries)+d.Moved, err)
+	}
+	for i := range rs[1:] {
+		m.untouched("limits below 1 were asked for", 0, &rs[1+i])
+	}
+	m.dueAll(1, 0)
+}
+
+// cutOrWhole fails unless the answer is the beginning of all, with More set if it is not all.
+func (k *kit) cutOrWhole(what string, limit int, got core.Records, all []core.Record) {
+	if n := len(got.Records); n > len(all) || !slices.Equal(ids(got.Records), ids(all[:n])) || n < len(all) && !got.More {
+		k.fail("%s of %d records, with the limit %d, has %s, and says that there are more: %v", what, len(all), limit,
+			names(ids(got.Records), ids(all)), got.More)
+	}
+}
+
+// noneFor fails if a call with a bad limit was answered with records.
+func (k *kit) noneFor(what string, limit, got int, err error) {
+	if got > 0 {
+		k.fail("%s with the limit %d has %d records, and the error %v; want an error, or none", what, limit, got, err)
+	}
+}
+
+// Without this a caller that has not joined works with records that others own.
+func nobodyIsNoSession(k *kit) {
+	m := k.owner(1)
+	rs := m.some(2)
+	unit := k.units(m.meet())[0]
+	p, err := m.store.Read(k.ctx, 0, k.everything())
+	if err == nil && p.Known {
+		k.fail("session 0 is nobody, and a page says that it is a member")
+	}
+	_, err = m.store.Take(k.ctx, 0, core.Want{Refs: refs(rs)})
+	k.fenced("that is nobody takes records", err)
+	_, err = m.store.Due(k.ctx, 0, []core.Part{k.all()}, 10)
+	k.fenced("that is nobody asks for due records", err)
+	_, err = m.store.GiveUp(k.ctx, 0, unit, refs(rs))
+	k.fenced("that is nobody gives a unit up", err)
+	if k.traits.SessionFence {
+		res := m.store.Settle(k.ctx, 0, []core.Outcome{core.Published(&rs[0])})
+		if len(res) != 1 || !errors.Is(res[0], core.ErrFenced) {
+			k.fail("session 0 is nobody, and settled: got %v, want core.ErrFenced", res)
+		}
+	}
+	m.holder("nobody asked for it", 0, refs(rs)...)
+	if u := k.units(m.meet())[0]; u != unit {
+		k.fail("nobody gave a unit up, and it changed from %+v to %+v", unit, u)
+	}
+}

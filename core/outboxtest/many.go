@@ -1,0 +1,292 @@
+package outboxtest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+var manyChecks = []named{
+	{"ranges-have-their-own-limits", rangesHaveTheirOwnLimits},
+	{"blocks-on-each-route", blocksOnEachRoute},
+	{"large-answers-are-whole", largeAnswersAreWhole},
+	{"names-are-compared-exactly", namesAreComparedExactly},
+	{"crashes-count-to-ten", crashesCountToTen},
+	{"long-delays-are-kept", longDelaysAreKept},
+	{"next-in-counts-beside-retries", nextInCountsBesideRetries},
+}
+
+// second makes m the owner of another route too, and returns its name.
+func (m *member) second() string {
+	k := m.k
+	route := k.route + "-2"
+	m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: 1})
+	m.self.Beat++
+	m.claimOn(m.meet(func(x *core.Meeting) { x.Join = true }), route)
+	return route
+}
+
+// claimOn makes m the owner of the free units of route.
+func (m *member) claimOn(r *core.Roster, route string) {
+	var ms []core.Move
+	for _, u := range r.Units {
+		if u.Unit.Route == route && u.Owner == 0 {
+			ms = append(ms, core.Move{Unit: u.Unit, To: m.self.Session})
+		}
+	}
+	if len(ms) == 0 {
+		m.k.fail("a member serves the route %q, and it has no free units", route)
+	}
+	m.meet(moves(ms...))
+}
+
+// Without this a busy route, or one with large bodies, starves the others: the engine divides by the limits of ranges.
+func rangesHaveTheirOwnLimits(k *kit) {
+	m := k.owner(1)
+	other := m.second()
+	large := k.stage(k.rows(60, body(1000))...)
+	var rows []core.StagedRow
+	for i := range 10 {
+		rows = append(rows, k.row(onRoute(other), key([]string{"", "k"}[i%2])))
+	}
+	few := k.stage(rows...)
+	busy, quiet := wide(k.all()), wide(core.Part{Route: other, Slots: core.AllSlots})
+	busy.Limit, quiet.Limit = 20, 20
+	for _, bytes := range []int64{1 << 20, 2010} {
+		for _, ranges := range [][]core.Range{{busy, quiet}, {quiet, busy}} {
+			p := m.read(core.Look{Ranges: ranges, Limit: 10, Bytes: bytes})
+			for i, r := range p.Ranges {
+				switch of := ranges[i].Route; {
+				case of == other && !slices.Equal(ids(r.Records), few):
+					k.fail("%d records are ready on a route beside a busy one, whose range has a limit of its own, and %s of them were read",
+						len(few), names(ids(r.Records), few))
+				case of != other && (len(r.Records) == 0 || !slices.Equal(ids(r.Records), large[:len(r.Records)]) || !r.More):
+					k.fail("a busy route has %d records, and with the limit 20 and %d bytes %s were read, more: %v",
+						len(large), bytes, names(ids(r.Records), large), r.More)
+				}
+			}
+		}
+	}
+}
+
+// Without this a key of a route that blocks goes on behind its abandoned head, since another route was asked for first.
+func blocksOnEachRoute(k *kit) {
+	m := k.owner(1)
+	other := m.second()
+	heads := map[string]string{}
+	for _, route := range []string{k.route, other} {
+		heads[route] = k.stage(k.row(onRoute(route), key("k")), k.row(onRoute(route), key("k")))[0]
+		p := m.read(core.Look{Ranges: []core.Range{wide(core.Part{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		m.settle(core.Abandon(&p.Ranges[0].Records[0], waybill.ReasonAttempts, errNo))
+	}
+	routes := []string{k.route, other}
+	for range 2 {
+		look := core.Look{Blocks: routes, Limit: 10, Bytes: 1 << 20}
+		for _, route := range routes {
+			look.Fresh = append(look.Fresh, core.Part{Route: route, Slots: core.AllSlots})
+			look.Keys = append(look.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
+		}
+		p := m.read(look)
+		fresh := map[string]string{}
+		for _, w := range p.Waiting {
+			fresh[w.Route] = w.ID
+		}
+		for i, route := range routes {
+			ws := p.Keys[i].Waiting
+			if fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.ObstacleBlocking {
+				k.fail("two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Waiting, ws)
+			}
+		}
+		slices.Reverse(routes)
+	}
+}
+
+// Without this a store that answers up to a bound of its own, and does not say so, loses what is behind it.
+func largeAnswersAreWhole(k *kit) {
+	const n = 1200
+	m := k.owner(1)
+	want := k.stage(k.rows(n, key("k"), body(1))...)
+	whole := func(what string, got []string, more bool) {
+		if len(got) > n || !slices.Equal(got, want[:len(got)]) {
+			k.fail("%s of %d records has %d, or others", what, n, len(got))
+		}
+		if len(got) < n && !more {
+			k.fail("%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
+		}
+	}
+	p := m.read(core.Look{
+		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10_000}},
+		Limit: 10_000, Bytes: 1 << 30,
+	})
+	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
+	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
+	rs := p.Ranges[0].Records
+	again := m.again(refs(rs)...)
+	if len(again.Again) != len(rs) {
+		k.fail("%d ready records were asked for again, and %d were answered", len(rs), len(again.Again))
+	}
+	for from := 0; from < len(rs); from += 500 {
+		part := rs[from:min(from+500, len(rs))]
+		m.hold(refs(part)...)
+		m.settle(outcomes(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
+	}
+	p = m.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10_000})
+	var waiting []string
+	for _, w := range p.Waiting {
+		waiting = append(waiting, w.ID)
+	}
+	whole("a look at what waits", waiting, p.MoreWaiting)
+	left := len(rs)
+	k.until("all retries that are due were answered", func() bool {
+		d := m.due(10_000)
+		if left -= len(d.Retries); left > 0 && d.NextIn != 0 {
+			k.fail("with the limit 10000 %d of %d due retries were answered, %d are left, and NextIn is %s, not 0", len(d.Retries), len(rs), left, d.NextIn)
+		}
+		m.settle(outcomes(d.Retries, core.Published)...)
+		return left <= 0
+	})
+}
+
+func outcomes(rs []core.Record, fn func(r *core.Record) core.Outcome) []core.Outcome {
+	out := make([]core.Outcome, len(rs))
+	for i := range rs {
+		out[i] = fn(&rs[i])
+	}
+	return out
+}
+
+// twins are names that a database can take for one: by case, space at the end, accents, and ways to write one letter.
+var twins = []string{"name", "Name", "NAME", "name ", " name", "namé", "name\u0301", "nåme", "na\u030ame", "ｎame"}
+
+// Without this two keys are one, or a message is taken for another and lost. A comparison by a language's rules, or one
+// that ignores spaces at the end, does that; on many servers it is the default.
+func namesAreComparedExactly(k *kit) {
+	m := k.owner(1)
+	own := k.route + "/"
+	var rows []core.StagedRow
+	for _, s := range twins {
+		rows = append(rows, k.row(id(own+s), key(own+s)))
+	}
+	want := k.stage(rows...)
+	rs := m.find(want...)
+	look := core.Look{Limit: 100, Bytes: 1 << 20}
+	for i := range rows {
+		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
+	}
+	p := m.read(look)
+	for i := range look.Keys {
+		if got := ids(p.Keys[i].Records); !slices.Equal(got, want[i:i+1]) {
+			k.fail("key %q has the records %q, want %q alone", look.Keys[i].Key, got, want[i:i+1])
+		}
+	}
+	rg := wide(k.all())
+	rg.Leave = []string{own + "NAME"}
+	for _, i := range []int{0, 1, 3} {
+		if got := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
+			k.fail("key %q was to be left out, and so was key %q", rg.Leave[0], own+twins[i])
+		}
+	}
+	for i := range rs {
+		for j := range rs {
+			if other := rs[i]; i != j {
+				other.ID, other.Envelope.ID = rs[j].ID, rs[j].ID
+				if err := m.trySettle(core.Published(&other))[0]; !errors.Is(err, core.ErrChanged) {
+					k.fail("the record %q was settled by the id %q: got %v, want core.ErrChanged", rs[i].ID, other.ID, err)
+				}
+			}
+		}
+	}
+	m.settle(core.Retry(&rs[0], errNo, far))
+	for i, r := range m.find(want[1:]...) {
+		if r.ID != want[i+1] {
+			k.fail("the record %q waits, and %q is not ready", want[0], want[i+1])
+		}
+	}
+	k.routesApart()
+}
+
+// routesApart checks that routes with names that are nearly the same are different routes.
+func (k *kit) routesApart() {
+	upper := strings.ToUpper(k.route)
+	m := k.stranger(1)
+	m.self.Serves = nil
+	routes := []string{k.route + "é", upper + "É", k.route + "e", upper + "E", k.route + "e "}
+	for _, route := range routes {
+		m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: 1})
+	}
+	r := m.join()
+	for _, route := range routes {
+		m.claimOn(r, route)
+		row := k.row(onRoute(route), id("same"))
+		k.stage(row)
+		p := m.read(core.Look{Ranges: []core.Range{wide(core.Part{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		if rs := p.Ranges[0].Records; len(rs) != 1 || rs[0].Route != route {
+			k.fail("one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
+		}
+	}
+}
+
+// Without this a record that kills its process is handed out for ever: it is given up at ten crashes.
+func crashesCountToTen(k *kit) {
+	by := k.join(1)
+	id := k.stage(k.row(key("k")))
+	for want := 1; want <= core.MaxCrashes+1; want++ {
+		m := k.join(1)
+		m.claim(core.AllSlots)
+		m.hold(refs(m.find(id...))...)
+		m.die(by)
+		by.claim(core.AllSlots)
+		if got := by.find(id...)[0]; got.Crashes != want || got.Attempts != 0 {
+			k.fail("%d members were removed while they held a record, and it has %d crashes and %d attempts", want, got.Crashes, got.Attempts)
+		}
+		by.free(core.AllSlots)
+	}
+}
+
+// Without this a back-off of hours, or a message for next year, is due at once.
+func longDelaysAreKept(k *kit) {
+	m := k.owner(1)
+	const day = 24 * time.Hour
+	for _, in := range []time.Duration{2 * time.Hour, 26 * time.Hour, 40 * day, 25 * 365 * day} {
+		r := m.one()
+		m.settle(core.Retry(&r, errNo, in))
+		if d := m.due(10); len(d.Retries) > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
+			k.fail("a retry in %s: %d are due, the next in %s", in, len(d.Retries), d.NextIn)
+		}
+		m.retrying(r.Ref)
+		r.Version = m.version(r.Ref)
+		m.settle(core.Published(&r))
+	}
+	for _, in := range []time.Duration{300 * day, 26 * time.Hour} {
+		id := k.stage(k.row(delay(in)))[0]
+		if d := m.due(10); d.Moved > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
+			k.fail("a timer in %s: %d are due, the next in %s", in, d.Moved, d.NextIn)
+		}
+		m.none("its timer is not due", id)
+	}
+}
+
+// Without this a timer waits for the poll whenever a retry was due in the look before.
+func nextInCountsBesideRetries(k *kit) {
+	m := k.owner(1)
+	staged := k.now()
+	m.retries(2, 0)
+	k.stage(k.row(delay(far)))
+	k.until("the retries are due", func() bool {
+		d := m.due(10)
+		if len(d.Retries) == 0 {
+			return false
+		}
+		if d.NextIn == 0 && len(d.Retries) < 2 {
+			return false // there are more already
+		}
+		if least := far - k.now().Sub(staged) - k.slack(); d.NextIn < least || d.NextIn > far {
+			k.fail("%d retries were answered, a timer is due in %s, and NextIn is %s", len(d.Retries), least, d.NextIn)
+		}
+		return true
+	})
+}

@@ -1,0 +1,288 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+var lastingChecks = []named{
+	{"high-water-covers-what-was-staged", highWaterCoversStaged},
+	{"high-water-survives-publishing", highWaterSurvivesPublishing},
+	{"stale-settle-changes-nothing", staleSettleChangesNothing},
+	{"stale-settle-of-kept-changes-nothing", staleSettleOfKeptChangesNothing},
+	{"redrive-resets-crashes", redriveResetsCrashes},
+	{"redrive-removes-the-expiry", redriveRemovesTheExpiry},
+	{"deleted-head-frees-its-key", deletedHeadFreesItsKey},
+	{"purged-head-frees-its-key", purgedHeadFreesItsKey},
+	{"clean-passes-what-is-locked", cleanPassesWhatIsLocked},
+	{"oldest-counts-from-due", oldestCountsFromDue},
+	{"deliver-at-knows-time-zones", deliverAtKnowsTimeZones},
+}
+
+// highWater returns the store's mark.
+func (k *kit) highWater() hlc.Timestamp {
+	s, ok := core.As[core.ClockSeeder](k.store)
+	if !ok {
+		k.undeclared("core.ClockSeeder")
+	}
+	ts, err := s.HighWater(k.ctx)
+	k.must("high water", err)
+	return ts
+}
+
+// covers fails if the mark is below the stamp of one of rs, by more than behind.
+func (k *kit) covers(when string, rs []core.Record, behind time.Duration) {
+	ts := k.highWater()
+	for i := range rs {
+		if stamp := rs[i].Envelope.HLC; stamp > ts && (behind == 0 || stamp.Millis()-ts.Millis() > behind.Milliseconds()) {
+			k.fail("%s: the high water is %s, but message %d of %d has the stamp %s: the clock of a new process goes back",
+				when, ts, i, len(rs), stamp)
+		}
+	}
+}
+
+// late is how far the mark can be behind what was settled last.
+const late = time.Second
+
+// A clock that starts from the store's mark stamps nothing below what is stored: ready, scheduled, held or to be
+// retried, with a key or without. OR-06.
+func highWaterCoversStaged(k *kit) {
+	k.highWater()
+	ids := k.stage(k.msg(), k.msg(waybill.Key("a")))
+	rs := k.takeIDs(ids)
+	k.covers("two are held", rs, 0)
+	k.retry(rs[1], 0)
+	k.covers("one waits for a retry", rs[1:], 0)
+	k.stage(k.msg(waybill.Delay(short)))
+	k.published(rs[0])
+	k.expire(short)
+	k.covers("a timer came due", k.take(2), 0)
+}
+
+// The mark covers what was published, and deleted, too: its consumers have seen the stamps. The same holds for what was
+// given up, cancelled or purged. OR-06.
+func highWaterSurvivesPublishing(k *kit) {
+	k.highWater()
+	// Old stamps do not help: what is published last has the highest.
+	rs := k.takeIDs(k.stage(k.msg()))
+	k.published(rs...)
+	k.covers("one was published", rs, late)
+	for range 3 {
+		last := k.takeIDs(k.stage(k.msgs(2)...))
+		k.settle(core.Published(&last[1]), core.Abandon(&last[0], waybill.ReasonRejected, errNo))
+		if rs = append(rs, last...); k.highWater() == 0 {
+			k.fail("messages were published, and the high water is 0")
+		}
+		k.covers("all were published, or given up", rs, late)
+	}
+	if _, ok := core.As[admin.Purger](k.store); ok {
+		_, err := k.purger().PurgeRecords(k.ctx, admin.PurgeRequest{Filter: k.mine(admin.Filter{})})
+		k.must("purge", err)
+		k.covers("all were published, and the others purged", rs, late)
+	}
+}
+
+// An outcome of an earlier version changes nothing, and says so, where published records are deleted. DB-03.
+func staleSettleChangesNothing(k *kit) { k.stale() }
+
+// An outcome of an earlier version changes nothing where published records are kept: that is another statement in many
+// stores. A published record that is kept does not come back either. DB-03.
+func staleSettleOfKeptChangesNothing(k *kit) {
+	k.retaining(waybill.Retention{Published: core.Forever}).stale()
+}
+
+// stale settles by outcomes that are too late.
+func (k *kit) stale() {
+	tooLate := []func(r *core.Record) core.Outcome{
+		func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far) },
+		func(r *core.Record) core.Outcome { return core.Abandon(r, waybill.ReasonAttempts, errNo) },
+		func(r *core.Record) core.Outcome { return core.Release(r, 0, false) },
+		func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSkipped) },
+	}
+	refused := func(when string, o core.Outcome) {
+		if res := k.store.Settle(k.ctx, k.driver.self.Session, []core.Outcome{o}); len(res) != 1 || !errors.Is(res[0], core.ErrChanged) {
+			k.fail("%s, an earlier outcome (%s) was settled: got %v, want core.ErrChanged", when, o.Event(), res)
+		}
+	}
+	for _, fn := range tooLate {
+		id := k.stage(k.msg(waybill.Key("a")))
+		old := k.takeIDs(id)[0]
+		k.retry(old, 0)
+		now := k.takeIDs(id)[0]
+		outcome := fn(&old)
+		refused("while a retry is out", outcome)
+		k.published(now)
+		refused("after it was published", outcome)
+		refused("after it was published", fn(&now))
+		k.none("it was published")
+		if rec, ok := k.stored(id[0]); ok && rec != nil && rec.State != core.StatePublished {
+			k.fail("a published record is stored as %s after a late outcome (%s)", rec.State, outcome.Event())
+		}
+	}
+	k.drainIDs(k.stage(k.msg(waybill.Key("a"))))
+}
+
+// A redriven record starts with no crash: otherwise its next crash is taken for the last. DB-12.
+func redriveResetsCrashes(k *kit) {
+	k.redriver()
+	ids := k.stage(k.msg())
+	for range 3 {
+		k.crash(ids...)
+	}
+	r := k.takeIDs(ids)[0]
+	if r.Crashes != 3 {
+		k.fail("a record that three members held when they were removed has %d crashes", r.Crashes)
+	}
+	k.settle(core.Abandon(&r, waybill.ReasonCrashed, errNo))
+	k.kept(ids[0])
+	k.redriven("one that was given up for its crashes", admin.RedriveRequest{}, 1, nil)
+	k.state("redriven", ids[0], StoredRecord{State: core.StatePending})
+	if r := k.takeIDs(ids)[0]; r.Crashes != 0 || r.Attempts != 0 {
+		k.fail("a redriven record has %d crashes and %d attempts, want none", r.Crashes, r.Attempts)
+	}
+	k.crash()
+	if r := k.takeIDs(ids)[0]; r.Crashes != 1 {
+		k.fail("a redriven record was held when its member was removed, and has %d crashes, want 1", r.Crashes)
+	}
+}
+
+// An expired record that is put back by force does not expire again: no cleaning takes it. DB-12 ST-11.
+func redriveRemovesTheExpiry(k *kit) {
+	k.redriver()
+	k.cleaner()
+	ids := k.stage(k.msg(waybill.TTL(short)))
+	k.giveUp(waybill.ReasonRejected, ids...)
+	k.expire(short)
+	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
+	r := k.takeIDs(ids)[0]
+	if r.Expires || !r.Envelope.Expires.IsZero() {
+		k.fail("an expired record was redriven by force, and has %s left, and expires %s", r.Life, r.Envelope.Expires)
+	}
+	k.retry(r, far) // what waits is the cleaner's
+	k.clean()
+	k.is("redriven by force, and cleaned", ids[0], core.StateFailed, waybill.ReasonNone)
+	k.redriven("it once more", admin.RedriveRequest{}, 1, nil)
+	k.unowned()
+	k.clean()
+	k.drainIDs(ids)
+}
+
+// A key whose abandoned head was deleted by its retention goes on: there is nothing left to skip. OR-04 DB-09.
+func deletedHeadFreesItsKey(k *kit) {
+	k = k.retaining(waybill.Retention{Abandoned: atOnce}).blocking()
+	ids := k.keys(3, "a")["a"]
+	k.abandon(waybill.ReasonRejected, ids[0])
+	if rec, ok := k.stored(ids[0]); ok && rec != nil {
+		k.none("its key is blocked")
+	}
+	k.clean()
+	k.is("after cleaning", ids[0], core.StateNone, waybill.ReasonNone)
+	k.drainIDs(ids[1:])
+}
+
+// A key whose abandoned head an operator deleted goes on. OR-04.
+func purgedHeadFreesItsKey(k *kit) {
+	k.purger()
+	k = k.blocking()
+	ids := k.keys(3, "a")["a"]
+	k.abandon(waybill.ReasonRejected, ids[0])
+	k.kept(ids[0])
+	k.none("its key is blocked")
+	k.purge("the head of a key", admin.PurgeRequest{Filter: admin.Filter{IDs: ids[:1]}}, 1, 1)
+	k.drainIDs(ids[1:])
+}
+
+// A record that an application has locked stops neither the cleaning nor the purge of others. DB-25.
+func cleanPassesWhatIsLocked(k *kit) {
+	k.canCancel()
+	k.clean()
+	var ids []string
+	for range 4 {
+		ids = append(ids, k.stage(k.msg(waybill.TTL(short)))...)
+		k.retry(k.takeIDs(ids[len(ids)-1:])[0], far)
+	}
+	k.expire(short)
+	tx := k.begin()
+	k.cancelIn(tx, k.byID(ids[1]))
+	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
+	defer cancel()
+	if err := k.tryStage(ctx, k.msg(waybill.Delay(far))); err != nil {
+		k.undeclared("transactions at the same time")
+	}
+	within, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	owner := "cleaner-" + waybill.NewID()
+	swept := 0
+	for range 100 {
+		done, err := k.cleaner().Clean(within, owner, short)
+		k.must("clean while a transaction has locked one of four expired records", err)
+		if swept += done.Expired; swept >= 3 || done.Elected && !done.More && done.Expired == 0 {
+			break
+		}
+		if !done.Elected {
+			k.sleep(short / 10)
+		}
+	}
+	if swept != 3 {
+		k.fail("of four expired records one was locked, and %d were swept, want 3", swept)
+	}
+	k.rollback(tx)
+	if k.clean(); k.isStill(ids[1]) {
+		k.fail("an expired record that is no longer locked was not swept")
+	}
+}
+
+// isStill reports whether a record is stored as failed.
+func (k *kit) isStill(id string) bool {
+	rec, ok := k.stored(id)
+	return ok && rec != nil && rec.State == core.StateFailed
+}
+
+// The age of the oldest due record counts from when it was due, and is that of the oldest: operators page on it. What is
+// scheduled for later has none. DB-11.
+func oldestCountsFromDue(k *kit) {
+	counter, ok := core.As[admin.Counter](k.store)
+	if !ok {
+		k.undeclared("admin.Counter")
+	}
+	oldest := func() (time.Duration, bool) {
+		counts, err := counter.Counts(k.ctx)
+		k.must("counts", err)
+		for _, c := range counts {
+			if c.Route == k.route && c.State == core.StatePending {
+				return c.Oldest, c.Estimated
+			}
+		}
+		k.fail("messages wait, and are not counted")
+		return 0, false
+	}
+	k.stage(k.msg(waybill.Delay(far)))
+	if d, _ := oldest(); d != 0 {
+		k.fail("only a message that is scheduled waits, and the oldest due one has the age %s, want 0", d)
+	}
+	start := time.Now()
+	k.stage(k.msg())
+	staged := time.Now()
+	k.sleep(short)
+	k.stage(k.msgs(5)...)
+	least := time.Since(staged)
+	d, estimated := oldest()
+	if most := time.Since(start) + slack; !estimated && (d < least-slack || d > most) {
+		k.fail("the oldest due message has waited for %s to %s, and its age is counted as %s", least, most, d)
+	}
+}
+
+// A time of delivery is the same moment in whatever zone it was written. ST-07.
+func deliverAtKnowsTimeZones(k *kit) {
+	for _, zone := range []*time.Location{time.UTC, time.FixedZone("east", 14*3600), time.FixedZone("west", -12*3600), time.FixedZone("odd", 20700)} {
+		k.drainIDs(k.stage(k.msg(waybill.DeliverAt(time.Now().In(zone)))))
+		k.stage(k.msg(waybill.DeliverAt(time.Now().Add(time.Hour).In(zone))))
+		k.none("it is due in an hour, in the zone " + zone.String())
+	}
+}

@@ -1,0 +1,153 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// TestRetryDoesNotWaitForOthers: an outcome that holds a key is stored at once, although more are likely to come.
+func TestRetryDoesNotWaitForOthers(t *testing.T) { // DB-23
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "a", "b")
+	w.start(0)
+	items := w.hand(2)
+	w.d.Conclude(w.now, items[0], core.Retry(&items[0].Record, errLost, time.Hour))
+	if w.run(2 * time.Millisecond); w.state("a").State != core.StateFailed {
+		t.Error("the retry is not stored")
+	}
+}
+
+// TestChangedIsReadAgain: a record that changed while it was out, so that its outcome is void, is handed out again.
+func TestChangedIsReadAgain(t *testing.T) { // DB-23
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a")
+	w.start(0)
+	item := w.hand(1)[0]
+	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr()) // a new version
+	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
+	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a", got)
+	}
+}
+
+// TestLateHoldAndRelease: what is out for longer than a beat is held in the store. After a release its next outcome is
+// still one of the record as it is stored.
+func TestLateHoldAndRelease(t *testing.T) { // DB-23
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a")
+	w.start(0)
+	var told []error
+	w.d.opts.Settled = func(_ *Item, err error) { told = append(told, err) }
+	item := w.hand(1)[0]
+	if w.run(900 * time.Millisecond); w.state("a").Holder != 100 {
+		t.Fatal("no hold is stored")
+	}
+	w.d.Conclude(w.now, item, core.Release(&item.Record, 0, false))
+	item = w.hand(1)[0]
+	w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonRejected, errLost))
+	w.run(100 * time.Millisecond)
+	if !slices.Equal(told, []error{nil, nil}) || w.state("a").State != core.StateAbandoned {
+		t.Errorf("told %v; stored %+v", told, w.state("a"))
+	}
+}
+
+// TestFencedOffLooksAtOnce: a member whose outcome was refused looks at once who owns what.
+func TestFencedOffLooksAtOnce(t *testing.T) { // DB-24
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a")
+	w.start(0)
+	meets := 0
+	w.call = func(c *Call) {
+		if c.Name() == "meet" {
+			meets++
+		}
+		c.Do(context.Background(), w.st)
+	}
+	item := w.hand(1)[0]
+	for before := meets; meets == before; { // so that the next look is far
+		w.step()
+	}
+	_, err := w.st.Meet(t.Context(), core.Meeting{
+		Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
+		Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
+	})
+	w.must(err)
+	before := meets
+	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
+	if w.run(10 * time.Millisecond); meets == before {
+		t.Error("it does not look")
+	}
+}
+
+// silent is a store that answers a settle with no results.
+type silent struct{ core.OutboxStore }
+
+func (silent) Settle(context.Context, core.Session, []core.Outcome) core.Results { return nil }
+
+// TestMissingResults: outcomes that a store did not answer are sent again.
+func TestMissingResults(t *testing.T) { // DB-23
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "a")
+	w.start(0)
+	settles := 0
+	w.call = func(c *Call) {
+		if c.Name() == "settle" {
+			if settles++; settles == 1 {
+				c.Do(context.Background(), silent{w.st})
+				return
+			}
+		}
+		c.Do(context.Background(), w.st)
+	}
+	item := w.hand(1)[0]
+	w.d.Conclude(w.now, item, core.Published(&item.Record))
+	if w.run(3 * time.Second); w.state("a") != nil {
+		t.Errorf("a is still there after %d settles", settles)
+	}
+}
+
+// TestKeyOfABlockedTopicGoesOn: a key whose head had a blocked topic goes on when that is allowed again.
+func TestKeyOfABlockedTopicGoesOn(t *testing.T) { // DB-23
+	t.Parallel()
+	w := newSmall(t)
+	w.start(0)
+	w.d.BlockTopic("r", "t", true)
+	w.stage("k", "a", "b")
+	if got := w.run(100 * time.Millisecond); len(got) != 0 {
+		t.Errorf("handed out %v of a blocked topic", got)
+	}
+	w.d.BlockTopic("r", "t", false)
+	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a", got)
+	}
+}
+
+// TestOrderOfStamps: a route in the order of stamps hands out what it has read in that order.
+func TestOrderOfStamps(t *testing.T) { // OR-06
+	t.Parallel()
+	w := newSmall(t)
+	tx := w.st.Begin()
+	for _, m := range []struct {
+		id    string
+		stamp hlc.Timestamp
+	}{{"c", 3 << 20}, {"a", 1 << 20}, {"b", 2 << 20}} {
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: m.id, Topic: "t", HLC: m.stamp}})
+		w.must(err)
+	}
+	w.must(tx.Commit())
+	w.d = New(Options{Routes: []Route{{Name: "r", Units: 1, Order: waybill.OrderHLC}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
+	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("handed out %v", got)
+	}
+}

@@ -1,0 +1,88 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// me is the session of the member under test.
+const me core.Session = 1
+
+// joined returns a dispatcher that has just seen a roster, with four units of owner.
+func joined(owner core.Session, members ...core.Member) *Dispatcher {
+	d := New(Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: time.Second})
+	d.tick(epochStart)
+	d.session, d.self.joined = me, true
+	for i := range members {
+		members[i].Serves = []core.Serving{{Route: "r", Units: 4}}
+		members[i].Free = members[i].Handlers
+	}
+	d.peers.roster = core.Roster{Known: true, Members: members}
+	for _, u := range core.SplitRoute("r", 4) {
+		d.peers.roster.Units = append(d.peers.roster.Units, core.OwnedUnit{Unit: u, Owner: owner, Term: 1})
+	}
+	return d
+}
+
+// TestSharesFollowHandlers: a member with three times the handlers takes three times the units.
+func TestSharesFollowHandlers(t *testing.T) { // DB-24
+	t.Parallel()
+	d := joined(0, core.Member{Session: me, Handlers: 3}, core.Member{Session: 2, Handlers: 1})
+	if d.share(); len(d.peers.moves) != 3 {
+		t.Errorf("it takes %d of 4 units", len(d.peers.moves))
+	}
+}
+
+// TestStoppingMemberTakesNothing: not even if nobody else is there.
+func TestStoppingMemberTakesNothing(t *testing.T) { // DB-24
+	t.Parallel()
+	d := joined(0, core.Member{Session: me, Handlers: 1})
+	d.self.stopping = true
+	if d.share(); len(d.peers.moves) != 0 {
+		t.Errorf("it takes %d units", len(d.peers.moves))
+	}
+}
+
+// TestUnitsOfWhoHasNoRow: the units of an owner without a row are free after a lease, not before, and taken with care.
+func TestUnitsOfWhoHasNoRow(t *testing.T) { // DB-24
+	t.Parallel()
+	const gone core.Session = 9
+	d := joined(gone, core.Member{Session: me, Handlers: 1})
+	d.observe(&Call{sent: epochStart})
+	if d.share(); len(d.peers.moves) != 0 || !d.peers.lookAt.Equal(epochStart.Add(time.Second)) {
+		t.Fatalf("it takes %d units at once; it looks again at %s", len(d.peers.moves), d.peers.lookAt)
+	}
+	d.tick(epochStart.Add(time.Second))
+	d.observe(&Call{sent: d.now})
+	d.share()
+	if len(d.peers.moves) != 4 || len(d.peers.orphaned) != 4 {
+		t.Errorf("it takes %d units, %d with care", len(d.peers.moves), len(d.peers.orphaned))
+	}
+	for _, m := range d.peers.moves {
+		if m.From != gone || m.To != me {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// TestDeadAfterItsLease: a member whose beat stands still is dead after its lease: not before, not later, and somebody
+// looks then.
+func TestDeadAfterItsLease(t *testing.T) { // DB-24
+	t.Parallel()
+	const lease = 3 * time.Second
+	d := joined(2, core.Member{Session: me, Handlers: 1}, core.Member{Session: 2, Beat: 5, Lease: lease, Handlers: 1})
+	for _, after := range []time.Duration{0, time.Second, lease - time.Millisecond} {
+		d.tick(epochStart.Add(after))
+		d.peers.lookAt = time.Time{}
+		d.observe(&Call{sent: d.now})
+		if len(d.peers.removals) != 0 || after > 0 && !d.peers.lookAt.Equal(epochStart.Add(lease)) {
+			t.Fatalf("after %s: removes %v, looks again at %s", after, d.peers.removals, d.peers.lookAt)
+		}
+	}
+	d.tick(epochStart.Add(lease))
+	if d.observe(&Call{sent: d.now}); len(d.peers.removals) != 1 || d.peers.removals[0] != (core.Removal{Session: 2, Beat: 5}) {
+		t.Errorf("removes %v", d.peers.removals)
+	}
+}

@@ -1,0 +1,26 @@
+// Command mutants breaks the code on purpose, in one place at a time, and runs the tests that must notice:
+//
+//	make mutants                # all of them; writes internal/mutants/RESULTS.md
+//	make mutants MUTANTS=relay- # those whose id matches
+//
+// A mutant is a text that stands once in a file, and what replaces it. The list is in the files list_*.go. A new one
+// needs no more than a line there; a line that names no test pattern runs the whole package and shows what kills it.
+//
+// # Guarantees
+//
+// The tree is never changed: the compiler gets the mutated file through an overlay. Each set of tests runs first
+// without a mutant, so that a test that fails anyway kills nothing. The exit code is 1 if a mutant survived, did not
+// build, or is not to be found in its file. A mutant that is marked spare may survive: other lines guard the same.
+//
+// # Concurrency
+//
+// Several mutants run at a time, as many as -j says. One that needs a server runs alone.
+//
+// # Ownership
+//
+// Every run of the tests is a process group of its own. It ends at its time limit, or with the command.
+//
+// # Limits
+//
+// What a server must answer needs one: run the command under internal/testenv/testservers, as make does.
+package main

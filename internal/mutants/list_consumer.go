@@ -1,0 +1,47 @@
+package main
+
+// consumed are faults of the consumer.
+func consumed() []mutant {
+	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go"
+	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-prefetch", fault: "a consumer asks for more than its prefetch less what it holds", file: receive, old: "limit = max(r.load.prefetch-r.load.held, 0)", new: "limit = r.load.prefetch", tests: "^TestAsksForWhatItHasRoomFor$"},
+		mutant{id: "consumer-worthwhile", fault: "a busy consumer asks for messages one by one", file: receive, old: "if limit < r.load.prefetch/4 && r.running == r.limit {", new: "if limit < 0 && r.running == r.limit {", tests: "^TestAsksForWhatItHasRoomFor$"},
+		mutant{id: "consumer-expired", fault: "an expired message is handled", file: judge, old: "case !e.Expires.IsZero() && e.Expired(time.Now()):", new: "case e.Expires.IsZero() && e.Expired(time.Now()):", tests: "^TestParkedWithoutHandler$"},
+		mutant{id: "consumer-deliveries", fault: "one delivery too many is allowed", file: judge, old: "d.Redeliveries >= j.sub.MaxDeliveries:", new: "d.Redeliveries > j.sub.MaxDeliveries:", tests: "^TestPoisonDoesNotTakeInnocents$"},
+		mutant{id: "consumer-undecodable", fault: "a delivery that cannot be read is handled", file: judge, old: "case d.Err != nil:", new: "case d.Err != nil && e.ID == \"\" && e.Topic == \"\":", tests: "^TestParkedWithoutHandler$"},
+		mutant{id: "consumer-early", fault: "a retry that came early is handled", file: judge, old: "case !d.NotBefore.IsZero() && time.Now().Before(d.NotBefore):", new: "case d.NotBefore.IsZero() && time.Now().Before(d.NotBefore):", tests: "^TestRetryThatCameEarlyWaitsOn$"},
+		mutant{id: "consumer-stop-cut", fault: "what a stop cut off costs an attempt", file: judge, old: "if ctx.Err() != nil { // cut off by a stop", new: "if ctx.Err() != nil && st > 100 { // cut off by a stop", tests: "^TestDrainTimeout$"},
+		mutant{id: "consumer-outage", fault: "an outage costs an attempt", file: judge, old: "if class == waybill.ClassOutage {", new: "if class == waybill.ClassOutage+100 {", tests: "^TestHealth$"},
+		mutant{id: "consumer-attempts", fault: "there is one attempt too many", file: judge, old: "if limit > 0 && attempt >= limit {", new: "if limit > 0 && attempt > limit {", tests: "^TestInOrderRetriesInPlace$"},
+		mutant{id: "consumer-after", fault: "the handler's own delay is ignored", file: judge, old: "ok && e.After > 0 {", new: "ok && e.After < 0 {", tests: "^TestInOrderRetriesInPlace$"},
+		mutant{id: "consumer-longest", fault: "a retry waits longer than the transport can hold it", file: judge, old: "delay = min(delay, longest)", new: "_ = longest", tests: "^TestOutcomes$"},
+		mutant{id: "consumer-policy-hangs", fault: "a policy that never answers holds its message for ever", file: judge, old: "case <-timer.C:\n\t\treturn 0, false, fmt", new: "case <-make(chan int):\n\t\treturn 0, false, fmt", tests: "^TestBadPoliciesPark$"},
+		mutant{id: "consumer-lanes", fault: "a copy that no broker confirms delays acknowledgements", file: settle, old: "return &s.slow", new: "return &s.quick", tests: "^TestStuckCopyHoldsUpNoAcknowledgement$"},
+		mutant{id: "consumer-short-results", fault: "a missing result of a settle counts as stored", file: settle, old: "results = append(results, errNoResult)", new: "results = append(results, nil)", tests: "^TestMissingResultIsNoSuccess$"},
+		mutant{id: "consumer-lost-count", fault: "a lost lease counts as a failed settle", file: settle, old: "if errors.Is(err, waybill.ErrLeaseLost) {\n\t\t\tr.tel.count", new: "if errors.Is(err, waybill.ErrLeaseLost) && s == nil {\n\t\t\tr.tel.count", tests: "^TestLeaseLost$"},
+		mutant{id: "consumer-spin", fault: "settles that fail make redeliveries spin", file: settle, old: "s.trouble.Add(1)", new: "s.trouble.Add(0)"},
+		mutant{id: "consumer-order", fault: "two messages of a key run at a time", file: schedule, old: "if q, busy := s.keys[key]; busy {", new: "if q, busy := s.keys[key]; busy && q.head == nil {", tests: "^TestBatchOutage$"},
+		mutant{id: "consumer-suspect", fault: "a suspect runs beside others", file: schedule, old: "if m.suspect {\n\t\ts.suspects", new: "if m.suspect && s.alone {\n\t\ts.suspects", tests: "^TestPoisonDoesNotTakeInnocents$"},
+		mutant{id: "consumer-putback", fault: "what is put back goes behind the others of its key", file: schedule, old: "q.behind = append(taken, q.behind...)", new: "q.behind = append(q.behind, taken...)", tests: "^TestInOrderModel$"},
+		mutant{id: "consumer-takeall", fault: "what waits goes back in any order", file: schedule, old: "return cmp.Compare(a.seq, b.seq) })\n\treturn all", new: "return cmp.Compare(b.seq, a.seq) })\n\treturn all", tests: "^TestInOrderReleasesInOrder$"},
+		mutant{id: "consumer-inplace-attempt", fault: "a retry in place counts no attempt", file: work, old: "m.d.Attempt++\n", new: "", tests: "^TestGroupsAtRandom$"},
+		mutant{id: "consumer-keep", fault: "the next of a key runs before a verdict is stored", file: work, old: "if v.ack.Verdict == core.VerdictRetry || v.ack.Verdict == core.VerdictReject {\n\t\t\tr.keep(m)", new: "if v.ack.Verdict == core.VerdictNone {\n\t\t\tr.keep(m)", tests: "^TestStopStoresOnceMore$"},
+		mutant{id: "consumer-timeout", fault: "Timeout is ignored", file: process, old: "if r.sub.Timeout == 0 {", new: "if r.sub.Timeout >= 0 {", tests: "^TestSubscriptionTimeoutOfABatch$"},
+		mutant{id: "consumer-merge", fault: "a stamp is not merged into the clock", file: process, old: "if _, err := clock.Observe(e.HLC); err != nil {", new: "if err := error(nil); err != nil {", tests: "^TestMetrics$"},
+		mutant{id: "consumer-repeat-stop", fault: "a stop waits for retries in the process", file: process, old: "!sleep(r.stopCtx, delay)", new: "!sleep(r.settleCtx, delay)", tests: "^TestStopEndsInProcessRetries$"},
+		mutant{id: "consumer-batch-wait", fault: "a batch does not wait to fill", file: batching, old: "end := m.since.Add(m.h.wait)", new: "end := m.since.Add(0 * m.h.wait)", tests: "^TestBatchWait$"},
+		mutant{id: "consumer-batch-size", fault: "a batch has one message too many", file: batching, old: "for n < len(q.behind) && len(members) < size && q", new: "for n < len(q.behind) && len(members) <= size && q", tests: "^TestBatchesOfAKeyAreBounded$"},
+		mutant{id: "consumer-batch-full", fault: "a batch waits although no message can come", file: batching, old: "m.h.waiting >= m.h.size || b.load.full()", new: "m.h.waiting >= m.h.size", tests: "^TestBatchesGoWhenNothingMoreCanCome$"},
+		mutant{id: "consumer-gate-lapse", fault: "permits never lapse", file: gate, old: "g.starts > 0 && now.Before(g.lapse))", new: "g.starts > 0)", tests: "^TestPermitsLapse$"},
+		mutant{id: "consumer-gate-slots", fault: "slots are used after their lease", file: gate, old: "(!g.asking || running < g.said) && now.Before(g.until))", new: "(!g.asking || running < g.said))", tests: "^TestPermitsLapse$"},
+		mutant{id: "consumer-gate-idle", fault: "an idle process keeps its slots", file: gate, old: "sooner(g.asked.Add(idleAfter))", new: "sooner(g.asked.Add(10_000 * idleAfter))", tests: "^TestSharedLimitWhenIdle$"},
+		mutant{id: "consumer-gate-batch", fault: "a batch costs one permit", file: batching, old: "b.gate.use(len(members) - 1)", new: "b.gate.use(0)", tests: "^TestSharedLimitOfBatches$"},
+		mutant{id: "consumer-limit-dead", fault: "slots of the dead are never free", file: limit, old: "h.Until <= now || h.Until > now+limitLease.Microseconds()", new: "h.Until > now+limitLease.Microseconds()", tests: "^TestLimitWaiters$"},
+		mutant{id: "consumer-limit-clock", fault: "a state from the future stops a limit for long", file: limit, old: "next.After(farthest) {\n\t\tnext = farthest", new: "next.After(farthest) {\n\t\tnext = next.Add(0)", tests: "^TestLimitStateOfOthers$"},
+		mutant{id: "consumer-limit-turn", fault: "a process keeps a slot for ever", file: limit, old: "h.Since > now-limitTurn.Microseconds():", new: "h.Since > 0:", tests: "^TestLimitShares$"},
+		mutant{id: "consumer-pause-grow", fault: "pauses do not get longer", file: pause, old: "p.n++\n", new: "p.n = 1\n", tests: "^TestOutagePauses$"},
+		mutant{id: "consumer-pause-probe", fault: "after a pause all messages go", file: receive, old: "p.state = probing\n\t\treturn 1, 0", new: "p.state = open\n\t\treturn 1, 0", tests: "^TestOutagePauses$"},
+		mutant{id: "consumer-owed", fault: "a verdict that could not be stored is forgotten", file: owed, old: "r.owed.keep(m, ack)\n\t\treturn true", new: "return false", tests: "^TestInOrderModel$"},
+		mutant{id: "consumer-owed-stop", fault: "at a stop a verdict that cannot be stored lets those behind it go first", file: owed, old: "r.queue(m, core.AckRelease(m.d)) // messages behind it must not go back before it\n\t\treturn true", new: "return false", tests: "^TestStopStoresOnceMore$"},
+	)
+}

@@ -1,0 +1,19 @@
+package main
+
+// inboxed are faults of the inbox.
+func inboxed() []mutant {
+	const inbox, batch, purge = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go"
+	return group{pkg: "./inbox"}.of(
+		mutant{id: "inbox-check", fault: "the store's check is not passed on", file: inbox, old: "h.Check = c.Check", new: "_ = c", tests: "^TestStoreIsPassedOn$"},
+		mutant{id: "inbox-pool", fault: "the store's pool is not passed on", file: inbox, old: "h.Pool = p.Pool", new: "_ = p", tests: "^TestStoreIsPassedOn$"},
+		mutant{id: "inbox-again", fault: "a second run sees what the first did to the value", file: inbox, old: "first = false\n\t\t\treturn fn(ctx, tx, v)", new: "return fn(ctx, tx, v)", tests: "^TestHandlerRunsAgainWithAFreshValue$"},
+		mutant{id: "inbox-duplicate", fault: "a duplicate counts as handled", file: inbox, old: "return waybill.HandlerDuplicate, nil", new: "return waybill.HandlerProcessed, nil", tests: "^ExampleHandler$"},
+		mutant{id: "inbox-key-consumer", fault: "marks do not name their consumer", file: inbox, old: "core.InboxKey{Consumer: b.consumer, Source: source, ID: id}, nil", new: "core.InboxKey{Source: source, ID: id}, nil", tests: "^ExampleHandler$"},
+		mutant{id: "inbox-horizon", fault: "the retry time ignores that messages come again", file: inbox, old: "b.opts.retention() - b.opts.horizon()", new: "b.opts.retention()", tests: "^TestAtLeastOnceRefuses$"},
+		mutant{id: "inbox-batch-plain", fault: "without a batch inbox, handlers get batches", file: batch, old: "h.BatchSize, h.BatchWait = 0, 0\n\t\treturn h", new: "return h", tests: "^TestStoreIsPassedOn$"},
+		mutant{id: "inbox-batch-again", fault: "in a batch a second run sees what the first did to the values", file: batch, old: "first = false\n\t\t\treturn fn(ctx, tx, news)", new: "return fn(ctx, tx, news)", tests: "^TestBatchRunsAgainWithFreshValues$"},
+		mutant{id: "inbox-batch-len", fault: "a batch takes a missing status for a success", file: batch, old: "if len(marks) != len(keys) {", new: "if marks = append(marks, make([]core.InboxStatus, max(0, len(keys)-len(marks)))...); len(marks) != len(keys) {", tests: "^TestBrokenBatchStore$"},
+		mutant{id: "inbox-batch-slot", fault: "in a batch duplicates are told of the wrong messages", file: batch, old: "statuses[i] = waybill.HandlerDuplicate", new: "statuses[n+0*i] = waybill.HandlerDuplicate", tests: "^TestBatchWithDuplicates$"},
+		mutant{id: "inbox-batch-fresh", fault: "in a batch fn gets duplicates", file: batch, old: "news[n] = items[i]", new: "news[n] = items[n]", tests: "^TestBatchWithDuplicates$"},
+	)
+}

@@ -1,0 +1,38 @@
+package main
+
+// root are faults of package waybill.
+func root() []mutant {
+	const file = "backoff.go"
+	return group{pkg: "."}.of(
+		mutant{id: "root-jitter-equal", fault: "the equal jitter is off", file: file, old: "return d/2 + rand.N(d/2+1)", new: "return d", tests: ""},
+		mutant{id: "root-jitter-share", fault: "the jitter by a share is off", file: file, old: "(2*rand.Float64()-1)", new: "(0*rand.Float64())", tests: ""},
+		mutant{id: "root-attempts", fault: "there is one attempt too many", file: file, old: "limit > 0 && attempt >= limit", new: "limit > 0 && attempt > limit", tests: ""},
+	)
+}
+
+// relay are faults of the relay.
+func relay() []mutant {
+	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
+	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+		mutant{id: "relay-after", fault: "the broker's own delay for a message is ignored", file: publish, old: "if errors.As(err, &ce) && ce.After > 0 {", new: "if errors.As(err, &ce) && ce.After < 0 {", tests: "^TestBrokersDelayOfAMessage$"},
+		mutant{id: "relay-outage-after", fault: "the broker's own delay in an outage is ignored", file: breaker, old: "if errors.As(cause, &e) && e.After > 0 {", new: "if errors.As(cause, &e) && e.After < 0 {", tests: "^TestBrokersDelayInAnOutage$"},
+		mutant{id: "relay-lost-metric", fault: "a lost lease is not counted", file: member, old: "\te.tel.leaseLost(e.base, rt)\n\te.warn(nil, \"relay.lease_lost\", \"an outcome", new: "\te.warn(nil, \"relay.lease_lost\", \"an outcome", tests: "^TestLeaseLost$"},
+		mutant{id: "relay-session-metric", fault: "a lost session is not counted", file: member, old: "\t\te.tel.leaseLost(e.base, rt)\n\t\te.unpark(rt)", new: "\t\te.unpark(rt)", tests: "^TestSessionLost$"},
+		mutant{id: "relay-shift-read", fault: "what is read keeps its age while it waits", file: member, old: "shift(page.Ranges[i].Records, d)", new: "shift(page.Ranges[i].Records, 0)", tests: "^TestLifeCountsFromTheRead$"},
+		mutant{id: "relay-permanent", fault: "a permanent refusal loses its reason", file: publish, old: "reason := waybill.ReasonOf(err)\n", new: "reason := waybill.ReasonNone\n", tests: "^TestCleaning$"},
+		mutant{id: "relay-behind", fault: "what stands behind a failed record counts as an attempt", file: publish, old: "errors.Is(err, waybill.ErrBehind), c.ended(err):", new: "c.ended(err):", tests: "^TestBehindCostsNothing$"},
+		mutant{id: "relay-panic-class", fault: "a panic over many records costs each an attempt", file: publish, old: "class := waybill.ClassOutage\n\t\tif n == 1 {", new: "class := waybill.ClassOutage\n\t\tif n >= 1 {", tests: "^TestBrokenPublisher$"},
+		mutant{id: "relay-results", fault: "a missing result counts as a confirm", file: publish, old: "if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {", new: "if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {\n\t\tres = append(res, make(core.Results, max(n-len(res), 0))...)[:n]\n\t}\n\tif len(res) != n {", tests: "^TestBrokenPublisher$"},
+		mutant{id: "relay-ask-unroutable", fault: "a custom back-off is asked about unroutable messages", file: publish, old: "errors.Is(err, waybill.ErrBehind) || errors.Is(err, waybill.ErrUnroutable) {", new: "errors.Is(err, waybill.ErrBehind) {", tests: "^TestCustomBackoffIsAskedAboutRefusals$"},
+		mutant{id: "relay-misconfigured", fault: "a misconfigured publisher that has worked ends the run", file: publish, old: "errors.Is(err, waybill.ErrMisconfigured) && !e.worked.routes[rt.Name]", new: "errors.Is(err, waybill.ErrMisconfigured)", tests: "^TestMisconfiguredAfterwards$"},
+		mutant{id: "relay-generation", fault: "an outage of an old call opens the breaker again", file: breaker, old: "\tif b.opened > generation {\n\t\treturn\n\t}\n\tif b.failures == 0 {", new: "\tif b.failures == 0 {", tests: "^TestBackWithinTwoSeconds$"},
+		mutant{id: "relay-old-success", fault: "a confirm of an old call closes the breaker", file: breaker, old: "rt.breakers.route.failures > 0 && rt.breakers.route.opened <= generation", new: "rt.breakers.route.failures > 0", tests: "^TestOldConfirmEndsNoOutage$"},
+		mutant{id: "relay-topic-only", fault: "an outage of one topic pauses the route", file: breaker, old: "!errors.As(err, &ce) || !ce.TopicOnly || topic == \"\"", new: "!errors.As(err, &ce) || topic != \"\" || topic == \"\"", tests: "^TestOutageOfOneTopic$"},
+		mutant{id: "relay-breaker-count", fault: "the outages in a row are forgotten, so that probes do not get rarer", file: breaker, old: "d, _, _ := delays.Next(b.failures, cause)", new: "d, _, _ := delays.Next(1, cause)", tests: "^TestOutageCostsTimeNotAttempts$"},
+		mutant{id: "relay-half", fault: "a half open breaker lets all records go", file: breaker, old: "!rt.breakers.route.until.IsZero() || rt.breakers.route.half && rt.breakers.route.trial != nil", new: "!rt.breakers.route.until.IsZero()", tests: "^TestOutageCostsTimeNotAttempts$"},
+		mutant{id: "relay-stop-writes", fault: "a stop cancels what the store has to write", file: member, old: "if c.Name() == \"read\" {\n\t\tfrom = e.upkeep.ctx", new: "if c.Name() != \"\" {\n\t\tfrom = e.upkeep.ctx", tests: "^TestFaultsLoseNothingAndKeepOrder$"},
+		mutant{id: "relay-fatal-late", fault: "a misconfigured store that has worked ends the run", file: member, old: "errors.Is(err, waybill.ErrMisconfigured) && !e.worked.store[method]", new: "errors.Is(err, waybill.ErrMisconfigured)", tests: "^TestMisconfiguration$"},
+		mutant{id: "relay-twice", fault: "a relay runs twice at a time", file: "relay/relay.go", old: "if !r.running.CompareAndSwap(false, true) {", new: "if !r.running.CompareAndSwap(false, true) && r.store == nil {", tests: "^TestOneRunAtATime$"},
+		mutant{id: "relay-pipelined-tail", fault: "a later record of a key is not released behind a failed one", file: publish, old: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.release(item, false)", new: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.failed(item, err, c)", tests: "^TestFaultsLoseNothingAndKeepOrder$"},
+	)
+}

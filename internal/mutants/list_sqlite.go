@@ -1,0 +1,61 @@
+package main
+
+// sqlite are faults of the SQLite store.
+func sqlite() []mutant {
+	const settle, take, meet, due, wait, clean, roster, redrive, withdraw = "store/sqlite/settle.go", "store/sqlite/take.go", "store/sqlite/meet.go", "store/sqlite/due.go", "store/sqlite/wait.go", "store/sqlite/clean.go", "store/sqlite/roster.go", "store/sqlite/redrive.go", "store/sqlite/withdraw.go"
+	return group{pkg: "./store/sqlite"}.of(
+		mutant{id: "sqlite-version", fault: "a stale outcome is stored", file: settle, old: "case r == nil, !r.live(), r.Version != ref.Version:", new: "case r == nil, !r.live():", tests: suites},
+		mutant{id: "sqlite-settle-owner", fault: "an outcome of who lost the unit is stored", file: settle, old: "if !own.Has(r.slot) {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", new: "if !own.Has(r.slot) && own != own {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", tests: suites},
+		mutant{id: "sqlite-settle-id", fault: "a number that another message uses is settled", file: settle, old: "WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)", new: "WHERE r.seq = j.value->>0)", tests: suites},
+		mutant{id: "sqlite-keep", fault: "published records that are kept keep their version", file: settle, old: "SET state = {published}, version = version + 1, due_at = NULL", new: "SET state = {published}, due_at = NULL", tests: suites},
+		mutant{id: "sqlite-stamp", fault: "the highest stamp is forgotten", file: settle, old: "stamp = max(stamp, st.outcomes[i].Stamp())", new: "stamp = max(stamp, 0)", tests: suites},
+		mutant{id: "sqlite-maybe", fault: "a retry forgets that it may have been sent", file: settle, old: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,", new: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8 AND 0,", tests: suites},
+		mutant{id: "sqlite-crashes", fault: "a refusal keeps the crashes", file: settle, old: "crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END", new: "crashes = crashes", tests: suites},
+		mutant{id: "sqlite-alone", fault: "one refused outcome fails all", file: settle, old: "_, fatal = st.exec(ctx, savepointText)\n\treturn err, fatal", new: "_, fatal = st.exec(ctx, savepointText)\n\treturn err, errors.Join(err, fatal)", tests: suites},
+		mutant{id: "sqlite-take-version", fault: "a record that changed is held", file: take, old: "err != nil || r == nil || !r.live() || r.Version != ref.Version {\n\t\treturn err", new: "err != nil || r == nil || !r.live() {\n\t\treturn err", tests: suites},
+		mutant{id: "sqlite-take-held", fault: "what another holds is taken", file: take, old: "\t\tif r.holder != 0 {\n\t\t\tfound.Grip = core.GripLocked\n\t\t\treturn nil\n\t\t}\n", new: "", tests: suites},
+		mutant{id: "sqlite-take-own", fault: "records of foreign units are taken", file: take, old: "if err != nil || !own.Has(r.slot) {\n\t\t\treturn err", new: "if err != nil {\n\t\t\treturn err", tests: suites},
+		mutant{id: "sqlite-deliveries", fault: "deliveries are not counted", file: take, old: "deliveries = deliveries + ?4", new: "deliveries = deliveries + 0 * ?4", tests: suites},
+		mutant{id: "sqlite-take-again", fault: "a Take that is repeated leaves records held", file: take, old: "append(mine[:min(len(mine), want.N)], free...)", new: "append(mine[:0], free...)", tests: suites},
+		mutant{id: "sqlite-take-bytes", fault: "a Take heeds no limit of bytes", file: take, old: "i > 0 && want.Bytes > 0 && bytes > want.Bytes", new: "i > 0 && want.Bytes < 0 && bytes > want.Bytes", tests: suites},
+		mutant{id: "sqlite-giveup-drop", fault: "a unit goes with holds of what is not out", file: take, old: "if _, err := w.exec(ctx, dropText, drop[i].Seq); err != nil {", new: "if err := ctx.Err(); err != nil {", tests: suites},
+		mutant{id: "sqlite-giveup-hold", fault: "a unit goes without holds of what is out", file: take, old: "if r.holder == 0 {\n\t\t\tif _, err", new: "if r.holder != 0 {\n\t\t\tif _, err", tests: suites},
+		mutant{id: "sqlite-giveup-low", fault: "a unit goes without its hint", file: take, old: "SET owner = 0, term = term + 1, low = ?3 WHERE", new: "SET owner = 0, term = term + 1, low = low + 0 * ?3 WHERE", tests: suites},
+		mutant{id: "sqlite-remove-beat", fault: "a member that lives is removed", file: meet, old: "err != nil || !found || beat != r.Beat {", new: "err != nil || !found {", tests: suites},
+		mutant{id: "sqlite-move-owner", fault: "a unit is taken from its owner", file: meet, old: "err != nil || !found || core.Session(owner) != m.From {", new: "err != nil || !found {", tests: suites},
+		mutant{id: "sqlite-late-beat", fault: "a late renewal sets the beat back", file: meet, old: "case err != nil, known && self.Beat <= beat:", new: "case err != nil, known && self.Beat == beat:", tests: suites},
+		mutant{id: "sqlite-term", fault: "new units begin at the old term", file: meet, old: "low, careful, term+1); err", new: "low, careful, term); err", tests: suites},
+		mutant{id: "sqlite-flag", fault: "a flag stays with a new presence", file: meet, old: "flag = flag && self.Presence == presence", new: "_ = presence", tests: suites},
+		mutant{id: "sqlite-orphan", fault: "what a dead member held is not marked", file: roster, old: "held_since = NULL, orphaned = 1, maybe_sent = 1,", new: "held_since = NULL, maybe_sent = 1,", tests: suites},
+		mutant{id: "sqlite-crash-count", fault: "crashes are not counted", file: roster, old: "crashes = crashes + ?2, version", new: "crashes = crashes + 0 * ?2, version", tests: suites},
+		mutant{id: "sqlite-careful", fault: "a dead member's units keep no bound of care", file: roster, old: "careful = max(careful, ?2) WHERE owner", new: "careful = max(careful, 0 * ?2) WHERE owner", tests: suites},
+		mutant{id: "sqlite-keep-hint", fault: "a route that nobody serves loses its hint", file: roster, old: "SELECT route, min(low), max(careful), max(term)", new: "SELECT route, max(low) + 1000000, max(careful), max(term)", tests: suites},
+		mutant{id: "sqlite-due-held", fault: "a due retry that another holds comes", file: due, old: "r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL", new: "r.due_at <= ?3 AND ` + slotSQL", tests: suites},
+		mutant{id: "sqlite-due-own", fault: "due records of foreign units come", file: due, old: "p.Route == part.Route && p.Slots&^own == 0", new: "p.Route == part.Route", tests: suites},
+		mutant{id: "sqlite-due-next", fault: "only timers say when the next record is due", file: due, old: "retriesText, nextRetryText)", new: "retriesText, nextTimerText)", tests: suites},
+		mutant{id: "sqlite-due-cut", fault: "what was cut off waits for the poll", file: due, old: "\td.page.NextIn = 0\n", new: "", tests: suites},
+		mutant{id: "sqlite-due-line", fault: "due timers keep their number", file: due, old: "SET seq = ?2, due_at = NULL, version", new: "SET seq = seq + 0 * ?2, due_at = NULL, version", tests: suites},
+		mutant{id: "sqlite-due-drawn", fault: "the numbers of due timers are drawn again", file: due, old: "_, err = d.exec(ctx, drawText, last)", new: "_ = drawText", tests: suites},
+		mutant{id: "sqlite-wait-first", fault: "Wait hears the last route only", file: wait, old: "case due && !news.woken.IsZero():\n\t\t\trung = true", new: "case due && !news.woken.IsZero():\n\t\t\trung = route == routes[len(routes)-1]", tests: suites},
+		mutant{id: "sqlite-wait-timer", fault: "Wait does not end when a timer is due", file: wait, old: "[]sql.NullInt64{timer, retry}", new: "[]sql.NullInt64{retry}", tests: suites},
+		mutant{id: "sqlite-wait-retry", fault: "Wait does not end when a retry is due", file: wait, old: "[]sql.NullInt64{timer, retry}", new: "[]sql.NullInt64{timer}", tests: suites},
+		mutant{id: "sqlite-wait-control", fault: "Wait does not hear of commands", file: wait, old: "route = ?1 AND number > ?3)", new: "route = ?1 AND number > ?3 + 1000000)", tests: suites},
+		mutant{id: "sqlite-calm", fault: "old records wake again and again", file: wait, old: "if fresh || due && time.Since(old.woken) >= calm {", new: "if fresh || due {", tests: suites},
+		mutant{id: "sqlite-elect", fault: "two processes clean", file: clean, old: "(owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)", new: "(owner = ?1 OR value >= ?2 + 0 * ?4)", tests: suites},
+		mutant{id: "sqlite-elect-future", fault: "a lease left by a wrong clock stops cleaning for ever", file: clean, old: "value NOT BETWEEN ?2 AND ?2 + ?4)", new: "value < ?2 + 0 * ?4)", tests: suites},
+		mutant{id: "sqlite-expire-owned", fault: "Clean takes ready records from their owner", file: clean, old: "OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0))", new: "OR 1)", tests: suites},
+		mutant{id: "sqlite-expire-held", fault: "Clean abandons what is out", file: clean, old: "r.expires_at <= ?1 AND r.hold = 0", new: "r.expires_at <= ?1", tests: suites},
+		mutant{id: "sqlite-purge-unblock", fault: "a purge of an abandoned head does not free its key", file: clean, old: "if err := c.tell(ctx, core.ControlKey, &freed[i]); err != nil {", new: "if err := ctx.Err(); err != nil {", tests: suites},
+		mutant{id: "sqlite-purge-more", fault: "a full batch of deletions says that nothing is left", file: clean, old: "c.done.More = c.done.More || total >= cleanBatch", new: "_ = total", tests: suites},
+		mutant{id: "sqlite-redrive-crashes", fault: "a redrive keeps the crashes", file: redrive, old: "attempts = 0, crashes = 0, deliveries = 0", new: "attempts = 0, deliveries = 0", tests: suites},
+		mutant{id: "sqlite-redrive-expiry", fault: "a redrive keeps an expiry that has passed", file: redrive, old: "expires_at = CASE WHEN expires_at > ?2 THEN expires_at END", new: "expires_at = expires_at", tests: suites},
+		mutant{id: "sqlite-cancel-held", fault: "what a member holds is cancelled", file: withdraw, old: "if t.holder != 0 {\n\t\treturn waybill.CancelInFlight, nil", new: "if t.holder < 0 {\n\t\treturn waybill.CancelInFlight, nil", tests: suites},
+		mutant{id: "sqlite-cancel-due", fault: "what is due is cancelled", file: withdraw, old: "if !t.waits && !t.withdrawable && !t.orphaned && !careful {", new: "if !t.waits && !t.withdrawable && !t.orphaned && !careful && t.holder != 0 {", tests: suites},
+		mutant{id: "sqlite-cancel-maybe", fault: "a cancelled retry that may have been sent says it was not", file: withdraw, old: "if t.maybe || t.crashes > 0 || careful {", new: "if t.crashes > 0 || careful {", tests: suites},
+		mutant{id: "sqlite-cancel-tell", fault: "a cancelled head leaves its key waiting", file: withdraw, old: "err == nil && t.key != \"\" && !t.timer()", new: "err == nil && t.key == \"\" && !t.timer()", tests: suites},
+		mutant{id: "sqlite-replace-key", fault: "a replaced message in flight keeps its dedupe key", file: withdraw, old: "_, err = w.exec(ctx, giveUpKeyText, t.Seq)", new: "_ = giveUpKeyText", tests: suites},
+	)
+}
+
+// suites are the tests of what the store must do for members, stagers and operators.
+const suites = "^Test(Conformance|Store|Cancel|Replace|Clean|Heads|RedriveTells|StageReadSettle|WaitHearsOtherConnections|HighWater|WithdrawnAreKeptOnRequest)$"

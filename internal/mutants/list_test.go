@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMutantsAreThere: the text of each mutant stands once in its file, and what replaces it parses.
+func TestMutantsAreThere(t *testing.T) {
+	t.Parallel()
+	l := &lab{root: "../.."}
+	seen := map[string]bool{}
+	for _, m := range list() {
+		if seen[m.id] || m.id == "" || m.fault == "" {
+			t.Errorf("%q: an id is missing or there twice, or nothing says what is broken", m.id)
+		}
+		seen[m.id] = true
+		text, err := l.apply(&m)
+		if err != nil {
+			t.Errorf("%s: %v", m.id, err)
+			continue
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
+			t.Errorf("%s: %v", m.id, err)
+		}
+	}
+	if len(seen) < 100 {
+		t.Errorf("only %d mutants", len(seen))
+	}
+}
+
+// TestSample: the tests notice a few mutants, others every day. make mutants runs them all.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{root: root}
+	day := time.Now().UTC().Unix() / int64(24*time.Hour/time.Second)
+	for _, m := range sample(list(), int(day)) {
+		r := l.run(t.Context(), &m)
+		if t.Log(r); r.verdict != killed && r.verdict != hung {
+			t.Errorf("%s: %s: %s", m.id, r.verdict, m.fault)
+		}
+	}
+}
+
+// sample returns the mutants of a day: one that a named test kills, and one that histories find. None needs a server.
+func sample(all []mutant, day int) []mutant {
+	all = slices.DeleteFunc(all, func(m mutant) bool {
+		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite" // that takes long to build
+	})
+	var out []mutant
+	for _, history := range []bool{false, true} {
+		some := slices.DeleteFunc(slices.Clone(all), func(m mutant) bool { return strings.HasPrefix(m.id, "history-") != history })
+		if len(some) > 0 {
+			out = append(out, some[day*37%len(some)])
+		}
+	}
+	return out
+}
+
+// TestSampleRotates: over the days every mutant that can be in the sample is.
+func TestSampleRotates(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for day := range 1000 {
+		some := sample(list(), day)
+		if len(some) != 2 {
+			t.Fatalf("%d mutants", len(some))
+		}
+		for _, m := range some {
+			seen[m.id] = true
+		}
+	}
+	if len(seen) < 50 {
+		t.Errorf("only %d are ever in the sample", len(seen))
+	}
+}
+
+// TestJudge: what the output of tests says.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	failure := errors.New("exit status 1")
+	for _, tc := range []struct {
+		out  string
+		err  error
+		want verdict
+		by   string
+	}{
+		{"ok  \tx\t0.1s\n", nil, survived, ""},
+		{"--- FAIL: TestA (0.0s)\n    --- FAIL: TestA/b (0.0s)\nFAIL\tx\t0.1s\n", failure, killed, "TestA/b"},
+		{"--- FAIL: TestA (0.0s)\n--- FAIL: TestB (0.0s)\n", failure, killed, "TestA and 1 more"},
+		{"# x\nx.go:1: undefined\nFAIL\tx [build failed]\n", failure, unbuilt, "# x | x.go:1: undefined | FAIL\tx [build failed]"},
+		{"panic: test timed out after 1s\n\trunning tests:\n\t\tTestA (1s)\n", failure, hung, "TestA"},
+		{"panic: boom\n\ngoroutine 1\nFAIL\tx\n", failure, killed, "panic: boom"},
+	} {
+		if v, by := judge([]byte(tc.out), tc.err); v != tc.want || by != tc.by {
+			t.Errorf("%q: %s by %q, want %s by %q", tc.out, v, by, tc.want, tc.by)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+func main() {
+	pattern := flag.String("run", "", "only the mutants whose id matches this regular expression")
+	jobs := flag.Int("j", 2, "how many run at a time")
+	out := flag.String("out", "", "write the table to this file, if all of them ran")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, os.Stdout, *pattern, *jobs, *out)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if err != nil || !ok {
+		stop()
+		os.Exit(1)
+	}
+}
+
+// run runs the selected mutants, and prints the table. It reports whether the tests noticed all of them.
+func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string) (bool, error) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return false, fmt.Errorf("waybill/mutants: -run: %w", err)
+	}
+	some := slices.DeleteFunc(list(), func(m mutant) bool { return !re.MatchString(m.id) })
+	if len(some) == 0 {
+		return false, errors.New("waybill/mutants: no such mutant")
+	}
+	root, err := filepath.Abs(".")
+	if err != nil {
+		return false, fmt.Errorf("waybill/mutants: %w", err)
+	}
+	results := try(ctx, &lab{root: root}, some, max(jobs, 1), func(r result) { _, _ = fmt.Fprintln(w, r) })
+	if err := ctx.Err(); err != nil {
+		return false, fmt.Errorf("waybill/mutants: %w", err)
+	}
+	text, ok := report(results)
+	_, _ = fmt.Fprint(w, "\n", text)
+	if out != "" && pattern == "" {
+		err = os.WriteFile(out, []byte(text), 0o600)
+	}
+	return ok, err
+}
+
+// try runs mutants, some at a time, and returns what became of each. Those that need a server run one after the other.
+func try(ctx context.Context, l *lab, some []mutant, jobs int, say func(result)) []result {
+	results := make([]result, len(some))
+	var mu sync.Mutex
+	one := func(i int) {
+		r := l.run(ctx, &some[i])
+		mu.Lock()
+		defer mu.Unlock()
+		results[i] = r
+		say(r)
+	}
+	var all sync.WaitGroup
+	turn := make(chan struct{}, jobs)
+	for i := range some {
+		if some[i].server {
+			continue
+		}
+		turn <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turn }()
+			one(i)
+		})
+	}
+	all.Wait()
+	for i := range some {
+		if some[i].server {
+			one(i)
+		}
+	}
+	return results
+}

@@ -1,0 +1,113 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+)
+
+// RabbitMQCluster is a cluster of private brokers, which may be killed, paused and restarted one by one.
+type RabbitMQCluster struct {
+	// Nodes are the brokers. User and password are the same on each.
+	Nodes []*RabbitMQServer
+}
+
+// OwnRabbitMQCluster starts a private cluster for this test alone (10 to 20 s), and removes it at the end of the test.
+func OwnRabbitMQCluster(tb TB, nodes int, opts RabbitMQOptions) *RabbitMQCluster {
+	tb.Helper()
+	c, err := StartRabbitMQCluster(tb.Context(), nodes, opts)
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// StartRabbitMQCluster starts a cluster and returns when each node knows all. The caller must Close it.
+func StartRabbitMQCluster(ctx context.Context, nodes int, opts RabbitMQOptions) (*RabbitMQCluster, error) {
+	first, err := StartRabbitMQ(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	c := &RabbitMQCluster{Nodes: make([]*RabbitMQServer, nodes)}
+	c.Nodes[0] = first
+	opts.Config = append([]string{
+		"cluster_formation.peer_discovery_backend = classic_config",
+		"cluster_formation.classic_config.nodes.1 = " + first.nodeName(),
+	}, opts.Config...)
+	errs := make([]error, nodes)
+	var starting sync.WaitGroup
+	for i := 1; i < nodes; i++ {
+		starting.Go(func() { c.Nodes[i], errs[i] = startRabbitMQ(ctx, opts, first) })
+	}
+	starting.Wait()
+	if err = errors.Join(errs...); err == nil {
+		err = poll(ctx, first.proc.done, c.complete)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// complete reports whether the first node sees all run.
+func (c *RabbitMQCluster) complete(ctx context.Context) error {
+	var nodes []struct {
+		Running bool `json:"running"`
+	}
+	if err := c.Nodes[0].Do(ctx, http.MethodGet, "/api/nodes", nil, &nodes); err != nil {
+		return err
+	}
+	running := 0
+	for _, n := range nodes {
+		if n.Running {
+			running++
+		}
+	}
+	if running != len(c.Nodes) {
+		return fmt.Errorf("waybill/testenv: rabbitmq: %d nodes of %d have joined the cluster", running, len(c.Nodes))
+	}
+	return nil
+}
+
+// Leader returns the node that leads a quorum queue, as the node asked sees it.
+func (c *RabbitMQCluster) Leader(ctx context.Context, asked *RabbitMQServer, vhost, queue string) (*RabbitMQServer, error) {
+	var q struct {
+		Leader string `json:"leader"`
+	}
+	if err := asked.Do(ctx, http.MethodGet, "/api/queues/"+url.PathEscape(vhost)+"/"+url.PathEscape(queue), nil, &q); err != nil {
+		return nil, err
+	}
+	for _, n := range c.Nodes {
+		if n.nodeName() == q.Leader {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("waybill/testenv: rabbitmq: queue %s has the leader %q", queue, q.Leader)
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *RabbitMQCluster) Addrs() (all []string) {
+	for _, n := range c.Nodes {
+		all = append(all, n.Addr())
+	}
+	return all
+}
+
+// Close kills all nodes and removes their data. It may be called more than once.
+func (c *RabbitMQCluster) Close() error {
+	var errs []error
+	for i := len(c.Nodes) - 1; i >= 0; i-- { // the first has the name server
+		if c.Nodes[i] != nil {
+			errs = append(errs, c.Nodes[i].Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *RabbitMQServer) nodeName() string { return s.node + "@localhost" }

@@ -1,0 +1,2219 @@
+-- statement inbox.mark
+INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT $1, $2, $3
+WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
+           THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+ON CONFLICT DO NOTHING RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)
+
+-- statement inbox.markAll
+WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now
+), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)
+), i AS (
+    INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
+    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
+SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
+       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+FROM n, s
+
+-- statement inbox.purge
+WITH d AS (
+    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM "waybill"."waybill_inbox"
+        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+          AND handled_at >= coalesce($4::timestamptz, '-infinity')
+        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+)
+SELECT count(*), max(d.handled_at) FROM d
+
+-- statement inbox.purgeAll
+WITH RECURSIVE c (consumer) AS (
+    (SELECT consumer FROM "waybill"."waybill_inbox" ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.consumer FROM "waybill"."waybill_inbox" i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1)
+    FROM c WHERE c.consumer IS NOT NULL
+), x AS (
+DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
+    SELECT d.ctid FROM c CROSS JOIN LATERAL (
+        SELECT i.ctid FROM "waybill"."waybill_inbox" i
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        ORDER BY i.handled_at LIMIT $2
+    ) d LIMIT $2)) RETURNING handled_at
+)
+SELECT count(*), max(x.handled_at) FROM x
+
+-- statement limit.first
+INSERT INTO "waybill"."waybill_inbox_limits" (name, state, version) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+ON CONFLICT DO NOTHING
+
+-- statement limit.read
+SELECT coalesce(l.state, ''), coalesce(l.version, 0), clock_timestamp()
+FROM (SELECT 1) one LEFT JOIN "waybill"."waybill_inbox_limits" l ON l.name = $1
+
+-- statement limit.write
+UPDATE "waybill"."waybill_inbox_limits" SET state = $2, version = version + 1, changed_at = clock_timestamp() WHERE name = $1 AND version = $3
+
+-- statement outbox.admin.blocked
+WITH RECURSIVE k AS (
+    SELECT (SELECT min(x.key) FROM (
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > $2 AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
+        UNION ALL
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > $2 AND e.blocks ORDER BY e.key LIMIT 1)
+    ) x) AS key, 1 AS i
+    UNION ALL
+    SELECT (SELECT min(x.key) FROM (
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > k.key AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
+        UNION ALL
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > k.key AND e.blocks ORDER BY e.key LIMIT 1)
+    ) x), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
+)
+SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
+    SELECT w.cause,
+        CASE WHEN o.settled_at IS NULL THEN 0
+             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
+        
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
+    FROM (
+        (SELECT e.seq, 'retry' AS cause FROM "waybill"."waybill_outbox" e
+         WHERE e.route = $1 AND e.key = k.key AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) ORDER BY e.seq LIMIT 1)
+        UNION ALL
+        (SELECT e.seq, 'abandoned' FROM "waybill"."waybill_outbox" e
+         WHERE $3 AND e.route = $1 AND e.key = k.key AND e.blocks ORDER BY e.seq LIMIT 1)
+        ORDER BY seq LIMIT 1
+    ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq
+) h ON true
+WHERE k.key IS NOT NULL ORDER BY k.i
+
+-- statement outbox.admin.count
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), rows AS (
+    SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
+        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since FROM "waybill"."waybill_outbox" o
+            WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
+        UNION ALL
+        (SELECT 'due', o.state, '', o.ready_since FROM "waybill"."waybill_outbox" o
+            WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
+        UNION ALL
+        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        UNION ALL
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+    ) x
+), parts AS (
+    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
+    FROM rows GROUP BY 1, 2, 3, 4
+), often AS (
+    SELECT f.route, f.freq
+    FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
+    WHERE s.schemaname = $2 AND s.tablename = $3 AND s.attname = 'route'
+), sizes AS (
+    SELECT v.part, CASE WHEN v.part = 'ready' THEN c.reltuples - coalesce((
+            SELECT sum(greatest(i.reltuples, 0)) FROM pg_class i WHERE i.oid IN (to_regclass($4), to_regclass($5), to_regclass($6))
+        ), 0) ELSE c.reltuples END AS n
+    FROM (VALUES ('ready', to_regclass($7)), ('due', to_regclass($4)), ('retry', to_regclass($5)), ('abandoned', to_regclass($8)))
+         AS v(part, oid)
+    LEFT JOIN pg_class c ON c.oid = v.oid
+), big AS (
+    SELECT b.route, b.part, b.seen, greatest(z.n - coalesce((SELECT sum(x.n) FROM parts x WHERE x.part = b.part AND x.seen < $1), 0), 0)
+        * coalesce(f.freq, 0.001) / sum(coalesce(f.freq, 0.001)) OVER (PARTITION BY b.part) AS total
+    FROM (SELECT DISTINCT route, part, seen FROM parts WHERE seen >= $1) b
+    LEFT JOIN often f ON f.route = b.route
+    LEFT JOIN sizes z ON z.part = b.part
+)
+SELECT p.route, p.state, p.reason, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
+       bool_or(b.route IS NOT NULL), coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
+FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+
+-- statement outbox.admin.dryPurge.0
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+    ) o
+), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.dryPurge.1
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+    ) o
+), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.dryPurge.2
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), w AS MATERIALIZED (
+    SELECT o.route, o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
+        ) o
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT $2
+        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+    ) o
+), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.dryRun.0
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.admin.dryRun.1
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.admin.dryRun.2
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), w AS MATERIALIZED (
+    SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
+        ) o
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.admin.inspect
+SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0), o.body FROM (
+    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.own_id
+    UNION ALL
+    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+    UNION ALL
+    SELECT o.* FROM "waybill"."waybill_outbox" o
+    WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+    LIMIT 1
+) o
+
+-- statement outbox.admin.list.0
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+)
+SELECT n.next, s.* FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+LEFT JOIN (
+    SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
+    FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
+) s ON true ORDER BY s.seq
+
+-- statement outbox.admin.list.1
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+)
+SELECT n.next, s.* FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+LEFT JOIN (
+    SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
+    FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
+) s ON true ORDER BY s.seq
+
+-- statement outbox.admin.list.2
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), w AS MATERIALIZED (
+    SELECT o.route, o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
+        ) o
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT $2
+        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+)
+SELECT n.next, s.* FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n
+LEFT JOIN (
+    SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
+    FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
+) s ON true ORDER BY s.seq
+
+-- statement outbox.admin.purge.0
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+    ) o
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+    RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.purge.1
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+    ) o
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+    RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.purge.2
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), w AS MATERIALIZED (
+    SELECT o.route, o.seq, 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
+        ) o
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT $2
+        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+    ) o
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+    RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
+    SELECT x.* FROM x WHERE x.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
+)
+SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0), (SELECT count(*) FROM p), (SELECT count(*) FROM x), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $14::boolean)
+
+-- statement outbox.admin.redrive.0
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) FOR NO KEY UPDATE SKIP LOCKED
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (UPDATE "waybill"."waybill_outbox" o SET
+    state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
+    version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
+    last_error = '', last_error_at = NULL,
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.admin.redrive.1
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1 AND o.reason <> ''
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) FOR NO KEY UPDATE SKIP LOCKED
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (UPDATE "waybill"."waybill_outbox" o SET
+    state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
+    version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
+    last_error = '', last_error_at = NULL,
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.admin.redrive.2
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), others AS (
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+), asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), w AS MATERIALIZED (
+    SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
+    (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
+    AND (cardinality($6::smallint[]) = 0 OR CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
+        ) o
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+), p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+), l AS MATERIALIZED (
+    SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
+            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (
+                SELECT FROM "waybill"."waybill_outbox" d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN 'duplicate'
+            WHEN $14::boolean THEN ''
+            WHEN o.expires_at <= statement_timestamp() THEN 'expired'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN 'inbox retention'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ('', 'cancelled', 'replaced', 'skipped', 'set_aside')) AND o.seq < (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)
+            THEN 'out of order'
+            ELSE '' END AS cause
+        FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) FOR NO KEY UPDATE SKIP LOCKED
+    ) o
+), v AS MATERIALIZED (
+    SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
+    FROM l
+), u AS (UPDATE "waybill"."waybill_outbox" o SET
+    state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
+    version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
+    last_error = '', last_error_at = NULL,
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    UNION ALL
+    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    UNION ALL
+    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+)
+SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE $17::boolean)
+FROM (SELECT coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
+
+-- statement outbox.clean.elect
+UPDATE "waybill"."waybill_meta" SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2
+WHERE name = 'waybill_outbox.cleaner' AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+                                                        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
+RETURNING true
+
+-- statement outbox.clean.purge.0
+WITH d AS MATERIALIZED (
+    SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
+    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 0
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 3
+      AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
+    ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+), x AS (
+    DELETE FROM "waybill"."waybill_outbox" o USING d
+    WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
+    RETURNING o.*
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+)
+SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+
+-- statement outbox.clean.purge.1
+WITH d AS MATERIALIZED (
+    SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
+    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 1
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 5
+      AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
+    ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+), x AS (
+    DELETE FROM "waybill"."waybill_outbox" o USING d
+    WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
+    RETURNING o.*
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+)
+SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+
+-- statement outbox.clean.purge.2
+WITH d AS MATERIALIZED (
+    SELECT e.route, e.seq FROM "waybill"."waybill_outbox" e
+    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = 2
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = 5
+      AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
+    ORDER BY e.settled_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+), x AS (
+    DELETE FROM "waybill"."waybill_outbox" o USING d
+    WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
+    RETURNING o.*
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+)
+SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
+
+-- statement outbox.clean.sweep
+WITH RECURSIVE f AS (
+    (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL ORDER BY o.route LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL AND o.route > f.route ORDER BY o.route LIMIT 1)
+    FROM f WHERE f.route IS NOT NULL
+), n AS MATERIALIZED (
+    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
+    FROM f WHERE f.route IS NOT NULL
+), w AS MATERIALIZED (
+    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o
+        WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 0 AND o.expires_at <= statement_timestamp()
+          AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+        ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ) x
+    LIMIT 1000
+), x AS MATERIALIZED (
+    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o
+        WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 1 AND o.expires_at <= statement_timestamp()
+          AND (n.slots >> o.slot) & 1 = 1 AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+        ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ) x
+    WHERE n.slots <> 0 LIMIT 1000 - (SELECT count(*) FROM w)
+), u AS (
+    UPDATE "waybill"."waybill_outbox" o
+    SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
+        settled_at = clock_timestamp(), version = o.version + 1
+    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
+    WHERE o.route = d.route AND o.seq = d.seq
+    RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
+)
+SELECT count(*) FROM u
+
+-- statement outbox.clock.mark
+UPDATE "waybill"."waybill_meta" SET value = $1
+WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m WHERE m.name = 'waybill_outbox.hlc' AND m.value < $1 FOR NO KEY UPDATE SKIP LOCKED)
+
+-- statement outbox.clock.restored
+UPDATE "waybill"."waybill_meta" SET value = value + 1 WHERE name = 'waybill_outbox.epoch'
+
+-- statement outbox.decide.decided
+SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_control" c WHERE c.number = $1),
+    coalesce((SELECT r.reason FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = $3 AND r.id = $4), '')
+
+-- statement outbox.decide.end
+WITH h AS MATERIALIZED (
+    SELECT e.seq, e.slot, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held,
+        CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
+        e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox" d WHERE d.route = e.route AND d.topic = e.topic
+            AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
+        (e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) OR e.blocks) IS TRUE
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+        AND (h.settled_at IS NULL
+            OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.blocks)) AS head,
+        h.due_at IS NULL AND h.settled_at IS NULL
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+    FROM (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    ) h CROSS JOIN LATERAL (SELECT h.*) e
+), u AS (
+    UPDATE "waybill"."waybill_outbox" o SET
+    state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
+    hold = 0, held_since = NULL, version = o.version + 1 FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.seq
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+        CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
+    FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
+    RETURNING number, kind, route
+)
+SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
+    coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
+    (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
+
+-- statement outbox.decide.keepRoute
+SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1 FOR SHARE
+
+-- statement outbox.decide.keepUnit
+SELECT FROM "waybill"."waybill_outbox_units" un, (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    ) h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un
+
+-- statement outbox.decide.keepUnserved
+INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT $1::text FROM (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    ) h WHERE NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1)
+ON CONFLICT DO NOTHING
+
+-- statement outbox.decide.lockHead
+SELECT FROM "waybill"."waybill_outbox" o JOIN (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    ) h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o
+
+-- statement outbox.decide.requeue
+WITH h AS MATERIALIZED (
+    SELECT e.seq, e.slot, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held,
+        CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
+        e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox" d WHERE d.route = e.route AND d.topic = e.topic
+            AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
+        (e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) OR e.blocks) IS TRUE
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+        AND (h.settled_at IS NULL
+            OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND e.blocks)) AS head,
+        h.due_at IS NULL AND h.settled_at IS NULL
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
+        AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+    FROM (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM "waybill"."waybill_outbox" o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    ) h CROSS JOIN LATERAL (SELECT h.*) e
+), u AS (
+    UPDATE "waybill"."waybill_outbox" o SET
+    state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
+    version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
+    last_error = '', last_error_at = NULL,
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = '' RETURNING o.seq
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+        CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
+    FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
+    RETURNING number, kind, route
+)
+SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
+    coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
+    (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
+
+-- statement outbox.due.nextDue
+WITH p AS MATERIALIZED (
+    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+)
+SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
+            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+FROM p CROSS JOIN LATERAL (
+    (SELECT r.due_at FROM "waybill"."waybill_outbox" r
+     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+     ORDER BY r.due_at LIMIT 1)
+    UNION ALL
+    (SELECT r.due_at FROM "waybill"."waybill_outbox" r
+     WHERE r.route = p.route AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 ORDER BY r.due_at LIMIT 1)
+) d
+
+-- statement outbox.due.ownRetries
+WITH p AS MATERIALIZED (
+    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+)
+SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, r.body, r.due_at FROM p, "waybill"."waybill_outbox" r
+WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1
+ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED
+
+-- statement outbox.due.retries
+WITH p AS MATERIALIZED (
+    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+), l AS MATERIALIZED (
+    SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1
+          AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+        ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+    ) x
+    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (
+        SELECT count(*) FROM p, "waybill"."waybill_outbox" r
+        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route
+          AND (p.slots >> r.slot) & 1 = 1), 0)
+)
+UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
+RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, r.body, r.due_at
+
+-- statement outbox.due.timers
+WITH p AS MATERIALIZED (
+    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+), l AS MATERIALIZED (
+    SELECT x.* FROM p CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
+          AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+        ORDER BY r.due_at, r.seq LIMIT $4 FOR UPDATE SKIP LOCKED
+    ) x
+    ORDER BY x.due_at, x.seq LIMIT $4
+), n AS MATERIALIZED (
+    SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval('"waybill"."waybill_outbox_seq"') AS seq
+    FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
+)
+UPDATE "waybill"."waybill_outbox" r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n WHERE r.ctid = n.at
+
+-- statement outbox.fence
+SELECT clock_timestamp() FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR KEY SHARE
+
+-- statement outbox.giveUp.giveUp
+WITH un AS MATERIALIZED (
+    SELECT un.slots FROM "waybill"."waybill_outbox_units" un
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+), wanted AS MATERIALIZED (
+    SELECT r.seq, true AS out FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+    JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
+      AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+    UNION ALL
+    SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT unnest($7::bigint[]))
+), l AS MATERIALIZED (
+    SELECT r.ctid AS at, w.out FROM wanted w JOIN "waybill"."waybill_outbox" r ON r.route = $2 AND r.seq = w.seq
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), can AS MATERIALIZED (
+    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
+), h AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
+        held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
+    FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
+), g AS (
+    UPDATE "waybill"."waybill_outbox_units" un SET owner = 0, low = $5, term = un.term + 1
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
+)
+SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
+            WHEN coalesce((SELECT un.term FROM "waybill"."waybill_outbox_units" un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
+                          (SELECT ro.term FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $2 AND ro.units = 0), 0) > $10 THEN 1
+            ELSE 3 END
+
+-- statement outbox.giveUp.lockUnit
+SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
+
+-- statement outbox.meet.end
+DELETE FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)
+
+-- statement outbox.meet.endHolds
+UPDATE "waybill"."waybill_outbox" r
+SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
+FROM (
+    SELECT h.route, h.seq FROM "waybill"."waybill_outbox" h WHERE h.hold = $1 AND h.hold <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
+    FOR NO KEY UPDATE SKIP LOCKED
+) h
+WHERE r.route = h.route AND r.seq = h.seq
+
+-- statement outbox.meet.endUnits
+UPDATE "waybill"."waybill_outbox_units" u
+SET owner = 0, term = u.term + 1, careful = CASE WHEN $3::int = 0 THEN u.careful ELSE greatest(u.careful, (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)) END
+FROM (
+    SELECT o.route, o.from_slot FROM "waybill"."waybill_outbox_units" o WHERE o.owner = $1 AND o.owner <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
+    ORDER BY o.route, o.from_slot FOR NO KEY UPDATE
+) o
+WHERE u.route = o.route AND u.from_slot = o.from_slot
+
+-- statement outbox.meet.flag
+UPDATE "waybill"."waybill_outbox_members" m SET flag = true
+FROM (
+    SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN "waybill"."waybill_outbox_members" f ON f.session = x.session
+    WHERE f.presence = x.presence AND f.presence <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY f.session FOR NO KEY UPDATE OF f SKIP LOCKED
+) f
+WHERE m.session = f.session
+
+-- statement outbox.meet.join
+INSERT INTO "waybill"."waybill_outbox_members" AS m (session, beat, lease, presence, handlers, free, name, routes, units, unable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence,
+    handlers = excluded.handlers, free = excluded.free, name = excluded.name,
+    routes = excluded.routes, units = excluded.units, unable = excluded.unable, renewed_at = clock_timestamp(),
+    flag = m.flag AND excluded.presence = m.presence
+WHERE m.beat < excluded.beat
+
+-- statement outbox.meet.lockMember
+SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
+
+-- statement outbox.meet.lockMemberNow
+SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE NOWAIT
+
+-- statement outbox.meet.move
+WITH o AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
+), l AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_units" u
+    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
+      AND ($6 <> $5 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
+      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
+    FOR NO KEY UPDATE
+)
+UPDATE "waybill"."waybill_outbox_units" u
+SET owner = $6, term = u.term + ($6 <> $5)::int,
+    low = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.low END, careful = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.careful END
+FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
+
+-- statement outbox.meet.reap
+SELECT pg_terminate_backend(a.pid)
+FROM (
+    SELECT DISTINCT l.pid FROM pg_locks l
+    WHERE l.relation = '"waybill"."waybill_outbox_members"'::regclass AND l.mode = 'RowShareLock' AND l.granted
+) l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid() AND a.wait_event_type = 'Client'
+    AND a.state_change < clock_timestamp() - interval '1 second'
+
+-- statement outbox.meet.renew
+UPDATE "waybill"."waybill_outbox_members" m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
+    routes = $8, units = $9, unable = $10,
+    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
+WHERE m.session = $1 AND m.beat < $2
+
+-- statement outbox.meet.roster
+WITH RECURSIVE k AS (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM "waybill"."waybill_outbox_routes" r WHERE r.units > 0) k
+), f AS (
+    SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next
+    FROM k
+    UNION ALL
+    SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
+    FROM f WHERE f.route IS NOT NULL
+)
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), ARRAY(
+    SELECT f.route FROM f
+    WHERE coalesce(
+        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
+        (SELECT true FROM "waybill"."waybill_outbox" r
+         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
+        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
+    LIMIT 100)
+
+-- statement outbox.meet.rosterMembers
+SELECT session, name, beat, lease, handlers, free, presence,
+    CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
+        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, flag, routes, units, unable FROM "waybill"."waybill_outbox_members" ORDER BY session
+
+-- statement outbox.meet.rosterUnits
+SELECT route, from_slot, to_slot, owner, term, low, careful FROM "waybill"."waybill_outbox_units" ORDER BY route, from_slot
+
+-- statement outbox.meet.routes
+INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS x(route)
+WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" r WHERE r.route = x.route) ORDER BY x.route
+ON CONFLICT DO NOTHING
+
+-- statement outbox.meet.tidy
+WITH n AS MATERIALIZED (
+    SELECT r.route FROM "waybill"."waybill_outbox_routes" r
+    WHERE r.units > 0 AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE r.route = ANY (m.routes))
+      AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_units" u WHERE u.route = r.route AND u.owner <> 0)
+    ORDER BY r.route FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox_units" u USING n WHERE u.route = n.route RETURNING u.route, u.low, u.careful, u.term
+)
+UPDATE "waybill"."waybill_outbox_routes" r SET units = 0, low = d.low, careful = d.careful, term = d.term
+FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful, max(d.term) AS term FROM d GROUP BY d.route) d
+WHERE r.route = d.route
+
+-- statement outbox.meet.units
+WITH n AS MATERIALIZED (
+    SELECT r.* FROM "waybill"."waybill_outbox_routes" r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY r.route FOR UPDATE
+), x AS MATERIALIZED (
+    SELECT n.route, n.low, n.careful, n.term + 1 AS term, s.units, i * 64 / s.units AS from_slot, (i + 1) * 64 / s.units AS to_slot
+    FROM n CROSS JOIN LATERAL (
+        SELECT max(s.units) AS units FROM unnest($2::text[], $3::smallint[]) AS s(route, units) WHERE s.route = n.route
+    ) s, generate_series(0, s.units - 1) i
+), i AS (
+    INSERT INTO "waybill"."waybill_outbox_units" (route, from_slot, to_slot, slots, low, careful, term)
+    SELECT x.route, x.from_slot, x.to_slot,
+        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
+        x.low, x.careful, x.term
+    FROM x
+)
+UPDATE "waybill"."waybill_outbox_routes" r SET units = x.units, low = 0 FROM x WHERE r.route = x.route
+
+-- statement outbox.read.again
+SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN a.why = 0 THEN r.body END, a.why
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[]) AS u(n, route, seq, id)
+JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq AND r.id = u.id
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN r.settled_at IS NOT NULL THEN CASE WHEN r.blocks AND r.route = ANY ($6::text[]) THEN 2 END
+                WHEN r.due_at IS NULL OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END <> 0 THEN 0
+                WHEN r.retry THEN 1 END AS why
+) a
+WHERE a.why IS NOT NULL AND $1::bigint <> 0
+
+-- statement outbox.read.fresh
+SELECT 0, r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder FROM unnest($2::text[], $3::bigint[]) AS p(route, slots)
+CROSS JOIN LATERAL (
+    (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END AS why, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder
+     FROM "waybill"."waybill_outbox" r
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0)
+       AND CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END IS NOT NULL
+     ORDER BY r.seq LIMIT $5)
+    UNION ALL
+    (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, 2, 0
+     FROM "waybill"."waybill_outbox" r
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND r.blocks AND r.key <> ''
+       AND r.route = ANY ($6::text[])
+     ORDER BY r.seq LIMIT $5)
+) r
+ORDER BY r.seq LIMIT $5
+
+-- statement outbox.read.keys.added
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
+CROSS JOIN LATERAL (
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
+    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
+      AND r.due_at IS NULL AND r.settled_at IS NULL
+    ORDER BY r.seq LIMIT u.max
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+
+-- statement outbox.read.keys.shared
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
+      AND r.due_at IS NULL AND r.settled_at IS NULL
+    ORDER BY r.seq LIMIT u.max) r) c
+
+-- statement outbox.read.keysWaiting
+SELECT u.n, r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder FROM unnest($2::int[], $3::text[], $4::text[]) AS u(n, route, key)
+CROSS JOIN LATERAL (
+    SELECT r.*, CASE WHEN CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END AS why, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND (r.retry OR r.hold <> 0)
+    UNION ALL
+    SELECT r.*, 2, 0 FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.key = u.key AND r.blocks AND r.route = ANY ($5::text[])
+) r
+WHERE r.why IS NOT NULL ORDER BY u.n, r.seq
+
+-- statement outbox.read.page
+SELECT m.session IS NOT NULL, coalesce(m.flag, false), (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
+       pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
+       ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
+             FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),
+       (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_control_seq" se),
+       (SELECT json_agg(q) FROM (
+            SELECT c.number AS "Number", c.kind AS "Kind", c.route AS "Route", c.slot AS "Slot", c.key AS "Key", c.id AS "ID",
+                   c.seq AS "Seq", c.reason AS "Reason"
+            FROM "waybill"."waybill_outbox_control" c
+            WHERE EXISTS (SELECT FROM unnest($2::text[], $3::bigint[]) AS p(route, slots)
+                          WHERE p.route = c.route AND c.slots & p.slots <> 0)
+            ORDER BY c.number LIMIT 1000
+        ) q)
+FROM (SELECT pg_current_snapshot() AS now) s LEFT JOIN "waybill"."waybill_outbox_members" m ON m.session = $1
+
+-- statement outbox.read.ranges.added
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
+     AS u(n, route, slots, lo, hi, keyed, max)
+CROSS JOIN LATERAL (
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
+    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
+      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)
+    ORDER BY r.seq LIMIT u.max
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+
+-- statement outbox.read.ranges.shared
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
+     AS u(n, route, slots, lo, hi, keyed, max)
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
+      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)
+    ORDER BY r.seq LIMIT u.max) r) c
+
+-- statement outbox.read.rangesBut.added
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
+     AS u(n, route, slots, lo, hi, keyed, max)
+CROSS JOIN LATERAL (
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
+    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
+      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT unnest($9::bigint[]))
+    ORDER BY r.seq LIMIT u.max
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
+
+-- statement outbox.read.rangesBut.shared
+SELECT u.n, c.*
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
+     AS u(n, route, slots, lo, hi, keyed, max)
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
+    SELECT r.* FROM "waybill"."waybill_outbox" r
+    WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
+      AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed) AND r.seq NOT IN (SELECT unnest($9::bigint[]))
+    ORDER BY r.seq LIMIT u.max) r) c
+
+-- statement outbox.read.upper
+SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
+
+-- statement outbox.settle.deleteAll
+DELETE FROM "waybill"."waybill_outbox" r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
+WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+
+-- statement outbox.settle.deleteNear
+DELETE FROM "waybill"."waybill_outbox" r
+WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+  AND ((r.seq, r.id) IN (SELECT u.seq, u.id FROM unnest($5::bigint[], $6::text[]) AS u(seq, id))) IS TRUE
+
+-- statement outbox.settle.heeded
+WITH l AS MATERIALIZED (
+    SELECT c.number, c.kind,
+        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
+    FROM "waybill"."waybill_outbox_control" c WHERE c.number = ANY ($2::bigint[]) AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) FOR UPDATE OF c SKIP LOCKED
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c USING l WHERE c.number = l.number AND (l.kind <> 3 OR l.rest = 0)
+)
+UPDATE "waybill"."waybill_outbox_control" c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0
+
+-- statement outbox.settle.hurry
+SELECT set_config('lock_timeout', '5ms', true)
+
+-- statement outbox.settle.settle
+WITH u AS MATERIALIZED (
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
+                         $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
+        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
+), l AS MATERIALIZED (
+    SELECT u.*, r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
+    FOR UPDATE OF r SKIP LOCKED
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox" r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
+), w AS (
+    UPDATE "waybill"."waybill_outbox" r
+    SET state = l.state, version = r.version + 1, hold = 0, held_since = NULL,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END,
+        reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
+        settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
+        retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
+        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR r.retry)
+                      THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
+        last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
+    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15)
+    RETURNING l.n
+)
+SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
+    SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0
+                WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
+                WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1) THEN 2
+                ELSE 3 END
+    FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
+FROM u
+
+-- statement outbox.take.next
+WITH own AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND r.seq NOT IN (SELECT unnest($5::bigint[]))
+    ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+), next AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    WHERE r.route = $2 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE SKIP LOCKED
+), c AS MATERIALIZED (
+    SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
+    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT next.*, 1 FROM next) a
+    WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
+)
+UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
+RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, r.body
+
+-- statement outbox.take.take
+WITH u AS MATERIALIZED (
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
+), l AS MATERIALIZED (
+    SELECT r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), w AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+    FROM l WHERE r.ctid = l.at
+    RETURNING r.route, r.seq, r.deliveries
+)
+SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
+        SELECT FROM "waybill"."waybill_outbox" r
+        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+    ) THEN 2 ELSE 3 END,
+    coalesce(w.deliveries, 0)
+FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
+
+-- statement sqlinbox.mark
+INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT $1, $2, $3
+WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
+           THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+ON CONFLICT DO NOTHING RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)
+
+-- statement sqlinbox.markAll
+WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true) AS now
+), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
+    FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)
+), i AS (
+    INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
+    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
+SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
+       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+FROM n, s
+
+-- statement sqlinbox.purge
+WITH d AS (
+    DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM "waybill"."waybill_inbox"
+        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+          AND handled_at >= coalesce($4::timestamptz, '-infinity')
+        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+)
+SELECT count(*), max(d.handled_at) FROM d
+
+-- statement sqlinbox.purgeAll
+WITH RECURSIVE c (consumer) AS (
+    (SELECT consumer FROM "waybill"."waybill_inbox" ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.consumer FROM "waybill"."waybill_inbox" i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1)
+    FROM c WHERE c.consumer IS NOT NULL
+), x AS (
+DELETE FROM "waybill"."waybill_inbox" WHERE ctid = ANY (ARRAY(
+    SELECT d.ctid FROM c CROSS JOIN LATERAL (
+        SELECT i.ctid FROM "waybill"."waybill_inbox" i
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        ORDER BY i.handled_at LIMIT $2
+    ) d LIMIT $2)) RETURNING handled_at
+)
+SELECT count(*), max(x.handled_at) FROM x
+
+-- statement stage.cancel
+WITH k AS MATERIALIZED (
+    SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
+), i AS MATERIALIZED (
+    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+        WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
+        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        ELSE 1 END AS status FROM k CROSS JOIN LATERAL (
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+         WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
+        UNION ALL
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+         WHERE o.route = k.route AND o.id = k.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) AND o.settled_at IS NULL LIMIT 1)
+        LIMIT 1
+    ) o WHERE k.id <> ''
+    UNION ALL
+    SELECT r.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+        WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
+        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
+        LIMIT 1
+    ) o WHERE r.dedupe_key <> ''
+), m AS MATERIALIZED (
+    SELECT DISTINCT k.route FROM k WHERE k.made AND k.n NOT IN (SELECT i.n FROM i)
+), f AS MATERIALIZED (
+    SELECT i.* FROM i
+    UNION ALL
+    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+        WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
+        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        ELSE 1 END AS status
+    FROM m CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+        WHERE o.route = m.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 10000 AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
+        ORDER BY o.seq DESC LIMIT 10000
+    ) o JOIN k ON k.route = o.route AND k.id = o.id AND k.made
+), t AS MATERIALIZED (
+    SELECT f.* FROM (
+        SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell
+        FROM f WHERE f.status <> 3 ORDER BY f.route, f.seq
+    ) f CROSS JOIN LATERAL (
+        SELECT FROM "waybill"."waybill_outbox" o
+        WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL
+        FOR UPDATE
+    ) o
+), x AS (
+    DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+)
+SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END
+FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq
+
+-- statement stage.holders
+SELECT r.n, o.id FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, n) CROSS JOIN LATERAL (SELECT o.id FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
+        LIMIT 1
+    ) o
+
+-- statement stage.inserts.{due:0 one:false fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:0 one:false fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:0 one:false fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, false
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+
+-- statement stage.inserts.{due:0 one:false fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+
+-- statement stage.inserts.{due:0 one:true fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:0 one:true fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:0 one:true fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false)
+
+-- statement stage.inserts.{due:0 one:true fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+
+-- statement stage.inserts.{due:1 one:false fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:1 one:false fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:1 one:false fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+
+-- statement stage.inserts.{due:1 one:false fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+
+-- statement stage.inserts.{due:1 one:true fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond')
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:1 one:true fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:1 one:true fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false)
+
+-- statement stage.inserts.{due:1 one:true fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+
+-- statement stage.inserts.{due:2 one:false fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:2 one:false fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
+
+-- statement stage.inserts.{due:2 one:false fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+
+-- statement stage.inserts.{due:2 one:false fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+
+-- statement stage.inserts.{due:2 one:true fresh:false notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()))
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:2 one:true fresh:false notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
+
+-- statement stage.inserts.{due:2 one:true fresh:true notify:false}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false)
+
+-- statement stage.inserts.{due:2 one:true fresh:true notify:true}
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+
+-- statement stage.keyed
+WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
+        $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n)), i AS (
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+    SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable,
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+    FROM r
+    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+    ON CONFLICT DO NOTHING
+    RETURNING route, id
+)
+SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
+UNION ALL (
+    WITH left_out AS MATERIALIZED (SELECT r.* FROM r WHERE (r.route, r.id) NOT IN (SELECT i.route, i.id FROM i))
+    SELECT 1, r.n, '', '', 0 FROM left_out r WHERE (SELECT true FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)
+    UNION ALL
+    SELECT 2, r.n, '', o.id, 0 FROM left_out r CROSS JOIN LATERAL (SELECT o.id FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
+        LIMIT 1
+    ) o WHERE r.dedupe_key <> ''
+)
+
+-- statement stage.raise
+SELECT setval('"waybill"."waybill_outbox_seq"', (SELECT max(seq) FROM "waybill"."waybill_outbox"))
+
+-- statement stage.replacing
+WITH r AS MATERIALIZED (
+    SELECT r.*, coalesce((SELECT true FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1), false) AS known FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
+        $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n)
+), f AS MATERIALIZED (
+    SELECT r.n, r.replace AND NOT r.known AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+        WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
+        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        ELSE 1 END AS status
+    FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
+        LIMIT 1
+    ) o WHERE r.dedupe_key <> ''
+), l AS MATERIALIZED (
+    SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f CROSS JOIN LATERAL (
+        SELECT FROM "waybill"."waybill_outbox" o
+        WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL
+        FOR UPDATE
+    ) o
+), t AS MATERIALIZED (
+    SELECT l.* FROM l WHERE l.status <> 3
+), x AS (
+    DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+), g AS (
+    UPDATE "waybill"."waybill_outbox" o SET dedupe_key = '' FROM l
+    WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3
+    RETURNING 1
+), i AS (
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+    SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable,
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+    FROM r
+    CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
+    WHERE NOT r.known AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0
+    ON CONFLICT DO NOTHING
+    RETURNING route, id
+)
+SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
+UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
+UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
+
+-- statement stage.seed
+SELECT (
+SELECT greatest(0, (SELECT value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.hlc'), (
+    SELECT max(n.hlc) FROM (SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro UNION SELECT unnest($1::text[])) r
+    CROSS JOIN LATERAL (
+        SELECT o.hlc FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 1000
+        ORDER BY o.seq DESC LIMIT 1000
+    ) n))), (SELECT coalesce(max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
+    SELECT FROM pg_index x
+    WHERE x.indrelid = '"waybill"."waybill_outbox"'::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
+      AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
+      AND (SELECT count(*) FROM pg_attribute a
+           WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
+
+-- statement stage.unstage
+DELETE FROM "waybill"."waybill_outbox" o USING unnest($1::text[], $2::text[]) AS r(route, id)
+WHERE o.route = r.route AND o.id = r.id AND o.own_id
+RETURNING 1
+

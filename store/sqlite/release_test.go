@@ -1,0 +1,131 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
+)
+
+// release is the folder of the release that this code is. A release that is out stays as it is: the next one gets a
+// folder of its own, and is tested beside this one.
+const release = "testdata/v1/"
+
+// statementMark begins each statement of a file.
+const statementMark = "-- statement\n"
+
+// DB-21: the schema and the statements of this release are kept as text, so that the next one can be tested beside it.
+// UPDATE_GOLDEN=1 writes them.
+func TestReleaseIsKept(t *testing.T) {
+	t.Parallel()
+	m, err := NewMigrations(MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharedtest.Golden(t, release+"schema.sql", m.SQL(), "")
+	s := openAt(t, filepath.Join(t.TempDir(), "app.db"), Options{})
+	var all []string
+	for _, text := range allTexts() {
+		all = append(all, statementMark+strings.TrimSpace(s.sql(text))+"\n\n")
+	}
+	slices.Sort(all)
+	sharedtest.Golden(t, release+"statements.sql", strings.Join(slices.Compact(all), ""), "")
+}
+
+// DB-21: on a database of that release today's code finds what it needs, and works: it stages, hands out, settles and
+// marks. After today's migrations the database still takes every statement of that release.
+func TestWorksOnTheRelease(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	tables, err := os.ReadFile(release + "schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), string(tables)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(release + "statements.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := strings.Split(string(text), statementMark)[1:]
+	if len(statements) < 50 {
+		t.Errorf("only %d statements", len(statements))
+	}
+	for _, upgraded := range []bool{false, true} {
+		s, err := Open(t.Context(), path, Options{Source: "/release", AutoMigrate: upgraded, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diffs, err := s.Drift(t.Context()); err != nil || len(diffs) > 0 {
+			t.Errorf("drift: %v, %v", diffs, err)
+		}
+		worksOn(t, s)
+		for _, statement := range statements {
+			stmt, err := db.PrepareContext(t.Context(), statement)
+			if err != nil {
+				t.Errorf("upgraded %t: %v: %s", upgraded, err, statement)
+				continue
+			}
+			_ = stmt.Close()
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// worksOn stages a message, publishes it, and marks it.
+func worksOn(t *testing.T, s *Store) {
+	t.Helper()
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged, err := s.Stage(t.Context(), tx, waybill.RawMessage("a.b", "text/plain", []byte("body"), waybill.Key("k")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: 7, Beat: 1, Lease: 1e9, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	for _, step := range []core.Meeting{{Self: self, Join: true}, {Self: self, Moves: []core.Move{{Unit: unit, To: self.Session}}}} {
+		if _, err := s.Meet(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := s.Read(t.Context(), self.Session, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := page.Ranges[0].Records; len(found) != 1 || found[0].ID != staged[0].ID {
+		t.Fatalf("%d records, want %s", len(found), staged[0].ID)
+	}
+	if err := s.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Meet(t.Context(), core.Meeting{Self: self, Leave: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []core.InboxStatus{core.InboxProcessed, core.InboxDuplicate} {
+		got, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: staged[0].ID}, func(context.Context, *sql.Tx) error { return nil })
+		if err != nil || got != want {
+			t.Errorf("inbox: %s, %v, want %s", got, err, want)
+		}
+	}
+}

@@ -1,0 +1,482 @@
+-- statement
+DELETE FROM waybill_outbox AS r WHERE r.seq IN (
+		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
+		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = ?1
+		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
+		blocks, withdrawable, orphaned,
+		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')
+
+-- statement
+DELETE FROM waybill_outbox WHERE seq = ?1
+
+-- statement
+DELETE FROM waybill_outbox WHERE settled_at IS NULL AND seq IN (
+		SELECT r.seq
+			FROM json_each(?1) j CROSS JOIN waybill_outbox r
+			WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)
+		RETURNING seq, id
+
+-- statement
+DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)
+
+-- statement
+DELETE FROM waybill_outbox_members WHERE session = ?1
+
+-- statement
+DELETE FROM waybill_outbox_routes WHERE route = ?1
+
+-- statement
+DELETE FROM waybill_outbox_units WHERE route = ?1
+
+-- statement
+INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING
+
+-- statement
+INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
+		expires_at, withdrawable, dedupe_key)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
+
+-- statement
+INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- statement
+INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		RETURNING number
+
+-- statement
+INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves,
+		joined_at, renewed_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)
+		ON CONFLICT (session) DO UPDATE
+			SET beat = ?2, lease = ?3, presence = ?4, handlers = ?5, free = ?6, flag = ?7, name = ?8, serves = ?9,
+				renewed_at = ?10
+
+-- statement
+INSERT INTO waybill_outbox_routes (route, low, careful, term)
+		SELECT route, min(low), max(careful), max(term)
+		FROM waybill_outbox_units
+		WHERE route = ?1
+		GROUP BY route
+		ON CONFLICT (route) DO UPDATE SET low = excluded.low, careful = excluded.careful, term = excluded.term
+
+-- statement
+INSERT INTO waybill_outbox_units (route, from_slot, to_slot, low, careful, term) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- statement
+SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0)
+				AND r.state = 4 AND r.hold = 0),
+		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)
+
+-- statement
+SELECT (SELECT seq
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			ORDER BY seq DESC LIMIT 1)
+		- (SELECT seq
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			ORDER BY seq LIMIT 1) + 1
+
+-- statement
+SELECT (SELECT value FROM waybill_meta WHERE name = 'database'), (SELECT value FROM waybill_meta WHERE name = 'epoch')
+
+-- statement
+SELECT 1
+		FROM waybill_outbox
+		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
+
+-- statement
+SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2
+
+-- statement
+SELECT 1 FROM waybill_outbox_control LIMIT 1
+
+-- statement
+SELECT 1 FROM waybill_outbox_control WHERE number = ?1
+
+-- statement
+SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2 AND owner <> 0
+
+-- statement
+SELECT 1 FROM waybill_outbox_units WHERE route = ?1 LIMIT 1
+
+-- statement
+SELECT 1, '', count(*), min(since) FROM (SELECT ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)
+
+-- statement
+SELECT 5, reason, count(*), min(since) FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2) GROUP BY reason
+
+-- statement
+SELECT EXISTS (SELECT 1
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
+		(SELECT min(due_at)
+			FROM waybill_outbox INDEXED BY waybill_outbox_timer
+			WHERE route = ?1 AND due_at IS NOT NULL AND state = 1),
+		(SELECT due_at
+			FROM waybill_outbox INDEXED BY waybill_outbox_retry
+			WHERE route = ?1 AND state = 4 AND hold = 0
+			ORDER BY due_at LIMIT 1)
+
+-- statement
+SELECT EXISTS (SELECT 1
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
+		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)
+
+-- statement
+SELECT beat, presence, flag FROM waybill_outbox_members WHERE session = ?1
+
+-- statement
+SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
+		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)
+
+-- statement
+SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
+
+-- statement
+SELECT flag FROM waybill_outbox_members WHERE session = ?1
+
+-- statement
+SELECT id
+		FROM waybill_outbox
+		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
+			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)
+
+-- statement
+SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?1
+
+-- statement
+SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'),
+		coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))
+
+-- statement
+SELECT max(coalesce((SELECT max(careful)
+			FROM waybill_outbox_units
+			WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
+		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))
+
+-- statement
+SELECT min(x) FROM (
+			SELECT min(r.key) AS x
+				FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+				WHERE r.route = ?1 AND r.key > ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0)
+			UNION ALL
+			SELECT min(r.key)
+				FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+				WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)
+
+-- statement
+SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_control
+		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3
+
+-- statement
+SELECT owner, term FROM waybill_outbox_units WHERE route = ?1 AND from_slot = ?2 AND to_slot = ?3
+
+-- statement
+SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
+			SELECT 1
+				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
+				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = 4 OR x.hold <> 0))
+		ORDER BY r.seq LIMIT 1
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
+		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_expires
+		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
+		AND (r.due_at IS NOT NULL
+			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0))
+		ORDER BY r.expires_at LIMIT ?2
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold
+		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+		WHERE r.route = ?1 AND r.state = 4 AND r.due_at <= ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+		WHERE r.route = ?1 AND r.state = 4 AND r.due_at > ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at > ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
+		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = 4 OR r.hold <> 0) AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r WHERE r.seq = ?1
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
+		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '')
+		FROM waybill_outbox r
+		WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r
+		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL
+			AND r.settled_at IS NULL
+		ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_ready
+		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL
+			AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) AND (r.key <> '' OR NOT ?5)
+		AND r.seq NOT IN (SELECT value FROM json_each(?6)) AND (r.key = '' OR r.key NOT IN (SELECT value FROM json_each(?7)))
+		ORDER BY r.seq
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r WHERE r.seq = ?1
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
+		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
+		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)
+		FROM waybill_outbox r INDEXED BY waybill_outbox_gone
+		WHERE r.seq > ?1 AND r.state = 5
+		ORDER BY r.seq LIMIT ?2
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
+		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
+		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0) FROM waybill_outbox r WHERE r.seq = ?1
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
+		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
+		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0) FROM waybill_outbox r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
+		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
+		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0), r.body FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2
+
+-- statement
+SELECT route, from_slot, to_slot FROM waybill_outbox_units WHERE owner = ?1
+
+-- statement
+SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units ORDER BY route, from_slot
+
+-- statement
+SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session
+
+-- statement
+SELECT state, '', count(*), min(since)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			LIMIT ?2)
+		GROUP BY state
+
+-- statement
+SELECT state, '', count(*), min(since)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state
+
+-- statement
+UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'
+
+-- statement
+UPDATE waybill_meta
+		SET owner = ?1, value = ?2 + ?3
+		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)
+
+-- statement
+UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1
+
+-- statement
+UPDATE waybill_meta SET value = value WHERE name = 'version'
+
+-- statement
+UPDATE waybill_outbox
+		SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
+		WHERE hold = ?1 AND hold <> 0
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 1, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
+		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
+		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
+		WHERE seq = ?1 AND hold = 0 AND state IN (1, 4, 5)
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL,
+			orphaned = 0 WHERE settled_at IS NULL AND seq IN (
+		SELECT r.seq
+			FROM json_each(?1) j CROSS JOIN waybill_outbox r
+			WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)
+		RETURNING seq, id
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3,
+			settled_at = ?2
+		WHERE seq = ?1 AND hold = 0
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
+			reason = 'expired', settled_at = ?2
+		WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 5, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3
+		WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox
+		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+			attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6,
+			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
+			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END
+		WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
+		due_at = CASE WHEN state = 4 AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox SET hold = ?2, held_since = ?3, orphaned = 0, deliveries = deliveries + ?4 WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
+
+-- statement
+UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1 AND presence = ?2 AND presence <> 0
+
+-- statement
+UPDATE waybill_outbox_units SET low = ?3, careful = ?4 WHERE route = ?1 AND from_slot = ?2
+		AND EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?5 AND beat <= ?6)
+
+-- statement
+UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1
+
+-- statement
+UPDATE waybill_outbox_units SET owner = 0, term = term + 1, low = ?3 WHERE route = ?1 AND from_slot = ?2
+
+-- statement
+UPDATE waybill_outbox_units SET owner = ?3, term = term + 1 WHERE route = ?1 AND from_slot = ?2
+
+-- statement
+WITH RECURSIVE n(route) AS (
+			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
+			UNION ALL
+				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
+				FROM n
+				WHERE n.route IS NOT NULL)
+		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = n.route) AND (
+			EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
+				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+				WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?1)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+				WHERE r.route = n.route AND r.state = 4 AND r.due_at <= ?1))
+		LIMIT ?2
+
+-- statement
+WITH RECURSIVE n(route) AS (
+			SELECT min(route) FROM waybill_outbox INDEXED BY waybill_outbox_id
+			UNION ALL
+				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
+				FROM n
+				WHERE n.route IS NOT NULL)
+		SELECT route FROM n WHERE route IS NOT NULL LIMIT 10000
+
