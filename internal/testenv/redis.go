@@ -100,11 +100,14 @@ func joinCluster(ctx context.Context, nodes []*RedisServer) error {
 	for _, node := range nodes {
 		err := poll(ctx, node.proc.done, func(ctx context.Context) error {
 			info, err := node.ask(ctx, "CLUSTER", "INFO")
-			if text, _ := info.(string); err == nil &&
-				!(strings.Contains(text, "cluster_state:ok") && strings.Contains(text, "cluster_known_nodes:"+strconv.Itoa(len(nodes)))) {
-				err = fmt.Errorf("not joined: %s", text)
+			if err != nil {
+				return err
 			}
-			return err
+			text, _ := info.(string)
+			if strings.Contains(text, "cluster_state:ok") && strings.Contains(text, "cluster_known_nodes:"+strconv.Itoa(len(nodes))) {
+				return nil
+			}
+			return fmt.Errorf("not joined: %s", text)
 		})
 		if err != nil {
 			return err
@@ -176,7 +179,7 @@ func (s *RedisServer) start(ctx context.Context, server string) error {
 	defer cancel()
 	var err error
 	env := []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=" + s.dir}
-	if s.proc, err = start(broker(), s.dir, s.Log(), env, server, filepath.Join(s.dir, "redis.conf")); err != nil {
+	if s.proc, err = start(brokerIn(serversRoot()), s.dir, s.Log(), env, server, filepath.Join(s.dir, "redis.conf")); err != nil {
 		return err
 	}
 	if err := poll(ctx, s.proc.done, func(ctx context.Context) error { return s.Do(ctx, "PING") }); err != nil {

@@ -25,8 +25,9 @@ func outage(op string, err error) *waybill.Error {
 	return &waybill.Error{Op: "waybill/redisstreams: " + op, Class: waybill.ClassOutage, Err: err}
 }
 
-func permanent(op string, reason waybill.Reason, err error) *waybill.Error {
-	return &waybill.Error{Op: "waybill/redisstreams: " + op, Class: waybill.ClassPermanent, Reason: reason, Err: err}
+// refused is the error of a message that cannot be published.
+func refused(reason waybill.Reason, err error) *waybill.Error {
+	return &waybill.Error{Op: "waybill/redisstreams: publish", Class: waybill.ClassPermanent, Reason: reason, Err: err}
 }
 
 // misconfigured is an error about the server or the options, not about a message.

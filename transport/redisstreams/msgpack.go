@@ -32,4 +32,6 @@ func packString[T string | []byte](b []byte, s T) []byte {
 }
 
 // packArray16 is packArray with a header of three bytes, which can be written before n is known.
-func packArray16(b []byte, n int) []byte { return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n)) }
+func packArray16(b []byte, n int) []byte {
+	return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n))
+}

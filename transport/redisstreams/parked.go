@@ -150,7 +150,9 @@ func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (i
 		return 0, err
 	}
 	return t.changeParked(ctx, op, &req, req.Filter.Matches, func(_ *admin.Parked, id string) (bool, error) {
-		n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) { return t.client.XDel(ctx, t.keys.parked(req.Queue), id).Result() })
+		n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) {
+			return t.client.XDel(ctx, t.keys.parked(req.Queue), id).Result()
+		})
 		return n > 0, err
 	})
 }

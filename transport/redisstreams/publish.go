@@ -127,7 +127,7 @@ func (c *chunk) fill(batch []waybill.Envelope, size int) {
 			}
 		}
 		start := len(buf)
-		buf = packInt(append(buf, 0xdc, 0, 0), number) // the header of an array; its length comes when it is known
+		buf = packInt(packArray16(buf, 0), number) // the length comes when it is known
 		buf = packInt(buf, int64(len(queues)))
 		for _, q := range queues {
 			place, ok := places[q]

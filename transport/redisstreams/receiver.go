@@ -3,6 +3,7 @@ package redisstreams
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -136,9 +137,9 @@ func (r *receiver) next(limit int) ([]*waybill.Delivery, *step, error) {
 }
 
 func (r *receiver) run(s *step, limit int) {
-	w, err := r.take(limit)
-	if err == nil && w != nil {
-		err = r.wait(w)
+	err := r.look(limit)
+	if err != nil && !errors.Is(err, errNoAnswer) { // such as a lost connection: the next one may work
+		err = r.look(limit)
 	}
 	r.note(err)
 	s.err = err
@@ -149,6 +150,15 @@ func (r *receiver) run(s *step, limit int) {
 	}
 	r.mu.Unlock()
 	close(s.done)
+}
+
+// look takes deliveries, or waits for some.
+func (r *receiver) look(limit int) error {
+	w, err := r.take(limit)
+	if err == nil && w != nil {
+		err = r.wait(w)
+	}
+	return err
 }
 
 // note keeps the outcome of a question to the server, for Check.
@@ -193,6 +203,8 @@ func (r *receiver) take(limit int) (*blocking, error) {
 	answer, err := r.askTake(limit, reclaim)
 	if noGroup(err) && !r.t.opts.Passive {
 		if err = r.declare(r.life); err == nil {
+			r.t.log.Event(r.life, slog.LevelWarn, "redisstreams.queue_made", "the queue or its consumer group was deleted, and is made again",
+				slog.String("queue", r.sub.Queue))
 			answer, err = r.askTake(limit, reclaim)
 		}
 	}

@@ -2,6 +2,7 @@ package redisstreams
 
 import (
 	_ "embed" // the scripts
+
 	"github.com/redis/go-redis/v9"
 )
 

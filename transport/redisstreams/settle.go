@@ -71,8 +71,8 @@ func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int,
 	codes, err := call(ctx, r.t, "settle", func(ctx context.Context) ([]int64, error) {
 		return settleScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.delayed, r.due, r.parked}, args...).Int64Slice()
 	})
-	if noGroup(err) {
-		codes, err = slices.Repeat([]int64{codeNobodys}, len(slots)), nil // the queue was deleted, and what it held
+	if noGroup(err) { // the queue was deleted, and what it held
+		codes, err = slices.Repeat([]int64{codeNobodys}, len(slots)), nil
 	}
 	if err == nil && len(codes) != len(slots) {
 		err = outage("settle", fmt.Errorf("the server answered %d settlements with %d codes", len(slots), len(codes)))

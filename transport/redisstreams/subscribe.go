@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// Subscribe implements core.Subscriber. It makes the queue's stream, its group and its bindings, or with Options.Passive
-// verifies that they are there.
+// Subscribe implements core.Subscriber. It makes the queue's stream, its group and its bindings, or with
+// Options.Passive verifies that they are there.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	const op = "subscribe"
 	if err := t.open(op); err != nil {

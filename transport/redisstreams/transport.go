@@ -21,12 +21,12 @@ import (
 
 // Transport publishes to Redis Streams and receives from them. Make it with [Dial] or [New].
 type Transport struct {
-	client redis.UniversalClient
-	waits  redis.UniversalClient // for commands that block on the server
-	own    bool                  // Close closes the clients
-	opts   Options
-	keys   keys
-	log    *obs.Logger
+	client  redis.UniversalClient
+	waits   redis.UniversalClient // for commands that block on the server
+	own     bool                  // Close closes the clients
+	opts    Options
+	keys    keys
+	log     *obs.Logger
 	routing atomic.Pointer[routing] // nil = not loaded
 
 	closing chan struct{}
@@ -87,9 +87,9 @@ func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 const maxReceivers = 1 << 14
 
 // New returns a transport on a client of the caller's: for one server, a cluster, or Sentinel. It stays open when the
-// transport is closed. Its pool needs one connection for each receiver, beside those for everything else. Its MaxRetries
-// should be -1: otherwise a lost connection can make messages come twice, or later by HoldFor. It must not read from
-// replicas.
+// transport is closed. Its pool needs one connection for each receiver, beside those for everything else. Its
+// MaxRetries should be -1: otherwise a lost connection can make messages come twice, or later by HoldFor. It must not
+// read from replicas.
 func New(client redis.UniversalClient, opts Options) (*Transport, error) {
 	if check.Nil(client) {
 		return nil, waybill.Invalid("waybill/redisstreams: new", "client: is nil; pass one made by redis.NewClient or redis.NewClusterClient")

@@ -73,16 +73,15 @@ func packHeaderName(b []byte, name string) []byte {
 
 // checkSendable returns an error if no retry can help e.
 func checkSendable(e *waybill.Envelope, maxBytes int, now time.Time) error {
-	const op = "publish"
 	switch {
 	case len(e.Topic) > waybill.MaxNameBytes:
-		return permanent(op, waybill.ReasonRejected, fmt.Errorf("topic has %d bytes; at most %d are allowed", len(e.Topic), waybill.MaxNameBytes))
+		return refused(waybill.ReasonRejected, fmt.Errorf("topic has %d bytes; at most %d are allowed", len(e.Topic), waybill.MaxNameBytes))
 	case e.Size() > maxBytes:
-		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("message has %d bytes; Options.MaxMessageBytes is %d", e.Size(), maxBytes))
+		return refused(waybill.ReasonTooLarge, fmt.Errorf("message has %d bytes; Options.MaxMessageBytes is %d", e.Size(), maxBytes))
 	case len(e.Headers) > maxFields:
-		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("message has %d headers; at most %d are possible", len(e.Headers), maxFields))
+		return refused(waybill.ReasonTooLarge, fmt.Errorf("message has %d headers; at most %d are possible", len(e.Headers), maxFields))
 	case e.Expired(now):
-		return permanent(op, waybill.ReasonExpired, errExpired)
+		return refused(waybill.ReasonExpired, errExpired)
 	}
 	return nil
 }
