@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
@@ -19,6 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	redis.SetLogger(&logging.VoidLogger{}) // it tells of every connection that a test cuts
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 

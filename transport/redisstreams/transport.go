@@ -65,7 +65,7 @@ func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 		}
 	}
 	// A command is not sent twice without our knowing: a message would come twice, a delivery be lost for HoldFor.
-	ro.MaxRetries = -1
+	ro.MaxRetries, ro.DialerRetries = -1, 1
 	ro.DialTimeout, ro.ReadTimeout, ro.WriteTimeout = opts.Timeout, opts.Timeout, opts.Timeout
 	ro.ContextTimeoutEnabled, ro.DisableIdentity = true, true
 	ro.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
