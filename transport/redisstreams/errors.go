@@ -91,7 +91,7 @@ func classify(op string, err error) *waybill.Error {
 	}
 	switch {
 	case errors.Is(err, redis.ErrClosed):
-		return outage(op, fmt.Errorf("%w: the client was closed", waybill.ErrClosed))
+		return outage(op, fmt.Errorf("%w: %w", waybill.ErrClosed, err))
 	case errors.Is(err, redis.ErrPoolTimeout):
 		return outage(op, fmt.Errorf("no connection of the client became free: raise PoolSize by one for each subscription (%w)", err))
 	case isTLS(err):
