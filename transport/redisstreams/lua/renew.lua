@@ -8,5 +8,5 @@ for i = 4, #ARGV do
     out[#out + 1] = 1
   end
 end
-if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('PEXPIRE', KEYS[2], ARGV[2]) end
+if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
 return out

@@ -19,11 +19,11 @@ local orphans = ARGV[5] == '1'
 local idle = hold
 if ARGV[3] == '1' then
   local active = redis.call('GET', KEYS[5])
-  if active and active ~= me then
+  if active and active ~= '' and active ~= me then
     return {taken, '', last_wake(), math.max(redis.call('PTTL', KEYS[5]), 1)}
   end
   redis.call('SET', KEYS[5], me, 'PX', hold)
-  if not active then orphans, idle = true, 0 end -- whatever others hold, their time is over
+  if active ~= me then orphans, idle = true, 0 end -- whatever others hold, their time is over
 end
 
 if orphans then
