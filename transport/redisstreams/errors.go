@@ -84,7 +84,7 @@ func classify(op string, err error) *waybill.Error {
 			}
 			return outage(op, fmt.Errorf("%s (%w)", r.text, err))
 		}
-		if strings.Contains(text, "can't run this command") || strings.Contains(text, "No permissions") || strings.Contains(text, "can't access") {
+		if strings.Contains(text, "can't run this command") || strings.Contains(text, "can't access") || strings.Contains(text, "ACL failure") {
 			return misconfigured(op, "the user may not do this: see the ACL in docs/redis.md (%w)", err)
 		}
 		return outage(op, err)

@@ -82,7 +82,11 @@ func TestServerIsKilled(t *testing.T) {
 			}
 			mu.Unlock()
 			res := r.Settle(ctx, acks)
-			for tries := 0; tries < 100 && res.FirstErr() != nil && !errors.Is(res.FirstErr(), waybill.ErrLeaseLost); tries++ {
+			for ctx.Err() == nil && res.FirstErr() != nil && !errors.Is(res.FirstErr(), waybill.ErrLeaseLost) {
+				select {
+				case <-time.After(5 * time.Millisecond): // the server starts
+				case <-ctx.Done():
+				}
 				mu.Lock()
 				for _, d := range ds {
 					unsure[d.Envelope.ID] = true

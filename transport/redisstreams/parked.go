@@ -124,6 +124,7 @@ func readEntries(cmd *redis.Cmd) ([]entry, error) {
 func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	const op = "replay parked"
 	matches := func(p *admin.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
+	ask := context.WithoutCancel(ctx) // so that the result of each is known
 	return t.changeParked(ctx, op, &req, matches, func(p *admin.Parked, id string) (bool, error) {
 		var fields []byte
 		if req.Edit != nil {
@@ -131,7 +132,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 			fields, n = encode(nil, &p.Envelope)
 			fields = append(packArray16(nil, n), fields...)
 		}
-		code, err := call(ctx, t, op, func(ctx context.Context) (int64, error) {
+		code, err := call(ask, t, op, func(ctx context.Context) (int64, error) {
 			return replayScript.Run(ctx, t.client, []string{t.keys.queue(req.Queue), t.keys.parked(req.Queue)}, id, t.opts.MaxLen, fields).Int64()
 		})
 		if err == nil && code == 2 {
@@ -149,8 +150,9 @@ func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (i
 	if err := admin.CheckPurgeParked("waybill/redisstreams: "+op, &req); err != nil {
 		return 0, err
 	}
+	ask := context.WithoutCancel(ctx) // as above
 	return t.changeParked(ctx, op, &req, req.Filter.Matches, func(_ *admin.Parked, id string) (bool, error) {
-		n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) {
+		n, err := call(ask, t, op, func(ctx context.Context) (int64, error) {
 			return t.client.XDel(ctx, t.keys.parked(req.Queue), id).Result()
 		})
 		return n > 0, err
@@ -174,6 +176,9 @@ func (t *Transport) changeParked(
 	}
 	started, done, looked := time.Now(), 0, 0
 	err = t.walkParked(ctx, op, req.Queue, last, func(p *admin.Parked, x entry) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, fmt.Errorf("waybill/redisstreams: %s: %w", op, err)
+		}
 		looked++
 		changed := false
 		if matches(p) {

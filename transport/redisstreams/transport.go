@@ -238,20 +238,18 @@ func callFor[T any](ctx context.Context, limit time.Duration, op string, fn func
 		v, err := fn(ctx)
 		done <- answer{v, err}
 	}()
+	var a answer
 	select {
-	case a := <-done:
-		if a.err != nil {
-			return none, classify(op, a.err)
-		}
-		return a.v, nil
+	case a = <-done:
 	case <-ctx.Done():
 		select {
-		case a := <-done:
-			if a.err == nil {
-				return a.v, nil
-			}
+		case a = <-done:
 		default:
+			return none, outage(op, fmt.Errorf("%w (%w)", errNoAnswer, context.Cause(ctx)))
 		}
-		return none, outage(op, fmt.Errorf("%w (%w)", errNoAnswer, context.Cause(ctx)))
 	}
+	if a.err != nil {
+		return none, classify(op, a.err)
+	}
+	return a.v, nil
 }
