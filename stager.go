@@ -78,10 +78,12 @@ func (o Order) String() string {
 // Stager writes messages through the caller's open transaction, typed per database driver. It is safe for concurrent
 // use with different transactions.
 type Stager[Tx any] interface {
-	// Stage writes msgs in tx, in one round trip for any number of messages. It never begins, commits or rolls
-	// back. It returns one Staged a message and route, in input order, routes in the message's order. Bad input is
-	// refused as a whole with an [*InvalidError] before the database is asked. After any other error the caller
-	// must roll the transaction back.
+	// Stage writes msgs in tx, in a bounded number of round trips whatever the number of messages: in one where the
+	// database can. It never begins, commits or rolls back. It returns one Staged a message and route, in input
+	// order, routes in the message's order. Bad input is refused as a whole with an [*InvalidError] before the
+	// database is asked. If another transaction has staged the same (route, id) or dedupe key, Stage waits until
+	// that one ends, or fails, and the caller runs its transaction again. After any other error than an
+	// InvalidError the caller must roll the transaction back.
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
 }
 
@@ -89,7 +91,9 @@ type Stager[Tx any] interface {
 type Canceller[Tx any] interface {
 	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It
 	// withdraws messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for
-	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. After an
-	// error the caller must roll the transaction back.
+	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. If
+	// another transaction withdraws the same message, Cancel waits until that one ends, or fails. A message that is
+	// named twice in one call can be CancelNotFound the second time. After an error the caller must roll the
+	// transaction back.
 	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)
 }

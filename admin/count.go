@@ -22,7 +22,7 @@ type Count struct {
 	N      int64
 	// Estimated reports that N is a planner's estimate, not a count.
 	Estimated bool
-	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none or it is
-	// unknown.
+	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none, or if
+	// N is an estimate and the age is unknown.
 	Oldest time.Duration
 }

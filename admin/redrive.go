@@ -21,14 +21,14 @@ type RedriveRequest struct {
 	// Force also takes records that are refused by default: an expired one (its expiry is removed), one older than
 	// InboxRetention, and one after which messages of its key can have been published. Stores delete published
 	// records, so they cannot know about the last case. An abandoned record with a key therefore counts as out of
-	// order, unless no message at all was staged after it, or BlockAfterAbandon held later ones back. A failed
-	// record is in order.
+	// order, unless no message at all was staged after it, or BlockAfterAbandon held later ones back. A store that
+	// cannot know that nothing was staged after it always refuses. A failed record is in order.
 	Force bool
 	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 =
 	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
 	// Body, if not nil, replaces the record's body, such as one that was repaired. The filter must name one route
-	// and one id then. The bound is the store's Limits.MaxMessageBytes.
+	// and one id then. The bound is the store's Limits.MaxBodyBytes.
 	Body []byte
 	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned
 	// record of a key, unless the record was skipped or set aside.
@@ -84,7 +84,9 @@ func (r *RedriveRequest) Refusal(c *Candidate) string {
 
 // Redriver puts failed and abandoned records back.
 type Redriver interface {
-	// Redrive does one bounded step. An empty filter without All is an [*waybill.InvalidError].
+	// Redrive does one bounded step. A record that is put back has no attempts, crashes, reason or error. The store
+	// still knows that it can have been delivered, for a later Cancel. Of records with one dedupe key the first is
+	// put back; a dry run counts the same. An empty filter without All is an [*waybill.InvalidError].
 	Redrive(ctx context.Context, req RedriveRequest) (Redriven, error)
 }
 

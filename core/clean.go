@@ -31,7 +31,7 @@ type CleanedKind struct {
 type Cleaner interface {
 	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock.
 	// If owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an
-	// unsettled record.
+	// unsettled record, and leaves out what a transaction has locked. It begins with [CheckClean].
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 

@@ -12,15 +12,20 @@ import (
 type Inbox[Tx any] interface {
 	// Do begins a transaction, marks key, runs fn if the mark is new, and commits. It returns InboxDuplicate
 	// without running fn if a committed transaction had marked key. A concurrent Do of the same key waits until the
-	// first one ends. Then it is a duplicate, or it runs if the first one rolled back. If fn fails or panics, the
-	// transaction and the mark are rolled back. Do can run fn again on a transient error of the database
-	// (serialisation failure, deadlock), in a fresh transaction. It returns an error if fn swallowed a failed
-	// statement, so that the database turned the commit into a rollback.
+	// first one ends, or fails with an outage so that the caller runs it again. Then it is a duplicate, or it runs
+	// if the first one rolled back. If fn fails or panics, whatever the class of the error, the transaction and the
+	// mark are rolled back. Do can run fn again on a transient error of the database (serialisation failure,
+	// deadlock), in a fresh transaction. fn's context has the values of ctx.
+	//
+	// A failed statement can make the database roll the transaction back, at once or at the commit: on PostgreSQL
+	// every one does, elsewhere a deadlock. If fn swallows that error, Do returns an error, and nothing that fn
+	// wrote is committed, neither before nor after that statement.
 	Do(ctx context.Context, key InboxKey, fn func(ctx context.Context, tx Tx) error) (InboxStatus, error)
 }
 
 // InboxKey identifies one effect. CloudEvents identity is (source, id); two handlers of one message need two consumer
-// names. All three are required, at most 255 bytes each.
+// names. All three are required, at most 255 bytes each, and are compared byte by byte: case and space count. Every
+// method that takes keys begins with [CheckInboxKeys].
 type InboxKey struct{ Consumer, Source, ID string }
 
 // InboxStatus is the result of Do.
@@ -51,13 +56,14 @@ type BatchInbox[Tx any] interface {
 type Marker[Tx any] interface {
 	// Mark marks key in tx. InboxProcessed means that the mark is new: do the work in tx and commit both.
 	// InboxDuplicate means that the message had its effect before. Mark waits for a concurrent transaction that
-	// marked key.
+	// marked key, or fails, and the caller runs its transaction again.
 	Mark(ctx context.Context, tx Tx, key InboxKey) (InboxStatus, error)
 }
 
 // InboxPurger deletes old marks.
 type InboxPurger interface {
 	// PurgeInbox deletes up to limit marks of consumer (empty = all) that are older than age by the database's
-	// clock, in one transaction, and returns their number. Fewer than limit means that no such marks are left.
+	// clock, in one transaction, and returns their number. Fewer than limit means that no such marks are left. It
+	// begins with [CheckPurge].
 	PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error)
 }

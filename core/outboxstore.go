@@ -34,7 +34,10 @@ func Fenced(op string, self Session) error {
 	return &waybill.Error{Op: fmt.Sprintf("%s by session %d", op, self), Class: waybill.ClassRejected, Err: ErrFenced}
 }
 
-// OutboxStore is the interface of a database for the engine.
+// OutboxStore is the interface of a database for the engine. Errors have a class: an unreachable database is an outage,
+// and so is an ended context. Names are compared byte by byte: case, space and accents count, in routes, keys, ids,
+// topics and dedupe keys. A Stage that has no key, id or dedupe key in common with what a call works on neither waits
+// for the call nor fails because of it, unless the database has one writer.
 type OutboxStore interface {
 	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of
 	// routes that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a
@@ -62,7 +65,8 @@ type OutboxStore interface {
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
 	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
 	// a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
-	// version, and that self owns the record's unit or holds the record.
+	// version, and that self owns the record's unit or holds the record. The zero Outcome is refused alone. Where
+	// published records are kept, no outcome brings one back.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) Results
 	// Traits declares the store's promises.
 	Traits() StoreTraits
@@ -127,7 +131,7 @@ type Record struct {
 	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a Want with Deliver, and
 	// Crashes counts the members that were removed while they held it.
 	Attempts, Deliveries, Crashes int
-	// Failed reports that it has an error from an earlier attempt.
+	// Failed reports that it has an error from an earlier attempt, of whichever member.
 	Failed bool
 	// Withdrawable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
 	Withdrawable bool

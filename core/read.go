@@ -20,7 +20,7 @@ type Look struct {
 	AfterFresh int64
 	// Blocks are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
 	Blocks []string
-	// Ranges, Keys and Again are the records to read.
+	// Ranges, Keys and Again are the records to read. Each range has its own limit, and its own bytes.
 	Ranges []Range
 	Keys   []KeyRange
 	Again  []Ref

@@ -31,7 +31,8 @@ func TestChangedIsReadAgain(t *testing.T) { // DB-23
 	w.stage("k", "a")
 	w.start(0)
 	item := w.hand(1)[0]
-	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr()) // a new version
+	// it has a new version then
+	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr())
 	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
 	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)
@@ -57,35 +58,6 @@ func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	w.run(100 * time.Millisecond)
 	if !slices.Equal(told, []error{nil, nil}) || w.state("a").State != core.StateAbandoned {
 		t.Errorf("told %v; stored %+v", told, w.state("a"))
-	}
-}
-
-// TestFencedOffLooksAtOnce: a member whose outcome was refused looks at once who owns what.
-func TestFencedOffLooksAtOnce(t *testing.T) { // DB-24
-	t.Parallel()
-	w := newSmall(t)
-	w.stage("k", "a")
-	w.start(0)
-	meets := 0
-	w.call = func(c *Call) {
-		if c.Name() == "meet" {
-			meets++
-		}
-		c.Do(context.Background(), w.st)
-	}
-	item := w.hand(1)[0]
-	for before := meets; meets == before; { // so that the next look is far
-		w.step()
-	}
-	_, err := w.st.Meet(t.Context(), core.Meeting{
-		Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
-		Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
-	})
-	w.must(err)
-	before := meets
-	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
-	if w.run(10 * time.Millisecond); meets == before {
-		t.Error("it does not look")
 	}
 }
 

@@ -236,7 +236,8 @@ func TestSessionLost(t *testing.T) {
 		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.Take(), "event=relay.lease_lost") {
 			t.Errorf("lost %v", lost)
 		}
-		if got := collect(t, reader, "waybill.relay.lease.lost"); got["route=default,transport=relay_test"] != 2 { // the session, and the record
+		// the session, and the record
+		if got := collect(t, reader, "waybill.relay.lease.lost"); got["route=default,transport=relay_test"] != 2 {
 			t.Errorf("counted as lost: %v", got)
 		}
 	})

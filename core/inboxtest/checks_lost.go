@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -96,8 +97,13 @@ func handlerContextHasItsValues[Tx any](k *kit[Tx]) {
 		k.fail("Do answered %s: %w", status, err)
 	}
 	if b, ok := core.As[core.BatchInbox[Tx]](k.box); ok {
-		if _, err := b.DoBatch(ctx, k.keys("2"), func(ctx context.Context, _ Tx, _ []int) error { return look(ctx) }); err != nil {
-			k.fail("DoBatch: %w", err)
+		ran := false
+		_, err := b.DoBatch(ctx, k.keys("2"), func(ctx context.Context, _ Tx, _ []int) error {
+			ran = true
+			return look(ctx)
+		})
+		if err != nil || !ran {
+			k.fail("a batch of one new message: the handler ran: %v; %w", ran, err)
 		}
 	}
 }
@@ -153,13 +159,13 @@ func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 	}
 	const age = 8 * grace
 	for try := range 5 {
-		key := k.key(fmt.Sprint(try))
+		key := k.key(strconv.Itoa(try))
 		start := time.Now()
 		k.do("a new message", key, isNew, k.effect("e"))
 		k.sleep(age * 5 / 8)
-		_, err := p.PurgeInbox(k.ctx, k.consumer, age, 10)
-		if err != nil {
-			k.fail("purge: %w", err)
+		n, err := p.PurgeInbox(k.ctx, k.consumer, age, 10)
+		if err != nil || n < 0 || n > 1+try {
+			k.fail("a purge of %d marks at most deleted %d: %w", 1+try, n, err)
 		}
 		if time.Since(start) >= age {
 			continue // the machine is slow: the mark may be old enough

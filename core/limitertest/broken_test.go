@@ -2,7 +2,9 @@ package limitertest_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/limitertest"
 )
@@ -77,7 +80,7 @@ func (s shifted) UpdateLimit(ctx context.Context, name string, change func(strin
 // TE-02: every check catches the limiter that breaks its promise, and a good one passes all.
 func TestBrokenLimitersAreCaught(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	faults := map[string]struct {
 		check string
 		pair  func(m *model) (a, b core.Limiter)
 	}{
@@ -105,15 +108,43 @@ func TestBrokenLimitersAreCaught(t *testing.T) {
 		"anything as a name":    {"bad-arguments-are-refused", func(m *model) (a, b core.Limiter) { m.check = false; return m, m }},
 		"deaf to the context":   {"ended-context-ends-the-call", func(m *model) (a, b core.Limiter) { m.ctx = false; return m, m }},
 		"stores before it asks": {"panic-stores-nothing", func(m *model) (a, b core.Limiter) { return forgetful{m}, m }},
-	} {
+		"names without case": {"names-are-apart", func(m *model) (a, b core.Limiter) {
+			m.name = strings.ToLower
+			return m, m
+		}},
+		"names without spaces": {"names-are-apart", func(m *model) (a, b core.Limiter) {
+			m.name = strings.TrimSpace
+			return m, m
+		}},
+		"always away": {"no-update-is-lost", func(m *model) (a, b core.Limiter) { return away{}, m }},
+		"panics":      {"state-is-kept", func(m *model) (a, b core.Limiter) { return hostile{func() { panic("oh") }}, m }},
+		"panics beside others": {"no-update-is-lost", func(m *model) (a, b core.Limiter) {
+			return hostile{func() { panic("oh") }}, m
+		}},
+		"answers nothing": {"state-is-kept", func(m *model) (a, b core.Limiter) { return hostile{func() {}}, m }},
+		"never returns":   {"state-is-kept", func(m *model) (a, b core.Limiter) { return hostile{func() { time.Sleep(time.Hour) }}, m }},
+	}
+	backed := map[string]bool{}
+	for _, tt := range faults {
+		backed[tt.check] = true
+	}
+	for _, c := range limitertest.Checks() {
+		if !backed[c.Name] {
+			t.Errorf("no fault is behind %s", c.Name)
+		}
+	}
+	for name, tt := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				a, b := tt.pair(good())
 				for _, c := range limitertest.Checks() {
 					if c.Name == tt.check {
-						if err := c.Run(t.Context(), a, b); err == nil {
-							t.Errorf("%s does not notice", c.Name)
+						ctx, cancel := context.WithTimeout(t.Context(), limitertest.Timeout)
+						defer cancel()
+						defer time.Sleep(2 * time.Hour) // lets go of what waits in vain
+						if err := c.Run(ctx, a, b); err == nil || !strings.HasPrefix(err.Error(), "check "+c.Name+" (checks.go:") {
+							t.Errorf("%s does not notice, or does not say so: %v", c.Name, err)
 						} else {
 							t.Log(err)
 						}
@@ -131,6 +162,21 @@ func TestBrokenLimitersAreCaught(t *testing.T) {
 			return m, m
 		})
 	})
+}
+
+// hostile is a limiter that only does harm.
+type hostile struct{ act func() }
+
+func (h hostile) UpdateLimit(context.Context, string, func(string, time.Time) string) error {
+	h.act()
+	return nil
+}
+
+// away is a limiter whose database cannot be reached.
+type away struct{}
+
+func (away) UpdateLimit(context.Context, string, func(string, time.Time) string) error {
+	return &waybill.Error{Op: "limit", Class: waybill.ClassOutage, Err: errors.New("away")}
 }
 
 // forgetful empties the state before it asks what it becomes.

@@ -167,11 +167,11 @@ func badArgumentsAreRefused(k *kit) error {
 	for _, name := range []string{"", strings.Repeat("x", waybill.MaxNameBytes+1), "a\x00b", "\xff"} {
 		err := k.a.UpdateLimit(k.ctx, name, func(string, time.Time) string { return "stored" })
 		if !errors.Is(err, waybill.ErrInvalid) {
-			return fmt.Errorf("the name %.20q: got %v, want waybill.ErrInvalid", name, err)
+			suitetest.Failf("the name %.20q: got %w, want waybill.ErrInvalid", name, err)
 		}
 	}
 	if _, _, err := k.set(k.a, "large", strings.Repeat("x", 1<<20+1)); !errors.Is(err, waybill.ErrInvalid) {
-		return fmt.Errorf("a state of more than 1 MiB: got %v, want waybill.ErrInvalid", err)
+		suitetest.Failf("a state of more than 1 MiB: got %w, want waybill.ErrInvalid", err)
 	}
 	return k.want("large", "")
 }

@@ -86,17 +86,12 @@ func onlyLast(ctx context.Context, b *broken, limit time.Duration) (core.WakeCau
 
 // noTimersMeanwhile plans its sleep when it begins: it hears no timer that comes later.
 func noTimersMeanwhile(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
-	for end := time.Now().Add(limit); ; {
-		cause, err := b.inner.Wait(ctx, b.waiting, time.Until(end))
-		if err != nil || cause != core.WakeTimer || !time.Now().Before(end) {
-			return cause, err
-		}
-		select {
-		case <-time.After(time.Until(end)):
-		case <-ctx.Done():
-		}
-		return core.WakeTimer, nil
+	end := time.Now().Add(limit)
+	cause, err := b.inner.Wait(ctx, b.waiting, limit)
+	if err != nil || cause != core.WakeTimer {
+		return cause, err
 	}
+	return sleepThrough(ctx, b, time.Until(end))
 }
 
 // without compares names that fold makes the same.

@@ -11,7 +11,7 @@
 //
 // Counts do not depend on how fast the machine is. Everything runs with one connection or one handler at a time, with
 // the collector off, on private servers: Postgres without full-page images and without autovacuum, since both depend on
-// when a checkpoint or a worker comes. Statements are those that the server counts (pg_stat_statements), BEGIN and
+// when a checkpoint or a worker comes. Statements are those that the server says it has run, BEGIN and
 // COMMIT among them. Round trips are writes to the connection.
 //
 // # Limits

@@ -79,7 +79,7 @@ func TestPostgres(t *testing.T) {
 	runRelay(t, o, left)
 
 	stage(4*many, 1000)
-	row("relay: read, publish and settle", 4*many, func() { runRelay(t, o, 4*many) })
+	is["postgres: relay: read, publish and settle"] = relayed(t, 4*many, meter, o)
 
 	self := join(t, o)
 	stage(1000, 100)

@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// TestRabbitMQ: the frames that Waybill sends to RabbitMQ. What the broker sends is its own: it confirms as many messages
-// at a time as it likes. Not parallel: allocations are those of the process.
+// TestRabbitMQ: the frames that Waybill sends to RabbitMQ. What the broker sends is its own: it confirms as many
+// messages at a time as it likes. Not parallel: allocations are those of the process.
 func TestRabbitMQ(t *testing.T) {
 	var sent atomic.Int64
 	u, err := url.Parse(testenv.RabbitMQ(t).URL)

@@ -48,7 +48,7 @@ func TestSQLite(t *testing.T) {
 	runRelay(t, s, 10+200+some+many)
 
 	stage(4*many, 1000)
-	row("relay: read, publish and settle", 4*many, func() { runRelay(t, s, 4*many) })
+	is["sqlite: relay: read, publish and settle"] = relayed(t, 4*many, meter, s)
 
 	self := join(t, s)
 	stage(many, 1000)

@@ -33,6 +33,9 @@ var titles = [numColumns]string{"statements", "round trips", "log bytes", "frame
 // noisy are columns in which two runs differ a little.
 var noisy = [numColumns]bool{logBytes: true, allocs: true}
 
+// slack is what a count may differ by besides: by rounding, and by what Postgres logs every 15 s.
+var slack = [numColumns]float64{statements: 0.05, trips: 0.05, logBytes: 200, frames: 0.05, allocs: 0.05}
+
 // counts are what 1,000 messages cost, by column. A column that is missing is not counted.
 type counts map[column]float64
 
@@ -122,9 +125,9 @@ func compare(was, is table, prefix string) (grew, shrank []string) {
 			switch {
 			case !known:
 				grew = append(grew, fmt.Sprintf("%s: %s are not in the table: run with -update", name, titles[c]))
-			case n > old*(1+tolerance)+0.05: // what rounding adds
+			case n > old*(1+tolerance)+slack[c]:
 				grew = append(grew, text)
-			case n < old*(1-tolerance)-0.05:
+			case n < old*(1-tolerance)-slack[c]:
 				shrank = append(shrank, text)
 			}
 		}

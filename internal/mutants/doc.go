@@ -1,14 +1,15 @@
 // Command mutants breaks the code on purpose, in one place at a time, and runs the tests that must notice:
 //
 //	make mutants                # all of them; writes internal/mutants/RESULTS.md
-//	make mutants MUTANTS=relay- # those whose id matches
+//	make mutants MUTANTS=relay- # those whose id matches; the others keep their lines on that page
 //
 // A mutant is a text that stands once in a file, and what replaces it. The list is in the files list_*.go. A new one
 // needs no more than a line there; a line that names no test pattern runs the whole package and shows what kills it.
 //
 // # Guarantees
 //
-// The tree is never changed: the compiler gets the mutated file through an overlay. Each set of tests runs first
+// No file of the tree is changed: the compiler gets the mutated one through an overlay. (A rapid test that fails leaves
+// its case in testdata/rapid: delete it.) Each set of tests runs first
 // without a mutant, so that a test that fails anyway kills nothing. The exit code is 1 if a mutant survived, did not
 // build, or is not to be found in its file. A mutant that is marked spare may survive: other lines guard the same.
 //

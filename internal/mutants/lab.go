@@ -43,7 +43,7 @@ func (r result) String() string {
 const (
 	hangs     = time.Minute // of tests that are not slow
 	hangsSlow = 20 * time.Minute
-	grace     = 30 * time.Second // for the compiler, beside those
+	grace     = 5 * time.Minute // for the compiler, beside those
 )
 
 // lab runs tests on mutated files. It is safe for concurrent use.
@@ -87,6 +87,9 @@ func (l *lab) run(ctx context.Context, m *mutant) (r result) {
 		return result{mutant: *m, verdict: invalid, by: err.Error()}
 	}
 	v, by := judge(l.test(ctx, m, "-overlay="+overlay))
+	if err := ctx.Err(); err != nil { // the command was ended
+		v, by = invalid, err.Error()
+	}
 	return result{mutant: *m, verdict: v, by: by}
 }
 
@@ -102,8 +105,8 @@ func writeOverlay(dir, file string, text []byte) (string, error) {
 
 // baseline runs m's tests without it, once for all mutants with the same tests, and returns what is wrong with them.
 func (l *lab) baseline(ctx context.Context, m *mutant) string {
-	if m.spare || m.slow {
-		return "" // too long; they run in the gate
+	if m.gated {
+		return ""
 	}
 	name := strings.Join(append([]string{m.pkg, m.tests}, m.args...), " ")
 	l.mu.Lock()
@@ -117,7 +120,7 @@ func (l *lab) baseline(ctx context.Context, m *mutant) string {
 			switch {
 			case err != nil:
 				_, by := judge(out, err)
-				return fmt.Sprintf("the tests fail without it: %s", by)
+				return "the tests fail without it: " + by
 			case bytes.Contains(out, []byte("[no tests to run]")):
 				return "no test matches " + m.tests
 			}

@@ -18,6 +18,7 @@ type group struct {
 	pkg    string   // whose tests must notice
 	args   []string // of the tests
 	server bool     // they need Postgres or RabbitMQ
+	gated  bool     // they do not run without the mutant first: every gate does that
 	slow   bool     // they take minutes: the gate's sample leaves them out
 	spare  bool     // other lines guard the same, so they may survive
 }

@@ -1,11 +1,12 @@
 package main
 
-// histories are faults that random histories find. The rarest are found in some thousands.
+// histories are faults that random histories find: some soon, the rarest in some thousands.
 func histories() []mutant {
-	return group{pkg: "./internal/checker", args: []string{"-histories", "40000"}, slow: true}.of(
+	return append(group{pkg: "./internal/checker", args: []string{"-histories", "5000"}, gated: true}.of(
 		mutant{id: "history-outage", fault: "an outage counts as a refusal", file: "relay/publish.go", old: "case waybill.ClassOutage:\n\t\tif !e.drain.begun", new: "case waybill.ClassOutage + 100:\n\t\tif !e.drain.begun", tests: allHistories},
 		mutant{id: "history-answer", fault: "a lost answer counts as success", file: "relay/publish.go", old: "if res[i] == nil {", new: "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", tests: allHistories},
 		mutant{id: "history-key", fault: "a key goes on beside the one before", file: "dispatch/key.go", old: "for k.busy < rt.Pipelined &&", new: "for k.busy <= rt.Pipelined &&", tests: allHistories},
+	), group{pkg: "./internal/checker", args: []string{"-histories", "40000"}, gated: true, slow: true}.of(
 		mutant{id: "history-retry", fault: "a retry does not hold its key", file: "dispatch/settle.go", old: "k.hold(item.Record.Seq, core.ObstacleRetrying)", new: "_ = k", tests: allHistories},
 		mutant{id: "history-blocks", fault: "abandoned records block nothing", file: "dispatch/settle.go", old: "case o.State() == core.StateAbandoned && rt.Blocks &&", new: "case false &&", tests: allHistories},
 		mutant{id: "history-removed", fault: "members are removed at sight", file: "dispatch/peers.go", old: "c.sent.Sub(p.since) >= lease {", new: "c.sent.Sub(p.since) >= 0 {", tests: allHistories},
@@ -13,12 +14,12 @@ func histories() []mutant {
 		mutant{id: "history-kept", fault: "units are never given up", file: "dispatch/giveup.go", old: "if u.leaving && !u.tryAt.After(d.now) {", new: "if false {", tests: allHistories},
 		mutant{id: "history-units", fault: "the store does not free the units of who is gone", file: "store/memory/meet.go", old: "if u.Owner == m.Session {\n\t\t\t\tu.give(0)", new: "if false {\n\t\t\t\tu.give(0)", tests: allHistories},
 		mutant{id: "history-held", fault: "the store takes what another holds", file: "store/memory/take.go", old: "case r.lock != nil, r.holder != 0:", new: "case r.lock != nil:", tests: allHistories},
-	)
+	)...)
 }
 
 // spares are faults of which other lines guard the same.
 func spares() []mutant {
-	return group{pkg: "./internal/checker", args: []string{"-histories", "10000"}, slow: true, spare: true}.of(
+	return group{pkg: "./internal/checker", args: []string{"-histories", "10000"}, gated: true, slow: true, spare: true}.of(
 		mutant{id: "spare-late", fault: "a late publish starts anyway", file: "relay/publish.go", old: "if !c.lease.holds() {", new: "if false {", tests: allHistories},
 		mutant{id: "spare-unsent", fault: "what was behind a lost answer counts as unsent", file: "relay/publish.go", old: "c.ended(err):\n\t\t\te.release(item, true)", new: "c.ended(err):\n\t\t\te.release(item, false)", tests: allHistories},
 		mutant{id: "spare-version", fault: "the store's settle ignores the version", file: "store/memory/settle.go", old: "!published && r.version != ref.Version", new: "false", tests: allHistories},

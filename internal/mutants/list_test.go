@@ -4,6 +4,7 @@ import (
 	"errors"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func TestSample(t *testing.T) {
 	}
 	l := &lab{root: root}
 	day := time.Now().UTC().Unix() / int64(24*time.Hour/time.Second)
-	for _, m := range sample(list(), int(day)) {
+	for _, m := range sample(list(), results(t), int(day)) {
 		r := l.run(t.Context(), &m)
 		if t.Log(r); r.verdict != killed && r.verdict != hung {
 			t.Errorf("%s: %s: %s", m.id, r.verdict, m.fault)
@@ -52,10 +53,22 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// sample returns the mutants of a day: one that a named test kills, and one that histories find. None needs a server.
-func sample(all []mutant, day int) []mutant {
+// results returns what the page says.
+func results(t *testing.T) map[string]row {
+	t.Helper()
+	page, err := os.ReadFile("RESULTS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(string(page))
+}
+
+// sample returns the mutants of a day, out of those that rows says are killed: one that a named test kills, and one
+// that histories find. None needs a server.
+func sample(all []mutant, rows map[string]row, day int) []mutant {
 	all = slices.DeleteFunc(all, func(m mutant) bool {
-		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite" // that takes long to build
+		// SQLite takes long to build
+		return rows[m.id].verdict != string(killed) || m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite"
 	})
 	var out []mutant
 	for _, history := range []bool{false, true} {
@@ -72,7 +85,7 @@ func TestSampleRotates(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for day := range 1000 {
-		some := sample(list(), day)
+		some := sample(list(), results(t), day)
 		if len(some) != 2 {
 			t.Fatalf("%d mutants", len(some))
 		}
@@ -104,6 +117,29 @@ func TestJudge(t *testing.T) {
 	} {
 		if v, by := judge([]byte(tc.out), tc.err); v != tc.want || by != tc.by {
 			t.Errorf("%q: %s by %q, want %s by %q", tc.out, v, by, tc.want, tc.by)
+		}
+	}
+}
+
+// TestPage: what was written is read again, and what runs replaces its line.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	all := []mutant{{id: "a", fault: "x", file: "f.go"}, {id: "b"}, {id: "c", group: group{spare: true}}, {id: "d"}}
+	rows := map[string]row{}
+	if !add(rows, []result{{mutant: all[0], verdict: killed, by: "TestA | TestB"}, {mutant: all[2], verdict: survived}}) {
+		t.Error("a spare one may survive")
+	}
+	again := read(write(all, rows))
+	if add(again, []result{{mutant: all[1], verdict: survived}}) {
+		t.Error("no other may")
+	}
+	text := write(all, again)
+	for _, want := range []string{
+		"| a | x | f.go | killed | TestA / TestB |\n", "| d |  |  | not run |  |\n",
+		"4 mutants: 1 killed, 0 hung, 1 survived, 0 do not build, 0 invalid, 1 not run; 1 that are spare survived.\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
 		}
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -18,7 +20,7 @@ import (
 func main() {
 	pattern := flag.String("run", "", "only the mutants whose id matches this regular expression")
 	jobs := flag.Int("j", 2, "how many run at a time")
-	out := flag.String("out", "", "write the table to this file, if all of them ran")
+	out := flag.String("out", "", "write the table to this file; mutants that do not run keep their lines")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -32,7 +34,8 @@ func main() {
 	}
 }
 
-// run runs the selected mutants, and prints the table. It reports whether the tests noticed all of them.
+// run runs the selected mutants, prints what became of each, and writes the page. It reports whether the tests noticed
+// all of them.
 func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string) (bool, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
@@ -50,9 +53,18 @@ func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string)
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("waybill/mutants: %w", err)
 	}
-	text, ok := report(results)
-	_, _ = fmt.Fprint(w, "\n", text)
-	if out != "" && pattern == "" {
+	rows := map[string]row{}
+	if out != "" {
+		page, err := os.ReadFile(out)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("waybill/mutants: -out: %w", err)
+		}
+		rows = read(string(page))
+	}
+	ok := add(rows, results)
+	text := write(list(), rows)
+	_, _ = fmt.Fprint(w, "\n", text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:])
+	if out != "" {
 		err = os.WriteFile(out, []byte(text), 0o600)
 	}
 	return ok, err

@@ -5,25 +5,57 @@ import (
 	"strings"
 )
 
-// report returns the table, and whether the tests noticed all mutants.
-func report(results []result) (string, bool) {
-	var b strings.Builder
-	b.WriteString("# Mutants\n\n`make mutants` wrote this page. Each line is a fault that was put into the code, and the test that noticed.\n\n")
-	b.WriteString("| id | fault | file | verdict | killed by |\n|---|---|---|---|---|\n")
-	n, ok, spare := map[verdict]int{}, true, 0
+const (
+	notRun = "not run"
+	mayBe  = "survived (spare)"
+)
+
+// row is a line of the page: what became of a mutant.
+type row struct{ verdict, by string }
+
+// read returns the lines of a page by the mutants' ids.
+func read(page string) map[string]row {
+	rows := map[string]row{}
+	for line := range strings.Lines(page) {
+		if cells := strings.Split(strings.TrimSpace(line), " | "); len(cells) == 5 && strings.HasPrefix(line, "| ") {
+			rows[strings.TrimPrefix(cells[0], "| ")] = row{cells[3], strings.TrimSuffix(strings.TrimSuffix(cells[4], "|"), " ")}
+		}
+	}
+	return rows
+}
+
+// add takes in what became of mutants in a run, and reports whether the tests noticed all of them.
+func add(rows map[string]row, results []result) bool {
+	ok := true
 	for i := range results {
 		r := &results[i]
 		v := string(r.verdict)
-		if r.spare && r.verdict == survived {
-			v = "survived (spare)"
-			spare++
-		} else {
-			n[r.verdict]++
-			ok = ok && (r.verdict == killed || r.verdict == hung)
+		switch {
+		case r.spare && r.verdict == survived:
+			v = mayBe
+		case r.verdict != killed && r.verdict != hung:
+			ok = false
 		}
-		_, _ = fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.id, r.fault, r.file, v, strings.ReplaceAll(r.by, "|", "/"))
+		rows[r.id] = row{v, strings.ReplaceAll(strings.ReplaceAll(r.by, " | ", " / "), "\t", " ")}
 	}
-	_, _ = fmt.Fprintf(&b, "\n%d mutants: %d killed, %d hung, %d survived, %d do not build, %d invalid; of %d that are spare the tests noticed nothing.\n",
-		len(results), n[killed], n[hung], n[survived], n[unbuilt], n[invalid], spare)
-	return b.String(), ok
+	return ok
+}
+
+// write returns the page of all mutants.
+func write(all []mutant, rows map[string]row) string {
+	var b strings.Builder
+	b.WriteString("# Mutants\n\n`make mutants` writes this page. Each line is a fault that was put into the code, and the test that noticed.\n\n")
+	b.WriteString("| id | fault | file | verdict | killed by |\n|---|---|---|---|---|\n")
+	n := map[string]int{}
+	for _, m := range all {
+		r, ok := rows[m.id]
+		if !ok {
+			r.verdict = notRun
+		}
+		n[r.verdict]++
+		_, _ = fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", m.id, m.fault, m.file, r.verdict, r.by)
+	}
+	_, _ = fmt.Fprintf(&b, "\n%d mutants: %d killed, %d hung, %d survived, %d do not build, %d invalid, %d not run; %d that are spare survived.\n",
+		len(all), n[string(killed)], n[string(hung)], n[string(survived)], n[string(unbuilt)], n[string(invalid)], n[notRun], n[mayBe])
+	return b.String()
 }

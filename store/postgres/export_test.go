@@ -21,3 +21,6 @@ var (
 	EndHoldsSQL      = endHoldsSQL
 	SeedSQL          = seedSQL
 )
+
+// Indexed builds the indexes after a fill.
+var Indexed = indexed

@@ -91,9 +91,13 @@ const filteredRoutesSQL = `asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
 )`
 
+// oneRow stands in a dry run where the statement that changes something locks: each row is looked up then too. Without
+// either the planner may go over the whole table instead.
+const oneRow = `LIMIT 1`
+
 // sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
 // what was looked at if there is more, and p, the first $3 of w that match. An id that no index has, of a record that
-// is simply due, is looked for among all that is due, unless only others are asked for.
+// is simply due, is looked for among all that is due, unless only others are asked for, such as abandoned ones.
 func (w walk) sql(match string, others bool) string {
 	if w == walkIDs {
 		among := `
@@ -101,6 +105,7 @@ func (w walk) sql(match string, others bool) string {
         SELECT o.* FROM (
             SELECT o.* FROM {outbox} o
             WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR {pending} = ANY ($6))
             ORDER BY o.seq LIMIT $2
         ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0`
 		if others {

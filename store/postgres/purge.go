@@ -16,18 +16,18 @@ const purgedSQL = `(o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT
 // purgeRecordsSQL deletes rows that a walk finds. Unless it is a dry run it locks them in the order of sequences, and
 // passes over those that somebody else holds at this moment.
 //
-//	l  the rows that can be deleted
+//	l  the rows that can be deleted, and where they are: a join by their key may go over the whole table
 //	x  the deletion, and c, what the owners of their keys are told
 func purgeRecordsSQL(w walk, dry bool) string {
 	lock := `FOR UPDATE SKIP LOCKED`
-	x := `DELETE FROM {outbox} o USING l WHERE o.route = l.route AND o.seq = l.seq
+	x := `DELETE FROM {outbox} o USING l WHERE o.ctid = l.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell`
 	if dry {
-		lock, x = ``, `SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM {outbox} o JOIN l ON o.route = l.route AND o.seq = l.seq`
+		lock, x = oneRow, `SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l`
 	}
 	return w.sql(matchSQL, false) + `, l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq AND ` + purgedSQL + ` ` + lock + `
+        SELECT o.route, o.seq, o.ctid AS at FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq AND ` + purgedSQL + ` ` + lock + `
     ) o
 ), x AS (` + x + `), u AS (
     SELECT x.* FROM x WHERE x.tell

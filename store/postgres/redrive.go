@@ -42,7 +42,7 @@ func redriveSQL(w walk, dry bool) string {
 	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
     RETURNING o.route, o.seq, o.id, o.key, o.slot`
 	if dry {
-		lock, u = ``, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE $18::bytea IS NULL AND false`
+		lock, u = oneRow, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE $18::bytea IS NULL AND false`
 	}
 	return w.sql(takesSQL+` AND `+matchSQL, true) + `, l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (

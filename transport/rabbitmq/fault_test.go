@@ -245,7 +245,8 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		t.Fatal(err)
 	}
 	const blocked = "the broker blocks publishers" // else it was the time limit that ended the call
-	list := envelopes(64, "a")                     // more than the sockets and the buffer hold, before the broker says that it blocks
+	// more than the sockets and the buffer hold, before the broker says that it blocks
+	list := envelopes(64, "a")
 	for i, body := 0, make([]byte, 1<<20); i < len(list); i++ {
 		list[i].Body = body
 	}

@@ -28,8 +28,8 @@
 //   - What a dead receiver held comes again HoldFor after its last renewal, oldest first, before new messages.
 //   - A retry waits on the server for any delay. A waiting retry holds up nothing.
 //   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order; what is released
-//     or was held by a dead receiver comes first. Another receiver takes over when it closes, or HoldFor after it stopped
-//     to receive and renew.
+//     or was held by a dead receiver comes first. Another receiver takes over when it closes, or HoldFor after it
+//     stopped to receive and renew.
 //   - A receiver whose connection was lost, or whose server was restarted, goes on by itself.
 //   - Errors and logs never hold the URL.
 //

@@ -51,7 +51,7 @@ func TestErrorTable(t *testing.T) {
 		{answer("WRONGPASS invalid username-password pair or user is disabled."), true, "password"},
 		{answer("NOPERM User x has no permissions to run the 'xadd' command"), true, "docs/redis.md"},
 		{answer("ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:3."), true, "docs/redis.md"},
-		{answer("ERR ACL failure in script: User x has no permissions to run the 'xadd' command"), true, "docs/redis.md"}, // Redis 8
+		{answer("ERR ACL failure in script: User x has no permissions to run the 'xadd' command"), true, "docs/redis.md"},
 		{answer("ERR unknown command 'XAUTOCLAIM'"), true, "7.0"},
 		{answer("ERR max number of clients reached"), false, "maxclients"},
 		{answer("ERR DB index is out of range"), true, "URL"},

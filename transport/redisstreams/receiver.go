@@ -32,7 +32,8 @@ type receiver struct {
 
 	life    context.Context //nolint:containedctx // of the values of Subscribe's context; it never ends
 	stop    func() bool
-	closing chan struct{}
+	closing chan struct{} // closed when Close begins
+	ended   chan struct{} // closed when it is over
 	taking  chan struct{} // full while deliveries are taken
 	idle    *time.Timer   // releases what nobody claims
 
@@ -351,9 +352,14 @@ func (r *receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
+		select {
+		case <-r.ended:
+		case <-ctx.Done():
+		}
 		return nil
 	}
 	r.closed = true
+	defer close(r.ended)
 	left, s := r.ready, r.step
 	r.ready = nil
 	r.mu.Unlock()

@@ -62,7 +62,7 @@ func subscriptionProblems(sub *core.Subscription) []string {
 func newReceiver(ctx context.Context, t *Transport, sub core.Subscription) *receiver {
 	r := &receiver{
 		t: t, sub: sub, name: uuid.NewString(), life: context.WithoutCancel(ctx),
-		closing: make(chan struct{}), taking: make(chan struct{}, 1), held: map[string]*handle{},
+		closing: make(chan struct{}), ended: make(chan struct{}), taking: make(chan struct{}, 1), held: map[string]*handle{},
 		queue: t.keys.queue(sub.Queue), wakeUps: t.keys.wakeUps(sub.Queue), delayed: t.keys.delayed(sub.Queue), due: t.keys.due(sub.Queue),
 		parked: t.keys.parked(sub.Queue), active: t.keys.activeOf(sub.Queue),
 		// At the start it may well replace one that has died.

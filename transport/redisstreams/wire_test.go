@@ -72,25 +72,32 @@ func TestDecode(t *testing.T) {
 		{"nothing", nil, waybill.Envelope{Topic: "q"}, 1},
 		{"foreign", []any{"data", "hi", "order", "42"}, waybill.Envelope{Topic: "q", Body: []byte("hi"), Headers: map[string]string{"order": "42"}}, 1},
 		{
-			"odd", []any{"ce_time", "soon", "ce_color", "red", "header_", "x", "header_ce_id", "y", "waybill-attempt", "-3", "waybill-new", "z", "waybill-priority", "77", "alone"},
-			waybill.Envelope{Topic: "q", Priority: 9, Headers: map[string]string{"ce_time": "soon", "ce_color": "red", "": "x", "ce_id": "y"}}, 1,
+			"odd",
+			[]any{"ce_time", "soon", "ce_color", "red", "header_", "x", "header_ce_id", "y", "waybill-attempt", "-3", "waybill-new", "z", "waybill-priority", "77", "alone"},
+			waybill.Envelope{Topic: "q", Priority: 9, Headers: map[string]string{"ce_time": "soon", "ce_color": "red", "": "x", "ce_id": "y"}},
+			1,
 		},
 		{"retried", []any{"waybill-attempt", "3", "waybill-error", "no", "ce_topic", "a.b"}, waybill.Envelope{Topic: "a.b"}, 3},
 		{
-			"structured", []any{"ce_datacontenttype", "application/cloudevents+json; charset=utf-8", "data", fmt.Sprintf(structured, "application/json", `"data":{"a":1}`)},
+			"structured",
+			[]any{"ce_datacontenttype", "application/cloudevents+json; charset=utf-8", "data", fmt.Sprintf(structured, "application/json", `"data":{"a":1}`)},
 			with("application/json", `{"a":1}`), 1,
 		},
 		{
-			"structured text", []any{"content-type", "application/cloudevents+json", "data", fmt.Sprintf(structured, "text/plain", `"data":"hi"`)},
+			"structured text",
+			[]any{"content-type", "application/cloudevents+json", "data", fmt.Sprintf(structured, "text/plain", `"data":"hi"`)},
 			with("text/plain", "hi"), 1,
 		},
 		{
-			"structured bytes", []any{"datacontenttype", "application/cloudevents+json", "data", fmt.Sprintf(structured, "image/png", `"data_base64":"`+base64.StdEncoding.EncodeToString([]byte{0, 255})+`"`)},
+			"structured bytes",
+			[]any{"datacontenttype", "application/cloudevents+json", "data", fmt.Sprintf(structured, "image/png", `"data_base64":"`+base64.StdEncoding.EncodeToString([]byte{0, 255})+`"`)},
 			with("image/png", "\x00\xff"), 1,
 		},
 		{
-			"structured, unreadable", []any{"ce_datacontenttype", "application/cloudevents+json", "data", "{"},
-			waybill.Envelope{Topic: "q", ContentType: "application/cloudevents+json", Body: []byte("{")}, 1,
+			"structured, unreadable",
+			[]any{"ce_datacontenttype", "application/cloudevents+json", "data", "{"},
+			waybill.Envelope{Topic: "q", ContentType: "application/cloudevents+json", Body: []byte("{")},
+			1,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,8 +129,8 @@ func TestAnyHeadersSurvive(t *testing.T) {
 	})
 }
 
-// TR-10: what another program has added with XADD, or puts into an entry, comes, and survives a retry, parking, a replay
-// and a replay with another body.
+// TR-10: what another program has added with XADD, or puts into an entry, comes, and survives a retry, parking, a
+// replay and a replay with another body.
 func TestForeignEntrySurvives(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)

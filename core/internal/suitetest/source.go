@@ -30,7 +30,11 @@ type Source struct {
 // goes on without anybody then.
 func (s *Source) Do(ctx context.Context, name string, check func()) error {
 	ended := make(chan error, 1)
-	go func() { ended <- Guard(check) }()
+	go func() {
+		err := errors.New("the goroutine of the check was ended, as by a FailNow in the harness")
+		defer func() { ended <- err }()
+		err = Guard(check)
+	}()
 	err := s.await(ctx, name, ended)
 	if err == nil || errors.Is(err, s.NotDeclared) {
 		return err
