@@ -17,8 +17,8 @@ import (
 func ExampleNew() {
 	addrs := []string{"node1:6379", "node2:6379", "node3:6379"}
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, MaxRetries: -1})
-	defer client.Close()
 	bus, err := redisstreams.New(client, redisstreams.Options{Bus: "shop"})
+	defer client.Close()
 	if err != nil {
 		fmt.Println(err)
 		return
