@@ -74,7 +74,7 @@ func acl(t *testing.T, user, bus string) []any {
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})
-	opts := prepared(redisstreams.Options{Timeout: time.Second})
+	opts := prepared(redisstreams.Options{})
 	as := func(user string) string {
 		if err := server.Do(t.Context(), acl(t, user, opts.Bus)...); err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestConfirm(t *testing.T) {
 	primary := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"repl-diskless-sync-delay 0"}})
 	dial(t, primary.URL(), always)
 
-	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: 400 * time.Millisecond})
+	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: 2 * time.Second})
 	bus := dial(t, primary.URL(), opts)
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	err := bus.Publish(t.Context(), envelopes(1, "a"))[0]

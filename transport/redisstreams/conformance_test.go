@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 		proxy := testenv.NewProxy(t, server.Addr())
 		harnesses = append(harnesses, func(t *testing.T) transporttest.Harness {
 			t.Helper()
-			opts := prepared(redisstreams.Options{HoldFor: 2 * time.Second, Timeout: time.Second, PublishTimeout: 5 * time.Second})
+			opts := prepared(redisstreams.Options{HoldFor: 4 * time.Second, Timeout: 3 * time.Second, PublishTimeout: 6 * time.Second})
 			bus := dial(t, proxy.URL(server.URL()), opts)
 			h := harness(t, bus, server.URL(), opts)
 			h.Restart = server.Restart // SIGKILL
@@ -57,7 +57,7 @@ func TestConformanceCluster(t *testing.T) {
 				}
 				_ = client.Close()
 			})
-			opts := prepared(redisstreams.Options{HoldFor: 2 * time.Second})
+			opts := prepared(redisstreams.Options{HoldFor: 4 * time.Second})
 			bus, err := redisstreams.New(client, opts)
 			if err != nil {
 				t.Fatal(err)

@@ -51,7 +51,6 @@ func bare(t *testing.T, url string, opts redisstreams.Options, sub core.Subscrip
 		t.Fatal(err)
 	}
 	proxy := testenv.NewProxy(t, o.Addr)
-	opts.Timeout = 200 * time.Millisecond
 	return subscribe(t, dial(t, proxy.URL(url), opts), sub), proxy
 }
 
@@ -65,7 +64,7 @@ func die(p *testenv.Proxy) {
 func TestCountsAreExact(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: 300 * time.Millisecond})
+	opts := prepared(redisstreams.Options{HoldFor: 1500 * time.Millisecond})
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
 	r := subscribe(t, dial(t, url, opts), sub)
 	publish(t, dial(t, url, opts), envelopes(4, "a")...)
@@ -176,7 +175,7 @@ func TestStreamHoldsWhatIsNotDone(t *testing.T) {
 func TestSettleIsFenced(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: 200 * time.Millisecond})
+	opts := prepared(redisstreams.Options{HoldFor: time.Second})
 	bus := dial(t, url, opts)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
 	slow, other := subscribe(t, bus, sub), subscribe(t, bus, sub)
@@ -213,13 +212,13 @@ func TestSettleIsFenced(t *testing.T) {
 func TestInOrderTakeOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: 300 * time.Millisecond})
+	opts := prepared(redisstreams.Options{HoldFor: 1500 * time.Millisecond})
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, InOrder: true}
 	dead, proxy := bare(t, url, opts, sub)
 	publish(t, dial(t, url, opts), envelopes(6, "a")...)
 	settle(t, dead, core.AckDone(receive(t, dead, 4)[1]))
 	next := subscribe(t, dial(t, url, opts), sub)
-	ctx, cancel := context.WithTimeout(t.Context(), opts.HoldFor/3)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	if ds, err := next.Receive(ctx, 1); err == nil {
 		t.Fatalf("two receivers are active: %s", ids(ds))
 	}
@@ -290,7 +289,7 @@ func TestBindingsAreCurrent(t *testing.T) {
 	// How docs/redis.md removes a queue.
 	pipe := c.TxPipeline()
 	pipe.SRem(t.Context(), "{"+opts.Bus+"}:bindings", redisstreams.BindingOf("q0", "t0"), redisstreams.BindingOf("q0", "all"))
-	pipe.Del(t.Context(), "{"+opts.Bus+"}:version")
+	pipe.Set(t.Context(), "{"+opts.Bus+"}:version", "another", 0)
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,9 @@
 //
 // # Limits
 //
-// Replication is asynchronous: a failover can lose confirmed messages, bindings and settles, unless Options.Confirm
-// asks for more; even then it depends on which replica takes over. Redis keeps everything in memory. Priorities travel,
+// Replication is asynchronous: a failover can lose confirmed messages, unless Options.Confirm asks for more; even then
+// it depends on which replica takes over. It can lose settles, and bindings until a receiver of the queue has noticed
+// the failover. Redis keeps everything in memory. Priorities travel,
 // and change nothing.
 //
 // Waiting retries come when a receiver of the queue is open. They go to the end of the queue. What waits is not in

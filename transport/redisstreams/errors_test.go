@@ -85,7 +85,7 @@ func TestErrorsOfServers(t *testing.T) {
 	as := func(user, database string) string {
 		return strings.Replace(strings.Replace(server.URL(), "redis://", "redis://"+user+"@", 1), "/0", database, 1)
 	}
-	opts := prepared(redisstreams.Options{Timeout: time.Second})
+	opts := prepared(redisstreams.Options{})
 	for name, c := range map[string]struct {
 		url, want string
 		fix       bool
@@ -147,7 +147,7 @@ func TestNodeOfCluster(t *testing.T) {
 	nodes := testenv.OwnRedisCluster(t, 3)
 	moved := 0
 	for _, n := range nodes {
-		if _, err := redisstreams.Dial(t.Context(), n.URL(), prepared(redisstreams.Options{Bus: "fixed", Timeout: time.Second})); err != nil {
+		if _, err := redisstreams.Dial(t.Context(), n.URL(), prepared(redisstreams.Options{Bus: "fixed"})); err != nil {
 			if moved++; !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "cluster client") {
 				t.Error(err)
 			}

@@ -91,7 +91,7 @@ var ordersPlaced = waybill.NewTopic("orders.placed", waybill.JSON[int]())
 // its effect once.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
-	const n = 3000
+	const n = 2000
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})
 	dir, bus := t.TempDir(), newBus()
 	outbox, effects := openDB(t, dir, "outbox.db"), openDB(t, dir, "effects.db")

@@ -43,7 +43,7 @@ type receiver struct {
 	step        *step               // in progress
 	held        map[string]*handle  // by id
 	ready       []*waybill.Delivery // taken, but not returned by Receive
-	unsure      bool                // an answer was lost: the server may count more as held
+	unsure      bool                // an answer was lost: the server may count more as held, or be another one
 	failed      bool                // the latest Receive
 	failing     error               // the latest question to the server
 	nextReclaim time.Time
@@ -156,8 +156,16 @@ func (r *receiver) run(s *step, limit int) {
 // look takes deliveries, or waits for some.
 func (r *receiver) look(limit int) error {
 	w, err := r.take(limit)
-	if err == nil && w != nil {
+	r.mu.Lock()
+	failed := r.failed
+	r.mu.Unlock()
+	if err == nil && w != nil && !failed { // after a failure the caller waits to hear that it is over
 		err = r.wait(w)
+	}
+	if err != nil {
+		r.mu.Lock()
+		r.unsure = true
+		r.mu.Unlock()
 	}
 	return err
 }
@@ -210,9 +218,6 @@ func (r *receiver) take(limit int) (*blocking, error) {
 		}
 	}
 	if err != nil {
-		r.mu.Lock()
-		r.unsure = true
-		r.mu.Unlock()
 		return nil, err
 	}
 	return r.read(answer), nil
@@ -283,8 +288,14 @@ func (r *receiver) wait(b *blocking) error {
 	return err
 }
 
-// recover releases what the server counts as held by this receiver, which does not know of it: an answer was lost.
+// recover makes again what a failover may have lost, and releases what the server counts as held by this receiver,
+// which does not know of it.
 func (r *receiver) recover() error {
+	if !r.t.opts.Passive {
+		if err := r.declare(r.life); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	args := []any{r.name}
 	for id := range r.held {
