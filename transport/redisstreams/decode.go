@@ -33,7 +33,6 @@ func decode(fields []any, queue string) (e waybill.Envelope, m marks) {
 		value, _ := fields[i+1].(string)
 		readField(&e, &m, name, value)
 	}
-	readStructured(&e)
 	if e.Topic == "" {
 		e.Topic = queue
 	}
@@ -44,6 +43,11 @@ func readField(e *waybill.Envelope, m *marks, name, value string) {
 	switch name {
 	case fieldBody:
 		e.Body = []byte(value)
+		return
+	case "content-type", core.AttrContentType: // a foreign producer's, of structured mode say
+		if e.ContentType == "" {
+			e.ContentType = value
+		}
 		return
 	case fieldPriority:
 		e.Priority = uint8(min(count(value), 9))
