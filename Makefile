@@ -72,15 +72,15 @@ matrix: servers ## every store with every transport: relay and consumer are kill
 mutants: servers ## break the code in one place at a time: the tests must notice; MUTANTS=pattern selects some
 	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
 
-newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 and RabbitMQ 4.3 (Debian, root)
+newer: servers ## the suites and real histories on newer servers: PostgreSQL 18, RabbitMQ 4.3 and Redis 8 (Debian, root)
 	@if root=$$(scripts/newer); then \
-		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
+		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT WAYBILL_TEST_REDIS && \
 		WAYBILL_TEST_ROOT=$$root go run ./internal/testenv/testservers $(MAKE) --no-print-directory suites; \
 	else [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ]; fi
 
 # What depends on the version of a server, on the servers that the variables name.
 suites:
-	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./store/postgres ./internal/e2e
+	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./transport/redisstreams ./store/postgres ./internal/e2e
 	go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 

@@ -62,6 +62,7 @@ var rules = []rule{
 	// for tools: no AMQP client
 	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
+	{"transport/redisstreams/...", leaf, []string{"github.com/google/uuid", "github.com/redis/go-redis/v9"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
 	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
@@ -228,6 +229,8 @@ func TestImportRulesCatchViolations(t *testing.T) {
 		{"transport/rabbitmq/topology", []string{module + "/core", module + "/admin"}, false},
 		{"transport/rabbitmq/topology", []string{module + "/transport/rabbitmq"}, true},
 		{"transport/rabbitmq/topology", []string{"github.com/rabbitmq/amqp091-go"}, true},
+		{"transport/redisstreams", []string{module + "/internal/testenv"}, true},
+		{"transport/redisstreams", []string{module + "/admin", "github.com/redis/go-redis/v9"}, false},
 		{"waybilltest", []string{"testing", module + "/relay", module + "/store/memory"}, false},
 		{"waybilltest", []string{module + "/internal/testenv"}, true},
 		{"internal/testenv", []string{"testing"}, true},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
@@ -21,6 +22,7 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
+	"github.com/waybill-go/waybill/transport/redisstreams"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -76,6 +78,17 @@ func transports(t *testing.T) []adapter {
 				},
 			},
 			"Checker, DriftChecker, ParkedQueue",
+		},
+		{
+			"redisstreams", must(redisstreams.New(redis.NewClient(&redis.Options{}), redisstreams.Options{})),
+			[]any{
+				core.PublisherTraits{KeyOrder: core.KeyOrderPipelinedPrefix, Confirmed: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20},
+				core.SubscriberTraits{
+					KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, HoldFor: time.Minute, SingleActive: true,
+					Wildcards: core.WildcardsAll,
+				},
+			},
+			"Checker, ParkedQueue",
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/redisstreams"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -33,6 +34,9 @@ func whole(t core.Transport, err error) (core.Publisher, subscriber, error) { re
 var buses = []bus{
 	{name: "rabbitmq", start: func(t *testing.T) string { t.Helper(); return testenv.RabbitMQ(t).URL }, dial: func(ctx context.Context, address string, _ *database) (core.Publisher, subscriber, error) {
 		return whole(rabbitmq.Dial(ctx, address, rabbitmq.Options{Exchange: "shop"}))
+	}},
+	{name: "redis", start: func(t *testing.T) string { t.Helper(); return testenv.OwnRedis(t, testenv.RedisOptions{}).URL() }, dial: func(ctx context.Context, address string, _ *database) (core.Publisher, subscriber, error) {
+		return whole(redisstreams.Dial(ctx, address, redisstreams.Options{Bus: "shop", HoldFor: 2 * time.Second}))
 	}},
 	{name: "table", noRelay: true, start: func(*testing.T) string { return "" }, dial: func(_ context.Context, _ string, db *database) (core.Publisher, subscriber, error) {
 		t, err := table.New(db.outbox, table.Options{Lease: 2 * time.Second})

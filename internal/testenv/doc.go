@@ -1,12 +1,14 @@
-// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL and RabbitMQ,
-// and puts a fault proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
+// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL, RabbitMQ and
+// Redis, and puts a fault proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
 //
 // # Which server
 //
 //	testenv.Postgres(t)      a fresh database on the shared server           dropped at the end of the test
 //	testenv.RabbitMQ(t)      a fresh virtual host on the shared broker       deleted at the end of the test
+//	testenv.Redis(t)         the URL of the shared server                    tests take names of their own
 //	testenv.OwnPostgres(t)   a private server: may be killed, paused, ...    removed at the end of the test
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
+//	testenv.OwnRedis(t)      a private Redis; OwnRedisCluster starts several that are a cluster
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //
 // A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs
@@ -18,6 +20,7 @@
 //	WAYBILL_TEST_POSTGRES             postgres://user:password@host:5432/postgres
 //	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672
+//	WAYBILL_TEST_REDIS                redis://user:password@host:6379/0
 //
 // The user of Postgres may create databases. The management API is by default that of the same host and user, port
 // 15672.
@@ -29,6 +32,7 @@
 //
 //	WAYBILL_TEST_POSTGRES_BIN         the folder with initdb and postgres
 //	WAYBILL_TEST_RABBITMQ_BIN         the folder with rabbitmq-server; Erlang is the PATH's
+//	WAYBILL_TEST_REDIS_BIN            the folder with redis-server
 //	WAYBILL_TEST_ROOT                 another root file system, such as one with newer versions (scripts/newer)
 //
 // Own servers are always private ones. If a server can neither be found nor started, the test fails and says why; with
