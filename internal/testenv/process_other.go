@@ -34,6 +34,8 @@ func unprivileged(...string) (*account, error) { return nil, errNotHere() }
 
 func broker() *account { return nil }
 
+func accountIn(string, string) (*account, error) { return nil, errNotHere() }
+
 func start(*account, string, string, []string, string, ...string) (*process, error) {
 	return nil, errNotHere()
 }
