@@ -23,8 +23,8 @@ const (
 	// whose result is unknown.
 	maxTries    = 100
 	commitTries = 5
-	// abortLimit bounds the rollback of a transaction whose context has ended.
-	abortLimit = 5 * time.Second
+	// endLimit bounds the commit or the rollback of a transaction whose context has ended.
+	endLimit = 5 * time.Second
 )
 
 // txOptions are those of the store's own transactions: one snapshot, kept by a majority.
@@ -81,7 +81,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context) error) er
 	}
 	detached := context.WithoutCancel(ctx)
 	defer func() {
-		end, cancel := context.WithTimeout(detached, abortLimit)
+		end, cancel := context.WithTimeout(detached, endLimit)
 		defer cancel()
 		sess.EndSession(end) // it rolls back what was not committed
 	}()
@@ -94,8 +94,14 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context) error) er
 	return commit(ctx, sess)
 }
 
-// commit commits, and asks again if the result is unknown: the server answers a second commit like the first.
+// commit commits, and asks again if the result is unknown: the server answers a second commit like the first. Once it
+// has begun it does not end with ctx, since the driver rolls back nothing after it; it has a limit of its own.
 func commit(ctx context.Context, sess *driver.Session) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+	defer cancel()
 	for try := 0; ; try++ {
 		err := sess.CommitTransaction(ctx)
 		if err == nil || !hasLabel(err, "UnknownTransactionCommitResult") || try >= commitTries {
