@@ -13,10 +13,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Due looks for records that have come due, as core.OutboxStore says.
+// Due looks for records that have come due, as core.OutboxStore says. It writes nothing if there are none.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	var d due
-	err := s.fenced(ctx, "due", self, 0, func(ctx context.Context, w *work) error {
+	err := s.transact(ctx, "due", func(ctx context.Context, w *work) error {
+		if known, _, err := w.member(ctx, self); err != nil || !known {
+			return cmp.Or(err, core.Fenced("waybill/mongo: due", self))
+		}
+		if err := w.clock(ctx); err != nil {
+			return err
+		}
 		d = due{work: w, self: self, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
 		return d.look(ctx, parts)
 	})
@@ -88,7 +94,7 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 // scan adds the due records that filter selects, up to one more than the limit, and finds out how long the next waits.
 func (d *due) scan(ctx context.Context, list []*record, filter func() bson.M, slots core.Slots) ([]*record, error) {
 	inOrder := func(n int) *options.FindOptionsBuilder {
-		return options.Find().SetProjection(headOnly).SetSort(bson.D{{Key: "due", Value: 1}, {Key: "seq", Value: 1}}).SetLimit(int64(n))
+		return d.by("due").SetProjection(headOnly).SetSort(bson.M{"due": 1}).SetLimit(int64(n))
 	}
 	now, next := slotFilter(filter(), slots), slotFilter(filter(), slots)
 	now["due"], next["due"] = bson.M{"$lte": d.now}, bson.M{"$gt": d.now}

@@ -164,9 +164,9 @@ func (rd *reader) fresh(ctx context.Context) error {
 	for _, part := range merge(rd.look.Fresh) {
 		block := slices.Contains(rd.look.Blocks, part.Route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
-		for _, filter := range rd.obstacles(block) {
+		for index, filter := range obstacles(block) {
 			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.look.AfterFresh}
-			opts := options.Find().SetProjection(headOnly).SetSort(bson.M{"seq": 1})
+			opts := rd.by(index).SetProjection(headOnly).SetSort(bson.M{"seq": 1})
 			n := 0
 			err := rd.each(ctx, slotFilter(filter, part.Slots), opts, func(r *record) bool {
 				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
@@ -188,20 +188,20 @@ func (rd *reader) fresh(ctx context.Context) error {
 	return nil
 }
 
-// obstacles are the filters of records that can be in the way, each with an index.
-func (rd *reader) obstacles(block bool) []bson.M {
-	list := []bson.M{{"phase": phaseRetry}, {"hold": bson.M{"$gt": int64(0)}}}
+// obstacles are the filters of records that can be in the way, by the index of each.
+func obstacles(block bool) map[string]bson.M {
+	list := map[string]bson.M{"ready": {"phase": phaseRetry}, "hold": {"hold": bson.M{"$gt": int64(0)}}}
 	if block {
-		list = append(list, bson.M{"blocks": true})
+		list["blocks"] = bson.M{"blocks": true}
 	}
 	return list
 }
 
-// bySequence are the options of reading whole records, up to one more than limit.
-func bySequence(limit int) *options.FindOptionsBuilder {
-	opts := options.Find().SetSort(bson.M{"seq": 1})
+// bySequence are the options of reading whole records in order by an index, up to one more than limit.
+func (w *work) bySequence(index string, limit int) *options.FindOptionsBuilder {
+	opts := w.by(index).SetSort(bson.M{"seq": 1})
 	if limit > 0 {
-		opts = opts.SetLimit(int64(limit) + 1)
+		opts = opts.SetLimit(int64(limit) + 1).SetBatchSize(int32(min(limit+1, 1000)))
 	}
 	return opts
 }
@@ -220,7 +220,7 @@ func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error
 		and = append(and, bson.M{"seq": bson.M{"$nin": rg.Skip}})
 	}
 	filter["$and"] = and
-	return rd.collect(ctx, slotFilter(filter, rg.Slots), rg.Limit)
+	return rd.collect(ctx, "ready", slotFilter(filter, rg.Slots), rg.Limit)
 }
 
 // key answers a range of a key.
@@ -228,7 +228,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 	if kr.Key == "" {
 		return out, nil
 	}
-	got, err := rd.collect(ctx, bson.M{
+	got, err := rd.collect(ctx, "key", bson.M{
 		"route": kr.Route, "key": kr.Key, "phase": phaseReady, "seq": bson.M{"$gt": kr.From, "$lte": kr.To},
 	}, kr.Limit)
 	if err != nil {
@@ -242,9 +242,12 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 // waiting returns the records that block a key, by sequence.
 func (rd *reader) waiting(ctx context.Context, route, key string, block bool) (out []core.Waiting, err error) {
 	seen := map[int64]bool{}
-	for _, filter := range rd.obstacles(block) {
+	for index, filter := range obstacles(block) {
 		filter["route"], filter["key"] = route, key
-		err := rd.each(ctx, filter, options.Find().SetProjection(headOnly), func(r *record) bool {
+		if index == "ready" {
+			index = "key"
+		}
+		err := rd.each(ctx, filter, rd.by(index).SetProjection(headOnly), func(r *record) bool {
 			if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
 				seen[r.Seq] = true
 				out = append(out, w)
@@ -260,9 +263,9 @@ func (rd *reader) waiting(ctx context.Context, route, key string, block bool) (o
 }
 
 // collect returns the ready records that filter selects, by sequence and within the limits.
-func (rd *reader) collect(ctx context.Context, filter bson.M, limit int) (out core.Records, err error) {
+func (rd *reader) collect(ctx context.Context, index string, filter bson.M, limit int) (out core.Records, err error) {
 	var bytes int64
-	err = rd.each(ctx, filter, bySequence(limit), func(r *record) bool {
+	err = rd.each(ctx, filter, rd.bySequence(index, limit), func(r *record) bool {
 		bytes += int64(len(r.Body))
 		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
 			out.More = true

@@ -146,6 +146,11 @@ func (w *work) each(ctx context.Context, filter any, opts *options.FindOptionsBu
 	return cur.Err()
 }
 
+// by are options that name the index to use.
+func (w *work) by(index string) *options.FindOptionsBuilder {
+	return options.Find().SetHint(w.s.opts.Prefix + index)
+}
+
 // all returns the records that filter selects.
 func (w *work) all(ctx context.Context, filter any, opts *options.FindOptionsBuilder) (out []*record, err error) {
 	err = w.each(ctx, filter, opts, func(r *record) bool {

@@ -59,7 +59,7 @@ func (s *Store) draw(ctx context.Context, n int) (first int64, now time.Time, er
 	}
 	entry := bson.D{{Key: "f", Value: bson.M{"$add": bson.A{"$value", 1}}}, {Key: "m", Value: mark}}
 	var seq sequence
-	err = s.meta.FindOneAndUpdate(outside(ctx), sequenceID, bson.A{bson.M{"$set": bson.D{
+	err = s.counter.FindOneAndUpdate(outside(ctx), sequenceID, bson.A{bson.M{"$set": bson.D{
 		{Key: "value", Value: bson.M{"$add": bson.A{"$value", int64(n)}}},
 		{Key: "open", Value: bson.M{"$concatArrays": bson.A{"$open", bson.A{entry}}}},
 		{Key: "size", Value: bson.M{"$add": bson.A{bson.M{"$size": "$open"}, 1}}},

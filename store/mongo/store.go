@@ -26,6 +26,8 @@ type Store struct {
 
 	outbox, members, fences, routes, control, marks, inbox, meta *driver.Collection
 
+	counter *driver.Collection // meta, for draws, which need not wait for a majority: the commit after them does
+
 	lanes    chan int32 // fences that no call of this store writes now
 	hint     chan struct{}
 	prepared atomic.Bool // the collections were created, or are there
@@ -69,6 +71,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 		*c = db.Collection(opts.Prefix+name, options.Collection().SetReadConcern(readconcern.Majority()).
 			SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()))
 	}
+	s.counter = s.meta.Clone(options.Collection().SetWriteConcern(writeconcern.W1()))
 	return s, nil
 }
 

@@ -183,7 +183,7 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.Want, bus
 	more := true
 	part := want.Part
 	mine := bson.M{"hold": int64(self), "route": part.Route, "key": "", "phase": phaseReady}
-	err = w.each(ctx, slotFilter(mine, part.Slots), bySequence(0), func(r *record) bool {
+	err = w.each(ctx, slotFilter(mine, part.Slots), w.bySequence("hold", 0), func(r *record) bool {
 		if !known[core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID.ID}] {
 			more = take(r)
 		}
@@ -193,7 +193,7 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.Want, bus
 		return out, list, err
 	}
 	free := bson.M{"route": part.Route, "phase": phaseReady, "hold": int64(0), "key": ""}
-	err = w.each(ctx, slotFilter(free, part.Slots), bySequence(want.N+len(busy)), func(r *record) bool {
+	err = w.each(ctx, slotFilter(free, part.Slots), w.bySequence("free", want.N+len(busy)), func(r *record) bool {
 		return busy[r.ID] || take(r)
 	})
 	if err != nil {
