@@ -61,9 +61,9 @@ type settler struct {
 	outcomes []core.Outcome
 	res      core.Results
 
-	found     map[recordID]*record
+	found     map[recordID]*record // for outcomes other than published
 	own       map[string]core.Slots
-	published bson.A
+	published []int
 	changes   []driver.WriteModel
 }
 
@@ -81,7 +81,7 @@ func (st *settler) run(ctx context.Context) error {
 			err = waybill.Invalid("waybill/mongo: settle", "outcome: is zero; "+
 				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		case o.Event() == core.EventConfirmed:
-			err = st.publish(ctx, o.Ref())
+			st.published = append(st.published, i)
 		default:
 			err = st.other(o)
 		}
@@ -90,7 +90,10 @@ func (st *settler) run(ctx context.Context) error {
 		}
 		st.res[i] = err
 	}
-	return st.write(ctx)
+	if err := st.publish(ctx); err != nil {
+		return err
+	}
+	return locked(st.write(ctx, st.changes))
 }
 
 // load reads the records, and the slots that self owns.
@@ -98,10 +101,12 @@ func (st *settler) load(ctx context.Context) (err error) {
 	var refs, others []core.Ref
 	for i := range st.outcomes {
 		ref := st.outcomes[i].Ref()
-		if st.outcomes[i].Control() == 0 {
+		switch o := &st.outcomes[i]; {
+		case o.Control() == 0 && o.Event() == core.EventConfirmed:
+		case o.Control() == 0:
 			refs = append(refs, ref)
-		}
-		if st.outcomes[i].Event() != core.EventConfirmed {
+			others = append(others, ref)
+		default:
 			others = append(others, ref)
 		}
 	}
@@ -112,28 +117,50 @@ func (st *settler) load(ctx context.Context) (err error) {
 	return err
 }
 
-// publish ends a published record. One that is gone, or kept, is a success.
-func (st *settler) publish(ctx context.Context, ref core.Ref) error {
-	r := st.found[recordID{ref.Route, ref.ID}]
-	switch {
-	case r != nil && r.Seq == ref.Seq && r.live():
-		st.published = append(st.published, r.ID)
-		delete(st.found, r.ID) // another outcome of this call finds it gone
+// publish ends the published records. One that is gone, or kept, is a success.
+func (st *settler) publish(ctx context.Context) error {
+	if len(st.published) == 0 {
 		return nil
-	case r != nil && r.Seq == ref.Seq && r.Phase == phasePublished:
+	}
+	ids, seqs := make(bson.A, len(st.published)), make(bson.A, len(st.published))
+	for n, i := range st.published {
+		ref := st.outcomes[i].Ref()
+		ids[n], seqs[n] = recordID{ref.Route, ref.ID}, ref.Seq
+	}
+	n, err := st.end(ctx, bson.M{
+		"_id": bson.M{"$in": ids}, "seq": bson.M{"$in": seqs}, "phase": bson.M{"$in": bson.A{phaseReady, phaseTimer, phaseRetry}},
+	})
+	if err != nil {
+		return locked(err)
+	}
+	if n == int64(len(ids)) {
 		return nil
-	case r == nil:
-		if taken, err := st.taken(ctx, ref); err != nil || !taken {
-			return err
+	}
+	// Some were not there: are they gone, or is something else in their place?
+	byID, err := st.all(ctx, bson.M{"_id": bson.M{"$in": ids}}, options.Find().SetProjection(headOnly))
+	if err != nil {
+		return err
+	}
+	bySeq, err := st.all(ctx, bson.M{"seq": bson.M{"$in": seqs}}, st.by("seq").SetProjection(headOnly))
+	if err != nil {
+		return err
+	}
+	id, seq := map[recordID]*record{}, map[int64]*record{}
+	for _, r := range byID {
+		id[r.ID] = r
+	}
+	for _, r := range bySeq {
+		seq[r.Seq] = r
+	}
+	for _, i := range st.published {
+		ref := st.outcomes[i].Ref()
+		key := recordID{ref.Route, ref.ID}
+		same, other := id[key], seq[ref.Seq]
+		if same != nil && (same.Seq != ref.Seq || same.Phase != phasePublished) || other != nil && other.ID != key {
+			st.res[i] = core.Refused("waybill/mongo: settle", ref, core.ErrChanged)
 		}
 	}
-	return core.Refused("waybill/mongo: settle", ref, core.ErrChanged)
-}
-
-// taken reports whether another record has the number of ref.
-func (st *settler) taken(ctx context.Context, ref core.Ref) (bool, error) {
-	found, err := st.all(ctx, bson.M{"seq": ref.Seq}, options.Find().SetProjection(headOnly).SetLimit(1))
-	return len(found) > 0 && found[0].ID != recordID{ref.Route, ref.ID}, err
+	return nil
 }
 
 // other persists an outcome other than published.
@@ -213,28 +240,24 @@ func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
 	return err
 }
 
-// write writes what was decided.
-func (st *settler) write(ctx context.Context) error {
-	if len(st.published) > 0 {
-		if err := st.end(ctx, bson.M{"_id": bson.M{"$in": st.published}}); err != nil {
-			return locked(err)
-		}
-	}
-	return locked(st.work.write(ctx, st.changes))
-}
-
-// end deletes published records, or keeps them as Options.Retention says.
-func (st *settler) end(ctx context.Context, filter bson.M) error {
+// end deletes published records, or keeps them as Options.Retention says, and returns how many.
+func (st *settler) end(ctx context.Context, filter bson.M) (int64, error) {
 	if core.RetentionPublished.DroppedAtOnce(st.s.opts.Retention) {
-		_, err := st.s.outbox.DeleteMany(ctx, filter)
-		return err
+		res, err := st.s.outbox.DeleteMany(ctx, filter)
+		if err != nil {
+			return 0, err
+		}
+		return res.DeletedCount, nil
 	}
-	_, err := st.s.outbox.UpdateMany(ctx, filter, bson.M{
+	res, err := st.s.outbox.UpdateMany(ctx, filter, bson.M{
 		"$set": bson.M{
 			"phase": phasePublished, "settled": st.now, "class": int32(core.RetentionPublished), "hold": int64(0), "orphaned": false,
 		},
 		"$unset": bson.M{"due": "", "dedupe": "", "held": ""},
 		"$inc":   bson.M{"version": int64(1)},
 	})
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return res.MatchedCount, nil
 }
