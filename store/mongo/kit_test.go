@@ -20,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if runChild() {
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
