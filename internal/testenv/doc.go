@@ -1,5 +1,6 @@
 // Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL, RabbitMQ and
-// what stands in for MongoDB, and puts a fault proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
+// what stands in for MongoDB, and puts a fault proxy in front of them. It does not import testing: a test passes its
+// *testing.T as a [TB].
 //
 // # Which server
 //

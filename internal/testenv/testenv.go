@@ -66,8 +66,8 @@ func RabbitMQ(tb TB) *MQ {
 	return mq
 }
 
-// MongoDB gives the test a database on the server of WAYBILL_TEST_MONGODB or on the shared FerretDB, and drops it at the
-// end of the test.
+// MongoDB gives the test a database on the server of WAYBILL_TEST_MONGODB or on the shared FerretDB, and drops it at
+// the end of the test.
 func MongoDB(tb TB) *Mongo {
 	tb.Helper()
 	db, err := OpenMongoDB(tb.Context())

@@ -80,7 +80,8 @@ func (s *Store) Drift(ctx context.Context) ([]admin.Difference, error) {
 	for _, id := range metaDocs {
 		if !slices.ContainsFunc(docs, func(d struct {
 			ID string `bson:"_id"`
-		}) bool {
+		},
+		) bool {
 			return d.ID == id
 		}) {
 			missing(fmt.Sprintf("document %q of %s", id, s.meta.Name()), "a document")

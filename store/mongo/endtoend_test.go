@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func (w *worker) end() {
 
 // Orders go from a transaction through the relay and a broker to a handler whose writes are one transaction with the
 // mark. Relay and consumer are ended in the middle, with messages out, and started again: each order has one effect,
-// also if its handler failed first. DB-15 ST-01 IN-01 IN-02 IN-04 IN-07
+// also if its handler failed first. DB-15 ST-01 IN-01 IN-02 IN-04 IN-07.
 func TestEndToEnd(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{PollInterval: 20 * time.Millisecond})
@@ -111,7 +112,7 @@ func TestEndToEnd(t *testing.T) {
 		o := order{fmt.Sprint("o-", i)}
 		for _, fail := range []error{errNo, nil} { // a transaction that is rolled back sends nothing
 			err := u.Do(t.Context(), func(ctx context.Context, _ Tx) error {
-				if err := u.Stage(ctx, orderPlaced.Message(o, waybill.Key(fmt.Sprint(i%5)))); err != nil {
+				if err := u.Stage(ctx, orderPlaced.Message(o, waybill.Key(strconv.Itoa(i%5)))); err != nil {
 					return err
 				}
 				return fail

@@ -25,14 +25,17 @@ const (
 
 // kinds maps error codes. All others are unknown.
 var kinds = map[int]kind{
-	6: kindOutage, 7: kindOutage, 89: kindOutage, 9001: kindOutage, // host unreachable or not found, network timeout, socket
+	// Host unreachable or not found, network timeout, socket.
+	6: kindOutage, 7: kindOutage, 89: kindOutage, 9001: kindOutage,
 	50: kindOutage, 202: kindOutage, 262: kindOutage, // time is over
 	64: kindOutage, 100: kindOutage, // too few members for the write concern
 	91: kindOutage, 189: kindOutage, 10107: kindOutage, 10058: kindOutage, // no primary, or it stops or steps down
 	11600: kindOutage, 11602: kindOutage, 13435: kindOutage, 13436: kindOutage, 133: kindOutage, 134: kindOutage,
-	43: kindOutage, 146: kindOutage, 237: kindOutage, 290: kindOutage, 317: kindOutage, 14031: kindOutage, // cursors, memory, disk
+	// Cursors, memory, disk.
+	43: kindOutage, 146: kindOutage, 237: kindOutage, 290: kindOutage, 317: kindOutage, 14031: kindOutage,
 	24: kindConflict, 112: kindConflict, 246: kindConflict, 251: kindConflict, 244: kindConflict,
-	8000: kindMisconfigured, 13: kindMisconfigured, 18: kindMisconfigured, 26: kindMisconfigured, // access; no such collection
+	// Access; no such collection.
+	8000: kindMisconfigured, 13: kindMisconfigured, 18: kindMisconfigured, 26: kindMisconfigured,
 	20: kindMisconfigured, 263: kindMisconfigured, 303: kindMisconfigured, // no transactions
 	27: kindMisconfigured, 73: kindMisconfigured, 17007: kindMisconfigured, 291: kindMisconfigured, // no such index
 	10334: kindTooBig, 17419: kindTooBig, 17420: kindTooBig, 257: kindTooBig,

@@ -12,9 +12,9 @@ import (
 
 var _ admin.KeyKeeper = (*Store)(nil)
 
-// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes by index
-// from key to key with a record that waits or blocks, in one snapshot. Since counts from the end of an abandoned head,
-// and from the first due time of a head that waits for a retry.
+// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes by
+// index from key to key with a record that waits or blocks, in one snapshot. Since counts from the end of an abandoned
+// head, and from the first due time of a head that waits for a retry.
 func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
 	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {

@@ -39,9 +39,9 @@ type inboxID struct {
 }
 
 // Do runs fn once for key, as core.Inbox says. The context that fn gets carries the session: with it the collections of
-// the same client take part in the transaction. MongoDB does not wait for a concurrent Do of the same key; this Do tries
-// again, for at most 30 s. It also runs fn again if its writes conflict with others. fn must return the error of a
-// command that failed, since the server has ended the transaction then.
+// the same client take part in the transaction. MongoDB does not wait for a concurrent Do of the same key; this Do
+// tries again, for at most 30 s. It also runs fn again if its writes conflict with others. fn must return the error of
+// a command that failed, since the server has ended the transaction then.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *driver.Session) error) (core.InboxStatus, error) {
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err

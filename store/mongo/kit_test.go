@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -105,8 +104,6 @@ func (h *harness) Records(ctx context.Context, route string) (out []outboxtest.S
 	})
 	return out, err
 }
-
-var saves atomic.Int64
 
 // Save copies the collections; the database goes back to the copies, and the epoch is raised.
 func (h *harness) Save(ctx context.Context) (func(context.Context) error, error) {

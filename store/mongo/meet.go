@@ -276,7 +276,7 @@ type epochDoc struct {
 	Database string    `bson:"database"` // random
 	Epoch    int64     `bson:"epoch"`
 	Now      time.Time `bson:"now"`
-	Value    int64     `bson:"value"` // of the document of the sequence, which readers ask for together with this one
+	Value    int64     `bson:"value"` // of the sequence, which is read together with the epoch
 	Open     []drawn   `bson:"open"`
 	ID       string    `bson:"_id"`
 }

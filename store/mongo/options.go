@@ -22,8 +22,8 @@ const (
 type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
-	// Prefix begins the names of the collections; default "waybill_". Stores with different prefixes in one database
-	// are separate. Letters, digits and underscores, not beginning with a digit, at most 40.
+	// Prefix begins the names of the collections; default "waybill_". Stores with different prefixes in one
+	// database are separate. Letters, digits and underscores, not beginning with a digit, at most 40.
 	Prefix string
 	// AutoMigrate makes Check, or else the first use, create the collections and their indexes. Off by default.
 	AutoMigrate bool

@@ -96,7 +96,8 @@ func publish(ctx context.Context, s *Store) error {
 	return r.Run(ctx)
 }
 
-// effects is a broker with a consumer: each message has one effect, through the inbox. The effects of a key are numbered.
+// effects is a broker with a consumer: each message has one effect, through the inbox. The effects of a key are
+// numbered.
 type effects struct{ s *Store }
 
 func (f *effects) Traits() core.PublisherTraits {

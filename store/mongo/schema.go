@@ -39,7 +39,8 @@ var needed = []index{
 	// The next ones without a key that nobody holds.
 	{
 		"outbox", "free", asc("route", "seq"),
-		bson.D{{Key: "phase", Value: int32(phaseReady)}, {Key: "hold", Value: int64(0)}, {Key: "key", Value: ""}}, false,
+		bson.D{{Key: "phase", Value: int32(phaseReady)}, {Key: "hold", Value: int64(0)}, {Key: "key", Value: ""}},
+		false,
 	},
 	// Numbers are never used twice; walking over all records.
 	{"outbox", "seq", asc("seq"), nil, true},

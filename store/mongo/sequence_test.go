@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func (s *Store) openNumbers(t *testing.T) sequence {
 }
 
 func message(i int) waybill.Message {
-	return waybill.RawMessage("t.x", "text/plain", nil, waybill.Routes(benchRoute), waybill.ID(fmt.Sprint(i)))
+	return waybill.RawMessage("t.x", "text/plain", nil, waybill.Routes(benchRoute), waybill.ID(strconv.Itoa(i)))
 }
 
 // until asks again and again.
@@ -39,7 +40,7 @@ func until(t *testing.T, what string, fn func() bool) {
 }
 
 // A transaction that runs for long stays open for readers, however often they ask, and its records are found; one that
-// was rolled back is removed from the list without any clock. DB-15 OR-08
+// was rolled back is removed from the list without any clock. DB-15 OR-08.
 func TestOpenNumbers(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -90,7 +91,7 @@ func TestOpenNumbers(t *testing.T) {
 	}
 }
 
-// Without any reader the stagers keep the list of open numbers short. What they leave behind, Clean deletes. DB-15
+// Without any reader the stagers keep the list of open numbers short. What they leave behind, Clean deletes. DB-15.
 func TestStagersTidyUp(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -127,7 +128,7 @@ func TestStagersTidyUp(t *testing.T) {
 	}
 }
 
-// The clock continues above the stamps of records that were settled, also after their member has left. OR-07 DB-15
+// The clock continues above the stamps of records that were settled, also after their member has left. OR-07 DB-15.
 func TestHighWater(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})

@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -26,7 +27,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	}
 	if want.N > 0 {
 		next, err := s.next(ctx, self, &want)
-		return append(out, next...), err
+		return slices.Concat(out, next), err
 	}
 	if len(want.Refs) == 0 { // a removed session is told so all the same
 		return nil, s.fenced(ctx, "take", self, 0, func(context.Context, *work) error { return nil })

@@ -163,8 +163,8 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, lane int
 	return err
 }
 
-// pieces handles the items [from, to) in one transaction. If a record is locked, it handles them in halves, and tells of
-// an item that is locked alone. do returns what to do after the commit.
+// pieces handles the items [from, to) in one transaction. If a record is locked, it handles them in halves, and tells
+// of an item that is locked alone. do returns what to do after the commit.
 type pieces struct {
 	s     *Store
 	op    string

@@ -121,7 +121,8 @@ func (s *Store) poll(ctx context.Context, routes []string, end time.Time) (core.
 	}
 }
 
-// look reports whether the wait is over. It sets end to the time when the next timer or retry is due, if that is sooner.
+// look reports whether the wait is over. It sets end to the time when the next timer or retry is due, if that is
+// sooner.
 func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (cause core.WakeCause, done bool, err error) {
 	rung := false
 	err = s.transact(ctx, "wait", func(ctx context.Context, w *work) error {

@@ -71,7 +71,8 @@ func (w *woken) expect(t *testing.T, when string, done <-chan woken, want core.W
 	}
 }
 
-// A change wakes a sleeping relay at once, and so do Wake and the end of the context; each stream is closed. DB-15 DB-10
+// A change wakes a sleeping relay at once, and so do Wake and the end of the context; each stream is closed. DB-15
+// DB-10.
 func TestWaitForChanges(t *testing.T) {
 	t.Parallel()
 	s, events, opened, closed := scripted(t)
@@ -100,7 +101,7 @@ func TestWaitForChanges(t *testing.T) {
 }
 
 // What was staged before the stream was open is seen by the look after it, and no stream is opened for what is there
-// already. DB-10
+// already. DB-10.
 func TestWaitMissesNothing(t *testing.T) {
 	t.Parallel()
 	s, _, opened, _ := scripted(t)
@@ -124,7 +125,7 @@ func TestWaitMissesNothing(t *testing.T) {
 	}
 }
 
-// A stream that breaks, or cannot be opened, leaves polling, and is not tried again at once. DB-15 DB-10
+// A stream that breaks, or cannot be opened, leaves polling, and is not tried again at once. DB-15 DB-10.
 func TestWaitWithoutChangeStreams(t *testing.T) {
 	t.Parallel()
 	errNo := errors.New("no change streams here")
@@ -158,7 +159,7 @@ func TestWaitWithoutChangeStreams(t *testing.T) {
 	}
 }
 
-// A relay wakes when the next message is due, not at the next poll, and a limit ends a wait. DB-10
+// A relay wakes when the next message is due, not at the next poll, and a limit ends a wait. DB-10.
 func TestWaitForTime(t *testing.T) {
 	t.Parallel()
 	s, _, _, _ := scripted(t)
@@ -174,7 +175,8 @@ func TestWaitForTime(t *testing.T) {
 	}
 }
 
-// On a replica set a commit wakes a relay through the server's change stream; the emulator has none, and says so. DB-15
+// On a replica set a commit wakes a relay through the server's change stream; the emulator has none, and says so.
+// DB-15.
 func TestChangeStreamOfTheServer(t *testing.T) {
 	t.Parallel()
 	m := testenv.MongoDB(t)

@@ -28,7 +28,6 @@ type ledger struct {
 
 	added         []*record
 	stored, dirty map[*record]bool
-	gone          []recordID
 	tell          []core.Control
 }
 
@@ -280,8 +279,8 @@ func controlOf(kind core.ControlKind, h *record) core.Control {
 	return core.Control{Kind: kind, Route: h.ID.Route, Slot: h.slot(), Key: h.Key, ID: h.ID.ID, Seq: h.Seq}
 }
 
-// tell writes control records, and sets their numbers. These begin with the time, so that later ones are mostly greater.
-// Two calls that draw the same numbers conflict, and one of them runs again.
+// tell writes control records, and sets their numbers. These begin with the time, so that later ones are mostly
+// greater. Two calls that draw the same numbers conflict, and one of them runs again.
 func (w *work) tell(ctx context.Context, list []core.Control) error {
 	if len(list) == 0 {
 		return nil
