@@ -7,7 +7,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -127,7 +126,7 @@ func (w *work) expired(ctx context.Context) ([]*record, error) {
 			bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}},
 			bson.M{"phase": phaseReady, "route": bson.M{"$nin": owned}},
 		},
-	}, options.Find().SetProjection(headOnly).SetSort(bson.M{"expires": 1}).SetLimit(cleanBatch))
+	}, w.by("expires").SetProjection(headOnly).SetSort(bson.M{"expires": 1}).SetLimit(cleanBatch))
 }
 
 // expire abandons those of list that are as they were. It leaves the key blocked if abandoned messages block it.
@@ -181,7 +180,7 @@ func (c *cleaner) purge(ctx context.Context, class core.RetentionClass, keep tim
 			return err
 		}
 		old, err = w.all(ctx, bson.M{"class": int32(class), "settled": bson.M{"$lte": w.now.Add(-keep)}},
-			options.Find().SetProjection(headOnly).SetSort(bson.M{"settled": 1}).SetLimit(cleanBatch))
+			w.by("settled").SetProjection(headOnly).SetSort(bson.M{"settled": 1}).SetLimit(cleanBatch))
 		return err
 	})
 	if err != nil {

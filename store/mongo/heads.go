@@ -56,10 +56,9 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 
 // nextKey returns the next key with a record that waits or blocks.
 func (w *work) nextKey(ctx context.Context, route, after string) (key string, ok bool, err error) {
-	opts := options.Find().SetProjection(headOnly).SetSort(bson.M{"key": 1}).SetLimit(1)
-	for _, filter := range []bson.M{{"phase": phaseRetry}, {"blocks": true}} {
+	for index, filter := range map[string]bson.M{"waiting": {"phase": phaseRetry}, "blocks": {"blocks": true}} {
 		filter["route"], filter["key"] = route, bson.M{"$gt": after}
-		found, err := w.all(ctx, filter, opts)
+		found, err := w.all(ctx, filter, w.by(index).SetProjection(headOnly).SetSort(bson.M{"key": 1}).SetLimit(1))
 		if err != nil {
 			return "", false, err
 		}

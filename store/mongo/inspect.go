@@ -103,11 +103,11 @@ func (s *Store) list(
 		}
 		var last int64
 		looked := 0
-		opts := options.Find().SetProjection(withoutBody).SetSort(bson.M{"seq": 1}).SetLimit(int64(page.Budget))
-		filter, byID, err := s.listFilter(ctx, f, page.After)
+		filter, opts, err := w.listFilter(ctx, f, page.After)
 		if err != nil {
 			return err
 		}
+		opts = opts.SetProjection(withoutBody).SetSort(bson.M{"seq": 1}).SetLimit(int64(page.Budget))
 		err = w.each(ctx, filter, opts, func(r *record) bool {
 			looked++
 			last = r.Seq
@@ -116,7 +116,7 @@ func (s *Store) list(
 			}
 			return len(out.Records) < page.Limit
 		})
-		if len(out.Records) == page.Limit || looked == page.Budget && !byID {
+		if len(out.Records) == page.Limit || looked == page.Budget {
 			out.Next = last
 		}
 		return err
@@ -129,18 +129,19 @@ func (s *Store) list(
 }
 
 // listFilter selects the documents to look at, by their ids or by sequence.
-func (s *Store) listFilter(ctx context.Context, f *admin.Filter, after int64) (filter bson.M, byID bool, err error) {
+func (w *work) listFilter(ctx context.Context, f *admin.Filter, after int64) (filter bson.M, opts *options.FindOptionsBuilder, err error) {
 	filter = bson.M{"seq": bson.M{"$gt": after}}
 	if len(f.IDs) == 0 {
 		if f.OnlyAbandoned() {
-			filter["class"] = bson.M{"$in": bson.A{int32(core.RetentionAbandoned), int32(core.RetentionWithdrawn)}}
+			filter["phase"] = phaseAbandoned
+			return filter, w.by("gone"), nil
 		}
-		return filter, false, nil
+		return filter, w.by("seq"), nil
 	}
 	routes := f.Routes
 	if len(routes) == 0 {
-		if routes, err = s.routeNames(outside(ctx)); err != nil {
-			return nil, false, err
+		if routes, err = w.s.routeNames(outside(ctx)); err != nil {
+			return nil, nil, err
 		}
 	}
 	ids := bson.A{}
@@ -150,5 +151,5 @@ func (s *Store) listFilter(ctx context.Context, f *admin.Filter, after int64) (f
 		}
 	}
 	filter["_id"] = bson.M{"$in": ids}
-	return filter, true, nil
+	return filter, options.Find(), nil
 }

@@ -52,6 +52,9 @@ var needed = []index{
 	{"outbox", "hold", asc("hold", "route", "seq"), when("hold", bson.D{{Key: "$gt", Value: int64(0)}}), false},
 	// Abandoned messages that hold their key.
 	{"outbox", "blocks", asc("route", "key", "seq"), when("blocks", true), false},
+	// Retries by key, for operators, and abandoned messages in staging order.
+	{"outbox", "waiting", asc("phase", "route", "key"), when("phase", int32(phaseRetry)), false},
+	{"outbox", "gone", asc("phase", "seq"), when("phase", int32(phaseAbandoned)), false},
 	// Settled messages by time, for cleaning.
 	{"outbox", "settled", asc("class", "settled"), when("settled", bson.D{{Key: "$exists", Value: true}}), false},
 	// Messages that expire.

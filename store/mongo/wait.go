@@ -1,8 +1,10 @@
 package mongo
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +20,8 @@ const (
 	// calm is the least time between two wake-ups without anything new in between. Without it records that wait for
 	// their key, or that others have out, would wake a relay again and again.
 	calm = 100 * time.Millisecond
+	// maxSights bounds what is remembered of routes. Whoever asks for other ones each time is woken early.
+	maxSights = 1000
 	// streamAgain is how long the store polls after a change stream failed.
 	streamAgain = time.Minute
 )
@@ -34,11 +38,11 @@ type watcher struct {
 	open func(ctx context.Context, routes []string) (stream, error) // nil: a change stream of the server
 
 	mu      sync.Mutex
-	seen    map[string]sight // by route
+	seen    map[string]sight // by the names of routes that were asked for together
 	noUntil time.Time        // no change stream before this time
 }
 
-// sight is the state of a route when it last woke somebody.
+// sight is the state of routes when they last woke somebody.
 type sight struct {
 	seq, control int64
 	woken        time.Time
@@ -46,7 +50,8 @@ type sight struct {
 
 // Wait blocks until there can be something new on routes, until their next known timer or retry is due, limit has
 // passed, or ctx ends. It needs no member. It can return early for no reason. It opens a change stream and then looks,
-// so that it misses nothing. Where there are no change streams it looks every Options.PollInterval.
+// so that it misses nothing, and looks again at each change. Where there are no change streams it looks every
+// Options.PollInterval.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	end := time.Now().Add(max(limit, 0))
 	if cause, done, err := s.look(ctx, routes, &end); done {
@@ -61,25 +66,40 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		defer cancel()
 		_ = st.Close(detached)
 	}()
-	if cause, done, err := s.look(ctx, routes, &end); done {
-		return cause, err
+	for {
+		if cause, done, err := s.look(ctx, routes, &end); done {
+			return cause, err
+		}
+		changed, err := s.change(ctx, st, end)
+		switch {
+		case ctx.Err() != nil:
+			return core.WakeStop, outage("wait", ctx.Err())
+		case err != nil:
+			s.noStream(err)
+			return s.poll(ctx, routes, end)
+		case !changed:
+			return core.WakeTimer, nil // or Wake, which is the same to the caller
+		}
 	}
+}
+
+// change waits for a change until end, or until somebody calls Wake.
+func (s *Store) change(ctx context.Context, st stream, end time.Time) (changed bool, err error) {
 	until, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	stop := s.onHint(until, cancel)
 	defer stop()
 	if st.Next(until) {
-		return core.WakeNotify, nil
+		return true, nil
 	}
-	switch {
-	case ctx.Err() != nil:
-		return core.WakeStop, outage("wait", ctx.Err())
-	case until.Err() != nil:
-		return core.WakeTimer, nil // or Wake, which is the same to the caller
+	if until.Err() != nil {
+		return false, nil
 	}
-	s.noStream(st.Err())
-	return s.poll(ctx, routes, end)
+	return false, cmp.Or(st.Err(), errEnded)
 }
+
+// errEnded reports a change stream that ended without an error, as after a collection was dropped.
+var errEnded = errors.New("the change stream ended")
 
 // onHint cancels a wait when somebody calls Wake. The caller calls stop.
 func (s *Store) onHint(ctx context.Context, cancel context.CancelFunc) (stop func()) {
@@ -131,15 +151,13 @@ func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (caus
 		if err != nil {
 			return err
 		}
-		for _, route := range routes {
-			wakes, next, err := w.news(ctx, route, docs["sequence"].Value)
-			if err != nil {
-				return err
-			}
-			rung = rung || wakes
-			if at := time.Now().Add(next); next >= 0 && at.Before(*end) {
-				*end = at
-			}
+		wakes, next, err := w.news(ctx, routes, docs["sequence"].Value)
+		if err != nil {
+			return err
+		}
+		rung = wakes
+		if at := time.Now().Add(next); next >= 0 && at.Before(*end) {
+			*end = at
 		}
 		return nil
 	})
@@ -156,33 +174,36 @@ func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (caus
 	return "", false, nil
 }
 
-// news looks at a route: whether it wakes somebody now, at once for new records and now and then for others, and the
-// time until its next record is due; negative if none waits for a time.
-func (w *work) news(ctx context.Context, route string, last int64) (wakes bool, next time.Duration, err error) {
-	old := w.s.watch.last(route)
+// news looks at routes: whether they wake somebody now, at once for new records and now and then for others, and the
+// time until the next record is due; negative if none waits for a time.
+func (w *work) news(ctx context.Context, routes []string, last int64) (wakes bool, next time.Duration, err error) {
+	next = -1
+	of := bson.M{"$in": routes}
+	name := strings.Join(routes, "\n")
+	old := w.s.watch.last(name)
 	some := func(filter bson.M) (bool, error) {
-		found, err := w.all(ctx, filter, options.Find().SetProjection(bson.M{"seq": 1}).SetLimit(1))
+		found, err := w.all(ctx, filter, w.by("ready").SetProjection(bson.M{"seq": 1}).SetLimit(1))
 		return len(found) > 0, err
 	}
-	fresh, err := some(bson.M{"route": route, "phase": phaseReady, "seq": bson.M{"$gt": old.seq}})
+	control, err := w.lastControl(ctx, of)
 	if err != nil {
-		return false, -1, err
+		return false, next, err
 	}
-	control, err := w.lastControl(ctx, route)
+	fresh, err := some(bson.M{"route": of, "phase": phaseReady, "seq": bson.M{"$gt": old.seq}})
 	if err != nil {
-		return false, -1, err
+		return false, next, err
 	}
-	due, next := false, time.Duration(-1)
+	due := fresh
 	if !fresh {
-		if due, err = some(bson.M{"route": route, "phase": phaseReady}); err != nil {
-			return false, -1, err
+		if due, err = some(bson.M{"route": of, "phase": phaseReady}); err != nil {
+			return false, next, err
 		}
 	}
 	for _, filter := range []bson.M{{"phase": phaseTimer}, {"phase": phaseRetry, "hold": int64(0)}} {
-		filter["route"], filter["due"] = route, bson.M{"$gt": time.Time{}}
-		found, err := w.all(ctx, filter, options.Find().SetProjection(headOnly).SetSort(bson.M{"due": 1}).SetLimit(1))
+		filter["route"], filter["due"] = of, bson.M{"$gt": time.Time{}}
+		found, err := w.all(ctx, filter, w.by("due").SetProjection(headOnly).SetSort(bson.M{"due": 1}).SetLimit(1))
 		if err != nil {
-			return false, -1, err
+			return false, next, err
 		}
 		for _, r := range found {
 			switch in := r.Due.Sub(w.now); {
@@ -193,18 +214,17 @@ func (w *work) news(ctx context.Context, route string, last int64) (wakes bool, 
 			}
 		}
 	}
-	fresh = fresh || control > old.control
-	if wakes = fresh || due && time.Since(old.woken) >= calm; wakes {
-		w.s.watch.note(route, sight{last, control, time.Now()})
+	if wakes = fresh || control > old.control || due && time.Since(old.woken) >= calm; wakes {
+		w.s.watch.note(name, sight{last, control, time.Now()})
 	} else if due && (next < 0 || next > calm) {
 		next = calm
 	}
 	return wakes, next, nil
 }
 
-// lastControl returns the greatest number of a control record of a route.
-func (w *work) lastControl(ctx context.Context, route string) (int64, error) {
-	cur, err := w.s.control.Find(ctx, bson.M{"route": route}, options.Find().SetSort(bson.M{"_id": -1}).SetLimit(1))
+// lastControl returns the greatest number of a control record of routes.
+func (w *work) lastControl(ctx context.Context, routes bson.M) (int64, error) {
+	cur, err := w.s.control.Find(ctx, bson.M{"route": routes}, options.Find().SetSort(bson.M{"_id": -1}).SetLimit(1))
 	if err != nil {
 		return 0, err
 	}
@@ -215,19 +235,22 @@ func (w *work) lastControl(ctx context.Context, route string) (int64, error) {
 	return docs[0].Number, nil
 }
 
-func (w *watcher) last(route string) sight {
+func (w *watcher) last(routes string) sight {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.seen[route]
+	return w.seen[routes]
 }
 
-func (w *watcher) note(route string, news sight) {
+func (w *watcher) note(routes string, news sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.seen) >= maxSights {
+		clear(w.seen)
+	}
 	if w.seen == nil {
 		w.seen = map[string]sight{}
 	}
-	w.seen[route] = news
+	w.seen[routes] = news
 }
 
 // stream opens a change stream of routes; nil if there are none.

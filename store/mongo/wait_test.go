@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -84,8 +86,17 @@ func TestWaitForChanges(t *testing.T) {
 		t.Fatalf("woken for nothing: %+v", w)
 	default:
 	}
+	events <- nil // of something that concerns nobody
+	in(t, s, func(ctx context.Context, tx Tx) error {
+		_, err := s.Stage(ctx, tx, message(1))
+		return err
+	})
 	events <- nil
 	w.expect(t, "a change", done, core.WakeNotify)
+	in(t, s, func(ctx context.Context, tx Tx) error {
+		_, err := s.outbox.DeleteMany(ctx, bson.M{})
+		return err
+	})
 	done = wait(t.Context(), s)
 	until(t, "the stream is open", func() bool { return opened.Load() == 2 })
 	s.Wake()
@@ -170,6 +181,17 @@ func TestWaitForTime(t *testing.T) {
 	})
 	var w woken
 	w.expect(t, "a timer", wait(t.Context(), s), core.WakeTimer)
+
+	s, events, opened, _ := scripted(t)
+	done := wait(t.Context(), s)
+	until(t, "the stream is open", func() bool { return opened.Load() == 1 })
+	in(t, s, func(ctx context.Context, tx Tx) error {
+		m := waybill.RawMessage("t.x", "", nil, waybill.Routes(benchRoute), waybill.Delay(500*time.Millisecond))
+		_, err := s.Stage(ctx, tx, m)
+		return err
+	})
+	events <- nil
+	w.expect(t, "a timer that was staged during the wait", done, core.WakeTimer)
 	if cause, err := s.Wait(t.Context(), []string{"other"}, time.Millisecond); cause != core.WakeTimer || err != nil {
 		t.Errorf("a limit: %q %v", cause, err)
 	}
