@@ -156,18 +156,14 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (fresh []int, er
 			at[id] = i
 		}
 	}
-	cur, err := s.inbox.Find(ctx, bson.M{"_id": bson.M{"$in": ids}}, options.Find().SetProjection(bson.M{"_id": 1}))
-	if err != nil {
-		return nil, err
-	}
-	var known []struct {
-		ID inboxID `bson:"_id"`
-	}
-	if err := cur.All(ctx, &known); err != nil {
-		return nil, err
-	}
-	for _, k := range known {
-		delete(at, k.ID)
+	for chunk := range slices.Chunk(ids, maxIn) {
+		known, err := s.inboxIDs(ctx, bson.M{"_id": bson.M{"$in": chunk}}, options.Find())
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range known {
+			delete(at, id)
+		}
 	}
 	for _, i := range at {
 		fresh = append(fresh, i)
@@ -189,6 +185,25 @@ func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (fresh []int, er
 	})
 	_, err = s.inbox.InsertMany(ctx, docs)
 	return fresh, raced(err)
+}
+
+// inboxIDs returns the ids of the marks that filter selects.
+func (s *Store) inboxIDs(ctx context.Context, filter any, opts *options.FindOptionsBuilder) ([]inboxID, error) {
+	cur, err := s.inbox.Find(ctx, filter, opts.SetProjection(bson.M{"_id": 1}))
+	if err != nil {
+		return nil, err
+	}
+	var docs []struct {
+		ID inboxID `bson:"_id"`
+	}
+	if err := cur.All(ctx, &docs); err != nil {
+		return nil, err
+	}
+	ids := make([]inboxID, len(docs))
+	for i := range docs {
+		ids[i] = docs[i].ID
+	}
+	return ids, nil
 }
 
 func compareIDs(a, b inboxID) int {
@@ -251,24 +266,18 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 }
 
 func (s *Store) purgeOf(ctx context.Context, consumer string, before time.Time, limit int) (int, error) {
-	cur, err := s.inbox.Find(ctx, bson.M{"_id.consumer": consumer, "handled": bson.M{"$lt": before}},
-		options.Find().SetSort(bson.M{"handled": 1}).SetLimit(int64(limit)).SetProjection(bson.M{"_id": 1}))
+	old, err := s.inboxIDs(ctx, bson.M{"_id.consumer": consumer, "handled": bson.M{"$lt": before}},
+		options.Find().SetHint(s.opts.Prefix+"handled").SetSort(bson.M{"handled": 1}).SetLimit(int64(limit)))
 	if err != nil {
 		return 0, err
 	}
-	var old []struct {
-		ID inboxID `bson:"_id"`
+	n := 0
+	for chunk := range slices.Chunk(old, maxIn) {
+		res, err := s.inbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": chunk}})
+		if err != nil {
+			return 0, err
+		}
+		n += int(res.DeletedCount)
 	}
-	if err := cur.All(ctx, &old); err != nil || len(old) == 0 {
-		return 0, err
-	}
-	ids := make(bson.A, len(old))
-	for i := range old {
-		ids[i] = old[i].ID
-	}
-	res, err := s.inbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": ids}})
-	if err != nil {
-		return 0, err
-	}
-	return int(res.DeletedCount), nil
+	return n, nil
 }

@@ -93,7 +93,6 @@ func (s *Store) list(
 	ctx context.Context, op string, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool,
 ) (out admin.Listing, docs []*record, err error) {
 	err = s.transact(ctx, op, func(ctx context.Context, w *work) error {
-		out, docs = admin.Listing{}, nil
 		if err := w.clock(ctx); err != nil {
 			return err
 		}
@@ -101,55 +100,89 @@ func (s *Store) list(
 		if err != nil {
 			return err
 		}
-		var last int64
-		looked := 0
-		filter, opts, err := w.listFilter(ctx, f, page.After)
-		if err != nil {
-			return err
+		l := lister{work: w, f: f, page: page, takes: takes, members: members}
+		if len(f.IDs) > 0 {
+			err = l.ids(ctx)
+		} else {
+			err = l.walk(ctx)
 		}
-		opts = opts.SetProjection(withoutBody).SetSort(bson.M{"seq": 1}).SetLimit(int64(page.Budget))
-		err = w.each(ctx, filter, opts, func(r *record) bool {
-			looked++
-			last = r.Seq
-			if st := w.stored(r, members); f.Matches(&st) && takes(st.State, st.Reason) {
-				out.Records, docs = append(out.Records, st), append(docs, r)
-			}
-			return len(out.Records) < page.Limit
-		})
-		if len(out.Records) == page.Limit || looked == page.Budget {
-			out.Next = last
-		}
+		out, docs = l.out, l.docs
 		return err
 	})
 	if err != nil {
 		return admin.Listing{}, nil, err
 	}
-	slices.SortFunc(out.Records, func(a, b admin.Stored) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out, docs, nil
 }
 
-// listFilter selects the documents to look at, by their ids or by sequence.
-func (w *work) listFilter(ctx context.Context, f *admin.Filter, after int64) (filter bson.M, opts *options.FindOptionsBuilder, err error) {
-	filter = bson.M{"seq": bson.M{"$gt": after}}
-	if len(f.IDs) == 0 {
-		if f.OnlyAbandoned() {
-			filter["phase"] = phaseAbandoned
-			return filter, w.by("gone"), nil
-		}
-		return filter, w.by("seq"), nil
+// lister is one page of a list in its transaction.
+type lister struct {
+	*work
+	f       *admin.Filter
+	page    admin.PageRequest
+	takes   func(core.State, waybill.Reason) bool
+	members map[int64]*memberDoc
+
+	out  admin.Listing
+	docs []*record
+}
+
+// add adds r if it is selected.
+func (l *lister) add(r *record) {
+	if st := l.stored(r, l.members); l.f.Matches(&st) && l.takes(st.State, st.Reason) {
+		l.out.Records, l.docs = append(l.out.Records, st), append(l.docs, r)
 	}
-	routes := f.Routes
+}
+
+// walk goes from record to record.
+func (l *lister) walk(ctx context.Context) error {
+	filter, opts := bson.M{"seq": bson.M{"$gt": l.page.After}}, l.by("seq")
+	if l.f.OnlyAbandoned() {
+		filter["phase"], opts = phaseAbandoned, l.by("gone")
+	}
+	looked := 0
+	return l.each(ctx, filter, opts.SetProjection(withoutBody).SetSort(bson.M{"seq": 1}).SetLimit(int64(l.page.Budget)), func(r *record) bool {
+		looked++
+		if l.add(r); len(l.out.Records) == l.page.Limit || looked == l.page.Budget {
+			l.out.Next = r.Seq
+		}
+		return l.out.Next == 0
+	})
+}
+
+// maxIn bounds the values of one condition: a command has 16 MiB at most.
+const maxIn = 5000
+
+// ids looks for the ids of the filter on its routes, or on every route.
+func (l *lister) ids(ctx context.Context) (err error) {
+	routes := l.f.Routes
 	if len(routes) == 0 {
-		if routes, err = w.s.routeNames(outside(ctx)); err != nil {
-			return nil, nil, err
+		if routes, err = l.s.routeNames(outside(ctx)); err != nil {
+			return err
 		}
 	}
-	ids := bson.A{}
+	var refs []core.Ref
 	for _, route := range routes {
-		for _, id := range f.IDs {
-			ids = append(ids, recordID{route, id})
+		for _, id := range l.f.IDs {
+			refs = append(refs, core.Ref{Route: route, ID: id})
 		}
 	}
-	filter["_id"] = bson.M{"$in": ids}
-	return filter, options.Find(), nil
+	for chunk := range slices.Chunk(refs, maxIn) {
+		found, err := l.byID(ctx, chunk, withoutBody)
+		if err != nil {
+			return err
+		}
+		for _, r := range found {
+			if r.Seq > l.page.After {
+				l.add(r)
+			}
+		}
+	}
+	slices.SortFunc(l.out.Records, func(a, b admin.Stored) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(l.docs, func(a, b *record) int { return cmp.Compare(a.Seq, b.Seq) })
+	if n := l.page.Limit; len(l.docs) > n {
+		l.out = admin.Listing{Records: l.out.Records[:n], Next: l.docs[n-1].Seq}
+		l.docs = l.docs[:n]
+	}
+	return nil
 }

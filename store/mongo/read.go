@@ -148,12 +148,19 @@ func (rd *reader) records(ctx context.Context) error {
 		}
 		rd.page.Ranges = append(rd.page.Ranges, rs)
 	}
+	waiting, err := rd.waiting(ctx)
+	if err != nil {
+		return err
+	}
 	for i := range rd.look.Keys {
-		rs, err := rd.key(ctx, &rd.look.Keys[i])
+		kr := &rd.look.Keys[i]
+		rs, err := rd.key(ctx, kr)
 		if err != nil {
 			return err
 		}
-		rd.page.Keys = append(rd.page.Keys, rs)
+		rd.page.Keys = append(rd.page.Keys, core.KeyRecords{
+			Records: rs.Records, More: rs.More, Waiting: waiting[routeKey{kr.Route, kr.Key}],
+		})
 	}
 	return rd.again(ctx)
 }
@@ -223,42 +230,51 @@ func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error
 	return rd.collect(ctx, "ready", slotFilter(filter, rg.Slots), rg.Limit)
 }
 
-// key answers a range of a key.
-func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecords, err error) {
+// key returns the ready records of a key in a range.
+func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (core.Records, error) {
 	if kr.Key == "" {
-		return out, nil
+		return core.Records{}, nil
 	}
-	got, err := rd.collect(ctx, "key", bson.M{
+	return rd.collect(ctx, "key", bson.M{
 		"route": kr.Route, "key": kr.Key, "phase": phaseReady, "seq": bson.M{"$gt": kr.From, "$lte": kr.To},
 	}, kr.Limit)
-	if err != nil {
-		return out, err
-	}
-	out.Records, out.More = got.Records, got.More
-	out.Waiting, err = rd.waiting(ctx, kr.Route, kr.Key, slices.Contains(rd.look.Blocks, kr.Route))
-	return out, err
 }
 
-// waiting returns the records that block a key, by sequence.
-func (rd *reader) waiting(ctx context.Context, route, key string, block bool) (out []core.Waiting, err error) {
-	seen := map[int64]bool{}
-	for index, filter := range obstacles(block) {
-		filter["route"], filter["key"] = route, key
-		if index == "ready" {
-			index = "key"
-		}
-		err := rd.each(ctx, filter, rd.by(index).SetProjection(headOnly), func(r *record) bool {
-			if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
-				seen[r.Seq] = true
-				out = append(out, w)
-			}
-			return true
-		})
-		if err != nil {
-			return nil, err
+type routeKey struct{ route, key string }
+
+// waiting returns the records that block the keys of the Look, by sequence.
+func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.Waiting, error) {
+	keys := map[string][]string{} // by route
+	for i := range rd.look.Keys {
+		if kr := &rd.look.Keys[i]; kr.Key != "" {
+			keys[kr.Route] = append(keys[kr.Route], kr.Key)
 		}
 	}
-	slices.SortFunc(out, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	out := map[routeKey][]core.Waiting{}
+	for route, list := range keys {
+		block := slices.Contains(rd.look.Blocks, route)
+		seen := map[int64]bool{} // a retry that somebody holds is found twice
+		for index, filter := range obstacles(block) {
+			filter["route"], filter["key"] = route, bson.M{"$in": list}
+			if index == "ready" {
+				index = "waiting"
+			}
+			err := rd.each(ctx, filter, rd.by(index).SetProjection(headOnly), func(r *record) bool {
+				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
+					seen[r.Seq] = true
+					at := routeKey{route, r.Key}
+					out[at] = append(out[at], w)
+				}
+				return true
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, list := range out {
+		slices.SortFunc(list, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
 	return out, nil
 }
 
