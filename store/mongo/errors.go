@@ -83,19 +83,19 @@ func conflicts(err error) bool {
 	case kinds[code(err)] == kindOutage:
 		return false
 	}
-	return errors.Is(err, errRace) || kinds[code(err)] == kindConflict || hasLabel(err, transientLabel)
+	return kinds[code(err)] == kindConflict || hasLabel(err, transientLabel)
 }
 
 const transientLabel = "TransientTransactionError"
 
-// errRace reports that another transaction committed what this one could not see: its snapshot is older.
-var errRace = errors.New("another transaction wrote the same document")
-
-// raceError is errRace for the driver's WithTransaction, which runs a transaction again for the label.
+// raceError reports that another transaction has committed what this one could not see, since its snapshot is older.
+// The driver's WithTransaction runs a transaction again for the label.
 type raceError struct{ err error }
 
-func (e *raceError) Error() string                   { return errRace.Error() + ": " + e.err.Error() }
-func (e *raceError) Unwrap() []error                 { return []error{errRace, e.err} }
+func (e *raceError) Error() string {
+	return "another transaction wrote the same document: " + e.err.Error()
+}
+func (e *raceError) Unwrap() error                   { return e.err }
 func (e *raceError) HasErrorLabel(label string) bool { return label == transientLabel }
 
 // raced makes a duplicate that was not there when the transaction looked a reason to run it again.
@@ -116,11 +116,11 @@ func classify(op string, err error) error {
 	}
 	c := code(err)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), driver.IsNetworkError(err), driver.IsTimeout(err),
-		hasLabel(err, "UnknownTransactionCommitResult"), errors.Is(err, driver.ErrClientDisconnected), isSelection(err):
-		return outage(op, err)
 	case conflicts(err):
 		return outage(op, fmt.Errorf("%w (%w)", waybill.ErrRetryTx, err))
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), driver.IsTimeout(err), down(err),
+		hasLabel(err, "UnknownTransactionCommitResult"), errors.Is(err, driver.ErrClientDisconnected):
+		return outage(op, err)
 	case errors.Is(err, driver.ErrWrongClient):
 		return fmt.Errorf("waybill/mongo: %s: %w: the session is another client's: use one client for the store and the transaction (%w)",
 			op, waybill.ErrInvalid, err)
@@ -146,6 +146,11 @@ func isSelection(err error) bool {
 	_, selection := errors.AsType[topology.ServerSelectionError](err)
 	_, connection := errors.AsType[topology.ConnectionError](err)
 	return selection || connection
+}
+
+// down reports whether the server cannot be used now, or another transaction was in the way.
+func down(err error) bool {
+	return driver.IsNetworkError(err) || isSelection(err) || kinds[code(err)] == kindOutage || conflicts(err)
 }
 
 func outage(op string, err error) error {

@@ -132,17 +132,10 @@ func inboxError(err error) error {
 	if !ok {
 		return classify("inbox", err)
 	}
-	if known := classify("inbox", h.err); waybill.ClassOf(h.err) == waybill.ClassUnknown && waybill.ClassOf(known) == waybill.ClassOutage &&
-		isServers(h.err) {
-		return known
+	if waybill.ClassOf(h.err) == waybill.ClassUnknown && down(h.err) {
+		return outage("inbox", h.err)
 	}
 	return h.err
-}
-
-// isServers reports whether err comes from the driver.
-func isServers(err error) bool {
-	_, server := errors.AsType[driver.ServerError](err)
-	return server || driver.IsNetworkError(err) || isSelection(err)
 }
 
 // mark inserts the marks of keys that are new, in their order, and returns their indexes.

@@ -39,6 +39,9 @@ func connect(tb testing.TB, uri string) *driver.Client {
 	return c
 }
 
+// hostOf returns the address in a connection string.
+func hostOf(uri string) string { return options.Client().ApplyURI(uri).Hosts[0] }
+
 // database returns an empty database of the test's own.
 func database(tb testing.TB) *driver.Database {
 	tb.Helper()

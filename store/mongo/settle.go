@@ -16,7 +16,7 @@ import (
 // halves, and the locked one is core.ErrBusy. A stale outcome is core.ErrChanged even if its unit has another owner. An
 // outcome that the database refuses, such as by a validator of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
-	res := make(core.Results, len(outcomes))
+	res, done := make(core.Results, len(outcomes)), make([]bool, len(outcomes))
 	var stamp int64
 	for i := range outcomes {
 		stamp = max(stamp, outcomes[i].Stamp())
@@ -26,32 +26,38 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			st := settler{work: w, self: self, outcomes: outcomes[from:to], res: make(core.Results, to-from)}
 			err := st.run(ctx)
-			return func() { copy(res[from:to], st.res) }, err
+			return func() {
+				for i := range st.res {
+					res[from+i], done[from+i] = st.res[i], true
+				}
+			}, err
 		},
 		busy: func(i int) {
-			ref := outcomes[i].Ref()
-			res[i] = core.Refused("waybill/mongo: settle", ref, core.ErrBusy)
+			res[i], done[i] = core.Refused("waybill/mongo: settle", outcomes[i].Ref(), core.ErrBusy), true
 		},
 	}
-	p.settle(ctx, res, 0, len(outcomes))
+	p.each(ctx, 0, len(outcomes), func(i int, err error) {
+		if !done[i] {
+			res[i] = err
+		}
+	})
 	return res
 }
 
-// settle runs the pieces, and in halves if the database refuses an outcome: that one fails alone.
-func (p *pieces) settle(ctx context.Context, res core.Results, from, to int) {
+// each runs the pieces, and in halves if the database refuses one of them: that one fails alone.
+func (p *pieces) each(ctx context.Context, from, to int, failed func(i int, err error)) {
 	err := p.run(ctx, from, to)
-	if err == nil {
-		return
-	}
-	if to-from == 1 || isAnswer(err) || waybill.ClassOf(err) == waybill.ClassOutage || ctx.Err() != nil {
+	switch {
+	case err == nil:
+	case to-from == 1, isAnswer(err), waybill.ClassOf(err) == waybill.ClassOutage, ctx.Err() != nil:
 		for i := from; i < to; i++ {
-			res[i] = err
+			failed(i, err)
 		}
-		return
+	default:
+		mid := (from + to) / 2
+		p.each(ctx, from, mid, failed)
+		p.each(ctx, mid, to, failed)
 	}
-	mid := (from + to) / 2
-	p.settle(ctx, res, from, mid)
-	p.settle(ctx, res, mid, to)
 }
 
 // settler is one Settle in its transaction.

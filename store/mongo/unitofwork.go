@@ -21,6 +21,9 @@ func (s *Store) NewUnitOfWork() (*waybill.UnitOfWork[*driver.Session], error) {
 		_, err = sess.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 			return nil, fn(ctx, driver.SessionFromContext(ctx))
 		}, txOptions())
-		return err
+		if err != nil && down(err) {
+			return classify("unit of work", err)
+		}
+		return err // fn's own
 	})
 }
