@@ -29,6 +29,7 @@ func TestConformanceKept(t *testing.T) {
 		}
 		n++
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			if err := c.Run(t.Context(), h); err != nil && !errors.Is(err, outboxtest.ErrNotDeclared) {
 				t.Error(err)
 			}

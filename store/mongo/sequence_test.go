@@ -116,6 +116,9 @@ func TestStagersTidyUp(t *testing.T) {
 	if n := len(s.openNumbers(t).Open); n != 1 {
 		t.Errorf("%d entries are left, want that of the last call", n)
 	}
+	if n, err := s.marks.CountDocuments(t.Context(), bson.M{}); err != nil || n != 1 {
+		t.Errorf("%d marks are left, want that of the last call: %v", n, err)
+	}
 	orphan := bson.M{"_id": bson.NewObjectID()}
 	if _, err := s.marks.InsertOne(t.Context(), orphan); err != nil {
 		t.Fatal(err)
