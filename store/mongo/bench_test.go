@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
 )
 
 const benchRoute = "bench"
@@ -54,11 +55,44 @@ func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	return m
 }
 
+// nowhere is a broker that confirms at once.
+type nowhere struct{}
+
+func (nowhere) Traits() core.PublisherTraits {
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
+}
+
+func (nowhere) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
+	return make(core.Results, len(batch))
+}
+
+// benchRelay lets a relay publish what is there to nowhere.
+func benchRelay(b *testing.B, s *Store, put func()) {
+	b.Helper()
+	r, err := relay.New(s, nowhere{}, relay.Options{Routes: []relay.Route{{Name: benchRoute}}, Logger: quiet})
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := 0
+	for range b.N {
+		b.StopTimer()
+		for range 10 {
+			put()
+		}
+		b.StartTimer()
+		sum, err := r.RunOnce(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += sum.Published
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(max(n, 1)), "µs/message")
+}
+
 // BenchmarkDrain stages, and reads and settles in pages of 500, of 1,000 keys. By hand is the loop that somebody writes
 // who needs no order, no second relay and no transaction: find 500 documents, delete them.
 func BenchmarkDrain(b *testing.B) {
 	s := open(b, Options{})
-	self := join(b, s, benchRoute).Session
 	put := func() {
 		msgs := make([]waybill.Message, 1000)
 		for i := range msgs {
@@ -89,6 +123,8 @@ func BenchmarkDrain(b *testing.B) {
 		}
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(max(n, 1)), "µs/message")
 	}
+	b.Run("relay", func(b *testing.B) { benchRelay(b, s, put) })
+	self := join(b, s, benchRoute).Session
 	b.Run("drain", func(b *testing.B) {
 		var last int64
 		var reading time.Duration
@@ -116,7 +152,8 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("byhand", func(b *testing.B) {
 		drained(b, func() int {
-			cur, err := s.outbox.Find(b.Context(), bson.M{"route": benchRoute}, options.Find().SetSort(bson.M{"seq": 1}).SetLimit(500).SetBatchSize(500))
+			cur, err := s.outbox.Find(b.Context(), bson.M{"route": benchRoute, "phase": phaseReady},
+				options.Find().SetHint("waybill_ready").SetSort(bson.M{"seq": 1}).SetLimit(500).SetBatchSize(500))
 			if err != nil {
 				b.Fatal(err)
 			}

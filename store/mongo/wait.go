@@ -70,32 +70,26 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		if cause, done, err := s.look(ctx, routes, &end); done {
 			return cause, err
 		}
-		changed, err := s.change(ctx, st, end)
-		switch {
-		case ctx.Err() != nil:
-			return core.WakeStop, outage("wait", ctx.Err())
-		case err != nil:
+		if err := s.change(ctx, st, end); err != nil {
+			if ctx.Err() != nil {
+				return core.WakeStop, outage("wait", ctx.Err())
+			}
 			s.noStream(err)
 			return s.poll(ctx, routes, end)
-		case !changed:
-			return core.WakeTimer, nil // or Wake, which is the same to the caller
 		}
 	}
 }
 
-// change waits for a change until end, or until somebody calls Wake.
-func (s *Store) change(ctx context.Context, st stream, end time.Time) (changed bool, err error) {
+// change waits for a change, until end, or until somebody calls Wake.
+func (s *Store) change(ctx context.Context, st stream, end time.Time) error {
 	until, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	stop := s.onHint(until, cancel)
 	defer stop()
-	if st.Next(until) {
-		return true, nil
+	if st.Next(until) || until.Err() != nil && ctx.Err() == nil {
+		return nil
 	}
-	if until.Err() != nil {
-		return false, nil
-	}
-	return false, cmp.Or(st.Err(), errEnded)
+	return cmp.Or(ctx.Err(), st.Err(), errEnded)
 }
 
 // errEnded reports a change stream that ended without an error, as after a collection was dropped.
@@ -144,18 +138,17 @@ func (s *Store) poll(ctx context.Context, routes []string, end time.Time) (core.
 // look reports whether the wait is over. It sets end to the time when the next timer or retry is due, if that is
 // sooner.
 func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (cause core.WakeCause, done bool, err error) {
-	rung := false
 	err = s.transact(ctx, "wait", func(ctx context.Context, w *work) error {
-		rung = false
+		cause = ""
 		docs, err := w.metas(ctx, "sequence")
 		if err != nil {
 			return err
 		}
-		wakes, next, err := w.news(ctx, routes, docs["sequence"].Value)
+		woken, next, err := w.news(ctx, routes, docs["sequence"].Value)
 		if err != nil {
 			return err
 		}
-		rung = wakes
+		cause = woken
 		if at := time.Now().Add(next); next >= 0 && at.Before(*end) {
 			*end = at
 		}
@@ -166,60 +159,73 @@ func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (caus
 		return core.WakeStop, true, outage("wait", ctx.Err())
 	case err != nil:
 		return core.WakePoll, true, err
-	case rung:
-		return core.WakeNotify, true, nil
+	case cause != "":
+		return cause, true, nil
 	case !time.Now().Before(*end):
 		return core.WakeTimer, true, nil
 	}
 	return "", false, nil
 }
 
-// news looks at routes: whether they wake somebody now, at once for new records and now and then for others, and the
-// time until the next record is due; negative if none waits for a time.
-func (w *work) news(ctx context.Context, routes []string, last int64) (wakes bool, next time.Duration, err error) {
+// news looks at routes: why they wake somebody now, at once for new records and now and then for others, and the time
+// until the next record is due; negative if none waits for a time.
+func (w *work) news(ctx context.Context, routes []string, last int64) (cause core.WakeCause, next time.Duration, err error) {
 	next = -1
 	of := bson.M{"$in": routes}
 	name := strings.Join(routes, "\n")
 	old := w.s.watch.last(name)
-	some := func(filter bson.M) (bool, error) {
-		found, err := w.all(ctx, filter, w.by("ready").SetProjection(bson.M{"seq": 1}).SetLimit(1))
-		return len(found) > 0, err
-	}
 	control, err := w.lastControl(ctx, of)
 	if err != nil {
-		return false, next, err
+		return "", next, err
 	}
-	fresh, err := some(bson.M{"route": of, "phase": phaseReady, "seq": bson.M{"$gt": old.seq}})
+	fresh, err := w.some(ctx, bson.M{"route": of, "phase": phaseReady, "seq": bson.M{"$gt": old.seq}})
 	if err != nil {
-		return false, next, err
+		return "", next, err
 	}
-	due := fresh
-	if !fresh {
-		if due, err = some(bson.M{"route": of, "phase": phaseReady}); err != nil {
-			return false, next, err
-		}
+	if fresh || control > old.control {
+		w.s.watch.note(name, sight{last, control, time.Now()})
+		return core.WakeNotify, next, nil
 	}
+	if next, err = w.nextDue(ctx, of); err != nil {
+		return "", next, err
+	}
+	ready, err := w.some(ctx, bson.M{"route": of, "phase": phaseReady})
+	switch {
+	case err != nil || !ready && next != 0:
+		return "", next, err
+	case time.Since(old.woken) < calm:
+		return "", calm, nil // it is too early: look again then
+	case ready:
+		cause = core.WakeNotify
+	default:
+		cause = core.WakeTimer
+	}
+	w.s.watch.note(name, sight{last, control, time.Now()})
+	return cause, next, nil
+}
+
+// some reports whether there is a record in line that filter selects.
+func (w *work) some(ctx context.Context, filter bson.M) (bool, error) {
+	found, err := w.all(ctx, filter, w.by("ready").SetProjection(bson.M{"seq": 1}).SetLimit(1))
+	return len(found) > 0, err
+}
+
+// nextDue returns the time until the next timer or retry of routes is due; 0 = now, negative = there is none.
+func (w *work) nextDue(ctx context.Context, routes bson.M) (time.Duration, error) {
+	next := time.Duration(-1)
 	for _, filter := range []bson.M{{"phase": phaseTimer}, {"phase": phaseRetry, "hold": int64(0)}} {
-		filter["route"], filter["due"] = of, bson.M{"$gt": time.Time{}}
+		filter["route"], filter["due"] = routes, bson.M{"$gt": time.Time{}}
 		found, err := w.all(ctx, filter, w.by("due").SetProjection(headOnly).SetSort(bson.M{"due": 1}).SetLimit(1))
 		if err != nil {
-			return false, next, err
+			return -1, err
 		}
 		for _, r := range found {
-			switch in := r.Due.Sub(w.now); {
-			case in <= 0:
-				due = true
-			case next < 0 || in < next:
+			if in := max(r.Due.Sub(w.now), 0); next < 0 || in < next {
 				next = in
 			}
 		}
 	}
-	if wakes = fresh || control > old.control || due && time.Since(old.woken) >= calm; wakes {
-		w.s.watch.note(name, sight{last, control, time.Now()})
-	} else if due && (next < 0 || next > calm) {
-		next = calm
-	}
-	return wakes, next, nil
+	return next, nil
 }
 
 // lastControl returns the greatest number of a control record of routes.

@@ -86,21 +86,28 @@ func TestWaitForChanges(t *testing.T) {
 		t.Fatalf("woken for nothing: %+v", w)
 	default:
 	}
+	stage := func(i int) {
+		in(t, s, func(ctx context.Context, tx Tx) error {
+			_, err := s.Stage(ctx, tx, message(i))
+			return err
+		})
+	}
 	events <- nil // of something that concerns nobody
-	in(t, s, func(ctx context.Context, tx Tx) error {
-		_, err := s.Stage(ctx, tx, message(1))
-		return err
-	})
+	stage(1)
 	events <- nil
 	w.expect(t, "a change", done, core.WakeNotify)
-	in(t, s, func(ctx context.Context, tx Tx) error {
-		_, err := s.outbox.DeleteMany(ctx, bson.M{})
-		return err
-	})
+	settled := func() {
+		if _, err := s.outbox.DeleteMany(t.Context(), bson.M{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settled()
 	done = wait(t.Context(), s)
 	until(t, "the stream is open", func() bool { return opened.Load() == 2 })
+	stage(2)
 	s.Wake()
-	w.expect(t, "a hint", done, core.WakeTimer)
+	w.expect(t, "a hint", done, core.WakeNotify)
+	settled()
 	ctx, cancel := context.WithCancel(t.Context())
 	done = wait(ctx, s)
 	until(t, "the stream is open", func() bool { return opened.Load() == 3 })
