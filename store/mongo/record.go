@@ -170,7 +170,8 @@ func (w *work) byID(ctx context.Context, refs []core.Ref, projection bson.M) (ma
 	if len(ids) == 0 {
 		return found, nil
 	}
-	err := w.each(ctx, bson.M{"_id": bson.M{"$in": ids}}, options.Find().SetProjection(projection), func(r *record) bool {
+	opts := options.Find().SetProjection(projection).SetBatchSize(int32(len(ids) + 1)) // in one round trip
+	err := w.each(ctx, bson.M{"_id": bson.M{"$in": ids}}, opts, func(r *record) bool {
 		found[r.ID] = r
 		return true
 	})

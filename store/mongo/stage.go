@@ -14,7 +14,7 @@ import (
 
 // Stage writes msgs in the transaction of sess, which must run. It never begins, commits or rolls back. Delays count
 // from now by the server's clock. It takes three round trips for any number of messages with ids of its own, and at
-// most eight otherwise.
+// most nine otherwise.
 //
 // In a function that the driver's WithTransaction calls, sess is mongo.SessionFromContext(ctx). After an error roll
 // back. If it matches waybill.ErrRetryTx, WithTransaction runs the function again.

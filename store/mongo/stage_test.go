@@ -3,11 +3,15 @@ package mongo
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -117,5 +121,55 @@ func TestUnitOfWork(t *testing.T) {
 	}
 	if n, err := s.outbox.CountDocuments(t.Context(), bson.M{"route": "same"}); err != nil || n != 1 {
 		t.Errorf("%d messages with one dedupe key: %v", n, err)
+	}
+}
+
+// The round trips of a Stage do not grow with its messages: three for new ones, nine at most. ST-02 DB-15.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	m := testenv.MongoDB(t)
+	var n atomic.Int32
+	c, err := driver.Connect(options.Client().ApplyURI(m.URI).SetMonitor(&event.CommandMonitor{
+		Started: func(context.Context, *event.CommandStartedEvent) { n.Add(1) },
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	s := openIn(t, c.Database(m.Database), Options{})
+	stage := func(msgs ...waybill.Message) int {
+		sess, err := begin(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sess.EndSession(context.Background())
+		before := n.Load()
+		if _, err := s.Stage(t.Context(), sess, msgs...); err != nil {
+			t.Fatal(err)
+		}
+		count := int(n.Load() - before)
+		if err := commit(t.Context(), sess); err != nil {
+			t.Fatal(err)
+		}
+		return count
+	}
+	var fresh, first, second []waybill.Message
+	for i := range 300 {
+		k := strconv.Itoa(i)
+		fresh = append(fresh, waybill.RawMessage("t.x", "", nil))
+		first = append(first, waybill.RawMessage("t.y", "", nil, waybill.DedupeKey(k), waybill.Key(k)))
+		second = append(second, waybill.RawMessage("t.y", "", nil, waybill.ID(k), waybill.Replace(k), waybill.Key(k)))
+	}
+	if got := stage(fresh...); got != 3 {
+		t.Errorf("%d round trips for new messages, want 3", got)
+	}
+	if got := stage(first...); got > 9 {
+		t.Errorf("%d round trips for messages with dedupe keys, want 9 at most", got)
+	}
+	if _, err := s.outbox.UpdateMany(t.Context(), bson.M{"slot": bson.M{"$lt": 32}}, bson.M{"$set": bson.M{"hold": int64(1)}}); err != nil {
+		t.Fatal(err) // some cannot be replaced
+	}
+	if got := stage(second...); got > 9 {
+		t.Errorf("%d round trips for messages that replace others, want 9 at most", got)
 	}
 }

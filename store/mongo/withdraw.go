@@ -49,7 +49,8 @@ func (l *ledger) load(ctx context.Context, ids, keys bson.A, routes []string) er
 		either = append(either, bson.M{"dedupe": bson.M{"$in": keys}})
 	}
 	for _, filter := range either { // two commands: each has its index
-		err := w.each(ctx, filter, options.Find().SetProjection(withoutBody), func(r *record) bool {
+		opts := options.Find().SetProjection(withoutBody).SetBatchSize(int32(len(ids) + len(keys) + 1)) // in one round trip
+		err := w.each(ctx, filter, opts, func(r *record) bool {
 			if l.byID[r.ID] == nil {
 				l.know(r)
 				l.stored[r] = true
@@ -144,16 +145,22 @@ func (l *ledger) careful(r *record) bool {
 
 // flush writes what the ledger decided.
 func (l *ledger) flush(ctx context.Context) error {
+	gone := bson.A{}
 	var models []driver.WriteModel
 	for r := range l.dirty {
 		switch {
 		case !l.stored[r]:
 		case r.Phase == 0:
-			models = append(models, driver.NewDeleteOneModel().SetFilter(bson.M{"_id": r.ID}))
+			gone = append(gone, r.ID)
 		case r.Phase == phaseAbandoned:
 			models = append(models, change(r.ID, abandoned(r)))
 		default:
 			models = append(models, change(r.ID, bson.M{"$unset": bson.M{"dedupe": ""}}))
+		}
+	}
+	if len(gone) > 0 {
+		if _, err := l.s.outbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": gone}}); err != nil {
+			return err
 		}
 	}
 	w := work{s: l.s, now: l.now}
