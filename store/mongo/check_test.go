@@ -29,7 +29,7 @@ func TestServerWithoutTransactions(t *testing.T) {
 	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "replica set") {
 		t.Errorf("Check says %v", err)
 	}
-	if n, err := s.marks.CountDocuments(t.Context(), bson.M{}); err != nil || n != 0 {
+	if n, err := s.tickets.CountDocuments(t.Context(), bson.M{}); err != nil || n != 0 {
 		t.Errorf("Check left %d documents: %v", n, err)
 	}
 }

@@ -42,7 +42,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 			return core.Cleaned{}, err
 		}
 	}
-	return c.done, classify("clean", s.sweepMarks(ctx))
+	return c.done, classify("clean", s.sweepTickets(ctx))
 }
 
 // cleaner is one call of Clean.

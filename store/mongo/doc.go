@@ -22,9 +22,10 @@
 // session, so business writes must use the context that WithTransaction, [Store.NewUnitOfWork] or [Store.Do] passes on:
 // with another context the driver writes outside of the transaction.
 //
-// The numbers of records come from a counter that no transaction takes part in. A staging transaction inserts a mark,
-// and an entry in the counter's document names that mark. So a page says exactly which transactions are open. One that
-// was rolled back is told from one that runs by an attempt to insert its mark. No clock and no time limit counts.
+// The numbers of records come from a counter that no transaction takes part in. A staging transaction inserts a ticket,
+// and an entry in the counter's document names that ticket. So a page says exactly which transactions are open. One
+// that was rolled back is told from one that runs by an attempt to insert its ticket. No clock and no time limit
+// counts.
 //
 // A page is one transaction with one snapshot, kept by a majority. Each call of the engine that writes is a transaction
 // that also writes a fence of its session: a session that was removed, or that lost the unit to another member, changes

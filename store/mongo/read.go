@@ -71,7 +71,7 @@ func (rd *reader) head(ctx context.Context) (err error) {
 		return err
 	}
 	for _, o := range seq.Open {
-		if is[o.Mark] {
+		if is[o.Ticket] {
 			rd.done = append(rd.done, o)
 			continue
 		}

@@ -160,9 +160,9 @@ func (s *Store) Check(ctx context.Context) error {
 // tryTransactions rolls a transaction back and looks whether it left something.
 func (s *Store) tryTransactions(ctx context.Context) error {
 	probe := bson.M{"_id": bson.NewObjectID()}
-	defer func() { _, _ = s.marks.DeleteOne(context.WithoutCancel(ctx), probe) }()
+	defer func() { _, _ = s.tickets.DeleteOne(context.WithoutCancel(ctx), probe) }()
 	err := s.once(ctx, func(ctx context.Context) error {
-		if _, err := s.marks.InsertOne(ctx, probe); err != nil {
+		if _, err := s.tickets.InsertOne(ctx, probe); err != nil {
 			return err
 		}
 		return errProbe
@@ -170,10 +170,10 @@ func (s *Store) tryTransactions(ctx context.Context) error {
 	if !errors.Is(err, errProbe) {
 		return err
 	}
-	err = s.marks.FindOne(ctx, probe).Err()
+	err = s.tickets.FindOne(ctx, probe).Err()
 	switch {
 	case err == nil:
-		return misconfigured("check", fmt.Errorf("a transaction that was rolled back left a document in %s: %s", s.marks.Name(), noTransactions))
+		return misconfigured("check", fmt.Errorf("a transaction that was rolled back left a document in %s: %s", s.tickets.Name(), noTransactions))
 	case errors.Is(err, driver.ErrNoDocuments):
 		return nil
 	}

@@ -16,18 +16,18 @@ import (
 // Numbers come from a document that a transaction does not take part in: a counter within it would make every two
 // stagers conflict. So a number is drawn before its record can be seen, and readers must know which numbers are open.
 //
-// A staging transaction first inserts a mark with a random id. Then, outside of the transaction, one atomic update
-// draws the numbers and adds an entry with the first of them and the mark to the list of open ones. The mark is
+// A staging transaction first inserts a ticket with a random id. Then, outside of the transaction, one atomic update
+// draws the numbers and adds an entry with the first of them and the ticket to the list of open ones. The ticket is
 // committed with the records. So a reader, in one snapshot, sees of each entry whether its transaction has committed.
-// One that has not either runs or was rolled back. Who inserts the same mark finds out: that conflicts with a
+// One that has not either runs or was rolled back. Who inserts the same ticket finds out: that conflicts with a
 // transaction that runs, and succeeds if it was rolled back. No clock and no limit counts.
 //
 // The id of a transaction is the first number that it drew.
 
 // drawn is an entry for numbers whose transaction may still run.
 type drawn struct {
-	From int64         `bson:"f"`
-	Mark bson.ObjectID `bson:"m"`
+	From   int64         `bson:"f"`
+	Ticket bson.ObjectID `bson:"t"`
 }
 
 // sequence is the document that numbers come from.
@@ -51,13 +51,14 @@ const (
 
 var sequenceID = bson.M{"_id": "sequence"}
 
-// draw inserts a mark in the transaction of ctx, draws n numbers outside of it, and returns the first one and the time.
+// draw inserts a ticket in the transaction of ctx, draws n numbers outside of it, and returns the first one and the
+// time.
 func (s *Store) draw(ctx context.Context, n int) (first int64, now time.Time, err error) {
-	mark := bson.NewObjectID()
-	if _, err := s.marks.InsertOne(ctx, bson.M{"_id": mark}); err != nil {
+	ticket := bson.NewObjectID()
+	if _, err := s.tickets.InsertOne(ctx, bson.M{"_id": ticket}); err != nil {
 		return 0, now, err
 	}
-	entry := bson.D{{Key: "f", Value: bson.M{"$add": bson.A{"$value", 1}}}, {Key: "m", Value: mark}}
+	entry := bson.D{{Key: "f", Value: bson.M{"$add": bson.A{"$value", 1}}}, {Key: "t", Value: ticket}}
 	var seq sequence
 	err = s.counter.FindOneAndUpdate(outside(ctx), sequenceID, bson.A{bson.M{"$set": bson.D{
 		{Key: "value", Value: bson.M{"$add": bson.A{"$value", int64(n)}}},
@@ -85,9 +86,9 @@ func (s *Store) committed(ctx context.Context, list []drawn) (map[bson.ObjectID]
 	}
 	ids := make(bson.A, len(list))
 	for i, o := range list {
-		ids[i] = o.Mark
+		ids[i] = o.Ticket
 	}
-	cur, err := s.marks.Find(ctx, bson.M{"_id": bson.M{"$in": ids}})
+	cur, err := s.tickets.Find(ctx, bson.M{"_id": bson.M{"$in": ids}})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (d *doubts) due(running []drawn) (ask []drawn) {
 	defer d.mu.Unlock()
 	seen := make(map[bson.ObjectID]time.Time, len(running))
 	for _, o := range running {
-		at, known := d.seen[o.Mark]
+		at, known := d.seen[o.Ticket]
 		switch {
 		case !known:
 			at = now.Add(doubtAfter)
@@ -124,7 +125,7 @@ func (d *doubts) due(running []drawn) (ask []drawn) {
 			ask = append(ask, o)
 			at = now.Add(doubtAfter)
 		}
-		seen[o.Mark] = at
+		seen[o.Ticket] = at
 	}
 	d.seen = seen
 	return ask
@@ -135,33 +136,33 @@ func (d *doubts) due(running []drawn) (ask []drawn) {
 func (s *Store) resolve(ctx context.Context, done, ask []drawn) {
 	gone := bson.A{}
 	for _, o := range done {
-		gone = append(gone, o.Mark)
+		gone = append(gone, o.Ticket)
 	}
 	for _, o := range ask {
-		if ended, err := s.ended(ctx, o.Mark); err != nil {
+		if ended, err := s.ended(ctx, o.Ticket); err != nil {
 			break
 		} else if ended {
-			gone = append(gone, o.Mark)
+			gone = append(gone, o.Ticket)
 		}
 	}
 	if len(gone) == 0 {
 		return
 	}
-	pull := bson.M{"$pull": bson.M{"open": bson.M{"m": bson.M{"$in": gone}}}}
+	pull := bson.M{"$pull": bson.M{"open": bson.M{"t": bson.M{"$in": gone}}}}
 	if _, err := s.meta.UpdateOne(ctx, sequenceID, pull); err != nil {
 		return
 	}
-	// Only now: an entry without its mark looks like one that was rolled back.
-	_, _ = s.marks.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": gone}})
+	// Only now: an entry without its ticket looks like one that was rolled back.
+	_, _ = s.tickets.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": gone}})
 }
 
 // errProbe ends the transaction of a question.
 var errProbe = errors.New("asked")
 
-// ended reports whether the transaction that inserted mark was rolled back, or committed meanwhile.
-func (s *Store) ended(ctx context.Context, mark bson.ObjectID) (bool, error) {
+// ended reports whether the transaction that inserted ticket was rolled back, or committed meanwhile.
+func (s *Store) ended(ctx context.Context, ticket bson.ObjectID) (bool, error) {
 	err := s.once(ctx, func(ctx context.Context) error {
-		if _, err := s.marks.InsertOne(ctx, bson.M{"_id": mark}); err != nil {
+		if _, err := s.tickets.InsertOne(ctx, bson.M{"_id": ticket}); err != nil {
 			return err
 		}
 		return errProbe
@@ -187,7 +188,7 @@ func (s *Store) tidy(ctx context.Context) {
 	}
 	var done, running []drawn
 	for _, o := range seq.Open {
-		if is[o.Mark] {
+		if is[o.Ticket] {
 			done = append(done, o)
 		} else {
 			running = append(running, o)
@@ -196,8 +197,8 @@ func (s *Store) tidy(ctx context.Context) {
 	s.resolve(ctx, done, s.doubts.due(running))
 }
 
-// sweepMarks deletes marks that resolve had to leave behind.
-func (s *Store) sweepMarks(ctx context.Context) error {
+// sweepTickets deletes tickets that resolve had to leave behind.
+func (s *Store) sweepTickets(ctx context.Context) error {
 	return s.transact(ctx, "clean", func(ctx context.Context, _ *work) error {
 		var seq sequence
 		if err := s.meta.FindOne(ctx, sequenceID).Decode(&seq); err != nil {
@@ -205,9 +206,9 @@ func (s *Store) sweepMarks(ctx context.Context) error {
 		}
 		used := bson.A{}
 		for _, o := range seq.Open {
-			used = append(used, o.Mark)
+			used = append(used, o.Ticket)
 		}
-		_, err := s.marks.DeleteMany(ctx, bson.M{"_id": bson.M{"$nin": used}})
+		_, err := s.tickets.DeleteMany(ctx, bson.M{"_id": bson.M{"$nin": used}})
 		return err
 	})
 }

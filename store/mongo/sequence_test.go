@@ -73,7 +73,7 @@ func TestOpenNumbers(t *testing.T) {
 	back.EndSession(t.Context())
 	until(t, "the one that was rolled back is gone", func() bool { return fmt.Sprint(running()) == "[1]" })
 	for range 3 { // it was asked about, and lives
-		ask := []drawn{{1, s.openNumbers(t).Open[0].Mark}}
+		ask := []drawn{{1, s.openNumbers(t).Open[0].Ticket}}
 		s.resolve(t.Context(), nil, ask)
 		if got := fmt.Sprint(running()); got != "[1]" {
 			t.Fatalf("running are %s, want [1]", got)
@@ -101,11 +101,11 @@ func TestStagersTidyUp(t *testing.T) {
 	}
 	entries := bson.A{}
 	for i := range tidyAt - 1 { // as if so many calls had staged and committed
-		mark := bson.NewObjectID()
-		if _, err := s.marks.InsertOne(t.Context(), bson.M{"_id": mark}); err != nil {
+		ticket := bson.NewObjectID()
+		if _, err := s.tickets.InsertOne(t.Context(), bson.M{"_id": ticket}); err != nil {
 			t.Fatal(err)
 		}
-		entries = append(entries, drawn{int64(i + 1), mark})
+		entries = append(entries, drawn{int64(i + 1), ticket})
 	}
 	if _, err := s.meta.UpdateOne(t.Context(), sequenceID, bson.M{"$set": bson.M{"open": entries, "value": int64(tidyAt)}}); err != nil {
 		t.Fatal(err)
@@ -116,18 +116,18 @@ func TestStagersTidyUp(t *testing.T) {
 	if n := len(s.openNumbers(t).Open); n != 1 {
 		t.Errorf("%d entries are left, want that of the last call", n)
 	}
-	if n, err := s.marks.CountDocuments(t.Context(), bson.M{}); err != nil || n != 1 {
-		t.Errorf("%d marks are left, want that of the last call: %v", n, err)
+	if n, err := s.tickets.CountDocuments(t.Context(), bson.M{}); err != nil || n != 1 {
+		t.Errorf("%d tickets are left, want that of the last call: %v", n, err)
 	}
 	orphan := bson.M{"_id": bson.NewObjectID()}
-	if _, err := s.marks.InsertOne(t.Context(), orphan); err != nil {
+	if _, err := s.tickets.InsertOne(t.Context(), orphan); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Clean(t.Context(), "me", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.marks.CountDocuments(t.Context(), bson.M{}); err != nil || n != 1 {
-		t.Errorf("%d marks are left, want that of the last call: %v", n, err)
+	if n, err := s.tickets.CountDocuments(t.Context(), bson.M{}); err != nil || n != 1 {
+		t.Errorf("%d tickets are left, want that of the last call: %v", n, err)
 	}
 }
 

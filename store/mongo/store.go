@@ -24,7 +24,7 @@ type Store struct {
 	opts    Options
 	stamper *core.Stamper
 
-	outbox, members, fences, routes, control, marks, inbox, meta *driver.Collection
+	outbox, members, fences, routes, control, tickets, inbox, meta *driver.Collection
 
 	counter *driver.Collection // meta, for draws, which need not wait for a majority: the commit after them does
 
@@ -79,7 +79,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 func (s *Store) collections() map[string]**driver.Collection {
 	return map[string]**driver.Collection{
 		"outbox": &s.outbox, "members": &s.members, "fences": &s.fences, "routes": &s.routes, "control": &s.control,
-		"marks": &s.marks, "inbox": &s.inbox, "meta": &s.meta,
+		"tickets": &s.tickets, "inbox": &s.inbox, "meta": &s.meta,
 	}
 }
 
