@@ -23,8 +23,8 @@ const (
 	// whose result is unknown.
 	maxTries    = 100
 	commitTries = 5
-	// endLimit bounds the commit or the rollback of a transaction whose context has ended.
-	endLimit = 5 * time.Second
+	// commitLimit and rollbackLimit bound the end of a transaction whose context has ended.
+	commitLimit, rollbackLimit = 5 * time.Second, time.Second
 )
 
 // txOptions are those of the store's own transactions: one snapshot, kept by a majority.
@@ -81,7 +81,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context) error) er
 	}
 	detached := context.WithoutCancel(ctx)
 	defer func() {
-		end, cancel := context.WithTimeout(detached, endLimit)
+		end, cancel := context.WithTimeout(detached, rollbackLimit)
 		defer cancel()
 		sess.EndSession(end) // it rolls back what was not committed
 	}()
@@ -100,7 +100,7 @@ func commit(ctx context.Context, sess *driver.Session) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitLimit)
 	defer cancel()
 	for try := 0; ; try++ {
 		err := sess.CommitTransaction(ctx)

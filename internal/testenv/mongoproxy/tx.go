@@ -40,8 +40,8 @@ type command struct {
 	body  bson.Raw // without what belongs to the transaction
 }
 
-// begin waits for locks no longer than some milliseconds: MongoDB does not wait at all.
-const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL lock_timeout = '25ms'"
+// begin waits for locks no longer than a millisecond: MongoDB does not wait at all.
+const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL lock_timeout = '1ms'"
 
 // ours returns the command of m, if it belongs to a transaction.
 func (p *Proxy) ours(m message) (command, bool) {
