@@ -20,6 +20,7 @@ test: servers lint unit ## everything that must pass: lint, all tests with -race
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
+	@scripts/mongodb
 
 unit: ## all tests with -race, without installing or linting
 	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory beside alone

@@ -57,6 +57,7 @@ var rules = []rule{
 	{"internal/sqltext", []string{".", "core", "hlc", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},
 	{"store/postgres/...", append([]string{"internal/sqltext"}, leaf...), []string{"github.com/jackc/pgx/v5"}},
 	{"store/sqlite/...", append([]string{"internal/sqltext"}, leaf...), []string{"modernc.org/sqlite"}},
+	{"store/mongo/...", leaf, []string{"go.mongodb.org/mongo-driver/v2"}},
 	{"store/memory/...", leaf, nil},
 	{"transport/rabbitmq/internal/tlserr", nil, nil},
 	// for tools: no AMQP client
@@ -224,6 +225,8 @@ func TestImportRulesCatchViolations(t *testing.T) {
 		{"store/postgres", []string{module + "/core", module + "/store/postgres/migrations", "github.com/jackc/pgx/v5/pgxpool"}, false},
 		{"store/postgres", []string{module + "/relay"}, true},
 		{"store/postgres", []string{module + "/store/memory"}, true},
+		{"store/mongo", []string{module + "/core", "go.mongodb.org/mongo-driver/v2/mongo"}, false},
+		{"store/mongo", []string{"github.com/google/uuid"}, true},
 		{"transport/rabbitmq", []string{module + "/internal/testenv"}, true},
 		{"transport/rabbitmq", []string{module + "/transport/rabbitmq/topology", "github.com/rabbitmq/amqp091-go"}, false},
 		{"transport/rabbitmq/topology", []string{module + "/core", module + "/admin"}, false},

@@ -30,6 +30,7 @@ var options = []struct{ pkg, name string }{
 	{"store/postgres", "Options"},
 	{"store/postgres", "InboxOptions"},
 	{"store/sqlite", "Options"},
+	{"store/mongo", "Options"},
 	{"store/memory", "Options"},
 	{"transport/rabbitmq", "Options"},
 	{"transport/rabbitmq", "ConnectionOptions"},
