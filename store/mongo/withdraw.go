@@ -49,7 +49,8 @@ func (l *ledger) load(ctx context.Context, ids, keys bson.A, routes []string) er
 		either = append(either, bson.M{"dedupe": bson.M{"$in": keys}})
 	}
 	for _, filter := range either { // two commands: each has its index
-		opts := options.Find().SetProjection(withoutBody).SetBatchSize(int32(len(ids) + len(keys) + 1)) // in one round trip
+		// in one round trip
+		opts := options.Find().SetProjection(withoutBody).SetBatchSize(int32(len(ids) + len(keys) + 1))
 		err := w.each(ctx, filter, opts, func(r *record) bool {
 			if l.byID[r.ID] == nil {
 				l.know(r)
