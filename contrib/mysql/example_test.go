@@ -1,4 +1,4 @@
-package mysql_test
+package waybillmysql_test
 
 import (
 	"context"
