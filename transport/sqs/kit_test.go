@@ -1,0 +1,91 @@
+package sqs_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
+	sqstransport "github.com/waybill-go/waybill/transport/sqs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// startFake starts a fake SQS for the test.
+func startFake(t testing.TB) *fakesqs.Server {
+	t.Helper()
+	s := fakesqs.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// newClient returns a client of the endpoint with one attempt a call, and connections of its own.
+func newClient(t testing.TB, endpoint string, change ...func(*awssqs.Options)) *awssqs.Client {
+	t.Helper()
+	transport := newHTTP()
+	t.Cleanup(transport.CloseIdleConnections)
+	o := awssqs.Options{
+		Region: "us-east-1", BaseEndpoint: &endpoint, Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+		Retryer: aws.NopRetryer{}, HTTPClient: clientOf(transport),
+	}
+	return awssqs.New(o, change...)
+}
+
+// newBus returns a transport on client that is closed at the end of the test.
+func newBus(t testing.TB, client sqstransport.Client, opts sqstransport.Options) *sqstransport.Transport {
+	t.Helper()
+	bus, err := sqstransport.New(client, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bus.Close(context.Background()) })
+	return bus
+}
+
+// quick are options for tests: what waits, waits briefly.
+func quick(fifo bool) sqstransport.Options {
+	return sqstransport.Options{FIFO: fifo, HoldFor: 3 * time.Second, Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func subscribe(t testing.TB, bus *sqstransport.Transport, sub core.Subscription) core.Receiver {
+	t.Helper()
+	r, err := bus.Subscribe(t.Context(), sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// receive returns the next delivery.
+func receive(t testing.TB, r core.Receiver) *waybill.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ds, err := r.Receive(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ds[0]
+}
+
+func settle(t testing.TB, r core.Receiver, acks ...core.Ack) {
+	t.Helper()
+	if err := r.Settle(t.Context(), acks).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func publish(t testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
+	t.Helper()
+	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
