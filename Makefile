@@ -66,6 +66,9 @@ bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (ben
 soak: servers ## what takes too long for make test, on both versions of the servers, as long as asked, with one table: make soak SOAK=1h
 	@root=$$(scripts/newer) || [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ] && go run ./internal/soak -for $(SOAK) -newer "$$root"
 
+matrix: servers ## every store with every transport: relay and consumer are killed, each effect is there once
+	WAYBILL_MATRIX=all go run ./internal/testenv/testservers go test -count=1 -v ./internal/matrix
+
 mutants: servers ## break the code in one place at a time: the tests must notice; MUTANTS=pattern selects some
 	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
 
@@ -78,6 +81,7 @@ newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 
 # What depends on the version of a server, on the servers that the variables name.
 suites:
 	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./store/postgres ./internal/e2e
+	go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 
 quickstart: ## run the example of the README
@@ -86,4 +90,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak mutants newer suites quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak matrix mutants newer suites quickstart vuln

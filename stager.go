@@ -91,9 +91,9 @@ type Stager[Tx any] interface {
 type Canceller[Tx any] interface {
 	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It
 	// withdraws messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for
-	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. If another
-	// transaction withdraws the same message, Cancel waits until that one ends, or fails. A message that is named
-	// twice in one call can be CancelNotFound the second time. After an error the caller must roll the transaction
-	// back.
+	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. If
+	// another transaction withdraws the same message, Cancel waits until that one ends, or fails. A message that is
+	// named twice in one call can be CancelNotFound the second time. After an error the caller must roll the
+	// transaction back.
 	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)
 }

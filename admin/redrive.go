@@ -28,7 +28,7 @@ type RedriveRequest struct {
 	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
 	// Body, if not nil, replaces the record's body, such as one that was repaired. The filter must name one route
-	// and one id then. The bound is the store's Limits.MaxMessageBytes.
+	// and one id then. The bound is the store's Limits.MaxBodyBytes.
 	Body []byte
 	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned
 	// record of a key, unless the record was skipped or set aside.
@@ -84,9 +84,9 @@ func (r *RedriveRequest) Refusal(c *Candidate) string {
 
 // Redriver puts failed and abandoned records back.
 type Redriver interface {
-	// Redrive does one bounded step. A record that is put back has no attempts, crashes, reason or error. It is still
-	// known that it can have been delivered, for a later Cancel. Of records with one dedupe key the first is put
-	// back; a dry run counts the same. An empty filter without All is an [*waybill.InvalidError].
+	// Redrive does one bounded step. A record that is put back has no attempts, crashes, reason or error. The store
+	// still knows that it can have been delivered, for a later Cancel. Of records with one dedupe key the first is
+	// put back; a dry run counts the same. An empty filter without All is an [*waybill.InvalidError].
 	Redrive(ctx context.Context, req RedriveRequest) (Redriven, error)
 }
 

@@ -82,7 +82,7 @@ type Subscriber interface {
 	// Subscribe opens the subscription's queue, declares missing objects if that is allowed, and starts receiving.
 	// If an object is missing, forbidden or declared with other arguments, it returns an error that matches
 	// waybill.ErrMisconfigured and names the object, the cause and the cure. An empty queue name is
-	// waybill.ErrInvalid. ctx bounds the attempt only: the receiver lives until Close.
+	// waybill.ErrInvalid. ctx is the receiver's life: its end closes the receiver, too.
 	//
 	// The bindings are added to those that the queue has; none is removed, since another release may need it during
 	// a roll-out. Who removes one does so with the broker's tools, or with the topology package of the transport. A

@@ -61,35 +61,6 @@ func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	}
 }
 
-// TestFencedOffLooksAtOnce: a member whose outcome was refused looks at once who owns what.
-func TestFencedOffLooksAtOnce(t *testing.T) { // DB-24
-	t.Parallel()
-	w := newSmall(t)
-	w.stage("k", "a")
-	w.start(0)
-	meets := 0
-	w.call = func(c *Call) {
-		if c.Name() == "meet" {
-			meets++
-		}
-		c.Do(context.Background(), w.st)
-	}
-	item := w.hand(1)[0]
-	for before := meets; meets == before; { // so that the next look is far
-		w.step()
-	}
-	_, err := w.st.Meet(t.Context(), core.Meeting{
-		Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
-		Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
-	})
-	w.must(err)
-	before := meets
-	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
-	if w.run(10 * time.Millisecond); meets == before {
-		t.Error("it does not look")
-	}
-}
-
 // silent is a store that answers a settle with no results.
 type silent struct{ core.OutboxStore }
 

@@ -86,3 +86,15 @@ func TestDeadAfterItsLease(t *testing.T) { // DB-24
 		t.Errorf("removes %v", d.peers.removals)
 	}
 }
+
+// TestLoneSuspectWaits: a suspect that goes alone is not handed out while anything else is out.
+func TestLoneSuspectWaits(t *testing.T) { // DB-04
+	t.Parallel()
+	d := joined(me, core.Member{Session: me, Handlers: 1})
+	for out, want := range map[int]bool{0: true, 1: false} {
+		d.work.out = out
+		if got := d.mayGo(&Item{alone: true}); got != want {
+			t.Errorf("beside %d others: %t", out, got)
+		}
+	}
+}

@@ -24,9 +24,9 @@ type Harness[Tx any] interface {
 }
 
 // Breaker is a harness that can lose a transaction: one of its statements fails, and the database rolls the transaction
-// back, at once or at the commit. On PostgreSQL any failed statement does that. On MySQL and SQLite most do not, and the
-// transaction goes on: use one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite does not know
-// what becomes of a handler that swallows such an error.
+// back, at once or at the commit. On PostgreSQL any failed statement does that. On MySQL and SQLite most do not: use
+// one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite does not know what becomes of a handler
+// that swallows such an error.
 type Breaker[Tx any] interface {
 	// Break runs a statement in tx that fails in the database, and returns its error.
 	Break(ctx context.Context, tx Tx) error

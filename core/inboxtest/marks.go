@@ -192,7 +192,7 @@ func doneIsDone(k *markKit) {
 	k.begin("done for ever", "b", time.Hour, done)
 }
 
-// A run that finishes after its lease, when another one has the claim, has had its effect: the key is done, and stays so
+// A run that finishes after its lease, when another one has the claim, has had its effect: the key is done. It stays so
 // for as long as was asked for. IN-07.
 func doneIsKept(k *markKit) {
 	k.begin("first", "a", markLease, claimed)

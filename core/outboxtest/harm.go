@@ -27,8 +27,8 @@ func zeroOutcomeIsRefused(k *kit) {
 	m.find(k.stage(k.row())...)
 }
 
-// Without this a limit that a caller computed wrongly cuts a page without a word, or takes what nobody asked for. A look
-// with such a limit can fail, or be answered up to a bound of the store's own.
+// Without this a limit that a caller computed wrongly cuts a page without a word, or takes what nobody asked for. A
+// look with such a limit can fail, or be answered up to a bound of the store's own.
 func badLimitsDoNoHarm(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))

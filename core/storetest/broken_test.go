@@ -140,7 +140,9 @@ func (b *broken) Settle(ctx context.Context, self core.Session, outcomes []core.
 
 func (b *broken) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if b.wait != nil {
+		b.mu.Lock()
 		c := *b
+		b.mu.Unlock()
 		c.waiting = routes
 		return b.wait(ctx, &c, limit)
 	}

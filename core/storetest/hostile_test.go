@@ -249,7 +249,8 @@ func TestSuiteSurvivesPanicsAndBlocks(t *testing.T) { // TE-01
 					return false
 				}, func() {})
 				named(t, &c, err)
-				free := sync.OnceValue(func() chan struct{} { return make(chan struct{}) }) // in the bubble
+				// The bubble makes the channel.
+				free := sync.OnceValue(func() chan struct{} { return make(chan struct{}) })
 				named(t, &c, runHostile(t, &c, broken{}, func(m string) bool {
 					if m == method {
 						<-free()

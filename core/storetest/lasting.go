@@ -244,8 +244,8 @@ func (k *kit) isStill(id string) bool {
 	return ok && rec != nil && rec.State == core.StateFailed
 }
 
-// The age of the oldest due record counts from when it was due, and is that of the oldest: operators page on it. What is
-// scheduled for later has none. DB-11.
+// The age of the oldest due record counts from when it was due, and is that of the oldest: operators page on it. What
+// is scheduled for later has none. DB-11.
 func oldestCountsFromDue(k *kit) {
 	counter, ok := core.As[admin.Counter](k.store)
 	if !ok {

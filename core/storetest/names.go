@@ -69,7 +69,8 @@ func (k *kit) fresh(of string, msgs ...waybill.Message) []waybill.Staged {
 	return staged
 }
 
-// Keys that differ in case, space or accents only are different keys: a message of one never waits for another's. OR-02.
+// Keys that differ in case, space or accents only are different keys: a message of one never waits for one of another.
+// OR-02.
 func keysAreComparedExactly(k *kit) {
 	var all []waybill.Message
 	for _, s := range twins {

@@ -2,6 +2,7 @@ package transporttest_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/waybill-go/waybill"
@@ -11,8 +12,9 @@ import (
 // ahead is a receiver that is sent messages ahead: a core.Pauser.
 type ahead struct {
 	core.Receiver
-	limit int // of the subscription
-	f     aheadFaults
+	inOrder bool
+	limit   int // of the subscription
+	f       aheadFaults
 
 	mu       sync.Mutex
 	prefetch int
@@ -26,11 +28,12 @@ type aheadFaults struct {
 	noLimit, keepsAtPause, releasesAllAtPause, ignoresResume bool
 }
 
-func newAhead(r core.Receiver, limit int, f aheadFaults) *ahead {
+func newAhead(r core.Receiver, sub core.Subscription, f aheadFaults) *ahead {
+	limit := sub.Prefetch
 	if limit == 0 {
 		limit = 20
 	}
-	return &ahead{Receiver: r, limit: limit, f: f, prefetch: limit, held: map[*waybill.Delivery]bool{}, settled: make(chan struct{}, 1)}
+	return &ahead{Receiver: r, inOrder: sub.InOrder, limit: limit, f: f, prefetch: limit, held: map[*waybill.Delivery]bool{}, settled: make(chan struct{}, 1)}
 }
 
 func (a *ahead) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
@@ -73,6 +76,13 @@ func (a *ahead) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	res := a.Receiver.Settle(ctx, acks)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	released := slices.ContainsFunc(acks, func(x core.Ack) bool { return x.Verdict == core.VerdictRelease })
+	if a.inOrder && released { // what is behind it waits
+		for _, d := range a.buf {
+			a.Receiver.Settle(ctx, []core.Ack{core.AckRelease(d)})
+		}
+		a.buf = nil
+	}
 	for i, err := range res {
 		if err == nil {
 			delete(a.held, acks[i].Delivery)

@@ -20,6 +20,7 @@ type brokenParked struct {
 	inspect       func(p *admin.Parked)
 	count         func(counts map[waybill.Reason]int)
 	replay, purge func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error)
+	replayed      bool
 }
 
 func (b *brokenParked) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
@@ -124,6 +125,13 @@ var brokenParkedQueues = []struct {
 			return b.Transport.PurgeParked(ctx, req)
 		}},
 	},
+	{"replays nothing a second time", "parked-replay-again", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		if b.replayed {
+			return 0, nil
+		}
+		b.replayed = true
+		return b.Transport.ReplayParked(ctx, req)
+	}}},
 	{"replays and keeps", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context,
 		req admin.ParkedRequest,
 	) (int, error) {

@@ -51,12 +51,15 @@ func acked(change func(r *brokenReceiver, a *core.Ack)) func(*brokenReceiver, co
 	}
 }
 
-// brokenTransports are ways to get it wrong, each with the check that must notice.
-var brokenTransports = []struct {
+// fault is a broken transport, with the check that must notice.
+type fault struct {
 	name   string
 	check  string
 	faults faults
-}{
+}
+
+// brokenTransports are ways to get it wrong, each with the check that must notice.
+var brokenTransports = []fault{
 	{"acks early", "close-returns-unsettled", faults{
 		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/waybill-go/waybill"
@@ -12,6 +13,10 @@ var lifeChecks = []named{
 	{
 		"subscribe-nonsense", ofSubscriber,
 		"A subscription that makes no sense is refused, and one with all defaults works.", subscribeNonsense,
+	},
+	{
+		"subscription-ends-with-context", ofSubscriber,
+		"The end of a subscription's context ends its receiver, which gives back what it held.", subscriptionEnds,
 	},
 	{
 		"receive-ends-with-context", ofSubscriber,
@@ -41,21 +46,12 @@ var lifeChecks = []named{
 		"transport-close-ends-receive", ofSubscriber,
 		"Close of the transport ends a blocked Receive with ErrClosed.", transportCloseEndsReceive,
 	},
-	{
-		"restart", ofEither,
-		"Over a restart of the broker no confirmed message is lost, and both directions recover by themselves.", restart,
-	},
 }
 
 func subscribeNonsense(k *kit) {
-	for what, sub := range map[string]core.Subscription{
-		"without a queue": {Bindings: []string{k.name()}},
-		"zero":            {},
-	} {
-		r, err := k.subscriber.Subscribe(k.ctx, sub)
-		if err == nil {
-			_ = r.Close(k.ctx)
-			k.fail("a subscription %s was opened", what)
+	for _, sub := range []core.Subscription{{Bindings: []string{k.name()}}, {}} {
+		if _, err := k.subscriber.Subscribe(k.ctx, sub); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("subscribe without a queue: %w; want waybill.ErrInvalid", err)
 		}
 	}
 	name := k.name()
@@ -67,6 +63,20 @@ func subscribeNonsense(k *kit) {
 	if _, err := k.subscriber.Subscribe(ctx, subscription(k.name())); err == nil {
 		k.fail("a subscription was opened under a cancelled context")
 	}
+}
+
+// subscriptionEnds ends the context in which a receiver lives, instead of closing it.
+func subscriptionEnds(k *kit) {
+	name := k.name()
+	ctx, cancel := context.WithCancel(k.ctx)
+	defer cancel()
+	r, err := k.subscriber.Subscribe(ctx, subscription(name, name+".a"))
+	k.must("subscribe", err)
+	m := message(name+".a", 0)
+	k.publish(m)
+	k.receive(r, 1)
+	k.endsReceive(r, func(context.Context) error { cancel(); return nil })
+	k.exactly([]waybill.Envelope{m}, k.consume(k.subscribe(name, name+".a"), 1))
 }
 
 // receiveEnds cancels a Receive that has nothing to return.
@@ -204,50 +214,4 @@ func transportCloseEndsReceive(k *kit) {
 	k.needs(k.h.Close != nil, "Harness.Close")
 	r, _ := k.queue("a")
 	k.endsReceive(r, k.closeTransport)
-}
-
-// restart restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice, and
-// both ends must work again by themselves.
-func restart(k *kit) {
-	k.needs(k.h.Restart != nil, "Harness.Restart")
-	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
-	r, name := k.queue("a")
-	want := messages(name+".a", 20)
-	k.publish(want[:10]...)
-	held := k.receive(r, 3)
-	k.must("restart the broker", k.h.Restart(k.ctx))
-	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
-	defer cancel()
-	for _, m := range want[10:] {
-		for {
-			err := k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
-			if err == nil {
-				break
-			}
-			if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
-				k.fail("publish while the broker restarts: class %s, want outage: %w", waybill.ClassOf(err), err)
-			}
-			k.must("wait for the broker", pause(ctx, quiet))
-		}
-	}
-	r.Settle(ctx, acks(core.AckDone, held...)) // too late, if the connection was lost: then they come again
-	left := map[string]bool{}
-	for i := range want {
-		left[want[i].ID] = true
-	}
-	for _, d := range held {
-		delete(left, d.Envelope.ID)
-	}
-	for len(left) > 0 {
-		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
-			for _, d := range ds {
-				delete(left, d.Envelope.ID)
-			}
-			r.Settle(ctx, acks(core.AckDone, ds...))
-			return nil
-		})
-		if err != nil {
-			k.fail("%d of %d confirmed messages did not come after the broker's restart: %w", len(left), len(want), err)
-		}
-	}
 }

@@ -1,54 +1,153 @@
 package transporttest
 
 import (
-	"fmt"
+	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
-var orderChecks = []named{{
-	"single-active-receiver", ofSubscriber,
-	"With InOrder one receiver at a time gets the deliveries, in queue order, and the next one goes on where it ended.", singleActive,
-}}
+var orderChecks = []named{
+	{
+		"single-active-receiver", ofSubscriber,
+		"With InOrder one receiver at a time gets the deliveries of a key, in queue order, and goes on with the oldest after a release or an end.", singleActive,
+	},
+	{
+		"release-before-the-next", ofSubscriber,
+		"With InOrder a released delivery comes before the next of its key.", releaseBeforeNext,
+	},
+	{
+		"release-keeps-order", ofSubscriber,
+		"Deliveries of one key that are released in one call keep their order.", releaseKeepsOrder,
+	},
+}
 
-// singleActive opens two receivers of a queue that keeps the order up to the handler: one gets everything, in order,
-// what it gives back first again, and the other one takes over when it closes. OR-09.
+// oneKey publishes n messages of one key, one at a time, so that the queue's order is known.
+func (k *kit) oneKey(topic string, n int) []waybill.Envelope {
+	batch := messages(topic, n)
+	for i := range batch {
+		batch[i].Key = "one"
+		k.publish(batch[i])
+	}
+	return batch
+}
+
+// share asks all receivers at the same time until nothing came for a moment, each for at most limit.
+func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	got := make([][]*waybill.Delivery, len(rs))
+	var some atomic.Bool
+	k.each(len(rs), func(i int) error {
+		for len(got[i]) < limit && ctx.Err() == nil {
+			ds, err := receiveBriefly(ctx, rs[i], limit-len(got[i]), quiet)
+			if err != nil {
+				return err
+			}
+			got[i] = append(got[i], ds...)
+			if len(ds) > 0 {
+				some.Store(true)
+			} else if some.Load() {
+				break
+			}
+		}
+		return nil
+	})
+	return got
+}
+
+// active is share for receivers of which one gets the deliveries: it returns that one, and want[:n], in order.
+func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core.Receiver) (core.Receiver, []*waybill.Delivery) {
+	var r core.Receiver
+	var ds []*waybill.Delivery
+	all := k.share(limit, rs...)
+	for i, other := range rs {
+		if len(all[i]) > 0 && len(ds) > 0 {
+			k.fail("%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(all[i]))
+		}
+		if len(all[i]) > 0 {
+			r, ds = other, all[i]
+		}
+	}
+	if len(ds) == 0 {
+		k.fail("%s: no receiver got a delivery within %s", what, patience)
+	}
+	for i, d := range ds {
+		if d.Envelope.ID != want[i].ID {
+			k.fail("%s: %s came at place %d, want %s (all: %s)", what, d.Envelope.ID, i+1, want[i].ID, ids(ds))
+		}
+	}
+	return r, ds
+}
+
+// singleActive opens two receivers of a queue that keeps the order up to the handler. Each may hold fewer deliveries
+// than there are, one at least. OR-09.
 func singleActive(k *kit) {
-	k.needs(k.sub.SingleActive, "single active receivers")
+	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
+	const limit = 4
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.InOrder, sub.Concurrency, sub.Prefetch = true, limit, limit
+	a, b := k.subscribeTo(sub), k.subscribeTo(sub)
+	batch := k.oneKey(name+".a", 3*limit)
+	r, ds := k.active("at first", limit, batch, a, b)
+	k.settle(r, acks(core.AckRelease, ds...)...)
+	r, ds = k.active("after a release of all", limit, batch, a, b)
+	k.settle(r, core.AckDone(ds[0]))
+	k.settle(r, acks(core.AckRelease, ds[1:]...)...)
+	r, _ = k.active("after one was done and the others were released", limit, batch[1:], a, b)
+	other := a
+	if r == a {
+		other = b
+	}
+	k.closeReceiver(r)
+	for left := batch[1:]; len(left) > 0; left = left[len(ds):] {
+		_, ds = k.active("the receiver that took over", limit, left, other)
+		k.settle(other, acks(core.AckDone, ds...)...)
+	}
+	k.nothing(other, "all messages were done")
+}
+
+// releaseBeforeNext releases while the next of the key waits beside it.
+func releaseBeforeNext(k *kit) {
+	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
 	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.InOrder = true
-	first := k.subscribeTo(sub)
-	second := k.subscribeTo(sub)
-	batch := messages(name+".a", 6)
-	for i := range batch {
-		batch[i].Key = "one"
-	}
-	for i := range batch { // one at a time, so that the queue's order is known
-		k.publish(batch[i])
-	}
-	inOrder := func(what string, ds []*waybill.Delivery, from int) {
-		for i, d := range ds {
-			if d.Envelope.ID != batch[from+i].ID {
-				k.fail("%s: %s came at place %d, want %s", what, d.Envelope.ID, i+1, batch[from+i].ID)
+	r := k.subscribeTo(sub)
+	batch := k.oneKey(name+".a", 3)
+	for i, want := range batch {
+		for n := range 3 {
+			d := k.receive(r, 1)[0]
+			if d.Envelope.ID != want.ID {
+				k.fail("message %d was released %d times, and then %s came", i, n, d.Envelope.ID)
 			}
+			if n == 2 {
+				k.settle(r, core.AckDone(d))
+				break
+			}
+			_ = pause(k.ctx, 20*time.Millisecond) // the next one may be on its way
+			k.settle(r, core.AckRelease(d))
 		}
 	}
-	ds := k.receive(first, 6)
-	inOrder("the first receiver", ds, 0)
-	k.nothing(second, "another receiver is active")
-	k.settle(first, core.AckDone(ds[0]), core.AckDone(ds[1]))
-	k.settle(first, core.AckRelease(ds[2]), core.AckRelease(ds[3]), core.AckRelease(ds[4]), core.AckRelease(ds[5]))
-	ds = k.receive(first, 4)
-	inOrder("after giving back", ds, 2)
-	k.nothing(second, "a released delivery belongs to the active receiver")
-	k.settle(first, core.AckDone(ds[0]))
-	k.closeReceiver(first)
-	ds = k.receive(second, 3)
-	inOrder(fmt.Sprintf("the receiver that took over from %s on", batch[3].ID), ds, 3)
-	for _, d := range ds {
-		k.settle(second, core.AckDone(d))
+}
+
+func releaseKeepsOrder(k *kit) {
+	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
+	r, name := k.queue("a")
+	batch := k.oneKey(name+".a", 5)
+	ds := k.share(len(batch), r)[0]
+	if len(ds) == 0 {
+		k.fail("no message came within %s", patience)
 	}
-	k.nothing(second, "all messages were done")
+	k.settle(r, acks(core.AckRelease, ds...)...)
+	for i := range ds {
+		d := k.receive(r, 1)[0]
+		if d.Envelope.ID != ds[i].Envelope.ID {
+			k.fail("%d deliveries were released in one call: %s came at place %d, want %s", len(ds), d.Envelope.ID, i+1, ds[i].Envelope.ID)
+		}
+		k.settle(r, core.AckDone(d))
+	}
 }

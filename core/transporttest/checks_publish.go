@@ -226,14 +226,14 @@ func publishUnroutable(k *kit) {
 
 // publishUnsendable sends what no retry can help beside what is fine.
 func publishUnsendable(k *kit) {
-	r, name := k.queue("a", "#")
-	bad := []waybill.Envelope{message(name+"."+strings.Repeat("x", 300), 0)}
-	if n := k.pub.MaxMessageBytes; n > 0 && n <= 16<<20 {
-		m := message(name+".a", 1)
-		m.Body = make([]byte, n+1)
-		bad = append(bad, m)
-	}
-	for i, m := range bad {
+	k.needs(k.pub.MaxMessageBytes > 0 && k.pub.MaxMessageBytes <= 16<<20, "PublisherTraits.MaxMessageBytes of at most 16 MiB")
+	r, name := k.queue("a")
+	large := message(name+".a", 0)
+	large.Body = make([]byte, k.pub.MaxMessageBytes+1)
+	headers := message(name+".a", 1) // too large by its headers
+	headers.Headers = map[string]string{"more": strings.Repeat("x", 1000)}
+	headers.Body = make([]byte, max(k.pub.MaxMessageBytes-500, 0))
+	for i, m := range []waybill.Envelope{large, headers} {
 		before, after := message(name+".a", 10+i), message(name+".a", 20+i)
 		batch := []waybill.Envelope{before, m, after}
 		if k.batch(len(batch)) < len(batch) {
@@ -244,7 +244,7 @@ func publishUnsendable(k *kit) {
 			case batch[j].ID != m.ID:
 				k.must("a neighbour of a message that cannot be sent", err)
 			case err == nil:
-				k.fail("a message with a topic of %d bytes and a body of %d bytes was a success", len(m.Topic), len(m.Body))
+				k.fail("a message of %d bytes was a success, MaxMessageBytes is %d", m.Size(), k.pub.MaxMessageBytes)
 			case waybill.ClassOf(err) != waybill.ClassPermanent && waybill.ClassOf(err) != waybill.ClassRejected:
 				k.fail("a message that cannot be sent is of class %s, so it would be tried for ever: %w", waybill.ClassOf(err), err)
 			}
@@ -330,7 +330,8 @@ func publishCancelled(k *kit) {
 func keyOrderBatch(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
-	r, name := k.queue("t0", "t1")
+	name := k.name()
+	r := k.subscribe(name, k.everything(name, "t0", "t1")...)
 	batch := keyed(name, 30)
 	k.publish(batch...)
 	k.inKeyOrder(batch, r)
@@ -340,7 +341,8 @@ func keyOrderBatch(k *kit) {
 func keyOrderSerial(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
-	r, name := k.queue("t0", "t1")
+	name := k.name()
+	r := k.subscribe(name, k.everything(name, "t0", "t1")...)
 	batch := keyed(name, 10)
 	for i := range batch {
 		k.publish(batch[i])

@@ -13,18 +13,6 @@ import (
 
 var receiveChecks = []named{
 	{
-		"binding-exact", ofSubscriber,
-		"A binding without wildcards gets its topic, and no other.", bindingExact,
-	},
-	{
-		"binding-wildcards", ofSubscriber,
-		"A binding with wildcards gets the topics that fit, and no other.", bindingWildcards,
-	},
-	{
-		"binding-overlap", ofSubscriber,
-		"A queue gets one copy of a message, however many of its bindings fit.", bindingOverlap,
-	},
-	{
 		"subscriptions-get-copies", ofSubscriber,
 		"Every queue that is bound for a topic gets a copy.", subscriptionsGetCopies,
 	},
@@ -110,100 +98,6 @@ func pauseKeepsReturned(k *kit) {
 	k.settle(r, core.AckDone(held[1]))
 	k.exactly(want, append(held, k.consume(r, len(want)-2)...))
 	k.nothing(r, "all were settled")
-}
-
-func bindingExact(k *kit) {
-	r, name := k.queue("a.b", "c")
-	other := k.subscribe(k.name(), name+".#")
-	if k.sub.Wildcards == core.WildcardsNone {
-		other = k.subscribe(k.name(), name+".a", name+".a.b", name+".a.b.c", name+".b", name+".c")
-	}
-	var all, want []waybill.Envelope
-	for i, suffix := range []string{"a", "a.b", "a.b.c", "b", "c"} {
-		m := message(name+"."+suffix, i)
-		all = append(all, m)
-		if suffix == "a.b" || suffix == "c" {
-			want = append(want, m)
-		}
-	}
-	k.publish(all...)
-	k.exactly(all, k.consume(other, len(all)))
-	k.exactly(want, k.consume(r, len(want)))
-	k.nothing(r, "the queue is bound for two topics")
-}
-
-func bindingWildcards(k *kit) {
-	k.needs(k.sub.Wildcards == core.WildcardsAll, "SubscriberTraits.Wildcards")
-	name := k.name()
-	all := k.subscribe(name+"all", name+".#")
-	topics := []string{"", ".user", ".user.created", ".user.created.eu", ".order.created", ".order.created.eu"}
-	var sent []waybill.Envelope
-	for i, t := range topics {
-		sent = append(sent, message(name+t, i))
-	}
-	want := map[string][]int{
-		".*": {1}, ".user.*": {2}, ".user.#": {1, 2, 3}, ".*.created": {2, 4}, ".#.created": {2, 4}, ".#.eu": {3, 5}, ".*.*.eu": {3, 5},
-		".#.created.#": {2, 3, 4, 5}, ".user.*.*": {3}, ".*.#": {1, 2, 3, 4, 5},
-	}
-	receivers := map[string]core.Receiver{}
-	for b := range want {
-		receivers[b] = k.subscribe(k.name(), name+b)
-	}
-	k.publish(sent...)
-	for _, d := range k.topics(all, sent) {
-		k.settle(all, core.AckRetry(d, tier1, nil))
-	}
-	for _, d := range k.topics(all, sent) {
-		k.settle(all, core.AckDone(d))
-	}
-	for b, r := range receivers {
-		var fits []waybill.Envelope
-		for _, i := range want[b] {
-			fits = append(fits, sent[i])
-		}
-		ds := k.topics(r, fits)
-		k.settle(r, acks(core.AckDone, ds...)...)
-	}
-	for b, r := range receivers {
-		k.nothingNow(r, "binding "+b)
-	}
-}
-
-// topics receives exactly want and looks at the topics.
-func (k *kit) topics(r core.Receiver, want []waybill.Envelope) []*waybill.Delivery {
-	ds := k.receive(r, len(want))
-	k.exactly(want, ds)
-	for _, d := range ds {
-		for i := range want {
-			if want[i].ID == d.Envelope.ID && want[i].Topic != d.Envelope.Topic {
-				k.fail("attempt %d: the topic is %q, want the one it was published with, %q", d.Attempt, d.Envelope.Topic, want[i].Topic)
-			}
-		}
-	}
-	return ds
-}
-
-// nothingNow is nothing with a shorter wait, for many receivers after everything has settled.
-func (k *kit) nothingNow(r core.Receiver, why string) {
-	ctx, cancel := context.WithTimeout(k.ctx, quiet/10)
-	defer cancel()
-	if ds, err := r.Receive(ctx, 1); err == nil {
-		k.fail("%s: message %s with topic %s came too much", why, ds[0].Envelope.ID, ds[0].Envelope.Topic)
-	}
-}
-
-// bindingOverlap binds one queue twice for the same topic.
-func bindingOverlap(k *kit) {
-	name := k.name()
-	bindings := []string{name + ".a", name + ".a"}
-	if k.sub.Wildcards == core.WildcardsAll {
-		bindings = append(bindings, name+".*", "#."+name+".a")
-	}
-	r := k.subscribe(name, bindings...)
-	m := message(name+".a", 0)
-	k.publish(m)
-	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
-	k.nothing(r, "a queue gets one copy, however many bindings fit")
 }
 
 func subscriptionsGetCopies(k *kit) {
@@ -301,7 +195,7 @@ func receiveCancelled(k *kit) {
 			if err := all.Err(); err != nil {
 				return fmt.Errorf("only %d of %d messages came over calls of Receive that were cancelled: %w", n, len(want), err)
 			}
-			ds, err := receiveBriefly(all, r, time.Duration(1+n%4)*time.Millisecond)
+			ds, err := receiveBriefly(all, r, 7, time.Duration(1+n%4)*time.Millisecond)
 			if err != nil {
 				return err
 			}
@@ -319,10 +213,10 @@ func receiveCancelled(k *kit) {
 }
 
 // receiveBriefly calls Receive under a context that ends after d.
-func receiveBriefly(ctx context.Context, r core.Receiver, d time.Duration) ([]*waybill.Delivery, error) {
+func receiveBriefly(ctx context.Context, r core.Receiver, limit int, d time.Duration) ([]*waybill.Delivery, error) {
 	c, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	ds, err := r.Receive(c, 7)
+	ds, err := r.Receive(c, limit)
 	switch {
 	case err != nil && c.Err() == nil && waybill.ClassOf(err) != waybill.ClassOutage:
 		return nil, fmt.Errorf("receive: %w", err)

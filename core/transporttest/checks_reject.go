@@ -3,9 +3,11 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -21,6 +23,10 @@ var rejectChecks = []named{
 	{
 		"reject-unparked", ofSubscriber,
 		"With DropFailed, what is rejected is dropped and not parked.", rejectUnparked,
+	},
+	{
+		"broker-parks", ofSubscriber,
+		"The broker parks what it delivered more often than MaxDeliveries by its own count, and loses nothing.", brokerParks,
 	},
 }
 
@@ -94,4 +100,44 @@ func rejectUnparked(k *kit) {
 			k.fail("%d messages are parked for a subscription that does not park", len(got))
 		}
 	}
+}
+
+// brokerParks receives a message again and again without settling it, as a handler that ends its process.
+func brokerParks(k *kit) {
+	const maxRounds = 200
+	k.needs(k.sub.BrokerParks && k.sub.Parks, "SubscriberTraits.BrokerParks")
+	k.needs(k.h.Parked != nil, "Harness.Parked")
+	q, operators := core.As[admin.ParkedQueue](k.h.Subscriber)
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.MaxDeliveries = 3
+	r := k.subscribeTo(sub)
+	want := full(name + ".a")
+	k.publish(want)
+	for n := range maxRounds {
+		ds, err := receiveBriefly(k.ctx, r, 1, 2*quiet)
+		k.must("receive", err)
+		if len(ds) == 0 {
+			got := k.awaitParked(name)
+			switch {
+			case len(got) != 1 || got[0].Envelope.ID != want.ID:
+				k.fail("after %d deliveries the message neither comes nor is parked", n)
+			case n <= sub.MaxDeliveries:
+				k.fail("the broker parked after %d deliveries, MaxDeliveries is %d: the consumer has to be first", n, sub.MaxDeliveries)
+			case got[0].Reason != waybill.ReasonDeliveries && got[0].Reason != waybill.ReasonNone:
+				k.fail("the broker parked with the reason %q, want %q", got[0].Reason, waybill.ReasonDeliveries)
+			}
+			if operators { // it knows what the broker has changed
+				k.depth(name, 1)
+				p, err := guardedParked{q, k}.InspectParked(k.ctx, name, admin.ParkedFilter{})
+				k.must("inspect what the broker parked", err)
+				k.same(want, p.Envelope, "parked by the broker")
+			}
+			return
+		}
+		k.same(want, ds[0].Envelope, fmt.Sprintf("delivery %d", n+1))
+		k.closeReceiver(r)
+		r = k.subscribeTo(sub)
+	}
+	k.fail("the broker delivered a message %d times, MaxDeliveries is %d", maxRounds, sub.MaxDeliveries)
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	grace    = 5 * time.Second // for a call to return after its context ended
-	maxCalls = 200_000         // in one check; more is a loop
+	maxCalls = 50_000          // in one check; more is a loop
 )
 
 // call runs fn, one call of the adapter under ctx.

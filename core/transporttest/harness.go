@@ -35,8 +35,14 @@ type Harness struct {
 	// Restart ends the broker or its connections as a crash would, and returns when it takes connections again.
 	Restart func(ctx context.Context) error
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
-	// either side. heal ends that. What was held back on the way may be lost, or be delivered late.
+	// either side. heal ends that. What was on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
+	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means
+	// that it was sent, and the suite does not test what a cut link does to it.
+	SettlesUnanswered bool
+	// ReleasesCountOnce: the broker takes the first release of a message for a redelivery, since it cannot tell
+	// them apart, as RabbitMQ before 4.3. So releases may raise Redeliveries to 1, and no further.
+	ReleasesCountOnce bool
 	// Unreadable puts a message into a queue that the adapter cannot read, such as one with broken properties.
 	Unreadable func(ctx context.Context, queue string) error
 	// ReservedNames are header names that the broker, or its client, interprets. They must arrive as they were.
@@ -71,7 +77,10 @@ type Check struct {
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, group := range [...][]named{publishChecks, receiveChecks, settleChecks, rejectChecks, parkedChecks, orderChecks, lifeChecks} {
+	for _, group := range [...][]named{
+		publishChecks, againChecks, nameChecks, bindingChecks, receiveChecks, settleChecks, retryChecks, countChecks, holdChecks, rejectChecks,
+		parkedChecks, orderChecks, lifeChecks, cutChecks,
+	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Doc: c.doc, Run: c.run})
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,7 +57,7 @@ func newKit(ctx context.Context, h Harness) *kit {
 // name returns a name that the broker has not seen.
 func (k *kit) name() string {
 	if k.h.NewName != nil {
-		return k.name()
+		return k.h.NewName()
 	}
 	return "t" + strings.ToLower(rand.Text()[:15])
 }
@@ -136,12 +135,20 @@ func (k *kit) batch(n int) int {
 	return n
 }
 
-// publish publishes what must succeed, in calls of at most MaxBatch.
+// publish publishes what must succeed, in calls of at most MaxBatch and MaxBatchBytes.
 func (k *kit) publish(batch ...waybill.Envelope) {
-	for part := range slices.Chunk(batch, max(k.batch(len(batch)), 1)) {
-		for i, err := range k.send(part) {
-			k.must("publish "+part[i].ID, err)
+	for len(batch) > 0 {
+		n, bytes := 1, batch[0].Size()
+		for n < k.batch(len(batch)) {
+			if bytes += batch[n].Size(); k.pub.MaxBatchBytes > 0 && bytes > k.pub.MaxBatchBytes {
+				break
+			}
+			n++
 		}
+		for i, err := range k.send(batch[:n]) {
+			k.must("publish "+batch[i].ID, err)
+		}
+		batch = batch[n:]
 	}
 }
 

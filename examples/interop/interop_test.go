@@ -162,7 +162,8 @@ func TestProgramsPublish(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := b.bus.Subscribe(t.Context(), core.Subscription{Queue: queue, Bindings: []string{"orders.placed"}}) // before the program runs
+				// the queue is there before the program runs
+				r, err := b.bus.Subscribe(t.Context(), core.Subscription{Queue: queue, Bindings: []string{"orders.placed"}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -168,7 +168,7 @@ func (w *world) start(m member) *process {
 	p := &process{world: w, name: m.Name, Process: sharedtest.StartProcess(w, memberVariable+"="+m.String())}
 	w.Cleanup(func() {
 		if w.Failed() {
-			w.Logf("log of %s, process %d:\n%s", p.name, p.PID, tail(&p.Process.Log))
+			w.Logf("log of %s, process %d:\n%s", p.name, p.PID, tail(&p.Log))
 		}
 	})
 	return p

@@ -67,9 +67,11 @@ var rules = []rule{
 	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
+	{"internal/badday", nil, nil},    // tests only
+	{"internal/matrix", nil, nil},    // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/costs", nil, nil}, // tests only
-	{"internal/e2e", nil, nil}, // tests only
+	{"internal/e2e", nil, nil},   // tests only
 	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", leaf, testLibs},
 	{"internal/soak", nil, nil},

@@ -25,6 +25,7 @@ func TestDatabaseCertificateExpires(t *testing.T) {
 		certs := testenv.NewTLS(t)
 		pg := testenv.OwnPostgres(t, testenv.PostgresOptions{TLS: certs})
 		d := onRabbitMQ(t, member{DSN: pg.DSN("postgres")})
+		admin := connect(t, pg)
 		d.start(consumes)
 		d.start(relays)
 		d.produce(2)
@@ -47,8 +48,7 @@ func TestDatabaseCertificateExpires(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), expired)
 		})
 		d.flows("open connections live on", 50)
-		d.exec(d.out, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
-		d.out.Reset()
+		cut(t, admin)
 		d.until("the log says why", func() bool { return strings.Contains(d.log.String(), expired) })
 		err := d.o.Check(t.Context())
 		if t.Log(err); err == nil || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), expired) || !strings.Contains(err.Error(), "renew") {

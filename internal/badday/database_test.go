@@ -178,17 +178,8 @@ func TestDatabasePasswordRotated(t *testing.T) {
 		d := onRabbitMQ(t, member{DSN: pg.DSN("postgres"), prepare: secret.ofPool})
 		d.exec(d.out, "CREATE ROLE app SUPERUSER LOGIN PASSWORD 'first-secret'")
 		secret.user.Store("app")
-		admin, err := pgx.Connect(t.Context(), pg.DSN("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
-		cut := func() {
-			if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cut()
+		admin := connect(t, pg)
+		cut(t, admin)
 		d.start(consumes)
 		d.start(relays)
 		d.produce(2)
@@ -197,7 +188,7 @@ func TestDatabasePasswordRotated(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.flows("open connections live on", 50)
-		cut()
+		cut(t, admin)
 		d.takeFailures()
 		d.until("the old password is refused", func() bool {
 			return slices.ContainsFunc(d.takeFailures(), func(err error) bool { return strings.Contains(err.Error(), "28P01") }) &&
@@ -205,10 +196,35 @@ func TestDatabasePasswordRotated(t *testing.T) {
 		})
 		secret.set("second-secret")
 		d.flows("messages flow with the new one", 50)
+		var others int
+		const notApp = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename <> 'app' AND pid <> pg_backend_pid()"
+		if err := admin.QueryRow(t.Context(), notApp).Scan(&others); err != nil || others > 0 {
+			t.Errorf("%d connections were opened without asking for the password, %v", others, err)
+		}
 		d.ends(excused{})
 		d.nobodyWasBlamed()
 		if text := d.log.String(); strings.Contains(text, "first-secret") || strings.Contains(text, "second-secret") {
 			t.Error("the log holds a password")
 		}
+	}
+}
+
+// connect opens a connection of the superuser.
+func connect(t *testing.T, pg *testenv.PostgresServer) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pg.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// cut ends all connections but admin.
+func cut(t *testing.T, admin *pgx.Conn) {
+	t.Helper()
+	const all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+	if _, err := admin.Exec(t.Context(), all); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -3,5 +3,6 @@
 // process freezes, a cluster loses its majority, a broker is replaced. Afterwards each message that was committed has
 // exactly one effect. What such a day may lose is counted too: docs/operating.md says what it is.
 //
-// The tests count and bound no times, and run beside all others. A run with WAYBILL_BADDAY=long repeats each misfortune.
+// The tests count and bound no times, and run beside all others. A run with WAYBILL_BADDAY=long repeats each
+// misfortune.
 package badday

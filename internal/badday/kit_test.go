@@ -80,7 +80,6 @@ func newDay(tb testing.TB, base member) *day {
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			_ = os.WriteFile("/tmp/badday-"+tb.Name()+".log", []byte(d.log.String()), 0o600)
 			lines := strings.Split(d.log.String(), "\n")
 			for _, line := range lines[max(len(lines)-60, 0):] {
 				tb.Logf("%.400s", line)

@@ -57,7 +57,7 @@ func (d *day) verify(staged map[string]int, x excused) {
 		if n > 1 {
 			doubled++
 		}
-		if staged[id] == 0 && !(x.forgotten && d.tried[id]) {
+		if staged[id] == 0 && (!x.forgotten || !d.tried[id]) {
 			foreign++
 		}
 	}

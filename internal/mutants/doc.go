@@ -8,7 +8,8 @@
 //
 // # Guarantees
 //
-// The tree is never changed: the compiler gets the mutated file through an overlay. Each set of tests runs first
+// No file of the tree is changed: the compiler gets the mutated one through an overlay. (A rapid test that fails leaves
+// its case in testdata/rapid: delete it.) Each set of tests runs first
 // without a mutant, so that a test that fails anyway kills nothing. The exit code is 1 if a mutant survived, did not
 // build, or is not to be found in its file. A mutant that is marked spare may survive: other lines guard the same.
 //

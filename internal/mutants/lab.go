@@ -87,6 +87,9 @@ func (l *lab) run(ctx context.Context, m *mutant) (r result) {
 		return result{mutant: *m, verdict: invalid, by: err.Error()}
 	}
 	v, by := judge(l.test(ctx, m, "-overlay="+overlay))
+	if err := ctx.Err(); err != nil { // the command was ended
+		v, by = invalid, err.Error()
+	}
 	return result{mutant: *m, verdict: v, by: by}
 }
 

@@ -3,9 +3,8 @@ package main
 // dispatched are faults of the dispatcher. Its own rules are switched off one by one by a test of the package.
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
-	return append(group{pkg: "./relay"}.of(
-		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^Test(SuspectsTravelAlone|LoneSuspectHoldsUpNothing|CrashesSpent)$"},
-	), group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
+	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
+		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^TestLoneSuspectWaits$"},
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than", tests: "^TestSharesFollowHandlers$"},
 		mutant{id: "dispatch-able", fault: "a member that is not able gets free units", file: share, old: "best == nil || able && !bestAble || t.fewer(m, 1, best, 1)", new: "best == nil || t.fewer(m, 1, best, 1)", tests: "^TestGiveUpThatIsLate$"},
 		mutant{id: "dispatch-stopping", fault: "a stopping member takes units", file: share, old: "to.Session == d.session && !d.self.stopping {", new: "to.Session == d.session {", tests: "^TestStoppingMemberTakesNothing$"},
@@ -20,7 +19,6 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-gather", fault: "outcomes are not gathered", file: settle, old: "at = at.Add(d.opts.Gather)", new: "at = at.Add(0)", tests: "^TestExpiredOfAKeyAreStoredTogether$"},
 		mutant{id: "dispatch-retry-due", fault: "a retry waits for the poll", file: settle, old: "d.timers.askBy(d.now.Add(o.In()))", new: "_ = o", tests: "^TestWhatFollowsAFailedOneComesBack$"},
 		mutant{id: "dispatch-released", fault: "a released record counts as held on", file: settle, old: "item.Record.Version++\n\t\td.putBack(item)", new: "d.putBack(item)", tests: "^TestLateHoldAndRelease$"},
-		mutant{id: "dispatch-fenced", fault: "who was fenced off does not look who owns what", file: settle, old: "d.peers.lookAt = d.now // to see who owns what", new: "", tests: "^TestFencedOffLooksAtOnce$"},
 		mutant{id: "dispatch-settle-limit", fault: "a settle that the store does not answer in full counts as stored", file: settle, old: "if len(res) != len(outcomes) {", new: "if res = append(res, make(core.Results, max(0, len(outcomes)-len(res)))...); len(res) != len(outcomes) {", tests: "^TestMissingResults$"},
 		mutant{id: "dispatch-window", fault: "windows of suspects are never halved", file: hold, old: "firstWindow >> min(first.Record.Crashes, 30)", new: "firstWindow >> 0", tests: "^TestSeeds$"},
 		mutant{id: "dispatch-late-hold", fault: "what is out for long gets no hold", file: hold, old: "item.state == itemOut && !item.held && item.at.Before(before)", new: "item.state == itemOut && item.held && item.at.Before(before)", tests: "^TestLateHoldAndRelease$"},
@@ -29,10 +27,9 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-moved", fault: "timers that were put in line are not looked for", file: "dispatch/due.go", old: "\t\t\trt.pace.wake(d.now)\n\t\t\trt.queue.lookNext(d.now)\n", new: "\t\t\t_ = rt\n"},
 		mutant{id: "dispatch-retried-hold", fault: "a due retry stays held by itself", file: "dispatch/due.go", old: "delete(k.holds, rec.Seq)", new: "_ = k.holds", tests: "^TestQueueHistories$"},
 		mutant{id: "dispatch-care", fault: "care never ends", file: meet, old: "\t\tm.Moves = append(m.Moves, d.endCare()...)\n", new: "", tests: "^TestHintThatIsLate$"},
-		mutant{id: "dispatch-care-early", fault: "care ends while suspects wait", file: meet, old: "if low < care {", new: "if low < 0 {"},
 		mutant{id: "dispatch-topic-walk", fault: "what was passed of a blocked topic is not read again", file: "dispatch/hand.go", old: "g.addWalk(seq-1, g.cursor)", new: "_, _ = g, seq", tests: "^TestTopicStaysBlocked$"},
 		mutant{id: "dispatch-topic-key", fault: "keys whose head was blocked stay blocked", file: "dispatch/hand.go", old: "k.topic = \"\"\n\t\t\td.advance(k)", new: "k.topic = \"\"", tests: "^TestKeyOfABlockedTopicGoesOn$"},
 		mutant{id: "dispatch-recall", fault: "the next of a key passes one that comes again", file: "dispatch/hand.go", old: "d.unline(o)\n\t\to.state, o.Suspect, o.alone = itemQueued, false, false\n\t\trt.load.held--\n\t\tk.busy--\n\t\tk.insert(o)", new: "_ = rt", tests: "^TestWhatFollowsAFailedOneComesBack$"},
 		mutant{id: "dispatch-hlc", fault: "a route in the order of stamps is in the order of sequences", file: "dispatch/key.go", old: "cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))", new: "cmp.Compare(a.Record.Seq, b.Record.Seq)", tests: "^TestOrderOfStamps$"},
-	)...)
+	)
 }

@@ -3,7 +3,7 @@ package main
 // sqlite are faults of the SQLite store.
 func sqlite() []mutant {
 	const settle, take, meet, due, wait, clean, roster, redrive, withdraw = "store/sqlite/settle.go", "store/sqlite/take.go", "store/sqlite/meet.go", "store/sqlite/due.go", "store/sqlite/wait.go", "store/sqlite/clean.go", "store/sqlite/roster.go", "store/sqlite/redrive.go", "store/sqlite/withdraw.go"
-	return group{pkg: "./store/sqlite"}.of(
+	return group{pkg: "./store/sqlite", slow: true}.of(
 		mutant{id: "sqlite-version", fault: "a stale outcome is stored", file: settle, old: "case r == nil, !r.live(), r.Version != ref.Version:", new: "case r == nil, !r.live():", tests: suites},
 		mutant{id: "sqlite-settle-owner", fault: "an outcome of who lost the unit is stored", file: settle, old: "if !own.Has(r.slot) {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", new: "if !own.Has(r.slot) && own != own {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", tests: suites},
 		mutant{id: "sqlite-settle-id", fault: "a number that another message uses is settled", file: settle, old: "WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)", new: "WHERE r.seq = j.value->>0)", tests: suites},

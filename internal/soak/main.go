@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, all []step, newer string, until tim
 			if ctx.Err() != nil || s.newer && newer == "" || round > 1 && !time.Now().Before(until) {
 				continue
 			}
-			log := filepath.Join(dir, fmt.Sprintf("%s-%d.log", strings.ReplaceAll(s.name, " ", "-"), round))
+			log := filepath.Join(dir, fmt.Sprintf("%s-%d.log", strings.NewReplacer(" ", "-", ":", "").Replace(s.name), round))
 			start := time.Now()
 			err := s.run(ctx, newer, log)
 			results[i].add(err, time.Since(start), log)

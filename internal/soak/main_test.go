@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,5 +83,32 @@ func TestNamesDiffer(t *testing.T) {
 	}
 	if n := len(selected(steps, "histories")); n < 4 || n == len(steps) {
 		t.Errorf("-only histories selects %d of %d", n, len(steps))
+	}
+}
+
+// Each test of a bad day is in a step.
+func TestEveryBadDayIsRepeated(t *testing.T) {
+	files, err := filepath.Glob("../badday/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(t `).FindAllSubmatch(text, -1) {
+			found++
+			if !slices.ContainsFunc(steps, func(s step) bool {
+				at := slices.Index(s.command, "-run")
+				return slices.Contains(s.command, "./internal/badday") && regexp.MustCompile(s.command[at+1]).Match(m[1])
+			}) {
+				t.Errorf("no step repeats %s", m[1])
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d tests were found", found)
 	}
 }

@@ -30,8 +30,14 @@ func (s step) onNewer() step {
 var (
 	histories = test("histories", "./internal/checker", "^TestPostgresRabbitMQHistories$", "WAYBILL_CHECKER_REAL=100")
 	kills     = test("server kills", "./internal/checker", "^TestServerKillHistories$", "WAYBILL_CHECKER_KILLS=4")
+	replaced  = badDay("broker replaced", "BrokerReplaced")
 	outage    = test("outage", "./internal/e2e", "^TestBrokerKilledUnderLoad$", "WAYBILL_OUTAGE=60s")
 )
+
+// badDay is a step of internal/badday, where each misfortune happens several times.
+func badDay(name, pattern string) step {
+	return test("bad day: "+name, "./internal/badday", "^Test("+pattern+")$", "WAYBILL_BADDAY=long")
+}
 
 // steps are all steps, in the order of a round.
 var steps = []step{
@@ -43,5 +49,15 @@ var steps = []step{
 	test("memory histories", "./internal/checker", "^TestHistories$", "WAYBILL_CHECKER_HISTORIES=20000"),
 	test("scale", "./store/postgres", "^TestReadAndSettleScale$", "WAYBILL_SCALE=10000000"),
 	test("dispatch histories", "./dispatch", "^TestHistories$").flags("-rapid.checks=2000"),
+	test("bad day: relay frozen", "./internal/accidents", "^Test(FrozenRelay|FailOver|DatabaseClockJumps)$", "WAYBILL_ACCIDENTS=long"),
+	badDay("standby promoted", "(Synchronous|Lagging)StandbyIsPromoted"),
+	badDay("disk full", "(Database|Broker)DiskFull"),
+	badDay("certificate expired", "(Database|Broker)CertificateExpires"),
+	badDay("password rotated", "(Database|Broker)PasswordRotated"),
+	badDay("clock wrong", "(Database|Producer)ClockIsWrong"),
+	badDay("consumer frozen", "FrozenConsumer"),
+	badDay("majority lost", "ClusterLosesItsMajority"),
+	badDay("active consumer lost", "SingleActiveConsumerFailsOver"),
+	replaced, replaced.onNewer(),
 	{name: "orders under chaos", command: []string{"go", "run", "./examples/orders", "-chaos", "2m"}},
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 )
 
@@ -75,20 +76,32 @@ func (c *RabbitMQCluster) complete(ctx context.Context) error {
 	return nil
 }
 
-// Leader returns the node that leads a quorum queue, as the node asked sees it.
-func (c *RabbitMQCluster) Leader(ctx context.Context, asked *RabbitMQServer, vhost, queue string) (*RabbitMQServer, error) {
+// QuorumQueue is a quorum queue as a node sees it.
+type QuorumQueue struct {
+	// Leader is the node that leads it, nil while there is none that is known.
+	Leader *RabbitMQServer
+	// Online is how many of its members run. Messages and Consumers are what it has.
+	Online, Messages, Consumers int
+}
+
+// Queue returns a quorum queue of the cluster, as the node asked sees it.
+func (c *RabbitMQCluster) Queue(ctx context.Context, asked *RabbitMQServer, vhost, queue string) (QuorumQueue, error) {
 	var q struct {
-		Leader string `json:"leader"`
+		Leader    string   `json:"leader"`
+		Online    []string `json:"online"`
+		Messages  int      `json:"messages"`
+		Consumers int      `json:"consumers"`
 	}
 	if err := asked.Do(ctx, http.MethodGet, "/api/queues/"+url.PathEscape(vhost)+"/"+url.PathEscape(queue), nil, &q); err != nil {
-		return nil, err
+		return QuorumQueue{}, err
 	}
+	out := QuorumQueue{Online: len(q.Online), Messages: q.Messages, Consumers: q.Consumers}
 	for _, n := range c.Nodes {
 		if n.nodeName() == q.Leader {
-			return n, nil
+			out.Leader = n
 		}
 	}
-	return nil, fmt.Errorf("waybill/testenv: rabbitmq: queue %s has the leader %q", queue, q.Leader)
+	return out, nil
 }
 
 // Addrs returns the addresses of all nodes.
@@ -102,9 +115,9 @@ func (c *RabbitMQCluster) Addrs() (all []string) {
 // Close kills all nodes and removes their data. It may be called more than once.
 func (c *RabbitMQCluster) Close() error {
 	var errs []error
-	for i := len(c.Nodes) - 1; i >= 0; i-- { // the first has the name server
-		if c.Nodes[i] != nil {
-			errs = append(errs, c.Nodes[i].Close())
+	for _, n := range slices.Backward(c.Nodes) { // the first has the name server
+		if n != nil {
+			errs = append(errs, n.Close())
 		}
 	}
 	return errors.Join(errs...)

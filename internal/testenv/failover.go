@@ -35,7 +35,8 @@ func (s *PostgresServer) backUp(ctx context.Context, from, to string, options ..
 	return run(ctx, s.as, s.dir, env, filepath.Join(s.bin, "pg_basebackup"), options...)
 }
 
-// StartStandby starts a hot standby that follows the server at once (streaming replication). It connects to the address through, such as that of a proxy before the server. The caller must Close it.
+// StartStandby starts a hot standby that follows the server at once (streaming replication). It connects to the address
+// through, such as that of a proxy before the server. The caller must Close it.
 func (s *PostgresServer) StartStandby(ctx context.Context, through string) (*PostgresServer, error) {
 	dir, err := newDir("postgres", s.as)
 	if err != nil {

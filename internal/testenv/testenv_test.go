@@ -32,7 +32,10 @@ func TestMain(m *testing.M) {
 // starts.
 func owner() {
 	ctx := context.Background()
-	pg, err := testenv.StartPostgres(ctx, testenv.PostgresOptions{})
+	pg, err := testenv.StartPostgres(ctx, testenv.PostgresOptions{Disk: 150 << 20})
+	if errors.Is(err, testenv.ErrUnavailable) {
+		pg, err = testenv.StartPostgres(ctx, testenv.PostgresOptions{})
+	}
 	if err == nil {
 		fmt.Println("ready", filepath.Dir(filepath.Dir(pg.Log())))
 		if _, err = testenv.StartRabbitMQ(ctx, testenv.RabbitMQOptions{}); err == nil {
@@ -43,9 +46,9 @@ func owner() {
 	os.Exit(1)
 }
 
-func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
-	t.Parallel()
-	needLinux(t)
+// startOwner starts another test run, which starts servers. It returns the run and its folder.
+func startOwner(t *testing.T) (*exec.Cmd, string) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "WAYBILL_TESTENV_OWNER=1")
 	out, err := cmd.StdoutPipe()
@@ -55,12 +58,65 @@ func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	fields := strings.Fields(line)
 	if len(fields) != 2 || fields[0] != "ready" {
 		t.Fatalf("the owner says: %s", line)
 	}
-	dir := fields[1]
+	return cmd, fields[1]
+}
+
+// Two runs at once do not disturb each other: each has a folder, ports and processes of its own, and those of one live
+// on when the other is killed.
+func TestTwoRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	killed, gone := startOwner(t)
+	_, kept := startOwner(t)
+	if gone == kept {
+		t.Fatalf("both are in %s", kept)
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait()
+	eventually(t, func() error { return nothingLeft(t, gone) })
+	startOwner(t) // which looks for what others have left
+	eventually(t, func() error {
+		for _, part := range []string{"postgres", "beam.smp", "epmd"} {
+			if found := processesWith(t, kept); !slices.ContainsFunc(found, func(cmd string) bool { return strings.Contains(cmd, part) }) {
+				return fmt.Errorf("no %s of the other run: %q", part, found)
+			}
+		}
+		return nil
+	})
+}
+
+// nothingLeft reports what is left of a run: its folder, processes, mounts.
+func nothingLeft(t *testing.T, dir string) error {
+	t.Helper()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is still there", dir)
+	}
+	if left := processesWith(t, dir); len(left) > 0 {
+		return fmt.Errorf("still running: %q", left)
+	}
+	if mounts, _ := os.ReadFile("/proc/mounts"); strings.Contains(string(mounts), dir+"/") {
+		return fmt.Errorf("something is still mounted below %s", dir)
+	}
+	return nil
+}
+
+func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	cmd, dir := startOwner(t)
+	mounts, _ := os.ReadFile("/proc/mounts")
+	mounted := strings.Contains(string(mounts), dir+"/")
 	eventually(t, func() error {
 		if found := processesWith(t, dir); !slices.ContainsFunc(found, func(cmd string) bool { return strings.Contains(cmd, "beam.smp") }) || len(found) < 3 {
 			return fmt.Errorf("no postmaster, broker or epmd: %q", found)
@@ -71,15 +127,10 @@ func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, func() error {
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s is still there", dir)
-		}
-		if left := processesWith(t, dir); len(left) > 0 {
-			return fmt.Errorf("still running: %q", left)
-		}
-		return nil
-	})
+	eventually(t, func() error { return nothingLeft(t, dir) })
+	if !mounted {
+		testenv.Missing(t, "the owner could not mount a disk: that mounts go is not tested")
+	}
 }
 
 // processesWith returns the command lines of running processes whose environment, command line or working folder names

@@ -74,17 +74,24 @@ func TestWorksOnTheRelease(t *testing.T) {
 		}
 		worksOn(t, s)
 		for _, statement := range statements {
-			stmt, err := db.PrepareContext(t.Context(), statement)
-			if err != nil {
+			if err := prepares(t.Context(), db, statement); err != nil {
 				t.Errorf("upgraded %t: %v: %s", upgraded, err, statement)
-				continue
 			}
-			_ = stmt.Close()
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// prepares reports whether the database takes a statement.
+func prepares(ctx context.Context, db *sql.DB, statement string) error {
+	stmt, err := db.PrepareContext(ctx, statement)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stmt.Close() }()
+	return nil
 }
 
 // worksOn stages a message, publishes it, and marks it.

@@ -32,7 +32,7 @@ func TestOptionsValidate(t *testing.T) {
 
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
-	tr := newTransport(t, Options{MaxMessages: 2, MaxBodyBytes: 3, Queues: []Queue{{"small", []string{"a"}}, {"all", []string{"#"}}}})
+	tr := newTransport(t, Options{MaxMessages: 2, MaxBodyBytes: 4, Queues: []Queue{{"small", []string{"a"}}, {"all", []string{"#"}}}})
 	ctx := t.Context()
 	batch := []waybill.Envelope{{Topic: "a"}, {Topic: "a"}, {Topic: "a"}, {Topic: "b", Body: []byte("1234")}}
 	res := tr.Publish(ctx, batch)

@@ -19,6 +19,7 @@ type receiver struct {
 	inOrder  bool // only the first of the queue's receivers gets deliveries
 	closed   bool
 	held     map[*holding]struct{}
+	unwatch  func() bool // ends the wait for the end of the subscription's context
 }
 
 // holding is one delivery of an item: a Delivery's Handle.
@@ -174,6 +175,7 @@ func (r *receiver) Close(context.Context) error {
 		return nil
 	}
 	r.closed = true
+	r.unwatch()
 	for h := range r.held {
 		h.msg.redeliveries++
 		q.ready.push(h.msg)

@@ -23,7 +23,8 @@ type Options struct {
 	// MaxMessages bounds the messages of each queue: ready, delayed and unsettled, not parked; default 1,000,000,
 	// negative = no bound. A message for a full queue is an outage of its topic.
 	MaxMessages int
-	// MaxBodyBytes bounds a body; default none. A larger one is refused for good as too large.
+	// MaxBodyBytes bounds a message as Envelope.Size counts it, with its names and headers; default none. A larger
+	// one is refused for good as too large.
 	MaxBodyBytes int
 	// ConfirmHandled makes Publish wait until every queue's copy was settled as done, so that a message leaves its
 	// outbox only when it was handled, and nothing is lost if the process dies. A retry or a rejection fails the
@@ -186,8 +187,8 @@ func (t *Transport) publish(e *waybill.Envelope, now time.Time) (*receipt, error
 	if s := check.Topic(e.Topic); s != "" {
 		return fail(waybill.ClassPermanent, waybill.ReasonRejected, fmt.Errorf("topic %s", s))
 	}
-	if t.maxBodyBytes > 0 && len(e.Body) > t.maxBodyBytes {
-		return fail(waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes is %d", len(e.Body), t.maxBodyBytes))
+	if size := e.Size(); t.maxBodyBytes > 0 && size > t.maxBodyBytes {
+		return fail(waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes; Options.MaxBodyBytes is %d", size, t.maxBodyBytes))
 	}
 	var to []*queue
 	for _, q := range t.order {
@@ -251,6 +252,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.DropFailed, held: map[*holding]struct{}{}}
 	r.q.receivers = append(r.q.receivers, r)
+	r.unwatch = context.AfterFunc(ctx, func() { _ = r.Close(context.WithoutCancel(ctx)) })
 	return r, nil
 }
 
@@ -277,6 +279,7 @@ func (t *Transport) Close(context.Context) error {
 		q.forget()
 		for _, r := range q.receivers {
 			r.closed = true
+			r.unwatch()
 			clear(r.held)
 		}
 		q.receivers, q.ready, q.delayed, q.parked = nil, nil, nil, nil

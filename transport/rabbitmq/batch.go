@@ -21,6 +21,7 @@ type batch struct {
 	flight  []inFlight // sent, in order; flight[:settled] have results
 	settled int
 	lost    []int       // in flight when the channel closed
+	refused bool        // a queue has refused one
 	cause   *amqp.Error // why it closed; nil if it did not
 }
 
@@ -205,6 +206,7 @@ func (b *batch) result(f *inFlight) {
 		return
 	}
 	b.pc.takeReturn(f)
+	b.refused = true
 	b.msgs.failed(f.index)
 	b.results[f.index] = &waybill.Error{
 		Op: "waybill/rabbitmq: publish", Class: waybill.ClassOutage, TopicOnly: true,

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,11 +10,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
+
+// suiteLimit is above the suite's MaxDeliveries, and few enough to be reached.
+const suiteLimit = 25
 
 // TR-02, CO-14, CO-17, RM-04, OR-01.
 func TestConformance(t *testing.T) {
@@ -23,9 +28,9 @@ func TestConformance(t *testing.T) {
 		opts rabbitmq.Options
 		new  func(*testing.T, *testenv.MQ, rabbitmq.Options) *rabbitmq.Transport
 	}{
-		{"quorum", rabbitmq.Options{}, nil},
+		{"quorum", rabbitmq.Options{DeliveryLimit: suiteLimit}, nil},
 		{"classic, prefix", rabbitmq.Options{QueueType: topology.Classic, Prefix: "test.", Exchange: "shop"}, nil},
-		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true}, own},
+		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true, DeliveryLimit: suiteLimit}, own},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -37,8 +42,19 @@ func TestConformance(t *testing.T) {
 					if c.new != nil {
 						return harness(t, mq, c.new(t, mq, c.opts), c.opts)
 					}
-					h := harness(t, mq, dial(t, mq.URL, c.opts), c.opts)
-					// as an operator closes connections
+					opts := c.opts
+					opts.ReconnectMax = 200 * time.Millisecond
+					proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
+					h := harness(t, mq, dial(t, proxy.URL(mq.URL), opts), opts)
+					h.Cut = func(context.Context) (func() error, error) {
+						proxy.Blackhole(testenv.Up | testenv.Down)
+						return func() error {
+							proxy.Cut()
+							proxy.Heal()
+							return nil
+						}, nil
+					}
+					// As an operator closes connections.
 					h.Restart = func(ctx context.Context) error {
 						if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
 							return err
@@ -76,6 +92,17 @@ func own(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transpor
 func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitmq.Options) transporttest.Harness {
 	t.Helper()
 	h := transporttest.Of(bus)
+	h.SettlesUnanswered = true // basic.ack has no answer
+	h.ReleasesCountOnce = countsReleases(t, mq.URL)
+	h.ReservedNames = []string{"CC", "BCC", "x-delay", "x-match", "x-stream-offset", "x-stream-filter-value", "x-opt-delivery-time", "expiration", "user_id"}
+	h.Reopen = func(context.Context) (core.Subscriber, error) { return dial(t, mq.URL, opts), nil }
+	h.Unreadable = func(ctx context.Context, queue string) error {
+		ch := testenv.Channel(t, mq.URL)
+		defer func() { _ = ch.Close() }()
+		return ch.PublishWithContext(ctx, "", opts.Prefix+queue, false, false, amqp.Publishing{
+			MessageId: "one", Headers: amqp.Table{"cloudEvents:specversion": "1.0", "cloudEvents:id": "two"},
+		})
+	}
 	// Looks at the dead-letter queue and lets its messages go back.
 	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
 		ch := testenv.Channel(t, mq.URL)
@@ -93,4 +120,20 @@ func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitm
 		}
 	}
 	return h
+}
+
+// countsReleases reports whether the broker takes a requeue for a redelivery, as those before 4.3 do.
+func countsReleases(t *testing.T, url string) bool {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	version, _ := conn.Properties["version"].(string)
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		t.Fatalf("version %q of the broker: %v", version, err)
+	}
+	return major < 4 || major == 4 && minor < 3
 }

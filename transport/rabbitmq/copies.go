@@ -141,7 +141,7 @@ func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
 		switch {
 		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError, k == headerDue:
 		default:
-			table[k] = v
+			table[wireName(k)] = v
 		}
 	}
 	table[prefixCE+core.AttrTopic] = topic

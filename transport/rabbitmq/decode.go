@@ -73,6 +73,8 @@ func readHeader(e *waybill.Envelope, name string, value any, topic *string) {
 		if known, err := core.SetAttribute(e, attr, text(value)); known && err == nil {
 			return
 		} // else it stays as a header
+	case strings.HasPrefix(name, prefixHeader):
+		name = strings.TrimPrefix(name, prefixHeader)
 	case waybill.ReservedHeader(name):
 		return
 	}

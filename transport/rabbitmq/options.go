@@ -56,8 +56,9 @@ type Options struct {
 	// policy, is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
 	// BlockAfterAbandon.
 	PipelineKeys bool
-	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16
-	// MiB, which every version of RabbitMQ takes by default; at most 512 MiB.
+	// MaxBodyBytes bounds a message as Envelope.Size counts it, with its names and headers; a larger one is
+	// refused for good with reason too_large and not sent. Default 16 MiB, which every version of RabbitMQ takes by
+	// default; at most 512 MiB.
 	MaxBodyBytes int
 	// PrefetchBytes bounds, about, the bytes of the bodies that a subscription holds unsettled; what Receive has
 	// returned counts too. RabbitMQ sends ahead a number of messages. That number is Subscription.Prefetch until

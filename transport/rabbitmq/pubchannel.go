@@ -24,6 +24,9 @@ type pubChannel struct {
 
 	abandoned atomic.Int64 // in flight, and their callers gave up
 
+	users   int  // calls that use it; guarded by publisher.mu
+	retired bool // it closes with the last of them; guarded by publisher.mu
+
 	returns chan amqp.Return
 	mu      sync.Mutex
 	// tags of the messages in flight, by id; a message whose id is in flight already has headerTag instead

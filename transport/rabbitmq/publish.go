@@ -131,10 +131,10 @@ func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, 
 	if b.broken[e.Key] {
 		return "", "", p, errBehind
 	}
-	if len(e.Body) > b.maxBody {
-		return "", "", p, permanent("publish", waybill.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes "+
-			"allows %d: raise it within the broker's limit, or store the content elsewhere and send a reference",
-			clip(e.Topic), len(e.Body), b.maxBody))
+	if size := e.Size(); size > b.maxBody {
+		return "", "", p, permanent("publish", waybill.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes, names and headers have %d; "+
+			"Options.MaxBodyBytes allows %d in all: raise it within the broker's limit, or store the content elsewhere and send a reference",
+			clip(e.Topic), len(e.Body), size-len(e.Body), b.maxBody))
 	}
 	p, err = encode(e, now, table)
 	return b.exchange, e.Topic, p, err

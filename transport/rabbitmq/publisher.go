@@ -64,6 +64,7 @@ func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results c
 		}
 		run := batch{pc: pc, msgs: msgs, results: results, window: p.opts.Window}
 		sent := run.send(ctx, todo)
+		p.leave(pc, run.refused)
 		if run.cause == nil {
 			return
 		}
@@ -135,9 +136,9 @@ func fail(results core.Results, idx []int, err error) {
 
 func lostError(cause *amqp.Error) error { return fmt.Errorf("%w (%w)", errLost, cause) }
 
-// channel returns the open channel, opening it if there is none.
+// channel returns the open channel, opening it if there is none. The call uses it until leave.
 func (p *publisher) channel(ctx context.Context) (*pubChannel, error) {
-	if pc := p.current(); pc != nil {
+	if pc := p.use(); pc != nil {
 		return pc, nil
 	}
 	select {
@@ -146,7 +147,7 @@ func (p *publisher) channel(ctx context.Context) (*pubChannel, error) {
 	case <-ctx.Done():
 		return nil, outage("publish", context.Cause(ctx))
 	}
-	if pc := p.current(); pc != nil {
+	if pc := p.use(); pc != nil {
 		return pc, nil
 	}
 	pc, err := p.open(ctx)
@@ -154,6 +155,7 @@ func (p *publisher) channel(ctx context.Context) (*pubChannel, error) {
 		return nil, err
 	}
 	p.mu.Lock()
+	pc.users++
 	p.main = pc
 	p.mu.Unlock()
 	return pc, nil
@@ -166,6 +168,34 @@ func (p *publisher) current() *pubChannel {
 		return p.main
 	}
 	return nil
+}
+
+// use returns the open channel, nil if there is none. The call uses it until leave.
+func (p *publisher) use() *pubChannel {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.main == nil || p.main.ch.IsClosed() {
+		return nil
+	}
+	p.main.users++
+	return p.main
+}
+
+// leave ends a call's use of the channel. If a queue has refused a message, later calls open a new channel: RabbitMQ
+// 3.10 refuses everything for a quorum queue on a channel whose first message for the queue came just after its
+// leader's node had died, until that node is back; a new channel finds the new leader.
+func (p *publisher) leave(pc *pubChannel, refused bool) {
+	p.mu.Lock()
+	pc.users--
+	pc.retired = pc.retired || refused
+	if pc.retired && p.main == pc {
+		p.main = nil
+	}
+	last := pc.retired && pc.users == 0
+	p.mu.Unlock()
+	if last {
+		go func() { _ = pc.ch.Close() }()
+	}
 }
 
 // open opens a channel in confirm mode, after declaring what publishing needs.

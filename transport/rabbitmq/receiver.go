@@ -42,6 +42,7 @@ type receiver struct {
 	log     *obs.Logger
 
 	life    context.Context //nolint:containedctx // of the values of Subscribe's context; it never ends
+	unwatch func() bool     // ends the wait for the end of Subscribe's context; guarded by mu
 	failed  bool            // the latest Receive
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
@@ -94,6 +95,16 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	if isClosed(t.closing) {
 		_ = r.Close(ctx)
 		return nil, outage("subscribe", waybill.ErrClosed)
+	}
+	unwatch := context.AfterFunc(ctx, func() {
+		limit, cancel := context.WithTimeout(r.life, r.t.opts.ConnectTimeout)
+		defer cancel()
+		_ = r.Close(limit)
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unwatch = unwatch; r.closed {
+		unwatch()
 	}
 	return r, nil
 }
@@ -159,6 +170,9 @@ func (r *receiver) Close(ctx context.Context) error {
 		return nil
 	}
 	r.closed = true
+	if r.unwatch != nil {
+		r.unwatch()
+	}
 	s, requeuedAt := r.sess, r.requeuedAt
 	close(r.closing)
 	r.mu.Unlock()

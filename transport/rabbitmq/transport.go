@@ -142,7 +142,10 @@ func (t *Transport) Check(ctx context.Context) error {
 	if isClosed(t.closing) {
 		return outage("check", waybill.ErrClosed)
 	}
-	_, err := t.pubs[0].channel(ctx)
+	pc, err := t.pubs[0].channel(ctx)
+	if err == nil {
+		t.pubs[0].leave(pc, false)
+	}
 	return err
 }
 

@@ -36,6 +36,8 @@ const (
 	headerParkedAt = "waybill-parked-at"
 	// headerLeftOut names the headers that a parked copy had no room for.
 	headerLeftOut = "waybill-left-out"
+	// prefixHeader is put before a header's name that the broker would take for a command.
+	prefixHeader = "waybill-header-"
 	// headerUserID keeps a foreign user-id property on a copy: the broker takes that property only from the user
 	// itself.
 	headerUserID = "waybill-user-id"
@@ -56,7 +58,7 @@ func encode(e *waybill.Envelope, now time.Time, table amqp.Table) (amqp.Publishi
 		}
 	}
 	for k, v := range e.Headers {
-		table[k] = v
+		table[wireName(k)] = v
 	}
 	p := amqp.Publishing{
 		Headers: table, ContentType: e.ContentType, DeliveryMode: amqp.Persistent, Priority: e.Priority, CorrelationId: e.CorrelationID,
@@ -65,6 +67,15 @@ func encode(e *waybill.Envelope, now time.Time, table amqp.Table) (amqp.Publishi
 	var err error
 	p.Expiration, err = expiration(e.Expires, now)
 	return p, err
+}
+
+// wireName returns the name of an application's header on the wire. RabbitMQ sends a message with CC or BCC to the
+// queues that these name, and closes the channel if they are text.
+func wireName(name string) string {
+	if name == "CC" || name == "BCC" {
+		return prefixHeader + name
+	}
+	return name
 }
 
 // headerNames are the wire names of the known attributes, so that encoding allocates none.

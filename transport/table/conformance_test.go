@@ -42,36 +42,51 @@ type backend struct {
 	stage func(context.Context, ...waybill.Message) error
 }
 
-// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the
-// topic.
+// harness is a table with what stages: on the route of every queue that is bound for the topic.
 type harness struct {
 	*table.Transport
-	stage func(context.Context, ...waybill.Message) error
+	backend
+	*wiring
+}
 
-	mu     sync.Mutex
-	closed bool
-	bound  map[string][]string                // queue → bindings
-	empty  map[string]func(*waybill.Envelope) // what staging filled in, by id
+// wiring is what transports of one store share.
+type wiring struct {
+	mu    sync.Mutex
+	bound map[string][]string                // queue → bindings
+	empty map[string]func(*waybill.Envelope) // what staging filled in, by id
 }
 
 func newHarness(tb testing.TB, b backend) *harness {
+	tb.Helper()
+	return &harness{newSuiteTable(tb, b), b, &wiring{bound: map[string][]string{}, empty: map[string]func(*waybill.Envelope){}}}
+}
+
+func newSuiteTable(tb testing.TB, b backend) *table.Transport {
 	tb.Helper()
 	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = tr.Close(context.Background()) })
-	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*waybill.Envelope){}}
+	return tr
 }
 
-// suite is what the suite sees of a harness.
-func suite(h *harness) transporttest.Harness { return transporttest.Of(h) }
+// suite is what the suite sees of a harness. A table only receives: what stages is a helper.
+func suite(tb testing.TB, h *harness) transporttest.Harness {
+	tb.Helper()
+	return transporttest.Harness{
+		Subscriber: h, Writer: h, Close: h.Close,
+		Reopen: func(context.Context) (core.Subscriber, error) {
+			return &harness{newSuiteTable(tb, h.backend), h.backend, h.wiring}, nil
+		},
+	}
+}
 
 // newMemorySuite can also look at what is parked.
 func newMemorySuite(tb testing.TB) transporttest.Harness {
 	tb.Helper()
 	s := newStore(tb)
-	h := suite(newHarness(tb, backend{s, s.stage}))
+	h := suite(tb, newHarness(tb, backend{s, s.stage}))
 	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
 		var out []transporttest.Parked
 		for _, r := range s.mem.Records() {
@@ -93,9 +108,6 @@ func (h *harness) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	outage := func(err error) error { return &waybill.Error{Op: "stage", Class: waybill.ClassOutage, Err: err} }
-	if h.closed {
-		return core.AllFailed(len(batch), outage(waybill.ErrClosed))
-	}
 	res := make(core.Results, len(batch))
 	msgs, slots := make([]waybill.Message, 0, len(batch)), make([]int, 0, len(batch))
 	for i, e := range batch {
@@ -189,13 +201,6 @@ func (h *harness) unfill(e *waybill.Envelope) {
 	if f := h.empty[e.ID]; f != nil {
 		f(e)
 	}
-}
-
-func (h *harness) Close(ctx context.Context) error {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	return h.Transport.Close(ctx)
 }
 
 type receiver struct {

@@ -3,6 +3,7 @@ package table_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -130,5 +132,33 @@ func TestReceiveSaysThatAnOutageIsOver(t *testing.T) {
 			}
 		}
 		none(t, r, time.Minute)
+	})
+}
+
+// TQ-02: receivers that share a queue over a deaf waiter find what is staged soon, and
+// what one of them gives back at once.
+func TestSharedQueueOverADeafWaiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		tr := newTable(t, &waiter{OutboxStore: s, wait: deaf}, table.Options{})
+		a, b := subscribe(t, tr), subscribe(t, tr)
+		none(t, a, time.Minute)
+		for i := range 5 {
+			none(t, b, time.Duration(60_000+i*77)*time.Millisecond)
+			stage(t, s, message(strconv.Itoa(i)))
+			staged := time.Now()
+			d := receive(t, a, 1)[0]
+			if took := time.Since(staged); took > time.Second {
+				t.Errorf("found after %s", took)
+			}
+			time.AfterFunc(time.Minute, func() { a.Settle(context.WithoutCancel(t.Context()), []core.Ack{core.AckRelease(d)}) })
+			back := time.Now().Add(time.Minute)
+			again := receive(t, b, 1)[0]
+			if took := time.Since(back); took > 50*time.Millisecond {
+				t.Errorf("found again after %s", took)
+			}
+			settled(t, b, core.AckDone(again))
+		}
 	})
 }

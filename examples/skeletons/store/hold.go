@@ -109,7 +109,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	if s.members[self] == nil {
 		return core.DuePage{}, core.Fenced("skeleton: due", self)
 	}
-	now := time.Now()
+	now, limit := time.Now(), max(limit, 0)
 	p := core.DuePage{NextIn: -1}
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)

@@ -19,7 +19,7 @@ type receiver struct {
 	closed chan struct{}
 }
 
-// Subscribe makes the queue if there is none, and adds the bindings.
+// Subscribe makes the queue if there is none, and adds the bindings. The end of ctx closes the receiver.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,6 +43,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	r := &receiver{t: t, q: q, drop: sub.DropFailed, held: map[*item]struct{}{}, closed: make(chan struct{})}
 	t.receivers[r] = struct{}{}
+	context.AfterFunc(ctx, func() { _ = r.Close(context.WithoutCancel(ctx)) })
 	return r, nil
 }
 
@@ -119,7 +120,10 @@ func (r *receiver) settle(a *core.Ack) error {
 		return failure("settle", waybill.ClassRejected, errors.Join(waybill.ErrInvalid, errors.New("the ack has no delivery")))
 	}
 	m, ours := a.Delivery.Handle.(*item)
-	if _, held := r.held[m]; !ours || !held {
+	if !ours {
+		return failure("settle", waybill.ClassRejected, errors.Join(waybill.ErrInvalid, errors.New("the delivery is not of this transport")))
+	}
+	if _, held := r.held[m]; !held {
 		return failure("settle", waybill.ClassRejected, waybill.ErrLeaseLost)
 	}
 	switch a.Verdict {

@@ -1,0 +1,168 @@
+package transporttest
+
+import (
+	"context"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+var bindingChecks = []named{
+	{
+		"binding-exact", ofSubscriber,
+		"A binding without wildcards gets its topic, and no other.", bindingExact,
+	},
+	{
+		"binding-word", ofSubscriber,
+		"In a binding * stands for one word, anywhere.", bindingWord,
+	},
+	{
+		"binding-tail", ofSubscriber,
+		"In a binding # as the last word stands for any number of words, none included.", bindingTail,
+	},
+	{
+		"binding-wildcards", ofSubscriber,
+		"In a binding # stands for any number of words anywhere, and topics stay as they were published.", bindingAll,
+	},
+	{
+		"binding-overlap", ofSubscriber,
+		"A queue gets one copy of a message, however many of its bindings fit.", bindingOverlap,
+	},
+	{
+		"bindings-add-up", ofSubscriber,
+		"A subscription adds its bindings to those that the queue has, and removes none.", bindingsAddUp,
+	},
+}
+
+// everything returns the bindings for topics of one name: one wildcard, or each topic by itself.
+func (k *kit) everything(name string, suffixes ...string) []string {
+	if k.sub.Wildcards >= core.WildcardsTail {
+		return []string{name + ".#"}
+	}
+	out := make([]string, len(suffixes))
+	for i, s := range suffixes {
+		out[i] = strings.TrimSuffix(name+"."+s, ".")
+	}
+	return out
+}
+
+func bindingExact(k *kit) {
+	r, name := k.queue("a.b", "c")
+	suffixes := []string{"a", "a.b", "a.b.c", "b", "c"}
+	other := k.subscribe(k.name(), k.everything(name, suffixes...)...)
+	var all, want []waybill.Envelope
+	for i, suffix := range suffixes {
+		m := message(name+"."+suffix, i)
+		all = append(all, m)
+		if suffix == "a.b" || suffix == "c" {
+			want = append(want, m)
+		}
+	}
+	k.publish(all...)
+	k.exactly(all, k.consume(other, len(all)))
+	k.exactly(want, k.consume(r, len(want)))
+	k.nothing(r, "the queue is bound for two topics")
+}
+
+func bindingWord(k *kit) {
+	k.needs(k.sub.Wildcards >= core.WildcardsWord, "SubscriberTraits.Wildcards = WildcardsWord")
+	k.wildcards(map[string][]int{".*": {1}, ".user.*": {2}, ".*.created": {2, 4}, ".*.*.eu": {3, 5}, ".user.*.*": {3}})
+}
+
+func bindingTail(k *kit) {
+	k.needs(k.sub.Wildcards >= core.WildcardsTail, "SubscriberTraits.Wildcards = WildcardsTail")
+	k.wildcards(map[string][]int{".#": {0, 1, 2, 3, 4, 5}, ".user.#": {1, 2, 3}, ".*.#": {1, 2, 3, 4, 5}, ".*.created.#": {2, 3, 4, 5}})
+}
+
+func bindingAll(k *kit) {
+	k.needs(k.sub.Wildcards == core.WildcardsAll, "SubscriberTraits.Wildcards = WildcardsAll")
+	k.wildcards(map[string][]int{".#.created": {2, 4}, ".#.eu": {3, 5}, ".#.created.#": {2, 3, 4, 5}, ".#.user.#": {1, 2, 3}})
+}
+
+// wildcards publishes to all topics and looks at what each of bindings gets, at a first attempt and at a second.
+func (k *kit) wildcards(want map[string][]int) {
+	name := k.name()
+	var sent []waybill.Envelope
+	suffixes := []string{"", "user", "user.created", "user.created.eu", "order.created", "order.created.eu"}
+	for i, s := range suffixes {
+		sent = append(sent, message(strings.TrimSuffix(name+"."+s, "."), i))
+	}
+	all := k.subscribe(name+"all", k.everything(name, suffixes...)...)
+	receivers := map[string]core.Receiver{}
+	for b := range want {
+		receivers[b] = k.subscribe(k.name(), name+b)
+	}
+	k.publish(sent...)
+	for _, d := range k.topics(all, sent) {
+		k.settle(all, core.AckRetry(d, tier1, nil))
+	}
+	for _, d := range k.topics(all, sent) {
+		k.settle(all, core.AckDone(d))
+	}
+	for b, r := range receivers {
+		var fits []waybill.Envelope
+		for _, i := range want[b] {
+			fits = append(fits, sent[i])
+		}
+		k.settle(r, acks(core.AckDone, k.topics(r, fits)...)...)
+	}
+	for b, r := range receivers {
+		k.nothingNow(r, "binding "+b)
+	}
+}
+
+// topics receives exactly want and looks at the topics.
+func (k *kit) topics(r core.Receiver, want []waybill.Envelope) []*waybill.Delivery {
+	ds := k.receive(r, len(want))
+	k.exactly(want, ds)
+	for _, d := range ds {
+		for i := range want {
+			if want[i].ID == d.Envelope.ID && want[i].Topic != d.Envelope.Topic {
+				k.fail("attempt %d: the topic is %q, want the one it was published with, %q", d.Attempt, d.Envelope.Topic, want[i].Topic)
+			}
+		}
+	}
+	return ds
+}
+
+// nothingNow is nothing with a shorter wait, for many receivers after everything has settled.
+func (k *kit) nothingNow(r core.Receiver, why string) {
+	ctx, cancel := context.WithTimeout(k.ctx, quiet/10)
+	defer cancel()
+	if ds, err := r.Receive(ctx, 1); err == nil {
+		k.fail("%s: message %s with topic %s came too much", why, ds[0].Envelope.ID, ds[0].Envelope.Topic)
+	}
+}
+
+// bindingOverlap binds one queue twice for the same topic.
+func bindingOverlap(k *kit) {
+	name := k.name()
+	bindings := []string{name + ".a", name + ".a"}
+	if k.sub.Wildcards >= core.WildcardsWord {
+		bindings = append(bindings, name+".*")
+	}
+	if k.sub.Wildcards >= core.WildcardsTail {
+		bindings = append(bindings, name+".#", name+".a.#")
+	}
+	if k.sub.Wildcards == core.WildcardsAll {
+		bindings = append(bindings, "#."+name+".a")
+	}
+	r := k.subscribe(name, bindings...)
+	m := message(name+".a", 0)
+	k.publish(m)
+	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
+	k.nothing(r, "a queue gets one copy, however many bindings fit")
+}
+
+// bindingsAddUp subscribes with other bindings, as two releases of a program do.
+func bindingsAddUp(k *kit) {
+	r, name := k.queue("a")
+	other := k.subscribe(name, name+".b")
+	k.closeReceiver(r)
+	k.closeReceiver(other)
+	last := k.subscribe(name, name+".c")
+	want := []waybill.Envelope{message(name+".a", 1), message(name+".b", 2), message(name+".c", 3)}
+	k.publish(want...)
+	k.exactly(want, k.consume(last, len(want)))
+}

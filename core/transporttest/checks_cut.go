@@ -1,0 +1,168 @@
+package transporttest
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// What a cut link does to calls in progress.
+var cutChecks = []named{
+	{
+		"publish-over-cut", ofPublisher,
+		"A publish while the link is cut is an outage, or it has arrived.", publishOverCut,
+	},
+	{
+		"settle-over-cut", ofSubscriber,
+		"A settle while the link is cut is an error, and the message comes again; or it has happened, and it does not.", settleOverCut,
+	},
+	{
+		"restart", ofEither,
+		"Over a restart of the broker no confirmed message is lost, and both directions recover by themselves.", restart,
+	},
+}
+
+// cutFor is how long calls wait for an answer over the cut link.
+const cutFor = 2 * time.Second
+
+// cut cuts the link while fn runs.
+func (k *kit) cut(fn func(ctx context.Context)) {
+	heal, err := k.h.Cut(k.ctx)
+	k.must("cut the link", err)
+	defer func() { k.must("heal the link", heal()) }()
+	ctx, cancel := context.WithTimeout(k.ctx, cutFor)
+	defer cancel()
+	fn(ctx)
+}
+
+// publishThrough publishes m until that succeeds. Until then everything must be an outage.
+func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
+	for {
+		err := k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
+		if err == nil {
+			return
+		}
+		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
+			k.fail("publish while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
+		}
+		k.must("wait for the broker", pause(ctx, quiet))
+	}
+}
+
+// await receives until the messages of left have come, and settles them: some may come twice. It returns all.
+func (k *kit) await(ctx context.Context, r core.Receiver, left map[string]bool) (all []*waybill.Delivery) {
+	n := len(left)
+	for len(left) > 0 {
+		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
+			for _, d := range ds {
+				delete(left, d.Envelope.ID)
+			}
+			all = append(all, ds...)
+			r.Settle(ctx, acks(core.AckDone, ds...))
+			return nil
+		})
+		if err != nil {
+			k.fail("%d of %d messages did not come after the broker was back: %w", len(left), n, err)
+		}
+	}
+	return all
+}
+
+// subscribeThrough subscribes until that succeeds.
+func (k *kit) subscribeThrough(ctx context.Context, sub core.Subscription) core.Receiver {
+	for {
+		r, err := k.subscriber.Subscribe(k.ctx, sub)
+		if err == nil {
+			return r
+		}
+		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
+			k.fail("subscribe while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
+		}
+		k.must("wait for the broker", pause(ctx, quiet))
+	}
+}
+
+func publishOverCut(k *kit) {
+	k.needs(k.h.Cut != nil, "Harness.Cut")
+	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 100))
+	k.consume(r, 1) // the link is up
+	batch := messages(name+".a", k.batch(5))
+	left := map[string]bool{}
+	k.cut(func(ctx context.Context) {
+		for i, err := range k.publisher.Publish(ctx, batch) {
+			switch {
+			case err == nil:
+				left[batch[i].ID] = true
+			case waybill.ClassOf(err) != waybill.ClassOutage:
+				k.fail("publish while the link is cut: class %s, want outage: %w", waybill.ClassOf(err), err)
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	defer cancel()
+	last := message(name+".a", 101)
+	k.publishThrough(ctx, last)
+	left[last.ID] = true
+	k.await(ctx, r, left)
+}
+
+// settleOverCut settles each way, closes the receiver, and looks at what another one gets.
+func settleOverCut(k *kit) {
+	k.needs(k.h.Cut != nil, "Harness.Cut")
+	k.needs(!k.h.SettlesUnanswered, "an answer to a settle, by Harness.SettlesUnanswered,")
+	r, name := k.queue("a")
+	k.publish(messages(name+".a", 4)...)
+	ds := k.receive(r, 4)
+	var res core.Results
+	k.cut(func(ctx context.Context) {
+		res = r.Settle(ctx, []core.Ack{core.AckDone(ds[0]), core.AckDone(ds[1]), core.AckRetry(ds[2], tier1, nil)})
+	})
+	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	defer cancel()
+	_ = r.Close(ctx) // the link has just come back
+	again := k.subscribeThrough(ctx, subscription(name, name+".a"))
+	left := map[string]bool{ds[2].Envelope.ID: true, ds[3].Envelope.ID: true}
+	for i := range 2 {
+		if res[i] != nil {
+			left[ds[i].Envelope.ID] = true
+		}
+	}
+	for _, d := range append(k.await(ctx, again, left), k.drain(again)...) {
+		for i := range 2 {
+			if res[i] == nil && d.Envelope.ID == ds[i].Envelope.ID {
+				k.fail("message %s came again, though its settle while the link was cut was a success", d.Envelope.ID)
+			}
+		}
+	}
+}
+
+// restart restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice, and
+// both ends must work again by themselves.
+func restart(k *kit) {
+	k.needs(k.h.Restart != nil, "Harness.Restart")
+	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
+	r, name := k.queue("a")
+	want := messages(name+".a", 20)
+	k.publish(want[:10]...)
+	held := k.receive(r, 3)
+	k.must("restart the broker", k.h.Restart(k.ctx))
+	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	defer cancel()
+	for _, m := range want[10:] {
+		k.publishThrough(ctx, m)
+	}
+	left := map[string]bool{}
+	for i := range want {
+		left[want[i].ID] = true
+	}
+	for i, err := range r.Settle(ctx, acks(core.AckDone, held...)) {
+		if err == nil { // else they come again
+			delete(left, held[i].Envelope.ID)
+		}
+	}
+	k.await(ctx, r, left)
+}

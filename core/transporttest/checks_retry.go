@@ -1,0 +1,267 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+var retryChecks = []named{
+	{
+		"retry-keeps-properties", ofSubscriber,
+		"A retry comes with every property, as the next attempt.", retryKeepsProperties,
+	},
+	{
+		"retry-counts-attempts", ofSubscriber,
+		"A retry counts as an attempt; a release and a lost receiver do not.", retryCounts,
+	},
+	{
+		"retry-waits", ofSubscriber,
+		"A retry does not come before its delay has passed.", retryWaits,
+	},
+	{
+		"retry-rounds-up", ofSubscriber,
+		"A delay between two of RetryDelays is held longer, never shorter.", retryRoundsUp,
+	},
+	{
+		"retry-of-any-length", ofSubscriber,
+		"A retry longer than the last of RetryDelays comes early with a NotBefore, and as one attempt.", retryOfAnyLength,
+	},
+	{
+		"retry-survives-receiver", ofSubscriber,
+		"A retry survives the receiver that asked for it.", retrySurvives,
+	},
+	{
+		"retry-survives-transport", ofSubscriber,
+		"A retry survives the transport that asked for it, as a process that ends.", retrySurvivesTransport,
+	},
+	{
+		"retry-waits-aside", ofSubscriber,
+		"Retries that wait do not stop new messages, however many.", retryWaitsAside,
+	},
+	{
+		"retry-delay-of-seconds", ofSubscriber,
+		"A retry delay of more than a second is kept.", retryDelayOfSeconds,
+	},
+	{
+		"retry-failing-queue-only", ofSubscriber,
+		"A retry goes to the queue that failed, and to no other.", retryFailingQueueOnly,
+	},
+	{
+		"retry-many", ofSubscriber,
+		"Many retries with different delays all come, each once.", retryMany,
+	},
+}
+
+// CO-14.
+func retryKeepsProperties(k *kit) {
+	r, name := k.queue("placed", "bare")
+	for _, want := range []waybill.Envelope{
+		full(name + ".placed"),
+		{ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}},
+	} {
+		k.publish(want)
+		for attempt := 1; attempt <= 3; attempt++ {
+			d := k.receive(r, 1)[0]
+			where := fmt.Sprintf("attempt %d", attempt)
+			k.same(want, d.Envelope, where)
+			if d.Attempt != attempt || d.Queue != name || d.Err != nil {
+				k.fail("%s: Attempt is %d, Queue %q, Err %v", where, d.Attempt, d.Queue, d.Err)
+			}
+			if attempt < 3 {
+				k.settle(r, core.AckRetry(d, tier1, errors.New("größer\nthan 日本 "+strings.Repeat("x", 2*core.MaxErrorBytes))))
+				continue
+			}
+			k.settle(r, core.AckDone(d))
+		}
+	}
+	k.nothing(r, "all messages were done")
+}
+
+// retryCounts looks at what counts as an attempt: retries, and neither giving back nor a lost receiver.
+func retryCounts(k *kit) {
+	k.twoCounts()
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	attempt := func(want int, after string) *waybill.Delivery {
+		d := k.receive(r, 1)[0]
+		if d.Attempt != want {
+			k.fail("%s: Attempt is %d, want %d", after, d.Attempt, want)
+		}
+		return d
+	}
+	k.settle(r, core.AckRelease(attempt(1, "at first")))
+	k.settle(r, core.AckRelease(attempt(1, "given back")))
+	attempt(1, "given back twice")
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	k.settle(r, core.AckRetry(attempt(1, "after its receiver was closed"), tier1, nil))
+	k.settle(r, core.AckRelease(attempt(2, "retried")))
+	k.settle(r, core.AckRetry(attempt(2, "retried and given back"), tier1, nil))
+	attempt(3, "retried twice")
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	k.settle(r, core.AckDone(attempt(3, "retried twice, after its receiver was closed")))
+}
+
+func retryWaits(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	for _, delay := range []time.Duration{tier1, tier2, tier1} {
+		d := k.receive(r, 1)[0]
+		k.notBefore(r, core.AckRetry(d, delay, errors.New("not now")), delay)
+	}
+	k.consume(r, 1)
+}
+
+// notBefore settles a and checks that the message comes again, but not before delay has passed. It gives it back.
+func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
+	start := time.Now()
+	k.settle(r, a)
+	d := k.receive(r, 1)[0]
+	// the broker's clock may count whole milliseconds
+	if took := time.Since(start); took < delay-5*time.Millisecond {
+		k.fail("a retry with delay %s came after %s", a.Delay, took)
+	}
+	k.settle(r, core.AckRelease(d))
+}
+
+// retryRoundsUp asks for a delay between two declared ones: it may be held longer, never shorter.
+func retryRoundsUp(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	d := k.receive(r, 1)[0]
+	k.notBefore(r, core.AckRetry(d, tier1+tier1/4, nil), tier1+tier1/4)
+	d = k.receive(r, 1)[0]
+	k.settle(r, core.AckRetry(d, 0, nil)) // less than the first
+	k.consume(r, 1)
+}
+
+// retryOfAnyLength asks for a delay that is longer than any declared one. What comes early says so, and is the same
+// attempt.
+func retryOfAnyLength(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	start, delay := time.Now(), 2*tier2+tier2/2
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], delay, errors.New("not now")))
+	d := k.receive(r, 1)[0]
+	for ; time.Now().Before(d.NotBefore); d = k.receive(r, 1)[0] {
+		k.settle(r, core.AckRetry(d, time.Until(d.NotBefore), nil))
+	}
+	if took := time.Since(start); took < delay-5*time.Millisecond || d.Attempt != 2 {
+		k.fail("a retry with delay %s came after %s as attempt %d, want 2, without a NotBefore", delay, took, d.Attempt)
+	}
+	k.settle(r, core.AckDone(d))
+}
+
+func retrySurvives(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	r, name := k.queue("a")
+	m := message(name+".a", 0)
+	k.publish(m)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier2, nil))
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	d := k.consume(r, 1)[0]
+	k.same(m, d.Envelope, "retry whose receiver was closed")
+	if d.Attempt != 2 {
+		k.fail("Attempt is %d, want 2", d.Attempt)
+	}
+}
+
+// retrySurvivesTransport closes the whole transport while the retry waits.
+func retrySurvivesTransport(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	k.needs(k.h.Close != nil && k.h.Reopen != nil, "Harness.Close and Harness.Reopen")
+	r, name := k.queue("a")
+	m := full(name + ".a")
+	k.publish(m)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier2, errors.New("not now")))
+	k.must("close transport", k.closeTransport(k.ctx))
+	second, err := k.h.Reopen(k.ctx)
+	k.must("open a second transport", err)
+	k.subscriber = guardedSubscriber{second, k}
+	d := k.consume(k.subscribe(name, name+".a"), 1)[0]
+	k.same(m, d.Envelope, "retry whose transport was closed")
+	if d.Attempt != 2 {
+		k.fail("Attempt is %d, want 2", d.Attempt)
+	}
+}
+
+// retryWaitsAside retries more than Prefetch with a delay that is longer than the check waits.
+func retryWaitsAside(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.Concurrency, sub.Prefetch, sub.RetryDelays = 4, 4, []time.Duration{3 * patience}
+	r := k.subscribeTo(sub)
+	for i := range 3 * sub.Prefetch {
+		k.publish(message(name+".a", i))
+		k.settle(r, core.AckRetry(k.receive(r, 1)[0], k.delay(sub.RetryDelays[0]), errors.New("not now")))
+	}
+	want := messages(name+".a", 10)
+	for i := range want {
+		want[i].ID += "-new"
+	}
+	k.publish(want...)
+	k.exactly(want, k.consume(r, len(want)))
+}
+
+// delay returns d, or the longest delay that the adapter takes.
+func (k *kit) delay(d time.Duration) time.Duration {
+	if k.sub.MaxRetryDelay > 0 {
+		return min(d, k.sub.MaxRetryDelay)
+	}
+	return d
+}
+
+func retryDelayOfSeconds(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	name := k.name()
+	sub := subscription(name, name+".a")
+	delay := k.delay(2500 * time.Millisecond)
+	sub.RetryDelays = []time.Duration{delay}
+	r := k.subscribeTo(sub)
+	k.publish(message(name+".a", 0))
+	k.notBefore(r, core.AckRetry(k.receive(r, 1)[0], delay, errors.New("not now")), delay)
+	k.consume(r, 1)
+}
+
+// CO-17.
+func retryFailingQueueOnly(k *kit) {
+	name := k.name()
+	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
+	k.publish(message(name+".x", 0))
+	k.consume(b, 1)
+	k.settle(a, core.AckRetry(k.receive(a, 1)[0], tier1, nil))
+	if d := k.consume(a, 1)[0]; d.Attempt != 2 {
+		k.fail("Attempt is %d, want 2", d.Attempt)
+	}
+	k.nothing(b, "a retry goes to the failing queue only")
+	k.nothing(a, "the message was done")
+}
+
+// retryMany retries a mix of delays at once: a long one must not hold up a short one for ever, and none may be lost.
+func retryMany(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 40)
+	k.publish(want...)
+	var retries []core.Ack
+	for i, d := range k.receive(r, len(want)) {
+		retries = append(retries, core.AckRetry(d, []time.Duration{tier2, tier1, 0}[i%3], nil))
+	}
+	k.settle(r, retries...)
+	ds := k.consume(r, len(want))
+	k.exactly(want, ds)
+	for _, d := range ds {
+		if d.Attempt != 2 {
+			k.fail("message %s: Attempt is %d, want 2", d.Envelope.ID, d.Attempt)
+		}
+	}
+	k.nothing(r, "all messages were done")
+}
