@@ -30,8 +30,10 @@ type receiver struct {
 	name string // in SQS
 	url  string
 
-	life context.Context //nolint:containedctx // ends with the receiver
+	life context.Context //nolint:containedctx // of the requests in the background: it ends with the receiver
 	end  context.CancelFunc
+	stop func() bool   // ends the watch over the context of the subscription
+	gone chan struct{} // closed when Close is done
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -82,8 +84,9 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	t.warnOfBindings(ctx, &sub)
 	t.bind(sub.Queue, sub.Bindings)
-	r := &receiver{t: t, sub: sub, name: t.opts.QueueName(sub.Queue), url: url, width: 1, changed: make(chan struct{}), out: map[*handle]struct{}{}}
-	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r := &receiver{t: t, sub: sub, name: t.opts.QueueName(sub.Queue), url: url, width: 1, changed: make(chan struct{}), gone: make(chan struct{}), out: map[*handle]struct{}{}}
+	detached := context.WithoutCancel(ctx)
+	r.life, r.end = context.WithCancel(detached)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -91,6 +94,13 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		return nil, closed(opSubscribe)
 	}
 	t.receivers[r] = struct{}{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stop = context.AfterFunc(ctx, func() {
+		limited, cancel := context.WithTimeout(detached, t.opts.Timeout)
+		defer cancel()
+		_ = r.Close(limited) // it always returns nil
+	})
 	return r, nil
 }
 
@@ -253,11 +263,18 @@ func (r *receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
+		select {
+		case <-r.gone:
+		case <-ctx.Done():
+		}
 		return nil
 	}
 	r.closed = true
 	r.wake()
+	stop := r.stop
 	r.mu.Unlock()
+	defer close(r.gone)
+	stop()
 	r.end()
 	r.wg.Wait() // the requests end with their context
 	r.mu.Lock()
