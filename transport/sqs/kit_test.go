@@ -89,3 +89,9 @@ func publish(t testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
 		t.Fatal(err)
 	}
 }
+
+// withBindings returns opts as a producer has them.
+func withBindings(opts sqstransport.Options, queue string, bindings ...string) sqstransport.Options {
+	opts.Bindings = map[string][]string{queue: bindings}
+	return opts
+}
