@@ -35,6 +35,7 @@ var options = []struct{ pkg, name string }{
 	{"transport/rabbitmq", "ConnectionOptions"},
 	{"transport/rabbitmq/topology", "Options"},
 	{"transport/rabbitmq/topology", "BrokerOptions"},
+	{"transport/sqs", "Options"},
 	{"transport/memory", "Options"},
 	{"transport/table", "Options"},
 	{"transport/table", "QueueOptions"},

@@ -47,7 +47,9 @@ func harness(t *testing.T, opts sqstransport.Options) transporttest.Harness {
 	proxy := testenv.NewProxy(t, strings.TrimPrefix(fake.URL(), "http://"))
 	bus := newBus(t, newClient(t, proxy.URL(fake.URL())), opts)
 	h := transporttest.Of(bus)
-	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) { return parked(fake, opts, queue), nil }
+	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+		return parked(fake, opts, queue), nil
+	}
 	h.Restart = func(context.Context) error {
 		proxy.Cut()
 		return nil

@@ -9,6 +9,10 @@
 // Options.Bindings, which producers and consumers share as code. Or leave the fan-out to SNS. See docs/sqs.md, and
 // docs/wire-format.md for the form of a message.
 //
+// # Log
+//
+// Every line has an attribute "event": sqs.bindings_local. docs/metrics.md says what it means.
+//
 // # Guarantees
 //
 //   - A nil slot of Publish means that SQS confirmed every copy of the message. A topic that no queue is bound for is
@@ -41,8 +45,8 @@
 // begins anew.
 //
 // Standard queues keep no order, and SQS may deliver twice what was settled. A FIFO queue has one count, so releases
-// and retries raise both Attempt and Redeliveries, and a retry waits for 11 hours at most. A delivery can be held for 12
-// hours. After HoldFor a standard queue accepts a settle of what is another receiver's by then.
+// and retries raise both Attempt and Redeliveries, and a retry waits for 11 hours at most. A delivery can be held for
+// 12 hours. After HoldFor a standard queue accepts a settle of what is another receiver's by then.
 //
 // A dead-letter queue cannot be listed without hiding its messages, so a Transport is no admin.ParkedQueue: use the
 // console, or message move tasks. When a receiver is closed while it waits for messages, SQS may hide one that it was

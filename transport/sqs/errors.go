@@ -133,7 +133,8 @@ func parameterError(op, queue, text string, cause error) *waybill.Error {
 		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("queue %q: raise its MaximumMessageSize, or send less (%w)", queue, cause))
 	case op == opPublish:
 		return rejected(op, fmt.Errorf("queue %q: %w", queue, cause))
-	case has("receipt handle", "receipthandle", "expired", "visibility", "in flight", "inflight"): // 12 hours are over, too
+	// "visibility": the 12 hours are over
+	case has("receipt handle", "receipthandle", "expired", "visibility", "in flight", "inflight"):
 		return outage(op, fmt.Errorf("%w: queue %q (%w)", waybill.ErrLeaseLost, queue, cause))
 	}
 	return outage(op, fmt.Errorf("queue %q: %w", queue, cause))

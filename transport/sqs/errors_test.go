@@ -18,7 +18,9 @@ import (
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	const pub, set = sqstransport.OpPublish, sqstransport.OpSettle
-	code := func(code string) error { return &smithy.GenericAPIError{Code: code, Message: "text", Fault: smithy.FaultClient} }
+	code := func(code string) error {
+		return &smithy.GenericAPIError{Code: code, Message: "text", Fault: smithy.FaultClient}
+	}
 	param := func(text string) error {
 		return &smithy.GenericAPIError{Code: "InvalidParameterValue", Message: text, Fault: smithy.FaultClient}
 	}

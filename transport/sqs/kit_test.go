@@ -20,18 +20,18 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // startFake starts a fake SQS for the test.
-func startFake(t testing.TB) *fakesqs.Server {
-	t.Helper()
+func startFake(tb testing.TB) *fakesqs.Server {
+	tb.Helper()
 	s := fakesqs.Start()
-	t.Cleanup(s.Close)
+	tb.Cleanup(s.Close)
 	return s
 }
 
 // newClient returns a client of the endpoint with one attempt a call, and connections of its own.
-func newClient(t testing.TB, endpoint string, change ...func(*awssqs.Options)) *awssqs.Client {
-	t.Helper()
+func newClient(tb testing.TB, endpoint string, change ...func(*awssqs.Options)) *awssqs.Client {
+	tb.Helper()
 	transport := newHTTP()
-	t.Cleanup(transport.CloseIdleConnections)
+	tb.Cleanup(transport.CloseIdleConnections)
 	o := awssqs.Options{
 		Region: "us-east-1", BaseEndpoint: &endpoint, Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 		Retryer: aws.NopRetryer{}, HTTPClient: clientOf(transport),
@@ -40,13 +40,13 @@ func newClient(t testing.TB, endpoint string, change ...func(*awssqs.Options)) *
 }
 
 // newBus returns a transport on client that is closed at the end of the test.
-func newBus(t testing.TB, client sqstransport.Client, opts sqstransport.Options) *sqstransport.Transport {
-	t.Helper()
+func newBus(tb testing.TB, client sqstransport.Client, opts sqstransport.Options) *sqstransport.Transport {
+	tb.Helper()
 	bus, err := sqstransport.New(client, opts)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = bus.Close(context.Background()) })
+	tb.Cleanup(func() { _ = bus.Close(context.Background()) })
 	return bus
 }
 
@@ -55,38 +55,38 @@ func quick(fifo bool) sqstransport.Options {
 	return sqstransport.Options{FIFO: fifo, HoldFor: 3 * time.Second, Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
 }
 
-func subscribe(t testing.TB, bus *sqstransport.Transport, sub core.Subscription) core.Receiver {
-	t.Helper()
-	r, err := bus.Subscribe(t.Context(), sub)
+func subscribe(tb testing.TB, bus *sqstransport.Transport, sub core.Subscription) core.Receiver {
+	tb.Helper()
+	r, err := bus.Subscribe(tb.Context(), sub)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r
 }
 
 // receive returns the next delivery.
-func receive(t testing.TB, r core.Receiver) *waybill.Delivery {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
 	defer cancel()
 	ds, err := r.Receive(ctx, 1)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return ds[0]
 }
 
-func settle(t testing.TB, r core.Receiver, acks ...core.Ack) {
-	t.Helper()
-	if err := r.Settle(t.Context(), acks).FirstErr(); err != nil {
-		t.Fatal(err)
+func settle(tb testing.TB, r core.Receiver, acks ...core.Ack) {
+	tb.Helper()
+	if err := r.Settle(tb.Context(), acks).FirstErr(); err != nil {
+		tb.Fatal(err)
 	}
 }
 
-func publish(t testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
-	t.Helper()
-	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
-		t.Fatal(err)
+func publish(tb testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
+	tb.Helper()
+	if err := bus.Publish(tb.Context(), batch).FirstErr(); err != nil {
+		tb.Fatal(err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )

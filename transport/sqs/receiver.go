@@ -38,13 +38,13 @@ type receiver struct {
 
 	mu      sync.Mutex
 	closed  bool
-	ahead   []fetched       // received and not asked for yet
-	asked   int             // messages that the requests in progress may bring
-	polls   int             // requests in progress
-	width   int             // how many there may be
-	waiting int             // what the Receive in progress still wants; 0 = there is none
-	failed  error           // of a request, for the next Receive
-	changed chan struct{}   // closed at the next change
+	ahead   []fetched            // received and not asked for yet
+	asked   int                  // messages that the requests in progress may bring
+	polls   int                  // requests in progress
+	width   int                  // how many there may be
+	waiting int                  // what the Receive in progress still wants; 0 = there is none
+	failed  error                // of a request, for the next Receive
+	changed chan struct{}        // closed at the next change
 	out     map[*handle]struct{} // deliveries that Receive returned and that are not settled
 }
 

@@ -62,9 +62,15 @@ func (c *countingClient) ReceiveMessage(ctx context.Context, in *awssqs.ReceiveM
 func TestCancelledReceiveHidesNothing(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(t *testing.T, r core.Receiver){
-		"next":  func(t *testing.T, r core.Receiver) { settle(t, r, core.AckDone(receive(t, r))) },
-		"close": func(t *testing.T, r core.Receiver) { _ = r.Close(t.Context()) },
-		"idle":  func(*testing.T, core.Receiver) {},
+		"next": func(t *testing.T, r core.Receiver) {
+			t.Helper()
+			settle(t, r, core.AckDone(receive(t, r)))
+		},
+		"close": func(t *testing.T, r core.Receiver) {
+			t.Helper()
+			_ = r.Close(t.Context())
+		},
+		"idle": func(*testing.T, core.Receiver) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -47,7 +47,7 @@ type rest struct {
 	Reason       string            `json:"waybill-reason,omitempty"`
 	Queue        string            `json:"waybill-queue,omitempty"`
 	ParkedAt     string            `json:"waybill-parked-at,omitempty"`
-	Unread       string            `json:"waybill-unread,omitempty"` // on copies: an attrRest that could not be read
+	Unread       string            `json:"waybill-unread,omitempty"` // what came, and could not be read
 }
 
 func (r *rest) setAttribute(name, v string) {

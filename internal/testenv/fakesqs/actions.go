@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/md5" //nolint:gosec // the protocol's checksum
 	"encoding/hex"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ import (
 // input is the input of all actions.
 type input struct {
 	QueueName           string
-	QueueUrl            string //nolint:revive // the protocol's name
+	QueueUrl            string //nolint:staticcheck // the protocol's name
 	Attributes          map[string]string
 	Entries             []batchEntry
 	MaxNumberOfMessages int
@@ -22,12 +23,12 @@ type input struct {
 }
 
 type batchEntry struct {
-	Id                     string //nolint:revive // the protocol's name
+	Id                     string //nolint:staticcheck // the protocol's name
 	MessageBody            string
 	DelaySeconds           int
 	MessageAttributes      map[string]Attribute
-	MessageGroupId         string //nolint:revive // the protocol's name
-	MessageDeduplicationId string //nolint:revive // the protocol's name
+	MessageGroupId         string //nolint:staticcheck // the protocol's name
+	MessageDeduplicationId string //nolint:staticcheck // the protocol's name
 	ReceiptHandle          string
 	VisibilityTimeout      int
 }
@@ -88,9 +89,7 @@ func (s *Server) create(name string, in *input) (any, *Error) {
 		return nil, fail("InvalidParameterValue", "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with .fifo suffix")
 	}
 	a := map[string]string{"QueueArn": "arn:aws:sqs:us-east-1:" + account + ":" + name, "DelaySeconds": "0", "MaximumMessageSize": strconv.Itoa(byteLimit)}
-	for k, v := range in.Attributes {
-		a[k] = v
-	}
+	maps.Copy(a, in.Attributes)
 	s.queues[name] = &queue{name: name, attributes: a, seen: map[string]sighting{}}
 	return object{"QueueUrl": s.url(name)}, nil
 }

@@ -183,3 +183,10 @@ func answer(w http.ResponseWriter, out any, e *Error) {
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"__type": "com.amazonaws.sqs#" + e.Code, "message": e.Message})
 }
+
+// Purge deletes the messages of a queue, which must exist.
+func (s *Server) Purge(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queues[queue].messages = nil
+}
