@@ -17,7 +17,7 @@ func TestDeclare(t *testing.T) {
 	bus := newBus(t, newClient(t, fake.URL()), opts)
 	subscribe(t, bus, core.Subscription{Queue: "q", MaxDeliveries: 20})
 	a := fake.Attributes("q")
-	if a["VisibilityTimeout"] != "3" || a["MessageRetentionPeriod"] != "1209600" || a["MaximumMessageSize"] != "1048576" ||
+	if a["VisibilityTimeout"] != "5" || a["MessageRetentionPeriod"] != "1209600" || a["MaximumMessageSize"] != "1048576" ||
 		!strings.Contains(a["RedrivePolicy"], `"maxReceiveCount":25`) || !strings.Contains(a["RedrivePolicy"], ":q-dlq") {
 		t.Errorf("made with %v", a)
 	}

@@ -13,11 +13,12 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background)) }
 
 // startFake starts a fake SQS for the test.
 func startFake(tb testing.TB) *fakesqs.Server {
@@ -52,7 +53,7 @@ func newBus(tb testing.TB, client sqstransport.Client, opts sqstransport.Options
 
 // quick are options for tests: what waits, waits briefly.
 func quick(fifo bool) sqstransport.Options {
-	return sqstransport.Options{FIFO: fifo, HoldFor: 3 * time.Second, Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
+	return sqstransport.Options{FIFO: fifo, HoldFor: 5 * time.Second, Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func subscribe(tb testing.TB, bus *sqstransport.Transport, sub core.Subscription) core.Receiver {
