@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// SQS returns the endpoint of Amazon SQS or of an emulator: that of WAYBILL_TEST_SQS or, without it, of fauxqs, which is
-// started once for each test binary (1 s). Its queues are shared, so take names that nobody else has. fauxqs listens on
-// all addresses.
+// SQS returns the endpoint of Amazon SQS or of an emulator: that of WAYBILL_TEST_SQS or, without it, of fauxqs, which
+// is started once for each test binary (1 s). Its queues are shared, so take names that nobody else has. fauxqs listens
+// on all addresses.
 func SQS(tb TB) string {
 	tb.Helper()
 	if url := os.Getenv("WAYBILL_TEST_SQS"); url != "" {
