@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
@@ -23,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 	"github.com/waybill-go/waybill/transport/redisstreams"
+	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -89,6 +91,29 @@ func transports(t *testing.T) []adapter {
 				},
 			},
 			"Checker, ParkedQueue",
+		},
+		{
+			"sqs", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{})),
+			[]any{
+				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10},
+				core.SubscriberTraits{
+					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 30 * time.Second, Wildcards: core.WildcardsAll,
+				},
+			},
+			"",
+		},
+		{
+			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
+			[]any{
+				core.PublisherTraits{
+					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10,
+				},
+				core.SubscriberTraits{
+					KeyOrder: true, RetryLater: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
+					AttemptsAreDeliveries: true, HoldFor: 30 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
+				},
+			},
+			"",
 		},
 	}
 }

@@ -37,6 +37,7 @@ var options = []struct{ pkg, name string }{
 	{"transport/rabbitmq/topology", "Options"},
 	{"transport/rabbitmq/topology", "BrokerOptions"},
 	{"transport/redisstreams", "Options"},
+	{"transport/sqs", "Options"},
 	{"transport/memory", "Options"},
 	{"transport/table", "Options"},
 	{"transport/table", "QueueOptions"},

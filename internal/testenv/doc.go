@@ -11,6 +11,7 @@
 //	testenv.OwnPostgres(t)   a private server: may be killed, paused, ...    removed at the end of the test
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
 //	testenv.OwnRedis(t)      a private Redis; OwnRedisCluster starts several that are a cluster
+//	testenv.SQS(t)           the endpoint of an emulator of Amazon SQS; package fakesqs has another one
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //
 // A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs
@@ -24,6 +25,7 @@
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672
 //	WAYBILL_TEST_REDIS                redis://user:password@host:6379/0
 //	WAYBILL_TEST_MONGODB              mongodb://host:27017/?replicaSet=rs0
+//	WAYBILL_TEST_SQS                  http://host:4566
 //
 // The user of Postgres may create databases. The management API is by default that of the same host and user, port
 // 15672.
