@@ -21,6 +21,9 @@ type Options struct {
 	HoldFor time.Duration
 	// Timeout bounds one request to the server; default 10 s.
 	Timeout time.Duration
+	// AckTimeout is how long the server may take for the answer to an acknowledgement; default 3 s. Without one, on a
+	// connection that is up, the delivery counts as lost, and comes again.
+	AckTimeout time.Duration
 	// Passive: streams and consumers exist already; nothing is declared or changed. A consumer that the transport has
 	// not made gets what its own filters say.
 	Passive bool
@@ -41,6 +44,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second
 	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = 3 * time.Second
+	}
 	var p []string
 	if strings.ContainsFunc(o.Bus, func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
@@ -53,8 +59,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.HoldFor < 100*time.Millisecond {
 		p = append(p, fmt.Sprintf("HoldFor: %s is less than 100ms", o.HoldFor))
 	}
-	if o.Timeout < 0 {
-		p = append(p, fmt.Sprintf("Timeout: %s is negative; leave it 0 for the default", o.Timeout))
+	if o.Timeout < 0 || o.AckTimeout < 0 {
+		p = append(p, fmt.Sprintf("Timeout, AckTimeout: %s or %s is negative; leave them 0 for the default", o.Timeout, o.AckTimeout))
 	}
 	return o, waybill.Invalid("waybill/nats: options", p...)
 }

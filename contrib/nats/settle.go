@@ -82,15 +82,34 @@ func (r *receiver) ask(n int) error {
 		fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, n, pullFor.Nanoseconds()))
 }
 
-// answer sends an acknowledgement and waits until the server has answered.
+// answer sends an acknowledgement and waits until the server has answered. A server that was killed can have forgotten
+// what it delivered last. It does not answer then, and delivers again: so a delivery whose acknowledgement got no answer,
+// although the connection is up, is not held any more.
 func (r *receiver) answer(ctx context.Context, h *handle, ack []byte) error {
-	if !r.t.nc.IsConnected() {
+	nc := r.t.nc
+	before := nc.Stats().Reconnects
+	if !nc.IsConnected() {
 		return outage("settle", nats.ErrDisconnected)
 	}
-	if _, err := r.t.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: h.m.Reply, Data: ack}); err != nil {
-		return classify("settle", err)
+	c, cancel := context.WithTimeout(ctx, r.t.opts.AckTimeout)
+	defer cancel()
+	_, err := nc.RequestMsgWithContext(c, &nats.Msg{Subject: h.m.Reply, Data: ack})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil && c.Err() != nil && nc.IsConnected() && nc.Stats().Reconnects == before:
+		r.lose(h)
+		return fail("settle", waybill.ClassRejected, waybill.ReasonNone, fmt.Errorf("%w: the server does not answer for it", waybill.ErrLeaseLost))
 	}
-	return nil
+	return classify("settle", err)
+}
+
+// lose forgets a delivery that is another's, or comes again.
+func (r *receiver) lose(h *handle) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, h)
+	h.until = time.Time{}
 }
 
 // job is an ack of a delivery that nobody else settles meanwhile. Its verdict is none if the delivery just goes back.
