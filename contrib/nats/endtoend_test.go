@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	if !ok {
 		os.Exit(m.Run())
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM) //nolint:forbidigo // the process begins here
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	if err := runRole(ctx, role, os.Getenv(dirEnv)); err != nil {
 		fmt.Fprintln(os.Stderr, role, err)
@@ -196,7 +196,7 @@ type processes struct {
 }
 
 func (p *processes) start(role string) error {
-	cmd := exec.Command(os.Args[0]) //nolint:gosec,noctx // this test itself; it is killed
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // this test itself; it is killed
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, dirEnv+"="+p.dir, portEnv+"="+strconv.Itoa(p.port))
 	cmd.Stderr = os.Stderr
 	p.running[role] = cmd

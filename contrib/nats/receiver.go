@@ -53,8 +53,8 @@ type receiver struct {
 	failed    error  // what the server answered to a pull
 	down      bool   // Receive has reported an outage
 
-	wanted    []string  // subjects that the queue is bound for; nil = what comes is wanted
-	wantedAt  time.Time // by the server's clock
+	wanted   []string  // subjects that the queue is bound for; nil = what comes is wanted
+	wantedAt time.Time // by the server's clock
 }
 
 // Subscribe implements core.Subscriber.
