@@ -42,7 +42,8 @@
 //
 // JetStream confirms before it syncs the disk (sync_interval): a message survives a crash of the server's process, and
 // the loss of a machine only with three replicas or more. A retry that was delivered once before it was due, and whose
-// receiver crashed, can count one redelivery too few. Two programs that add different bindings to a new queue at the same
+// receiver crashed, can count one redelivery too few; a restart of the server while a retry waits can count one too many,
+// and a server that was killed can forget counts. Two programs that add different bindings to a new queue at the same
 // moment overwrite each other; a receiver repairs its own within a third of HoldFor. All processes of a bus use the same
 // HoldFor. The name of a queue has at most 255 bytes after escaping. InOrder is not supported.
 //

@@ -15,7 +15,7 @@ import (
 // headerRoom is what max_payload keeps for names, escapes and the headers of a copy.
 const (
 	headerRoom = 32 << 10
-	copyRoom   = 4 << 10
+	copyRoom   = 8 << 10
 )
 
 // Traits declares the publisher's promises.
@@ -102,12 +102,15 @@ const (
 
 // routable reports whether a queue gets what is published to subject.
 func (t *Transport) routable(ctx context.Context, subject string) (bool, error) {
-	if t.ended() {
+	r := &t.routes
+	select {
+	case r.lock <- struct{}{}:
+		defer func() { <-r.lock }()
+	case <-ctx.Done():
+		return false, classify("publish", context.Cause(ctx))
+	case <-t.done:
 		return false, closed("publish")
 	}
-	r := &t.routes
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	age := time.Since(r.at)
 	if r.known == nil || age > routesAge || r.stale.Load() || age > routesRest && !r.fit(subject) {
 		if err := t.learnRoutes(ctx); err != nil {

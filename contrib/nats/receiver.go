@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -189,11 +190,12 @@ func (r *receiver) pullEnded(m *nats.Msg) {
 	} else {
 		r.asked = 0
 	}
-	switch {
-	case status == "503":
+	switch status {
+	case "404", "408": // its time is over
+	case "503":
 		r.failed = classify("receive", nats.ErrNoResponders)
-	case status == "409" && strings.Contains(text, "Consumer Deleted"):
-		r.failed = misconfigured("receive", "the consumer %q was deleted", r.name)
+	default:
+		r.failed = outage("receive", fmt.Errorf("the server ended a pull of the consumer %q: %s %s", r.name, status, text))
 	}
 }
 
@@ -216,7 +218,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		if len(ds) > 0 || back || err != nil {
 			return ds, err
 		}
-		timer := time.NewTimer(pullFor + pullSlack)
+		timer := time.NewTimer(moment) // then it looks at the connection again
 		select {
 		case <-r.wake:
 		case <-ctx.Done():

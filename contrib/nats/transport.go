@@ -100,7 +100,7 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 	}
 	t := &Transport{
 		opts: opts, nc: nc, topics: opts.Bus + ".t.", queues: opts.Bus + ".q.", parked: opts.Bus + "-parked.",
-		done: make(chan struct{}), receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
+		routes: routes{lock: make(chan struct{}, 1)}, done: make(chan struct{}), receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
 	}
 	if host, port, err := net.SplitHostPort(nc.ConnectedAddr()); err == nil {
 		t.address.Address = host
@@ -182,7 +182,7 @@ func (t *Transport) Close(ctx context.Context) error {
 type routes struct {
 	stale atomic.Bool
 
-	mu       sync.Mutex
+	lock     chan struct{} // holds a token while somebody has the lock
 	at       time.Time
 	patterns []string
 	known    map[string]bool // what was asked since at

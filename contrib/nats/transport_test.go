@@ -233,7 +233,7 @@ func TestConsumerDeleted(t *testing.T) {
 	if err := client(t, s).DeleteConsumer(t.Context(), "waybill", "q"); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-errs; !errors.Is(err, waybill.ErrMisconfigured) {
+	if err := <-errs; waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Fatalf("after the consumer was deleted: %v", err)
 	}
 	if ds, err := r.Receive(t.Context(), 1); err != nil || len(ds) > 0 {
