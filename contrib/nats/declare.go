@@ -64,19 +64,11 @@ func (t *Transport) declareStream(ctx context.Context, want jetstream.StreamConf
 	}
 	info := s.CachedInfo()
 	have := info.Config
-	for _, c := range []struct {
-		what       string
-		have, want any
-		wrong      bool
-	}{
-		{"retention", have.Retention, want.Retention, have.Retention != want.Retention},
-		{"discard", have.Discard, want.Discard, have.Discard != want.Discard},
-		{"subjects", have.Subjects, want.Subjects, slices.ContainsFunc(want.Subjects, func(s string) bool { return !slices.Contains(have.Subjects, s) })},
-		{"replicas", have.Replicas, want.Replicas, !t.opts.Passive && have.Replicas != want.Replicas},
-	} {
-		if c.wrong {
-			return nil, misconfigured(op, "the stream %q has %s %v, want %v: change it, or the options, or choose another Options.Bus", want.Name, c.what, c.have, c.want)
-		}
+	missing := slices.ContainsFunc(want.Subjects, func(s string) bool { return !slices.Contains(have.Subjects, s) })
+	if missing || have.Retention != want.Retention || have.Discard != want.Discard || !t.opts.Passive && have.Replicas != want.Replicas {
+		return nil, misconfigured(op, "the stream %q has the subjects %v, retention %v, discard %v and %d replicas, want %v, %v, %v and %d: "+
+			"change it, or the options, or choose another Options.Bus", want.Name, have.Subjects, have.Retention, have.Discard, have.Replicas,
+			want.Subjects, want.Retention, want.Discard, want.Replicas)
 	}
 	return info, nil
 }

@@ -1,55 +1,38 @@
 package nats
 
 import (
+	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 )
 
-const upperHex = "0123456789ABCDEF"
-
 // escape percent-encodes the bytes of s that bad reports, and the percent sign.
 func escape(s string, bad func(c byte) bool) string {
-	n := 0
+	var out []byte
 	for i := range len(s) {
-		if s[i] == '%' || bad(s[i]) {
-			n++
-		}
-	}
-	if n == 0 {
-		return s
-	}
-	out := make([]byte, 0, len(s)+2*n)
-	for i := range len(s) {
-		if c := s[i]; c == '%' || bad(c) {
-			out = append(out, '%', upperHex[c>>4], upperHex[c&15])
-		} else {
+		switch c := s[i]; {
+		case c == '%' || bad(c):
+			if out == nil {
+				out = append(make([]byte, 0, len(s)+16), s[:i]...)
+			}
+			out = fmt.Appendf(out, "%%%02X", c)
+		case out != nil:
 			out = append(out, c)
 		}
+	}
+	if out == nil {
+		return s
 	}
 	return string(out)
 }
 
-// unescape decodes what escape has encoded. A percent sign that begins no code stays.
+// unescape decodes what escape has encoded. Other text stays.
 func unescape(s string) string {
-	if !strings.Contains(s, "%") {
-		return s
+	if u, err := url.PathUnescape(s); err == nil {
+		return u
 	}
-	digit := func(c byte) int {
-		if 'a' <= c && c <= 'f' {
-			c -= 'a' - 'A'
-		}
-		return strings.IndexByte(upperHex, c)
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) && digit(s[i+1]) >= 0 && digit(s[i+2]) >= 0 {
-			out = append(out, byte(digit(s[i+1])<<4|digit(s[i+2])))
-			i += 2
-			continue
-		}
-		out = append(out, s[i])
-	}
-	return string(out)
+	return s
 }
 
 // escapeTopic returns a topic as the end of a subject. Dots stay, since topics are words between dots, too.

@@ -201,59 +201,34 @@ func (r *receiver) pullEnded(m *nats.Msg) {
 
 // Receive implements core.Receiver.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
-	const op = "receive"
-	for {
-		select {
-		case <-r.done:
-			return nil, closed(op)
-		default:
-		}
-		if err := ctx.Err(); err != nil {
+	for away := false; ; {
+		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if err := r.connected(ctx); err != nil {
-			return nil, err
-		}
-		ds, back, err := r.next(ctx, limit)
+		ds, back, err := r.next(ctx, limit, away)
 		if len(ds) > 0 || back || err != nil {
 			return ds, err
 		}
-		timer := time.NewTimer(moment) // then it looks at the connection again
+		timer := time.NewTimer(moment)
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
 		case <-r.done:
 		case <-timer.C:
+			away = !r.t.nc.IsConnected()
 		}
 		timer.Stop()
 	}
 }
 
-// connected waits a moment for a lost connection. After an outage it looks whether the queue is there.
-func (r *receiver) connected(ctx context.Context) error {
-	for started := time.Now(); !r.t.nc.IsConnected(); {
-		if time.Since(started) > moment {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.down = true
-			return outage("receive", nats.ErrDisconnected)
-		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-r.done:
-			timer.Stop()
-			return closed("receive")
-		}
+// next returns what was fetched, or asks for it. away: the connection has been lost for a moment. back reports that an
+// outage is over.
+func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybill.Delivery, back bool, err error) {
+	select {
+	case <-r.done:
+		return nil, false, closed("receive")
+	default:
 	}
-	return nil
-}
-
-// next returns what was fetched, or asks for it. back reports that an outage is over.
-func (r *receiver) next(ctx context.Context, limit int) (ds []*waybill.Delivery, back bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -269,11 +244,16 @@ func (r *receiver) next(ctx context.Context, limit int) (ds []*waybill.Delivery,
 		r.down = false
 		return ds, false, nil
 	}
-	if r.failed != nil {
+	switch {
+	case away:
+		r.down = true
+		return nil, false, outage("receive", nats.ErrDisconnected)
+	case !r.t.nc.IsConnected():
+		return nil, false, nil
+	case r.failed != nil:
 		err, r.failed, r.down = r.failed, nil, true
 		return nil, false, err
-	}
-	if r.down {
+	case r.down:
 		r.mu.Unlock()
 		err = r.t.declareQueue(ctx, r)
 		r.mu.Lock()

@@ -67,7 +67,7 @@ func (s *testServer) restart(context.Context) error {
 
 func (s *testServer) url() string { return s.srv.ClientURL() }
 
-// proxy is a link that can be cut.
+// proxy is a link that can be cut: it takes what is sent, and drops it. Nobody notices before it is healed.
 type proxy struct {
 	to string
 	ln net.Listener
@@ -86,7 +86,7 @@ func startProxy(tb testing.TB, to string) *proxy {
 	p := &proxy{to: to, ln: ln}
 	tb.Cleanup(func() {
 		_ = ln.Close()
-		p.set(true)
+		p.set(false)
 	})
 	go func() {
 		for {
@@ -115,18 +115,36 @@ func (p *proxy) serve(ctx context.Context, c net.Conn) {
 	p.conns = append(p.conns, c, up)
 	p.mu.Unlock()
 	go func() {
-		_, _ = io.Copy(up, c)
+		_, _ = io.Copy(half{up, p}, c)
 		_, _ = up.Close(), c.Close()
 	}()
-	_, _ = io.Copy(c, up)
+	_, _ = io.Copy(half{c, p}, up)
 	_, _ = up.Close(), c.Close()
 }
 
-// set cuts the link, or heals it.
+// half is one direction of a link.
+type half struct {
+	to net.Conn
+	p  *proxy
+}
+
+func (h half) Write(b []byte) (int, error) {
+	h.p.mu.Lock()
+	cut := h.p.cut
+	h.p.mu.Unlock()
+	if cut {
+		return len(b), nil
+	}
+	return h.to.Write(b)
+}
+
+// set cuts the link, or heals it: then the connections end, since they have lost something.
 func (p *proxy) set(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut = cut
+	if p.cut = cut; cut {
+		return
+	}
 	for _, c := range p.conns {
 		_ = c.Close()
 	}

@@ -76,7 +76,7 @@ func TestDecodeForeign(t *testing.T) {
 		"bare":             {"a.b", nil, waybill.Envelope{Topic: "a.b"}},
 		"deduplication id": {"a", natsgo.Header{"Nats-Msg-Id": {"7"}}, waybill.Envelope{Topic: "a", ID: "7"}},
 		"two ids":          {"a", natsgo.Header{"Nats-Msg-Id": {"7"}, "ce-id": {"8"}}, waybill.Envelope{Topic: "a", ID: "8"}},
-		"escaped":          {"a.%3E", natsgo.Header{"ce-subject": {"Gr%C3%B6%C3%9Fe%20%zz%"}}, waybill.Envelope{Topic: "a.>", Subject: "Größe %zz%"}},
+		"escaped":          {"a.%3E", natsgo.Header{"ce-subject": {"Gr%C3%B6%C3%9Fe%20x"}, "ce-tenant": {"50%"}}, waybill.Envelope{Topic: "a.>", Subject: "Größe x", Tenant: "50%"}},
 		"several values":   {"a", natsgo.Header{"x": {"1", "2"}}, waybill.Envelope{Topic: "a", Headers: map[string]string{"x": "1, 2"}}},
 		"odd attributes": {
 			"a",
