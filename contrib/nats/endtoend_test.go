@@ -81,7 +81,7 @@ func runRole(ctx context.Context, role, dir string) error {
 		return r.Run(ctx)
 	}
 	billing, err1 := inbox.New(store, "billing", inbox.Options{})
-	c, err2 := consumer.New(bus, consumer.Options{})
+	c, err2 := consumer.New(bus, consumer.Options{Pause: waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second}})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}

@@ -103,7 +103,8 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// What is too large for the stream, or for the server with its headers, is refused for good; a full stream is an outage.
+// What is too large for the stream, or for the server with its headers, is refused for good; a full stream is an
+// outage.
 func TestStreamRefuses(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

@@ -45,8 +45,8 @@ func escapeQueue(queue string) string {
 	return escape(queue, func(c byte) bool { return c <= ' ' || c == 0x7f || strings.IndexByte(`.*>/\`, c) >= 0 })
 }
 
-// patterns returns the subject patterns that fit what binding fits, below prefix, which ends in a dot. A tail also stands
-// for no word, which > does not.
+// patterns returns the subject patterns that fit what binding fits, below prefix, which ends in a dot. A tail also
+// stands for no word, which > does not.
 func patterns(prefix, binding string) []string {
 	words := strings.Split(binding, ".")
 	tail := words[len(words)-1] == "#"

@@ -12,22 +12,24 @@ import (
 
 // Options of a transport. Zero fields mean the default.
 type Options struct {
-	// Bus is the name of the stream, and the first word of its subjects; default "waybill". Letters, digits, - and _.
+	// Bus is the name of the stream, and the first word of its subjects; default "waybill". Letters, digits, - and
+	// _.
 	Bus string
 	// Replicas of the streams, 1 to 5; default 1. From 3 on a confirmed message survives the loss of a machine.
 	Replicas int
-	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 30 s, at least
-	// 100 ms. All processes of a bus use the same.
+	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 30 s, at
+	// least 100 ms. All processes of a bus use the same.
 	HoldFor time.Duration
 	// Timeout bounds one request to the server; default 10 s.
 	Timeout time.Duration
-	// AckTimeout is how long the server may take for the answer to an acknowledgement; default 3 s. Without one, on a
-	// connection that is up, the delivery counts as lost, and comes again.
+	// AckTimeout is how long the server may take for the answer to an acknowledgement; default 3 s. Without one,
+	// on a connection that is up, the delivery counts as lost, and comes again.
 	AckTimeout time.Duration
-	// Passive: streams and consumers exist already; nothing is declared or changed. A consumer that the transport has
-	// not made gets what its own filters say.
+	// Passive: streams and consumers exist already; nothing is declared or changed. A consumer that the transport
+	// has not made gets what its own filters say.
 	Passive bool
-	// Connection are options for Dial, such as nats.Secure for TLS, nats.RootCAs, nats.ClientCert, nats.UserCredentials.
+	// Connection are options for Dial, such as nats.Secure for TLS, nats.RootCAs, nats.ClientCert,
+	// nats.UserCredentials.
 	Connection []nats.Option
 }
 

@@ -18,12 +18,8 @@ import (
 
 // ParkedDepth implements admin.ParkedQueue.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	s, err := t.parkedStream(ctx, queue)
-	if err != nil {
-		return 0, err
-	}
-	n, _, err := t.parkedState(ctx, s, queue)
-	return n, err
+	_, total, _, err := t.openParked(ctx, queue)
+	return total, err
 }
 
 // CountParked implements admin.ParkedQueue.
@@ -80,15 +76,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 	t.replaying.Lock()
 	defer t.replaying.Unlock()
 	name := escapeQueue(req.Queue)
-	return t.change(ctx, &req, func(p *parkedMsg) error {
-		body := p.raw.Data
-		if req.Edit != nil {
-			edited, err := req.Edit(p.Parked)
-			if err != nil {
-				return &refusedError{err}
-			}
-			body = edited
-		}
+	return t.change(ctx, &req, func(p *parkedMsg, body []byte) error {
 		// Without the consumer the stream would forget the copy.
 		if _, err := t.js.Consumer(ctx, t.opts.Bus, name); err != nil {
 			return noQueue("replay parked", req.Queue, err)
@@ -111,14 +99,8 @@ func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (i
 	return t.change(ctx, &req, nil)
 }
 
-// refusedError is an edit's: the message stays, and the call goes on.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string { return e.err.Error() }
-func (e *refusedError) Unwrap() error { return e.err }
-
 // change does what a request asks for to each message, and then deletes it. A nil replay only deletes.
-func (t *Transport) change(ctx context.Context, req *admin.ParkedRequest, replay func(*parkedMsg) error) (done int, err error) {
+func (t *Transport) change(ctx context.Context, req *admin.ParkedRequest, replay func(p *parkedMsg, body []byte) error) (done int, err error) {
 	started := time.Now()
 	err = t.walk(ctx, req.Queue, func(p *parkedMsg) (bool, error) {
 		now := time.Now()
@@ -135,22 +117,24 @@ func (t *Transport) change(ctx context.Context, req *admin.ParkedRequest, replay
 		case <-ctx.Done():
 			return false, classify("parked", context.Cause(ctx))
 		}
-		err := error(nil)
+		body, err := p.raw.Data, error(nil)
+		if req.Edit != nil {
+			if body, err = req.Edit(p.Parked); err != nil { // it stays
+				req.Tell(&p.Parked, err)
+				return true, nil
+			}
+		}
 		if replay != nil {
-			err = replay(p)
+			err = replay(p, body)
 		}
 		if err == nil {
-			if err = p.stream.DeleteMsg(ctx, p.raw.Sequence); err != nil {
+			if err = p.stream.DeleteMsg(ctx, p.raw.Sequence); err == nil {
+				done++
+			} else {
 				err = classify("delete parked", err)
 			}
 		}
 		req.Tell(&p.Parked, err)
-		if refused, ok := errors.AsType[*refusedError](err); ok && refused != nil {
-			return true, nil
-		}
-		if err == nil {
-			done++
-		}
 		return req.Limit == 0 || done < req.Limit, err
 	})
 	return done, err
@@ -166,11 +150,7 @@ type parkedMsg struct {
 
 // walk calls fn for what was parked for queue at the beginning, oldest first, until fn returns false or an error.
 func (t *Transport) walk(ctx context.Context, queue string, fn func(*parkedMsg) (more bool, err error)) error {
-	s, err := t.parkedStream(ctx, queue)
-	if err != nil {
-		return err
-	}
-	total, last, err := t.parkedState(ctx, s, queue)
+	s, total, last, err := t.openParked(ctx, queue)
 	if err != nil {
 		return err
 	}
@@ -201,32 +181,26 @@ func (t *Transport) walk(ctx context.Context, queue string, fn func(*parkedMsg) 
 	}
 }
 
-// parkedStream returns the stream of parked messages, if there is such a queue.
-func (t *Transport) parkedStream(ctx context.Context, queue string) (jetstream.Stream, error) {
+// openParked returns the stream of parked messages, how many there are for queue, and the last one's number or a higher
+// one. A queue without a consumer and without parked messages does not exist.
+func (t *Transport) openParked(ctx context.Context, queue string) (s jetstream.Stream, total int, last uint64, err error) {
 	if t.ended() {
-		return nil, closed("parked")
+		return nil, 0, 0, closed("parked")
 	}
-	s, err := t.stream(ctx, t.opts.Bus+"-parked")
-	if err != nil {
-		return nil, err
+	if s, err = t.stream(ctx, t.opts.Bus+"-parked"); err != nil {
+		return nil, 0, 0, err
 	}
-	if n, _, err := t.parkedState(ctx, s, queue); err != nil || n > 0 {
-		return s, err
-	}
-	if _, err := t.js.Consumer(ctx, t.opts.Bus, escapeQueue(queue)); err != nil {
-		return nil, noQueue("parked", queue, err)
-	}
-	return s, nil
-}
-
-// parkedState returns how many messages are parked for queue, and the last one's number or a higher one.
-func (t *Transport) parkedState(ctx context.Context, s jetstream.Stream, queue string) (n int, last uint64, err error) {
 	subject := t.parked + escapeQueue(queue)
 	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subject))
 	if err != nil {
-		return 0, 0, classify("count parked", err)
+		return nil, 0, 0, classify("count parked", err)
 	}
-	return int(min(info.State.Subjects[subject], math.MaxInt32)), info.State.LastSeq, nil
+	if total = int(min(info.State.Subjects[subject], math.MaxInt32)); total == 0 {
+		if _, err := t.js.Consumer(ctx, t.opts.Bus, escapeQueue(queue)); err != nil {
+			return nil, 0, 0, noQueue("parked", queue, err)
+		}
+	}
+	return s, total, info.State.LastSeq, nil
 }
 
 // noQueue is the error of a queue whose consumer cannot be found.

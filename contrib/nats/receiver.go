@@ -127,8 +127,8 @@ func (r *receiver) learn(info *jetstream.ConsumerInfo) {
 	r.wanted, r.wantedAt = wanted, info.TimeStamp
 }
 
-// fits reports whether a binding fits. If none does that was known when the message was stored, it asks: another process
-// may have added one.
+// fits reports whether a binding fits. If none does that was known when the message was stored, it asks: another
+// process may have added one.
 func (r *receiver) fits(subject string, stored time.Time) bool {
 	for again := false; ; again = true {
 		r.mu.Lock()

@@ -83,8 +83,8 @@ func (r *receiver) ask(n int) error {
 }
 
 // answer sends an acknowledgement and waits until the server has answered. A server that was killed can have forgotten
-// what it delivered last. It does not answer then, and delivers again: so a delivery whose acknowledgement got no answer,
-// although the connection is up, is not held any more.
+// what it delivered last. It does not answer then, and delivers again: so a delivery whose acknowledgement got no
+// answer, although the connection is up, is not held any more.
 func (r *receiver) answer(ctx context.Context, h *handle, ack []byte) error {
 	nc := r.t.nc
 	before := nc.Stats().Reconnects

@@ -116,7 +116,8 @@ func TestRoutesOfOthers(t *testing.T) {
 	is(waybill.ErrUnroutable, "a.b.c")
 }
 
-// A wider filter lets through what a binding fits, and nothing else; a binding that another process adds counts at once.
+// A wider filter lets through what a binding fits, and nothing else; a binding that another process adds counts at
+// once.
 func TestWiderFilter(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

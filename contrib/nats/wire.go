@@ -74,8 +74,8 @@ func notToken(c byte) bool {
 	return (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && strings.IndexByte("!#$&'*+-.^_`|~", c) < 0
 }
 
-// carried reports whether NATS carries a header as it is. It cuts blanks off values, and turns line ends into blanks. The
-// server takes Nats-... for commands, and the client Status and Description for an answer.
+// carried reports whether NATS carries a header as it is. It cuts blanks off values, and turns line ends into blanks.
+// The server takes Nats-... for commands, and the client Status and Description for an answer.
 func carried(name, value string) bool {
 	for i := range len(name) {
 		if name[i] != '%' && notToken(name[i]) {

@@ -29,8 +29,8 @@ func fullEnvelope() waybill.Envelope {
 	}
 }
 
-// TR-13: the names on the wire are a contract: this test fails when one changes, and when the documentation's example is
-// another.
+// TR-13: the names on the wire are a contract: this test fails when one changes, and when the documentation's example
+// is another.
 func TestWireGolden(t *testing.T) {
 	t.Parallel()
 	e := fullEnvelope()
