@@ -243,3 +243,43 @@ func TestConsumerDeleted(t *testing.T) {
 	publish(t, bus, "a")
 	done(t, r, receive(t, r))
 }
+
+// What a closed receiver held comes again at once, as a redelivery; what it had only fetched, at no cost.
+func TestCloseGivesBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{HoldFor: 10 * time.Minute})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"*"}}
+	r := subscribe(t, bus, sub)
+	publish(t, bus, "held")
+	receive(t, r)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if ds, err := r.Receive(ctx, 5); err == nil {
+		t.Fatalf("%d deliveries came", len(ds))
+	}
+	publish(t, bus, "fetched", "fetched") // for the pull that goes on
+	for pending := 0; pending < 3; {
+		c, err := client(t, s).Consumer(t.Context(), "waybill", "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending = c.CachedInfo().NumAckPending
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r = subscribe(t, bus, sub)
+	got := map[string]int{}
+	for range 3 {
+		d := receive(t, r)
+		got[d.Envelope.Topic]++
+		if want := map[string]int{"held": 1, "fetched": 0}[d.Envelope.Topic]; d.Redeliveries != want || d.Attempt != 1 {
+			t.Errorf("%s: %d redeliveries as attempt %d, want %d as 1", d.Envelope.Topic, d.Redeliveries, d.Attempt, want)
+		}
+		done(t, r, d)
+	}
+	if got["held"] != 1 || got["fetched"] != 2 {
+		t.Errorf("came: %v", got)
+	}
+}

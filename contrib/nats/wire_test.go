@@ -94,6 +94,9 @@ func TestDecodeForeign(t *testing.T) {
 // TR-13: the filters of a queue never overlap, and fit whatever a binding fits.
 func TestFilters(t *testing.T) {
 	t.Parallel()
+	if got := nats.Patterns("bus.t.", "a.>.% x.*.#"); !slices.Equal(got, []string{"bus.t.a.%3E.%25%20x.*", "bus.t.a.%3E.%25%20x.*.>"}) {
+		t.Errorf("patterns %v", got)
+	}
 	topics := []string{"a", "a.b", "a.b.c", "a.x.c", "x.b.c", "b", "b.a", "a.b.c.d"}
 	for _, bindings := range [][]string{
 		{"a"},
