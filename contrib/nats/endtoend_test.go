@@ -196,7 +196,7 @@ type processes struct {
 }
 
 func (p *processes) start(role string) error {
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // this test itself; it is killed
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, dirEnv+"="+p.dir, portEnv+"="+strconv.Itoa(p.port))
 	cmd.Stderr = os.Stderr
 	p.running[role] = cmd
