@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +14,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	mongooptions "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/store/memory"
+	mongostore "github.com/waybill-go/waybill/store/mongo"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/store/sqlite"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -125,6 +129,8 @@ func stores(t *testing.T) []adapter {
 	t.Cleanup(pool.Close)
 	file := must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{Source: "/shop"}))
 	t.Cleanup(func() { _ = file.Close(t.Context()) })
+	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0"))) // asks nobody
+	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
 		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Inspector, KeyKeeper, Purger, Redriver, Waiter"
 		inFile   = "Checker, Cleaner, ClockSeeder, Counter, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
@@ -135,6 +141,7 @@ func stores(t *testing.T) []adapter {
 		{"memory", must(memory.New(memory.Options{Source: "/shop"})), []any{core.StoreTraits{SessionFence: true}}, inMemory},
 		{"postgres", must(postgres.New(pool, postgres.Options{Source: "/shop"})), shared, inServer},
 		{"sqlite", file, shared, inFile},
+		{"mongo", must(mongostore.New(client.Database("shop"), mongostore.Options{Source: "/shop"})), shared, inFile},
 	}
 }
 
