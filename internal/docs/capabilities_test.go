@@ -129,7 +129,8 @@ func stores(t *testing.T) []adapter {
 	t.Cleanup(pool.Close)
 	file := must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{Source: "/shop"}))
 	t.Cleanup(func() { _ = file.Close(t.Context()) })
-	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0"))) // asks nobody
+	// it asks nobody
+	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0")))
 	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
 		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Inspector, KeyKeeper, Purger, Redriver, Waiter"
