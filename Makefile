@@ -7,7 +7,7 @@ COUNT := $(if $(CI),-count=1)
 SOAK ?= 10m
 # What C became of SQLite: the race detector makes it several times as slow and has nothing of ours to find there.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc/...=-race=false
-GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage)$$'
+GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage)$$'
 
 # Runs one command in every module: $(call each,command)
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)); done
@@ -20,6 +20,7 @@ test: servers lint unit ## everything that must pass: lint, all tests with -race
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
+	@scripts/mongodb
 
 unit: ## all tests with -race, without installing or linting
 	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory beside alone
@@ -53,7 +54,7 @@ lint: ## golangci-lint with .golangci.yml, in every module
 fmt: ## format the code (gofumpt, goimports)
 	@bin=$$(scripts/tools) && for m in $(MODULES); do (cd $$m && "$$bin/golangci-lint" fmt --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
 
-generate: ## rewrite the generated pages: docs/options.md, docs/state-machine.md
+generate: ## rewrite the generated pages: options.md, state-machine.md, capabilities.md
 	@go test $(GENERATED) -update
 
 verify: ## go.mod files are tidy, generated pages are up to date

@@ -42,4 +42,6 @@ var buses = []bus{
 		t, err := table.New(db.outbox, table.Options{Lease: 2 * time.Second})
 		return nil, t, err
 	}},
+	{name: "sqs", start: startSQS, dial: dialSQS(false)},
+	{name: "sqs-fifo", start: startSQS, dial: dialSQS(true)},
 }

@@ -64,7 +64,11 @@ func run(ctx context.Context, part string) error {
 		return err
 	}
 	if part == "relay" {
-		r, err := relay.New(db.outbox, pub, relay.Options{BatchSize: 5, Lease: 2 * time.Second, PublishTimeout: time.Second, PollMax: time.Second})
+		opts := relay.Options{BatchSize: 5, Lease: 2 * time.Second, PublishTimeout: time.Second, PollMax: time.Second}
+		if pub.Traits().KeyOrder == core.KeyOrderNone {
+			opts.Routes = []relay.Route{{Name: waybill.DefaultRoute, Order: waybill.OrderBestEffort}}
+		}
+		r, err := relay.New(db.outbox, pub, opts)
 		if err != nil {
 			return err
 		}

@@ -5,15 +5,20 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/testenv"
+	mongostore "github.com/waybill-go/waybill/store/mongo"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
@@ -42,6 +47,11 @@ type store struct {
 var stores = []store{
 	{"postgres", func(t *testing.T) string { t.Helper(); return testenv.Postgres(t).DSN }, openPostgres},
 	{"sqlite", func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "shop.db") }, openSQLite},
+	{"mongo", func(t *testing.T) string {
+		t.Helper()
+		m := testenv.MongoDB(t)
+		return m.URI + " " + m.Database
+	}, openMongo},
 }
 
 func openPostgres(ctx context.Context, address string) (*database, error) {
@@ -127,5 +137,56 @@ func openSQLite(ctx context.Context, address string) (*database, error) {
 			return out, rows.Err()
 		},
 		close: func() { _ = s.Close(context.Background()) },
+	}, nil
+}
+
+// openMongo takes an address of a database: the server's, a space, and the name.
+func openMongo(ctx context.Context, address string) (*database, error) {
+	uri, name, _ := strings.Cut(address, " ")
+	client, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		return nil, err
+	}
+	db := client.Database(name)
+	s, err := mongostore.New(db, mongostore.Options{Source: "/matrix"})
+	if err != nil {
+		return nil, err
+	}
+	box, errBox := inbox.New(s, "matrix", inbox.Options{})
+	if err := errors.Join(s.Migrate(ctx), errBox); err != nil {
+		return nil, err
+	}
+	effects := db.Collection("effects")
+	return &database{
+		outbox: s,
+		stage: func(ctx context.Context, m waybill.Message) error {
+			session, err := client.StartSession()
+			if err != nil {
+				return err
+			}
+			defer session.EndSession(context.WithoutCancel(ctx))
+			_, err = session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+				return s.Stage(ctx, session, m)
+			})
+			return err
+		},
+		handler: inbox.Handler(box, orders, func(ctx context.Context, _ *driver.Session, n int) error {
+			_, err := effects.InsertOne(ctx, bson.M{"n": n})
+			return err
+		}),
+		effects: func(ctx context.Context) ([]int, error) {
+			all, err := effects.Find(ctx, bson.M{})
+			if err != nil {
+				return nil, err
+			}
+			var docs []struct{ N int }
+			err = all.All(ctx, &docs)
+			out := make([]int, len(docs))
+			for i, d := range docs {
+				out[i] = d.N
+			}
+			return out, err
+		},
+		close: func() { _ = client.Disconnect(context.Background()) },
 	}, nil
 }

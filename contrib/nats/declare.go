@@ -1,0 +1,152 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill"
+)
+
+// metaBindings is the consumer's metadata with its bindings, separated by spaces.
+const metaBindings = "waybill-bindings"
+
+// stream returns the stream name.
+func (t *Transport) stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := t.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, misconfigured("look at a stream", "the stream %q does not exist: create it, or let a transport without Options.Passive do so (%w)", name, err)
+	} else if err != nil {
+		return nil, classify("look at stream "+name, err)
+	}
+	return s, nil
+}
+
+// declareStreams makes the streams that are missing, and returns what the first is.
+func (t *Transport) declareStreams(ctx context.Context) (*jetstream.StreamInfo, error) {
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	bus, err := t.declareStream(ctx, jetstream.StreamConfig{
+		Name: t.opts.Bus, Subjects: []string{t.topics + ">", t.queues + "*"}, Retention: jetstream.InterestPolicy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = t.declareStream(ctx, jetstream.StreamConfig{
+		Name: t.opts.Bus + "-parked", Subjects: []string{t.parked + "*"}, Retention: jetstream.LimitsPolicy,
+	})
+	return bus, err
+}
+
+func (t *Transport) declareStream(ctx context.Context, want jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	const op = "declare"
+	want.Storage, want.Discard, want.Replicas = jetstream.FileStorage, jetstream.DiscardNew, t.opts.Replicas
+	s, err := t.js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && !t.opts.Passive {
+		s, err = t.js.CreateStream(ctx, want)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			s, err = t.js.Stream(ctx, want.Name) // another process was faster
+		}
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, misconfigured(op, "the stream %q does not exist: create it, or leave Options.Passive off (%w)", want.Name, err)
+	case err != nil:
+		e := classify(op, err)
+		if _, ok := errors.AsType[jetstream.JetStreamError](err); ok && e.Class == waybill.ClassRejected {
+			return nil, misconfigured(op, "the stream %q cannot be made: remove what stands against it, or choose another Options.Bus (%w)", want.Name, err)
+		}
+		return nil, e
+	}
+	info := s.CachedInfo()
+	have := info.Config
+	missing := slices.ContainsFunc(want.Subjects, func(s string) bool { return !slices.Contains(have.Subjects, s) })
+	if missing || have.Retention != want.Retention || have.Discard != want.Discard || !t.opts.Passive && have.Replicas != want.Replicas {
+		return nil, misconfigured(op, "the stream %q has the subjects %v, retention %v, discard %v and %d replicas, want %v, %v, %v and %d: "+
+			"change it, or the options, or choose another Options.Bus", want.Name, have.Subjects, have.Retention, have.Discard, have.Replicas,
+			want.Subjects, want.Retention, want.Discard, want.Replicas)
+	}
+	return info, nil
+}
+
+// wanted returns the subjects that a queue is bound for: by its bindings, or, if somebody else made it, by its filters.
+func (t *Transport) wanted(c *jetstream.ConsumerConfig) []string {
+	bindings, ours := c.Metadata[metaBindings]
+	if !ours {
+		if len(c.FilterSubjects) == 0 && c.FilterSubject == "" {
+			return []string{">"}
+		}
+		return append([]string{c.FilterSubject}, c.FilterSubjects...)
+	}
+	var list []string
+	for b := range strings.FieldsSeq(bindings) {
+		list = append(list, patterns(t.topics, b)...)
+	}
+	return list
+}
+
+// declareQueue makes the consumer of r, or adds what is missing to it, and keeps what it is.
+func (t *Transport) declareQueue(ctx context.Context, r *receiver) error {
+	op := "subscribe to queue " + r.sub.Queue
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	s, err := t.stream(ctx, t.opts.Bus)
+	if err != nil {
+		return err
+	}
+	for range 5 { // until what was written is what is read: another process may write at the same time
+		var have jetstream.ConsumerConfig
+		c, err := s.Consumer(ctx, r.name)
+		missing := errors.Is(err, jetstream.ErrConsumerNotFound)
+		switch {
+		case missing && t.opts.Passive:
+			return misconfigured(op, "the consumer %q of the stream %q does not exist: create it, or leave Options.Passive off (%w)", r.name, t.opts.Bus, err)
+		case missing:
+			have = jetstream.ConsumerConfig{
+				Durable: r.name, AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverNewPolicy, MaxDeliver: -1,
+				MaxAckPending: -1, AckWait: t.opts.HoldFor, Metadata: map[string]string{metaBindings: ""},
+			}
+		case err != nil:
+			return classify(op, err)
+		default:
+			have = c.CachedInfo().Config
+		}
+		want := have
+		bindings, ours := have.Metadata[metaBindings]
+		list := strings.Fields(bindings)
+		for _, b := range r.sub.Bindings {
+			if !slices.Contains(list, b) {
+				list = append(list, b)
+			}
+		}
+		added := strings.Join(list, " ")
+		switch {
+		case have.AckPolicy != jetstream.AckExplicitPolicy || have.MaxDeliver > 0 || have.DeliverSubject != "" || ours && have.MaxAckPending > 0:
+			return misconfigured(op, "the consumer %q of the stream %q must be a pull consumer with explicit acks, max_deliver -1 and "+
+				"max_ack_pending -1: change it, or delete it when it is empty", r.name, t.opts.Bus)
+		case !missing && have.AckWait != t.opts.HoldFor && (t.opts.Passive || !ours):
+			return misconfigured(op, "the consumer %q has ack_wait %s: set Options.HoldFor to it", r.name, have.AckWait)
+		case !missing && bindings == added && have.AckWait == t.opts.HoldFor:
+			r.learn(c.CachedInfo())
+			return nil
+		case t.opts.Passive || !ours:
+			return misconfigured(op, "the consumer %q has not all bindings of the subscription (%s): add them, or leave them empty", r.name, strings.Join(r.sub.Bindings, " "))
+		}
+		want.AckWait, want.Metadata = t.opts.HoldFor, maps.Clone(have.Metadata)
+		want.Metadata[metaBindings] = added
+		want.FilterSubject, want.FilterSubjects = "", append(disjoint(t.wanted(&want)), r.own)
+		if _, err := s.CreateOrUpdateConsumer(ctx, want); err != nil {
+			e := classify(op, err)
+			if e.Class == waybill.ClassRejected {
+				return misconfigured(op, "the consumer %q cannot be made: %w", r.name, err)
+			}
+			return e
+		}
+		t.routes.stale.Store(true)
+	}
+	return outage(op, errors.New("other processes change the queue's bindings all the time"))
+}

@@ -1,0 +1,52 @@
+// Package nats is a transport over NATS JetStream (server 2.10 and later).
+//
+//	bus, err := nats.Dial(ctx, "nats://host:4222", nats.Options{Bus: "shop"})
+//
+// # Topology
+//
+// A bus is a stream with the retention "interest", which refuses what does not fit: Options.Bus, with the subjects
+// {bus}.t.{topic} for what is published, and {bus}.q.{queue} for copies that one queue gets. A queue is a durable pull
+// consumer of it. Its bindings stand in the consumer's metadata (waybill-bindings), and are its filter subjects.
+// JetStream wants filters that do not overlap: where bindings do, the filter is wider, and the receiver drops what no
+// binding fits. Parked messages are in a stream of their own, {bus}-parked. The transport declares all of this, or,
+// with Options.Passive, looks for it.
+//
+// # Guarantees
+//
+//   - A nil slot of Publish means that the server stored the message and that a queue was bound for its topic.
+//     Without a queue it is waybill.ErrUnroutable. No deduplication id is sent, so what is sent again arrives again.
+//   - A nil slot of Settle means that the server answered. A retry, a release and a rejection are a copy that was
+//     stored before the original is acknowledged. A crash in between makes a duplicate.
+//   - Retries wait in the server, as long as it takes, and stop no new messages. Attempts and redeliveries count apart.
+//     A release raises neither.
+//   - A delivery belongs to its receiver for Options.HoldFor, which it can renew. The server does not check who
+//     acknowledges; the receiver itself refuses to settle what it has held for longer.
+//   - A replayed message is removed from the parked ones after the server stored the copy. Two replays of one queue by
+//     two processes at the same time can make duplicates.
+//
+// # Concurrency
+//
+// A Transport and its receivers are safe for concurrent use, but for Receive, which one goroutine calls at a time.
+// Calls of Publish share the connection and are pipelined. A receiver has one goroutine that renews what was fetched.
+//
+// # Ownership
+//
+// Dial's transport closes its connection; New's leaves the caller's open. The bytes of a delivery belong to its
+// receiver. Envelopes that are published are not kept.
+//
+// # Limits
+//
+// The server stores a message that no consumer wants as a success, and forgets it. So the publisher knows the queues:
+// it asks for them when a topic has none, every few seconds, and when the server tells of a new or a deleted one. A
+// message that is published in the moment after an operator has deleted its only queue can be lost.
+//
+// JetStream confirms before it syncs the disk (sync_interval): a message survives a crash of the server's process, and
+// the loss of a machine only with three replicas or more. A retry that was delivered once before it was due, and whose
+// receiver crashed, can count one redelivery too few; a restart of the server while a retry waits can count one too
+// many, and a server that was killed can forget counts. Two programs that add different bindings to a new queue at the
+// same moment overwrite each other; a receiver repairs its own within a third of HoldFor. All processes of a bus use
+// the same HoldFor. The name of a queue has at most 255 bytes after escaping. InOrder is not supported.
+//
+// With New, the caller's connection should have ReconnectBufSize(-1): else a settle that failed while the connection
+// was away can still happen later. A publish permission that is missing shows as an outage after a timeout.
+package nats

@@ -1,0 +1,68 @@
+package nats
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Options of a transport. Zero fields mean the default.
+type Options struct {
+	// Bus is the name of the stream, and the first word of its subjects; default "waybill". Letters, digits, - and
+	// _.
+	Bus string
+	// Replicas of the streams, 1 to 5; default 1. From 3 on a confirmed message survives the loss of a machine.
+	Replicas int
+	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 30 s, at
+	// least 100 ms. All processes of a bus use the same.
+	HoldFor time.Duration
+	// Timeout bounds one request to the server; default 10 s.
+	Timeout time.Duration
+	// AckTimeout is how long the server may take for the answer to an acknowledgement; default 3 s. Without one,
+	// on a connection that is up, the delivery counts as lost, and comes again.
+	AckTimeout time.Duration
+	// Passive: streams and consumers exist already; nothing is declared or changed. A consumer that the transport
+	// has not made gets what its own filters say.
+	Passive bool
+	// Connection are options for Dial, such as nats.Secure for TLS, nats.RootCAs, nats.ClientCert,
+	// nats.UserCredentials.
+	Connection []nats.Option
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Bus == "" {
+		o.Bus = "waybill"
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.HoldFor == 0 {
+		o.HoldFor = 30 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = 3 * time.Second
+	}
+	var p []string
+	if strings.ContainsFunc(o.Bus, func(r rune) bool {
+		return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+	}) {
+		p = append(p, fmt.Sprintf("Bus: %q holds something else than letters, digits, - and _; choose another name", o.Bus))
+	}
+	if o.Replicas < 1 || o.Replicas > 5 {
+		p = append(p, fmt.Sprintf("Replicas: %d is not between 1 and 5", o.Replicas))
+	}
+	if o.HoldFor < 100*time.Millisecond {
+		p = append(p, fmt.Sprintf("HoldFor: %s is less than 100ms", o.HoldFor))
+	}
+	if o.Timeout < 0 || o.AckTimeout < 0 {
+		p = append(p, fmt.Sprintf("Timeout, AckTimeout: %s or %s is negative; leave them 0 for the default", o.Timeout, o.AckTimeout))
+	}
+	return o, waybill.Invalid("waybill/nats: options", p...)
+}

@@ -1,0 +1,163 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// headerRoom is what max_payload keeps for names, escapes and the headers of a copy.
+const (
+	headerRoom = 32 << 10
+	copyRoom   = 8 << 10
+)
+
+// Traits declares the publisher's promises.
+func (t *Transport) Traits() core.PublisherTraits {
+	return core.PublisherTraits{
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.synced, DetectsUnroutable: true,
+		MaxMessageBytes: max(t.maxMessage-headerRoom, 1),
+	}
+}
+
+// Publish implements core.Publisher.
+func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
+	const op = "publish"
+	res := make(core.Results, len(batch))
+	sent := make([]jetstream.PubAckFuture, len(batch))
+	for i := range batch {
+		e := &batch[i]
+		subject := t.topics + escapeTopic(e.Topic)
+		m := encode(subject, e)
+		if size := m.Size() - len(subject); e.Size() > t.maxMessage-headerRoom || size > t.maxMessage-copyRoom {
+			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
+				"topic %q: the message has %d bytes with its headers; at most %d are allowed: raise max_payload, or send a reference",
+				e.Topic, size, t.maxMessage-headerRoom))
+			continue
+		}
+		bound, err := t.routable(ctx, subject)
+		switch {
+		case err != nil:
+			res[i] = err
+		case !bound:
+			res[i] = fail(op, waybill.ClassRejected, waybill.ReasonUnroutable, fmt.Errorf("topic %q: %w: bind one", e.Topic, waybill.ErrUnroutable))
+		default:
+			sent[i], res[i] = t.send(ctx, m)
+		}
+	}
+	t.await(ctx, sent, res)
+	return res
+}
+
+// send sends m and does not wait. The client does not send again by itself: that would be out of order.
+func (t *Transport) send(ctx context.Context, m *nats.Msg) (jetstream.PubAckFuture, error) {
+	switch {
+	case ctx.Err() != nil:
+		return nil, classify("publish", context.Cause(ctx))
+	case t.ended() || t.nc.IsClosed():
+		return nil, closed("publish")
+	case !t.nc.IsConnected():
+		return nil, outage("publish", nats.ErrDisconnected)
+	}
+	f, err := t.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return nil, classify("publish", err)
+	}
+	return f, nil
+}
+
+// await fills res with what becomes of sent; nil = not sent.
+func (t *Transport) await(ctx context.Context, sent []jetstream.PubAckFuture, res core.Results) {
+	for i, f := range sent {
+		if f == nil {
+			continue
+		}
+		select {
+		case <-f.Ok():
+			continue
+		default:
+		}
+		select {
+		case <-f.Ok():
+		case err := <-f.Err():
+			res[i] = classify("publish", err)
+		case <-ctx.Done():
+			res[i] = classify("publish", context.Cause(ctx))
+		case <-t.done:
+			res[i] = closed("publish")
+		}
+	}
+}
+
+const (
+	routesAge  = 3 * time.Second        // after which the queues are asked for again
+	routesRest = 100 * time.Millisecond // between two questions because of a topic without a queue
+)
+
+// routable reports whether a queue gets what is published to subject.
+func (t *Transport) routable(ctx context.Context, subject string) (bool, error) {
+	r := &t.routes
+	select {
+	case r.lock <- struct{}{}:
+		defer func() { <-r.lock }()
+	case <-ctx.Done():
+		return false, classify("publish", context.Cause(ctx))
+	case <-t.done:
+		return false, closed("publish")
+	}
+	age := time.Since(r.at)
+	if r.known == nil || age > routesAge || r.stale.Load() || age > routesRest && !r.fit(subject) {
+		if err := t.learnRoutes(ctx); err != nil {
+			return false, err
+		}
+	}
+	return r.fit(subject), nil
+}
+
+// fit reports what is known about subject.
+func (r *routes) fit(subject string) bool {
+	ok, known := r.known[subject]
+	if known {
+		return ok
+	}
+	for _, p := range r.patterns {
+		if ok = fits(p, subject); ok {
+			break
+		}
+	}
+	if len(r.known) < 10_000 {
+		r.known[subject] = ok
+	}
+	return ok
+}
+
+// learnRoutes asks for the queues. The lock is held, so one call asks for all.
+func (t *Transport) learnRoutes(ctx context.Context) error {
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	r := &t.routes
+	r.stale.Store(false)
+	asked := time.Now()
+	s, err := t.stream(ctx, t.opts.Bus)
+	if err != nil {
+		r.stale.Store(true)
+		return err
+	}
+	var list []string
+	consumers := s.ListConsumers(ctx)
+	for info := range consumers.Info() {
+		list = append(list, t.wanted(&info.Config)...)
+	}
+	if err := consumers.Err(); err != nil {
+		r.stale.Store(true)
+		return classify("list the queues", err)
+	}
+	r.at, r.patterns, r.known = asked, list, map[string]bool{}
+	return nil
+}

@@ -1,0 +1,189 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Transport is a NATS JetStream transport. It is safe for concurrent use.
+type Transport struct {
+	opts  Options
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	owned bool // the connection is closed with the transport
+
+	topics, queues, parked string // the subjects' beginnings: {bus}.t., {bus}.q. and {bus}-parked.
+	maxMessage             int
+	synced                 bool
+	address                core.Description
+	advisories             *nats.Subscription
+	routes                 routes
+
+	done      chan struct{}
+	closeOnce sync.Once
+	mu        sync.Mutex
+	receivers map[*receiver]struct{}
+	replaying sync.Mutex // see ReplayParked
+}
+
+var (
+	_ core.Transport    = (*Transport)(nil)
+	_ core.Checker      = (*Transport)(nil)
+	_ core.Describer    = (*Transport)(nil)
+	_ admin.ParkedQueue = (*Transport)(nil)
+)
+
+// Dial connects to the server at address, one or several URLs with commas between them, and returns a transport that
+// reconnects by itself. An error has a class: outage if the server cannot be reached, and it matches
+// waybill.ErrMisconfigured if somebody must fix something. It never holds the URL.
+func Dial(ctx context.Context, address string, opts Options) (*Transport, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	// Without a buffer a call that failed while the connection was away does not happen later.
+	set := append([]nats.Option{
+		nats.Name("waybill"), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(), nats.Timeout(opts.Timeout),
+	}, opts.Connection...)
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	connected := make(chan result, 1)
+	go func() {
+		nc, err := nats.Connect(address, set...)
+		connected <- result{nc, err}
+	}()
+	select {
+	case r := <-connected:
+		if r.err != nil {
+			return nil, classify("connect", r.err)
+		}
+		t, err := New(ctx, r.nc, opts)
+		if err != nil {
+			r.nc.Close()
+			return nil, err
+		}
+		t.owned = true
+		return t, nil
+	case <-ctx.Done():
+		go func() {
+			if r := <-connected; r.nc != nil {
+				r.nc.Close()
+			}
+		}()
+		return nil, classify("connect", context.Cause(ctx))
+	}
+}
+
+// New returns a transport on the caller's connection, which it does not close. Options.Connection is not used.
+func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if nc == nil {
+		return nil, waybill.Invalid("waybill/nats: new", "nc: is nil; connect first, or use Dial")
+	}
+	t := &Transport{
+		opts: opts, nc: nc, topics: opts.Bus + ".t.", queues: opts.Bus + ".q.", parked: opts.Bus + "-parked.",
+		routes: routes{lock: make(chan struct{}, 1)}, done: make(chan struct{}), receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
+	}
+	if host, port, err := net.SplitHostPort(nc.ConnectedAddr()); err == nil {
+		t.address.Address = host
+		t.address.Port, _ = strconv.Atoi(port)
+	}
+	if t.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithPublishAsyncTimeout(opts.Timeout)); err != nil {
+		return nil, classify("new", err)
+	}
+	s, err := t.declareStreams(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.synced = s.Config.Replicas >= 3
+	t.maxMessage = int(nc.MaxPayload())
+	if n := int(s.Config.MaxMsgSize); n > 0 {
+		t.maxMessage = min(t.maxMessage, n)
+	}
+	t.advisories, err = nc.Subscribe("$JS.EVENT.ADVISORY.CONSUMER.*."+opts.Bus+".>", func(*nats.Msg) { t.routes.stale.Store(true) })
+	if err != nil {
+		return nil, classify("new", err)
+	}
+	return t, nil
+}
+
+// Describe names the system for telemetry.
+func (t *Transport) Describe() core.Description { return t.address }
+
+// Check reports whether the streams are there, as they must be.
+func (t *Transport) Check(ctx context.Context) error {
+	if t.ended() {
+		return closed("check")
+	}
+	_, err := t.declareStreams(ctx)
+	return err
+}
+
+func (t *Transport) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// bounded returns ctx with the limit of one request.
+func (t *Transport) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, t.opts.Timeout)
+}
+
+// Close ends receivers and publishes in progress, and closes the connection if Dial has opened it. It is idempotent.
+func (t *Transport) Close(ctx context.Context) error {
+	var err error
+	t.closeOnce.Do(func() {
+		t.mu.Lock()
+		close(t.done)
+		list := make([]*receiver, 0, len(t.receivers))
+		for r := range t.receivers {
+			list = append(list, r)
+		}
+		t.mu.Unlock()
+		errs := make([]error, len(list))
+		var wg sync.WaitGroup
+		for i, r := range list {
+			wg.Go(func() { errs[i] = r.Close(ctx) })
+		}
+		wg.Wait()
+		_ = t.advisories.Unsubscribe() // fails only on a closed connection
+		t.js.CleanupPublisher()
+		if t.owned {
+			t.nc.Close()
+		}
+		err = errors.Join(errs...)
+	})
+	return err
+}
+
+// routes is what the publisher knows of the queues.
+type routes struct {
+	stale atomic.Bool
+
+	lock     chan struct{} // holds a token while somebody has the lock
+	at       time.Time
+	patterns []string
+	known    map[string]bool // what was asked since at
+}

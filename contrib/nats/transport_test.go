@@ -1,0 +1,285 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/contrib/nats"
+	"github.com/waybill-go/waybill/core"
+)
+
+// client returns the client's own view of s.
+func client(tb testing.TB, s *testServer) jetstream.JetStream {
+	tb.Helper()
+	nc, err := natsgo.Connect(s.url())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return js
+}
+
+func subscribe(tb testing.TB, bus core.Subscriber, sub core.Subscription) core.Receiver {
+	tb.Helper()
+	r, err := bus.Subscribe(tb.Context(), sub)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+func publish(tb testing.TB, bus core.Publisher, topics ...string) {
+	tb.Helper()
+	for _, topic := range topics {
+		if err := bus.Publish(tb.Context(), []waybill.Envelope{{ID: waybill.NewID(), Topic: topic}}).FirstErr(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	defer cancel()
+	ds, err := r.Receive(ctx, 1)
+	if err != nil || len(ds) != 1 {
+		tb.Fatalf("received %d deliveries: %v", len(ds), err)
+	}
+	return ds[0]
+}
+
+func done(tb testing.TB, r core.Receiver, d *waybill.Delivery) {
+	tb.Helper()
+	if err := r.Settle(tb.Context(), []core.Ack{core.AckDone(d)}).FirstErr(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// New uses the caller's connection and leaves it open.
+func TestNewKeepsConnection(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	nc := client(t, s).Conn()
+	bus, err := nats.New(t.Context(), nc, nats.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, "a")
+	done(t, r, receive(t, r))
+	if err := bus.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !nc.IsConnected() || nc.NumSubscriptions() > 1 { // the client's own, for answers
+		t.Errorf("connected: %v, with %d subscriptions", nc.IsConnected(), nc.NumSubscriptions())
+	}
+	if _, err := nats.New(t.Context(), nil, nats.Options{}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("without a connection: %v", err)
+	}
+}
+
+// A publisher of another process learns of new and of deleted queues.
+func TestRoutesOfOthers(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	one, other := dial(t, s.url(), nats.Options{}), dial(t, s.url(), nats.Options{})
+	is := func(want error, topic string) {
+		t.Helper()
+		var err error
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); wait(t.Context(), 20*time.Millisecond) {
+			err = one.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: topic}}).FirstErr()
+			if errors.Is(err, want) {
+				return
+			}
+		}
+		t.Fatalf("topic %s: %v, want %v", topic, err, want)
+	}
+	is(waybill.ErrUnroutable, "a.b.c")
+	subscribe(t, other, core.Subscription{Queue: "q.1", Bindings: []string{"a.*.c", "*.b.d", "*.b.c"}})
+	is(nil, "a.b.c")
+	is(nil, "x.b.d")
+	is(waybill.ErrUnroutable, "x.y.c") // the filter *.*.* fits, no binding does
+	if err := client(t, s).DeleteConsumer(t.Context(), "waybill", "q%2E1"); err != nil {
+		t.Fatal(err)
+	}
+	is(waybill.ErrUnroutable, "a.b.c")
+}
+
+// A wider filter lets through what a binding fits, and nothing else; a binding that another process adds counts at
+// once.
+func TestWiderFilter(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus, other := dial(t, s.url(), nats.Options{}), dial(t, s.url(), nats.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a.*", "*.b"}})
+	all := subscribe(t, bus, core.Subscription{Queue: "all", Bindings: []string{"#"}})
+	publish(t, bus, "x.y", "a.c", "x.y", "d.b")
+	for _, want := range []string{"a.c", "d.b"} {
+		d := receive(t, r)
+		if d.Envelope.Topic != want {
+			t.Errorf("topic %s came, want %s", d.Envelope.Topic, want)
+		}
+		done(t, r, d)
+	}
+	more := subscribe(t, other, core.Subscription{Queue: "q", Bindings: []string{"x.y"}})
+	if err := more.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, bus, "x.y")
+	done(t, r, receive(t, r)) // r has not been told
+	for range 5 {
+		done(t, all, receive(t, all))
+	}
+	info, err := client(t, s).Stream(t.Context(), "waybill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := info.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state.State.Msgs != 0 {
+		t.Errorf("%d messages are left in the stream", state.State.Msgs)
+	}
+}
+
+// What exists with other properties is refused, with the object and the cure.
+func TestDeclareRefuses(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	js := client(t, s)
+	ctx := t.Context()
+	for name, cfg := range map[string]jetstream.StreamConfig{
+		"retention": {Name: "one", Subjects: []string{"one.t.>", "one.q.*"}, Discard: jetstream.DiscardNew},
+		"subjects":  {Name: "two", Subjects: []string{"two.t.>"}, Retention: jetstream.InterestPolicy, Discard: jetstream.DiscardNew},
+		"discard":   {Name: "three", Subjects: []string{"three.t.>", "three.q.*"}, Retention: jetstream.InterestPolicy},
+		"overlap":   {Name: "other", Subjects: []string{"four.>"}},
+	} {
+		if _, err := js.CreateStream(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		bus := cfg.Name
+		if name == "overlap" {
+			bus = "four"
+		}
+		_, err := nats.Dial(ctx, s.url(), nats.Options{Bus: bus})
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"`+bus+`"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	bus := dial(t, s.url(), nats.Options{})
+	for name, cfg := range map[string]jetstream.ConsumerConfig{
+		"maxdeliver": {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5},
+		"acknone":    {AckPolicy: jetstream.AckNonePolicy},
+		"ackwait":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second},
+		"bindings":   {AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "waybill.t.b"},
+	} {
+		cfg.Durable = name
+		if _, err := js.CreateConsumer(ctx, "waybill", cfg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bus.Subscribe(ctx, core.Subscription{Queue: name, Bindings: []string{"a"}}); !errors.Is(err, waybill.ErrMisconfigured) ||
+			!strings.Contains(err.Error(), `"`+name+`"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	passive := dial(t, s.url(), nats.Options{Passive: true})
+	if _, err := passive.Subscribe(ctx, core.Subscription{Queue: "none"}); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("passive, without a consumer: %v", err)
+	}
+	r := subscribe(t, passive, core.Subscription{Queue: "bindings"}) // bound elsewhere
+	publish(t, passive, "b")
+	done(t, r, receive(t, r))
+	for _, b := range []string{"a.#.b", "a#", "", "a b"} {
+		if _, err := bus.Subscribe(ctx, core.Subscription{Queue: "q", Bindings: []string{b}}); !errors.Is(err, waybill.ErrInvalid) {
+			t.Errorf("binding %q: %v", b, err)
+		}
+	}
+	if _, err := bus.Subscribe(ctx, core.Subscription{Queue: "q", InOrder: true}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("in order: %v", err)
+	}
+}
+
+// A consumer that is deleted under a receiver is an outage, and comes back; then Receive says that it is over.
+func TestConsumerDeleted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, "a")
+	done(t, r, receive(t, r))
+	errs := make(chan error, 1)
+	go func() {
+		_, err := r.Receive(t.Context(), 1)
+		errs <- err
+	}()
+	for waiting := 0; waiting == 0; { // until it has asked
+		c, err := client(t, s).Consumer(t.Context(), "waybill", "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting = c.CachedInfo().NumWaiting
+	}
+	if err := client(t, s).DeleteConsumer(t.Context(), "waybill", "q"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errs; waybill.ClassOf(err) != waybill.ClassOutage {
+		t.Fatalf("after the consumer was deleted: %v", err)
+	}
+	if ds, err := r.Receive(t.Context(), 1); err != nil || len(ds) > 0 {
+		t.Fatalf("after an outage: %d deliveries, %v", len(ds), err)
+	}
+	publish(t, bus, "a")
+	done(t, r, receive(t, r))
+}
+
+// What a closed receiver held comes again at once, as a redelivery; what it had only fetched, at no cost.
+func TestCloseGivesBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{HoldFor: 10 * time.Minute})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"*"}}
+	r := subscribe(t, bus, sub)
+	publish(t, bus, "held")
+	receive(t, r)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if ds, err := r.Receive(ctx, 5); err == nil {
+		t.Fatalf("%d deliveries came", len(ds))
+	}
+	publish(t, bus, "fetched", "fetched") // for the pull that goes on
+	for pending := 0; pending < 3; {
+		c, err := client(t, s).Consumer(t.Context(), "waybill", "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending = c.CachedInfo().NumAckPending
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r = subscribe(t, bus, sub)
+	got := map[string]int{}
+	for range 3 {
+		d := receive(t, r)
+		got[d.Envelope.Topic]++
+		if want := map[string]int{"held": 1, "fetched": 0}[d.Envelope.Topic]; d.Redeliveries != want || d.Attempt != 1 {
+			t.Errorf("%s: %d redeliveries as attempt %d, want %d as 1", d.Envelope.Topic, d.Redeliveries, d.Attempt, want)
+		}
+		done(t, r, d)
+	}
+	if got["held"] != 1 || got["fetched"] != 2 {
+		t.Errorf("came: %v", got)
+	}
+}
