@@ -23,7 +23,7 @@ func redis() []mutant {
 		mutant{id: "redis-unsure", fault: "a settle that happened is told to be lost", file: dir + "settle.go", old: "codeNobodys && !h.unsure", new: "codeNobodys", tests: "^TestLostAnswers$"},
 		mutant{id: "redis-leave", fault: "a receiver that closes keeps what it held", file: leave, old: "release_held(KEYS[1], ARGV[1], 0)", new: "", tests: "^TestConformance$"},
 		mutant{id: "redis-replay", fault: "a replayed message stays parked", file: parked, old: "redis.call('XDEL', KEYS[2], ARGV[1])", new: "", tests: "^TestForeignEntrySurvives$"},
-		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: receiver, old: "if noGroup(err) && !r.t.opts.Passive {", new: "if noGroup(err) && r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
+		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: dir + "release.go", old: "if !r.t.opts.Passive {", new: "if r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
 		mutant{id: "redis-wait", fault: "a message counts without its replica", file: dir + "publish.go", old: "have < int64(t.opts.Replicas)", new: "have < 0", tests: "^TestConfirm$"},
 	)
 }

@@ -3,7 +3,6 @@ package redisstreams
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -139,7 +138,7 @@ func (r *receiver) next(limit int) ([]*waybill.Delivery, *step, error) {
 
 func (r *receiver) run(s *step, limit int) {
 	err := r.look(limit)
-	if err != nil && !errors.Is(err, errNoAnswer) { // such as a lost connection: the next one may work
+	if err != nil && !errors.Is(err, errNoAnswer) { // a lost connection or queue: recover may help
 		err = r.look(limit)
 	}
 	r.note(err)
@@ -210,13 +209,6 @@ func (r *receiver) take(limit int) (*blocking, error) {
 		}
 	}
 	answer, err := r.askTake(limit, reclaim)
-	if noGroup(err) && !r.t.opts.Passive {
-		if err = r.declare(r.life); err == nil {
-			r.t.log.Event(r.life, slog.LevelWarn, "redisstreams.queue_made", "the queue or its consumer group was deleted, and is made again",
-				slog.String("queue", r.sub.Queue))
-			answer, err = r.askTake(limit, reclaim)
-		}
-	}
 	if err != nil {
 		return nil, err
 	}

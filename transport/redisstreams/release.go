@@ -2,6 +2,7 @@ package redisstreams
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -11,8 +12,13 @@ import (
 // which does not know of it.
 func (r *receiver) recover() error {
 	if !r.t.opts.Passive {
-		if err := r.declare(r.life); err != nil {
+		made, err := r.declare(r.life)
+		if err != nil {
 			return err
+		}
+		if made {
+			r.t.log.Event(r.life, slog.LevelWarn, "redisstreams.queue_made", "the queue or its consumer group was gone, and is made again",
+				slog.String("queue", r.sub.Queue))
 		}
 	}
 	r.mu.Lock()

@@ -24,7 +24,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		return nil, err
 	}
 	r := newReceiver(ctx, t, sub)
-	if err := r.declare(ctx); err != nil {
+	if _, err := r.declare(ctx); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
@@ -73,8 +73,8 @@ func newReceiver(ctx context.Context, t *Transport, sub core.Subscription) *rece
 	return r
 }
 
-// declare makes the queue and its bindings, or looks for them.
-func (r *receiver) declare(ctx context.Context) error {
+// declare makes the queue and its bindings, or looks for them. made: there was no queue.
+func (r *receiver) declare(ctx context.Context) (made bool, _ error) {
 	const op = "subscribe"
 	t, members := r.t, make([]any, 0, 1+len(r.sub.Bindings))
 	if !t.opts.Passive {
@@ -84,16 +84,16 @@ func (r *receiver) declare(ctx context.Context) error {
 		members = append(members, bindingOf(r.sub.Queue, b))
 	}
 	if !t.opts.Passive {
-		_, err := call(ctx, t, op, func(ctx context.Context) (any, error) {
-			return subscribeScript.Run(ctx, t.client, []string{r.queue, t.keys.bindings(), t.keys.version()}, members...).Result()
+		n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) {
+			return subscribeScript.Run(ctx, t.client, []string{r.queue, t.keys.bindings(), t.keys.version()}, members...).Int64()
 		})
-		return err
+		return n > 0, err
 	}
 	missing, err := call(ctx, t, op, func(ctx context.Context) ([]int64, error) {
 		return lookScript.Run(ctx, t.client, []string{r.queue, t.keys.bindings()}, members...).Int64Slice()
 	})
 	if err != nil || len(missing) == 0 {
-		return err
+		return false, err
 	}
 	var names []string
 	for _, m := range missing {
@@ -103,5 +103,5 @@ func (r *receiver) declare(ctx context.Context) error {
 			names = append(names, fmt.Sprintf("binding %q", r.sub.Bindings[m-1]))
 		}
 	}
-	return misconfigured(op, "queue %q lacks %s: make them (docs/redis.md), or leave Options.Passive off", r.sub.Queue, strings.Join(names, ", "))
+	return false, misconfigured(op, "queue %q lacks %s: make them (docs/redis.md), or leave Options.Passive off", r.sub.Queue, strings.Join(names, ", "))
 }
