@@ -7,7 +7,7 @@ COUNT := $(if $(CI),-count=1)
 SOAK ?= 10m
 # What C became of SQLite: the race detector makes it several times as slow and has nothing of ours to find there.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc/...=-race=false
-GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage)$$'
+GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage)$$'
 
 # Runs one command in every module: $(call each,command)
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)); done
@@ -20,6 +20,7 @@ test: servers lint unit ## everything that must pass: lint, all tests with -race
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
+	@scripts/mongodb
 
 unit: ## all tests with -race, without installing or linting
 	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory beside alone
@@ -53,7 +54,7 @@ lint: ## golangci-lint with .golangci.yml, in every module
 fmt: ## format the code (gofumpt, goimports)
 	@bin=$$(scripts/tools) && for m in $(MODULES); do (cd $$m && "$$bin/golangci-lint" fmt --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
 
-generate: ## rewrite the generated pages: docs/options.md, docs/state-machine.md
+generate: ## rewrite the generated pages: options.md, state-machine.md, capabilities.md
 	@go test $(GENERATED) -update
 
 verify: ## go.mod files are tidy, generated pages are up to date
@@ -66,18 +67,21 @@ bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (ben
 soak: servers ## what takes too long for make test, on both versions of the servers, as long as asked, with one table: make soak SOAK=1h
 	@root=$$(scripts/newer) || [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ] && go run ./internal/soak -for $(SOAK) -newer "$$root"
 
+matrix: servers ## every store with every transport: relay and consumer are killed, each effect is there once
+	WAYBILL_MATRIX=all go run ./internal/testenv/testservers go test -count=1 -v ./internal/matrix
+
 mutants: servers ## break the code in one place at a time: the tests must notice; MUTANTS=pattern selects some
 	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
 
-newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 and RabbitMQ 4.3 (Debian, root)
+newer: servers ## the suites and real histories on newer servers: PostgreSQL 18, RabbitMQ 4.3 and Redis 8 (Debian, root)
 	@if root=$$(scripts/newer); then \
-		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
+		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT WAYBILL_TEST_REDIS && \
 		WAYBILL_TEST_ROOT=$$root go run ./internal/testenv/testservers $(MAKE) --no-print-directory suites; \
 	else [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ]; fi
 
 # What depends on the version of a server, on the servers that the variables name.
 suites:
-	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./store/postgres ./internal/e2e
+	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./transport/redisstreams ./store/postgres ./internal/e2e
 	go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 
@@ -87,4 +91,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak mutants newer suites quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak matrix mutants newer suites quickstart vuln

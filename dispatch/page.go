@@ -27,6 +27,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 		d.rejoin()
 		return
 	}
+	drawn := page.Last - d.db.last
 	d.db.epoch, d.db.last = page.Epoch, max(d.db.last, page.Last)
 	d.noteFlag(page.Flag, c)
 	moved := page.Upper > 0
@@ -61,6 +62,23 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	for _, g := range r.fresh {
 		if g.loaded {
 			g.route.pace.readAt = d.now // no range of it was read
+		}
+	}
+	d.noteUnread(page, drawn)
+}
+
+// noteUnread has queues ask for records without a key if more numbers were drawn than the page brought records. A page
+// does not bring those records; but a store takes the route for read, and does not wake anybody for them.
+func (d *Dispatcher) noteUnread(page *core.Page, drawn int64) {
+	for i := range page.Ranges {
+		drawn -= int64(len(page.Ranges[i].Records))
+	}
+	if drawn <= 0 {
+		return
+	}
+	for _, rt := range d.routes {
+		if rt.Queue {
+			rt.queue.lookNext(d.now)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -103,9 +104,10 @@ func rejectUnparked(k *kit) {
 
 // brokerParks receives a message again and again without settling it, as a handler that ends its process.
 func brokerParks(k *kit) {
-	const maxRounds = 100
+	const maxRounds = 200
 	k.needs(k.sub.BrokerParks && k.sub.Parks, "SubscriberTraits.BrokerParks")
 	k.needs(k.h.Parked != nil, "Harness.Parked")
+	q, operators := core.As[admin.ParkedQueue](k.h.Subscriber)
 	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.MaxDeliveries = 3
@@ -118,14 +120,19 @@ func brokerParks(k *kit) {
 		if len(ds) == 0 {
 			got := k.awaitParked(name)
 			switch {
-			case len(got) != 1:
+			case len(got) != 1 || got[0].Envelope.ID != want.ID:
 				k.fail("after %d deliveries the message neither comes nor is parked", n)
 			case n <= sub.MaxDeliveries:
 				k.fail("the broker parked after %d deliveries, MaxDeliveries is %d: the consumer has to be first", n, sub.MaxDeliveries)
 			case got[0].Reason != waybill.ReasonDeliveries && got[0].Reason != waybill.ReasonNone:
 				k.fail("the broker parked with the reason %q, want %q", got[0].Reason, waybill.ReasonDeliveries)
 			}
-			k.same(want, got[0].Envelope, "parked by the broker")
+			if operators { // it knows what the broker has changed
+				k.depth(name, 1)
+				p, err := guardedParked{q, k}.InspectParked(k.ctx, name, admin.ParkedFilter{})
+				k.must("inspect what the broker parked", err)
+				k.same(want, p.Envelope, "parked by the broker")
+			}
 			return
 		}
 		k.same(want, ds[0].Envelope, fmt.Sprintf("delivery %d", n+1))

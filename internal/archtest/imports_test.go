@@ -57,20 +57,24 @@ var rules = []rule{
 	{"internal/sqltext", []string{".", "core", "hlc", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},
 	{"store/postgres/...", append([]string{"internal/sqltext"}, leaf...), []string{"github.com/jackc/pgx/v5"}},
 	{"store/sqlite/...", append([]string{"internal/sqltext"}, leaf...), []string{"modernc.org/sqlite"}},
+	{"store/mongo/...", leaf, []string{"go.mongodb.org/mongo-driver/v2"}},
 	{"store/memory/...", leaf, nil},
 	{"transport/rabbitmq/internal/tlserr", nil, nil},
 	// for tools: no AMQP client
 	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
+	{"transport/redisstreams/...", leaf, []string{"github.com/google/uuid", "github.com/redis/go-redis/v9"}},
+	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
 	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/badday", nil, nil},    // tests only
+	{"internal/matrix", nil, nil},    // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/costs", nil, nil}, // tests only
-	{"internal/e2e", nil, nil}, // tests only
+	{"internal/e2e", nil, nil},   // tests only
 	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", leaf, testLibs},
 	{"internal/soak", nil, nil},
@@ -222,11 +226,15 @@ func TestImportRulesCatchViolations(t *testing.T) {
 		{"store/postgres", []string{module + "/core", module + "/store/postgres/migrations", "github.com/jackc/pgx/v5/pgxpool"}, false},
 		{"store/postgres", []string{module + "/relay"}, true},
 		{"store/postgres", []string{module + "/store/memory"}, true},
+		{"store/mongo", []string{module + "/core", "go.mongodb.org/mongo-driver/v2/mongo"}, false},
+		{"store/mongo", []string{"github.com/google/uuid"}, true},
 		{"transport/rabbitmq", []string{module + "/internal/testenv"}, true},
 		{"transport/rabbitmq", []string{module + "/transport/rabbitmq/topology", "github.com/rabbitmq/amqp091-go"}, false},
 		{"transport/rabbitmq/topology", []string{module + "/core", module + "/admin"}, false},
 		{"transport/rabbitmq/topology", []string{module + "/transport/rabbitmq"}, true},
 		{"transport/rabbitmq/topology", []string{"github.com/rabbitmq/amqp091-go"}, true},
+		{"transport/redisstreams", []string{module + "/internal/testenv"}, true},
+		{"transport/redisstreams", []string{module + "/admin", "github.com/redis/go-redis/v9"}, false},
 		{"waybilltest", []string{"testing", module + "/relay", module + "/store/memory"}, false},
 		{"waybilltest", []string{module + "/internal/testenv"}, true},
 		{"internal/testenv", []string{"testing"}, true},

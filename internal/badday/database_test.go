@@ -196,6 +196,11 @@ func TestDatabasePasswordRotated(t *testing.T) {
 		})
 		secret.set("second-secret")
 		d.flows("messages flow with the new one", 50)
+		var others int
+		const notApp = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename <> 'app' AND pid <> pg_backend_pid()"
+		if err := admin.QueryRow(t.Context(), notApp).Scan(&others); err != nil || others > 0 {
+			t.Errorf("%d connections were opened without asking for the password, %v", others, err)
+		}
 		d.ends(excused{})
 		d.nobodyWasBlamed()
 		if text := d.log.String(); strings.Contains(text, "first-secret") || strings.Contains(text, "second-secret") {

@@ -44,10 +44,16 @@ func (d *day) handles(what string, p *sharedtest.Process, n int) {
 // take over what it had. When it goes on, nothing of what it had has a second effect, and it works again.
 func TestFrozenConsumer(t *testing.T) {
 	t.Parallel()
-	for _, role := range []string{consumes, receives} {
-		t.Run(role, func(t *testing.T) {
+	for name, tc := range map[string]struct{ role, options string }{
+		"consumer":                              {consumes, endsIdle},
+		"table consumer":                        {receives, endsIdle},
+		"consumer, its transactions stay":       {consumes, ""},
+		"table consumer, its transactions stay": {receives, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := onRabbitMQ(t, member{Role: role, DSN: testenv.Postgres(t).DSN + endsIdle, Slow: 30 * time.Millisecond})
+			role := tc.role
+			d := onRabbitMQ(t, member{Role: role, DSN: testenv.Postgres(t).DSN + tc.options, Slow: 30 * time.Millisecond})
 			crew := d.crew(role, 2)
 			if role == consumes {
 				d.start(relays)
@@ -69,7 +75,11 @@ func TestFrozenConsumer(t *testing.T) {
 					return false
 				})
 				d.until("it is given up", func() bool { return d.alive(role) == len(crew)-1 })
-				d.handles("the other one goes on", other, 50)
+				if tc.options == "" {
+					d.until("the other one waits for a mark", func() bool { return d.count(d.in, waits) > 0 })
+				} else {
+					d.handles("the other one goes on", other, 50)
+				}
 				frozen.Signal(syscall.SIGCONT)
 				d.handles("it works again", frozen, 10)
 			}
@@ -77,6 +87,9 @@ func TestFrozenConsumer(t *testing.T) {
 		})
 	}
 }
+
+// waits counts the statements that wait for a transaction to end.
+const waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'"
 
 // stuck counts the transactions of which nobody has heard for longer than a handler takes.
 const stuck = `SELECT count(*) FROM pg_stat_activity

@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,17 +10,25 @@ import (
 	"testing"
 	"time"
 
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	mongooptions "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/store/memory"
+	mongostore "github.com/waybill-go/waybill/store/mongo"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/store/sqlite"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
+	"github.com/waybill-go/waybill/transport/redisstreams"
+	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -76,6 +85,40 @@ func transports(t *testing.T) []adapter {
 			},
 			"Checker, DriftChecker, ParkedQueue",
 		},
+		{
+			"redisstreams", must(redisstreams.New(redis.NewClient(&redis.Options{}), redisstreams.Options{})),
+			[]any{
+				core.PublisherTraits{KeyOrder: core.KeyOrderPipelinedPrefix, Confirmed: true, DetectsUnroutable: true, MaxMessageBytes: 16 << 20},
+				core.SubscriberTraits{
+					KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, HoldFor: time.Minute, SingleActive: true,
+					Wildcards: core.WildcardsAll,
+				},
+			},
+			"Checker, ParkedQueue",
+		},
+		{
+			"sqs", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{})),
+			[]any{
+				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10},
+				core.SubscriberTraits{
+					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 30 * time.Second, Wildcards: core.WildcardsAll,
+				},
+			},
+			"",
+		},
+		{
+			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
+			[]any{
+				core.PublisherTraits{
+					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10,
+				},
+				core.SubscriberTraits{
+					KeyOrder: true, RetryLater: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
+					AttemptsAreDeliveries: true, HoldFor: 30 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
+				},
+			},
+			"",
+		},
 	}
 }
 
@@ -86,6 +129,9 @@ func stores(t *testing.T) []adapter {
 	t.Cleanup(pool.Close)
 	file := must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{Source: "/shop"}))
 	t.Cleanup(func() { _ = file.Close(t.Context()) })
+	// it asks nobody
+	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0")))
+	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
 		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Inspector, KeyKeeper, Purger, Redriver, Waiter"
 		inFile   = "Checker, Cleaner, ClockSeeder, Counter, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
@@ -96,6 +142,7 @@ func stores(t *testing.T) []adapter {
 		{"memory", must(memory.New(memory.Options{Source: "/shop"})), []any{core.StoreTraits{SessionFence: true}}, inMemory},
 		{"postgres", must(postgres.New(pool, postgres.Options{Source: "/shop"})), shared, inServer},
 		{"sqlite", file, shared, inFile},
+		{"mongo", must(mongostore.New(client.Database("shop"), mongostore.Options{Source: "/shop"})), shared, inFile},
 	}
 }
 
@@ -165,6 +212,10 @@ func TestCapabilitiesPage(t *testing.T) {
 			}
 		}
 		matrix(&b, c.adapters)
+	}
+	b.WriteString("\n## What the suite of transports checks\n\nEach is a check of `core/transporttest`. Those of what is not declared are skipped.\n\n| check | promise |\n|---|---|\n")
+	for _, c := range transporttest.Checks() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Name, c.Doc)
 	}
 	page := filepath.Join(root, "docs", "capabilities.md")
 	if *update {

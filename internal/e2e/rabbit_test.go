@@ -249,7 +249,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 		reason, _, _ := strings.Cut(k, "/")
 		texts[reason] = v
 	}
-	if !strings.Contains(texts["too_large"], "2700 bytes") || !strings.Contains(texts[""], "no queue") {
+	if !strings.Contains(texts["too_large"], "its body 2700") || !strings.Contains(texts[""], "no queue") {
 		t.Errorf("%v", texts)
 	}
 	// It is published once somebody binds a queue.

@@ -63,8 +63,8 @@ func results(t *testing.T) map[string]row {
 	return read(string(page))
 }
 
-// sample returns the mutants of a day, out of those that rows says are killed: one that a named test kills, and one that
-// histories find. None needs a server.
+// sample returns the mutants of a day, out of those that rows says are killed: one that a named test kills, and one
+// that histories find. None needs a server.
 func sample(all []mutant, rows map[string]row, day int) []mutant {
 	all = slices.DeleteFunc(all, func(m mutant) bool {
 		// SQLite takes long to build

@@ -1,12 +1,17 @@
-// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL and RabbitMQ,
-// and puts a fault proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
+// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL, RabbitMQ and
+// Redis and what stands in for MongoDB, and puts a fault proxy in front of them. It does not import testing: a test
+// passes its *testing.T as a [TB].
 //
 // # Which server
 //
 //	testenv.Postgres(t)      a fresh database on the shared server           dropped at the end of the test
 //	testenv.RabbitMQ(t)      a fresh virtual host on the shared broker       deleted at the end of the test
+//	testenv.Redis(t)         the URL of the shared server                    tests take names of their own
+//	testenv.MongoDB(t)       a fresh database on a shared FerretDB           dropped at the end of the test
 //	testenv.OwnPostgres(t)   a private server: may be killed, paused, ...    removed at the end of the test
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
+//	testenv.OwnRedis(t)      a private Redis; OwnRedisCluster starts several that are a cluster
+//	testenv.SQS(t)           the endpoint of an emulator of Amazon SQS; package fakesqs has another one
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //
 // A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs
@@ -18,9 +23,16 @@
 //	WAYBILL_TEST_POSTGRES             postgres://user:password@host:5432/postgres
 //	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672
+//	WAYBILL_TEST_REDIS                redis://user:password@host:6379/0
+//	WAYBILL_TEST_MONGODB              mongodb://host:27017/?replicaSet=rs0
+//	WAYBILL_TEST_SQS                  http://host:4566
 //
 // The user of Postgres may create databases. The management API is by default that of the same host and user, port
 // 15672.
+//
+// There is no package of MongoDB. FerretDB, over PostgreSQL with the DocumentDB extension, stands in for it, behind a
+// proxy that adds transactions (package mongoproxy). scripts/mongodb installs it; it needs root. What was seen there is
+// no proof for MongoDB: run the tests of store/mongo on a replica set, too.
 //
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
 // testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.
@@ -29,6 +41,7 @@
 //
 //	WAYBILL_TEST_POSTGRES_BIN         the folder with initdb and postgres
 //	WAYBILL_TEST_RABBITMQ_BIN         the folder with rabbitmq-server; Erlang is the PATH's
+//	WAYBILL_TEST_REDIS_BIN            the folder with redis-server
 //	WAYBILL_TEST_ROOT                 another root file system, such as one with newer versions (scripts/newer)
 //
 // Own servers are always private ones. If a server can neither be found nor started, the test fails and says why; with

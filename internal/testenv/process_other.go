@@ -35,6 +35,8 @@ func unprivileged(...string) (*account, error) { return nil, errNotHere() }
 
 func brokerIn(string) *account { return nil }
 
+func accountIn(string, string) (*account, error) { return nil, errNotHere() }
+
 func start(*account, string, string, []string, string, ...string) (*process, error) {
 	return nil, errNotHere()
 }
@@ -60,6 +62,8 @@ func reserve(int) (net.Listener, bool) { return unreserved{}, true }
 func left(string) uint64 { return 0 }
 
 func alive(pid int) bool { _, err := os.FindProcess(pid); return err == nil }
+
+func background(fn func()) { fn() }
 
 func startGuard(string) (*os.File, error) { return nil, nil } // nothing to guard
 

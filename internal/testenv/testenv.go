@@ -66,6 +66,19 @@ func RabbitMQ(tb TB) *MQ {
 	return mq
 }
 
+// MongoDB gives the test a database on the server of WAYBILL_TEST_MONGODB or on the shared FerretDB, and drops it at
+// the end of the test.
+func MongoDB(tb TB) *Mongo {
+	tb.Helper()
+	db, err := OpenMongoDB(tb.Context())
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	closeAfter(tb, db.Close)
+	return db
+}
+
 // OwnPostgres starts a private PostgreSQL server for this test alone, and removes it at the end of the test.
 func OwnPostgres(tb TB, opts PostgresOptions) *PostgresServer {
 	tb.Helper()

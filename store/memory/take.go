@@ -24,11 +24,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	for _, ref := range want.Refs {
 		out = append(out, s.take(self, ref, want.Deliver))
 	}
-	next := s.takeNext(m, &want)
-	if len(next) < want.N {
-		s.looked(m, want.Part.Route)
-	}
-	return append(out, next...), nil
+	return append(out, s.takeNext(m, &want)...), nil
 }
 
 func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.Taken {

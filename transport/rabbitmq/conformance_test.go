@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,9 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
+// suiteLimit is above the suite's MaxDeliveries, and few enough to be reached.
+const suiteLimit = 25
+
 // TR-02, CO-14, CO-17, RM-04, OR-01.
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -24,9 +28,9 @@ func TestConformance(t *testing.T) {
 		opts rabbitmq.Options
 		new  func(*testing.T, *testenv.MQ, rabbitmq.Options) *rabbitmq.Transport
 	}{
-		{"quorum", rabbitmq.Options{}, nil},
+		{"quorum", rabbitmq.Options{DeliveryLimit: suiteLimit}, nil},
 		{"classic, prefix", rabbitmq.Options{QueueType: topology.Classic, Prefix: "test.", Exchange: "shop"}, nil},
-		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true}, own},
+		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true, DeliveryLimit: suiteLimit}, own},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -89,7 +93,7 @@ func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitm
 	t.Helper()
 	h := transporttest.Of(bus)
 	h.SettlesUnanswered = true // basic.ack has no answer
-	h.ReleasesCountOnce = true // up to RabbitMQ 4.2
+	h.ReleasesCountOnce = countsReleases(t, mq.URL)
 	h.ReservedNames = []string{"CC", "BCC", "x-delay", "x-match", "x-stream-offset", "x-stream-filter-value", "x-opt-delivery-time", "expiration", "user_id"}
 	h.Reopen = func(context.Context) (core.Subscriber, error) { return dial(t, mq.URL, opts), nil }
 	h.Unreadable = func(ctx context.Context, queue string) error {
@@ -116,4 +120,20 @@ func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitm
 		}
 	}
 	return h
+}
+
+// countsReleases reports whether the broker takes a requeue for a redelivery, as those before 4.3 do.
+func countsReleases(t *testing.T, url string) bool {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	version, _ := conn.Properties["version"].(string)
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		t.Fatalf("version %q of the broker: %v", version, err)
+	}
+	return major < 4 || major == 4 && minor < 3
 }

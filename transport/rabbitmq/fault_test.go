@@ -237,7 +237,7 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		}
 		return err
 	}
-	publish("at first", 10*time.Second, waybill.ClassUnknown)
+	_ = publish("at first", 10*time.Second, waybill.ClassUnknown)
 	held := receive(t, r, 5)
 	large := dial(t, vhost(t, broker).URL, rabbitmq.Options{PublishConnections: 1, PublishTimeout: time.Minute})
 
@@ -288,15 +288,15 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	working("alarm")
 
 	broker.Pause()
-	publish("while it hangs", time.Second, waybill.ClassOutage)
-	publish("while it hangs, again", time.Second, waybill.ClassOutage)
+	_ = publish("while it hangs", time.Second, waybill.ClassOutage)
+	_ = publish("while it hangs, again", time.Second, waybill.ClassOutage)
 	broker.Resume()
 	working("pause")
 
 	<-time.After(testenv.DefinitionsOnDisk - time.Since(declared))
-	publish("before the kill", 10*time.Second, waybill.ClassUnknown)
+	_ = publish("before the kill", 10*time.Second, waybill.ClassUnknown)
 	broker.Kill()
-	publish("after the kill", time.Second, waybill.ClassOutage)
+	_ = publish("after the kill", time.Second, waybill.ClassOutage)
 	if err := broker.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

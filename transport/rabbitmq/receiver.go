@@ -96,7 +96,11 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		_ = r.Close(ctx)
 		return nil, outage("subscribe", waybill.ErrClosed)
 	}
-	unwatch := context.AfterFunc(ctx, func() { _ = r.Close(r.life) })
+	unwatch := context.AfterFunc(ctx, func() {
+		limit, cancel := context.WithTimeout(r.life, r.t.opts.ConnectTimeout)
+		defer cancel()
+		_ = r.Close(limit)
+	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.unwatch = unwatch; r.closed {

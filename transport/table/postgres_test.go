@@ -31,8 +31,21 @@ func TestConformancePostgres(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		t.Helper()
 		t.Parallel()
-		b, _ := postgresBackend(t, 8)
-		return suite(t, newHarness(t, b))
+		b, pool := postgresBackend(t, 8)
+		h := suite(t, newHarness(t, b))
+		h.Unreadable = func(ctx context.Context, queue string) error {
+			o, _ := b.store.(*postgres.Outbox)
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				m := waybill.RawMessage("t.a", "text/plain", nil)
+				m.Routes = []string{queue}
+				if _, err := o.Stage(ctx, tx, m); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, `UPDATE waybill.waybill_outbox SET attrs = '"not an object"' WHERE route = $1`, queue)
+				return err
+			})
+		}
+		return h
 	})
 }
 

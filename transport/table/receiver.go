@@ -57,7 +57,7 @@ type receiver struct {
 	drop     bool
 	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel   context.CancelFunc
-	unwatch  func() bool   // ends the wait for the end of the subscription's context
+	closing  closing
 	changed  chan struct{} // closed and replaced when Receive or Close should look again
 
 	d       *dispatch.Dispatcher
@@ -72,11 +72,21 @@ type receiver struct {
 	wakeups wakeups
 }
 
+// closing is about the end of a receiver.
+type closing struct {
+	unwatch func() bool   // ends the wait for the end of the subscription's context
+	hurry   func()        // ends the context of the Close in progress
+	ended   chan struct{} // closed when Close has returned
+}
+
 // calls are the calls to the store in progress.
 type calls struct {
 	running int
 	looking int // those of them that may bring something
 }
+
+// closeLimit bounds the Close of a receiver whose context has ended.
+const closeLimit = 10 * time.Second
 
 // closeGrace is how long Close waits for calls to the store that it cancelled.
 const closeGrace = time.Second
@@ -91,7 +101,7 @@ type wakeups struct {
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
 		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.DropFailed,
-		changed: make(chan struct{}), out: map[*dispatch.Item]*holding{},
+		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
 	}
 	if r.handlers == 0 {
 		r.handlers = defaultConcurrency
@@ -244,12 +254,20 @@ func (r *receiver) WhenLost(d *waybill.Delivery, fn func()) {
 func (r *receiver) Close(ctx context.Context) error {
 	t := r.t
 	t.mu.Lock()
-	if r.closed {
+	if r.closed { // the first caller is at it, or was
+		hurry := r.closing.hurry
 		t.mu.Unlock()
+		if await(ctx, r.closing.ended) != nil {
+			hurry()
+			<-r.closing.ended
+		}
 		return nil
 	}
+	defer close(r.closing.ended)
+	ctx, r.closing.hurry = context.WithCancel(ctx)
+	defer r.closing.hurry()
 	r.closed = true
-	r.unwatch()
+	r.closing.unwatch()
 	r.notify()
 	r.d.Quit()
 	r.pump()

@@ -123,7 +123,11 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t.base = context.WithoutCancel(ctx)
 	}
 	t.receivers = append(t.receivers, r)
-	r.unwatch = context.AfterFunc(ctx, func() { _ = r.Close(r.base) })
+	r.closing.unwatch = context.AfterFunc(ctx, func() {
+		limit, cancel := context.WithTimeout(r.base, closeLimit)
+		defer cancel()
+		_ = r.Close(limit)
+	})
 	t.startUpkeep()
 	return r, nil
 }

@@ -1,0 +1,191 @@
+package waybillmysql
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	ownRetriesSQL = lightSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold = ? AND state = 4 AND due_at <= ? AND route = ?` + slotSQL
+	dueSQL        = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN 1 AND ? AND hold = 0` + slotSQL +
+		`ORDER BY due_at, seq LIMIT ?`
+	nextSQL = `SELECT due_at FROM waybill_outbox FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ? AND hold = 0` + slotSQL +
+		`ORDER BY due_at LIMIT 1`
+)
+
+// Due looks for records that have come due, as core.OutboxStore says. A part that self does not own completely is left
+// out.
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (page core.DuePage, err error) {
+	err = s.fenced(ctx, "due", self, func(w *work) error {
+		d := due{work: w, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
+		for _, part := range parts {
+			if own, err := w.owns(ctx, part.Route); err != nil {
+				return err
+			} else if part.Slots&^own == 0 {
+				if err := d.look(ctx, &part); err != nil {
+					return err
+				}
+			}
+		}
+		err := d.take(ctx)
+		page = d.page
+		return err
+	})
+	if err != nil {
+		return core.DuePage{}, err
+	}
+	return page, nil
+}
+
+// due is one call of Due in its transaction.
+type due struct {
+	*work
+	limit                 int
+	mine, retries, timers []*row
+	page                  core.DuePage
+}
+
+// look finds the due records of a part, and when the next one is due.
+func (d *due) look(ctx context.Context, part *core.Part) error {
+	mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
+	if err != nil {
+		return err
+	}
+	d.mine = append(d.mine, mine...)
+	for state, list := range map[core.State]*[]*row{core.StateFailed: &d.retries, core.StatePending: &d.timers} {
+		rows, err := d.rows(ctx, dueSQL, part.Route, state, d.now, int64(part.Slots), d.limit+1)
+		if err != nil {
+			return err
+		}
+		*list = append(*list, rows...)
+		var at int64
+		if found, err := d.one(ctx, []any{&at}, nextSQL, part.Route, state, d.now, int64(part.Slots)); err != nil {
+			return err
+		} else if found {
+			d.next(duration(at - d.now))
+		}
+	}
+	return nil
+}
+
+func (d *due) next(in time.Duration) {
+	if d.page.NextIn < 0 || in < d.page.NextIn {
+		d.page.NextIn = in
+	}
+}
+
+// first locks the first records of a list, and leaves out those that are locked or have changed: they are due at once.
+func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
+	slices.SortStableFunc(list, func(a, b *row) int {
+		return cmp.Or(-cmp.Compare(a.Holder, b.Holder), cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq))
+	})
+	if len(list) > d.limit {
+		list = list[:d.limit]
+		d.next(0)
+	}
+	got, _, err := d.lock(ctx, seqsOf(list))
+	for _, r := range list {
+		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.Holder == r.Holder && now.due == r.due {
+			out = append(out, now)
+		} else {
+			d.next(0)
+		}
+	}
+	return out, err
+}
+
+// take holds the retries and makes the timers ready.
+func (d *due) take(ctx context.Context) error {
+	rows, err := d.first(ctx, append(d.mine, d.retries...))
+	if err != nil {
+		return err
+	}
+	retries := seqsOf(rows)
+	if err := d.hold(ctx, retries, 0); err != nil {
+		return err
+	}
+	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(retries))
+	for _, seq := range retries {
+		for _, r := range held {
+			if r.Seq == seq {
+				d.page.Retries = append(d.page.Retries, r.decode().Record)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	timers, err := d.first(ctx, d.timers)
+	if err != nil || len(timers) == 0 {
+		return err
+	}
+	return d.inLine(ctx, timers)
+}
+
+// inLine gives records new numbers. Rows that nobody else ever sees draw them: another way to draw one is not the same
+// in all versions of the server.
+func (d *due) inLine(ctx context.Context, rows []*row) error {
+	seqs := seqsOf(rows)
+	if err := d.draw(ctx); err != nil {
+		return err
+	}
+	name, args := waybill.NewID(), []any(nil)
+	for range seqs {
+		args = append(args, name+waybill.NewID())
+	}
+	const place = `, ('', ?, '', '', 0, '', '')`
+	if _, err := d.exec(ctx, `INSERT INTO waybill_outbox (route, id, topic, k, slot, attrs, body) VALUES `+strings.Repeat(place, len(seqs))[2:], args...); err != nil {
+		return err
+	}
+	drawn, err := collect(ctx, d.q, value[int64], `SELECT seq FROM waybill_outbox WHERE route = '' AND id LIKE ? ORDER BY seq`, name+"%")
+	if err != nil {
+		return err
+	}
+	if err := d.remove(ctx, drawn); err != nil {
+		return err
+	}
+	err = d.move(ctx, seqs, drawn)
+	if number(err) != lockTimeout {
+		return err
+	}
+	for i, r := range rows {
+		err := d.move(ctx, seqs[i:i+1], drawn[i:i+1])
+		if number(err) == lockTimeout {
+			err = d.stay(ctx, r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stay makes a timer ready at its old number. A control record tells its owner, which reads there no more.
+func (d *due) stay(ctx context.Context, r *row) error {
+	if err := d.set(ctx, []int64{r.Seq}, `due_at = 0, version = version + 1`); err != nil {
+		return err
+	}
+	d.page.Moved++
+	return d.tell(ctx, kindFor(r), r)
+}
+
+// move changes numbers. The index of ids then has an entry with the same id, and the server locks the one behind it,
+// too, which another transaction can have locked. It must not wait for that.
+func (d *due) move(ctx context.Context, seqs, to []int64) error {
+	from, into, limit := list(seqs), list(to), ""
+	if v, err := d.s.serverVersion(ctx); err != nil {
+		return err
+	} else if isMariaDB(v) {
+		limit = `SET STATEMENT innodb_lock_wait_timeout = 0 FOR `
+	}
+	n, err := d.exec(ctx, limit+`UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET seq = ELT(FIELD(seq, `+from[1:len(from)-1]+`), `+
+		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE seq IN `+from)
+	d.page.Moved += int(n)
+	return err
+}

@@ -1,0 +1,339 @@
+package waybillmysql_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
+	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
+	"github.com/waybill-go/waybill/core"
+)
+
+// DB-26: what each error of the server and of the driver means.
+func TestErrorClasses(t *testing.T) {
+	t.Parallel()
+	for class, numbers := range map[string][]uint16{
+		"again":         {1020, 1213, 1412, 1614, 3101},
+		"outage":        {1021, 1037, 1038, 1040, 1041, 1047, 1053, 1114, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1836, 1927, 1969, 2006, 2013, 3024, 3100, 3572, 4031},
+		"misconfigured": {1044, 1045, 1046, 1049, 1054, 1064, 1130, 1142, 1143, 1146, 1176, 1227, 1251, 1370, 1698, 1820, 1862},
+		"too large":     {1118, 1153, 1301, 1406, 3140},
+		"rejected":      {1062},
+		"unknown":       {1048, 1264, 1452, 1644},
+	} {
+		for _, n := range numbers {
+			checkClass(t, class, &mysql.MySQLError{Number: n, Message: "says the server"})
+		}
+	}
+	for class, errs := range map[string][]error{
+		"outage": {
+			context.Canceled, context.DeadlineExceeded, driver.ErrBadConn, mysql.ErrInvalidConn, mysql.ErrMalformPkt, sql.ErrConnDone, io.EOF,
+			io.ErrUnexpectedEOF, &net.OpError{Op: "dial", Err: errors.New("refused")},
+		},
+		"too large": {mysql.ErrPktTooLarge},
+		"unknown":   {sql.ErrTxDone, errors.New("some other")},
+	} {
+		for _, err := range errs {
+			checkClass(t, class, err)
+		}
+	}
+	if err := waybillmysql.Classify("test", nil); err != nil {
+		t.Errorf("no error became %v", err)
+	}
+	fenced := core.Fenced("test", 1)
+	if got := waybillmysql.Classify("test", fenced); !errors.Is(got, core.ErrFenced) || waybill.ClassOf(got) != waybill.ClassRejected {
+		t.Errorf("an error with a class became %v", got)
+	}
+}
+
+func checkClass(t *testing.T, class string, cause error) {
+	t.Helper()
+	err := waybillmysql.Classify("test", fmt.Errorf("around it: %w", cause))
+	got := waybill.ClassOf(err).String()
+	switch {
+	case errors.Is(err, waybill.ErrRetryTx) && got == "outage":
+		got = "again"
+	case errors.Is(err, waybill.ErrMisconfigured) && got == "outage":
+		got = "misconfigured"
+	case got == "permanent" && waybill.ReasonOf(err) == waybill.ReasonTooLarge:
+		got = "too large"
+	}
+	if got != class || !errors.Is(err, cause) {
+		t.Errorf("%v: %q, want %q, and the cause must be reached: %v", cause, got, class, err)
+	}
+}
+
+// lose makes the server end tx by a deadlock, which it returns.
+func lose(ctx context.Context, db *sql.DB, tx *sql.Tx) error {
+	other, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer other.Rollback()
+	step := func(tx *sql.Tx, text string) error { _, err := tx.ExecContext(ctx, text); return err }
+	if err := errors.Join(step(tx, `UPDATE locks SET v = v + 1 WHERE n = 1`), step(other, `UPDATE locks SET v = v + 1 WHERE n > 1`)); err != nil {
+		return err
+	}
+	waiting := make(chan error, 1)
+	go func() { waiting <- step(other, `UPDATE locks SET v = v + 1 WHERE n = 1`) }()
+	err = step(tx, `UPDATE locks SET v = v + 1 WHERE n = 2`)
+	if err == nil { // the other one lost
+		err = errors.New("the server ended the other transaction")
+	}
+	if e := <-waiting; e != nil && number(err) != 1213 {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+func number(err error) uint16 {
+	if me := new(mysql.MySQLError); errors.As(err, &me) {
+		return me.Number
+	}
+	return 0
+}
+
+// After a deadlock the server has rolled everything back, and commits what is written then by itself. A handler that
+// swallows the deadlock and writes on must have no effect without a mark. DB-26.
+func TestSwallowedDeadlock(t *testing.T) {
+	t.Parallel()
+	h := newInboxHarness(t)
+	db := h.store.DB()
+	for _, text := range []string{`CREATE TABLE locks (n INT PRIMARY KEY, v INT) ENGINE = InnoDB`} {
+		if _, err := db.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 100 { // the server ends the transaction that has changed less
+		if _, err := db.Exec(`INSERT INTO locks VALUES (?, 0)`, n+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}
+	runs := 0
+	status, err := h.store.Do(t.Context(), key, func(ctx context.Context, tx *sql.Tx) error {
+		if runs++; runs > 2 {
+			return h.Effect(ctx, tx, "third")
+		}
+		if err := h.Effect(ctx, tx, "before"); err != nil {
+			return err
+		}
+		if err := lose(ctx, db, tx); number(err) != 1213 {
+			t.Errorf("no deadlock: %v", err)
+		}
+		return h.Effect(ctx, tx, "after")
+	})
+	if status != core.InboxProcessed || err != nil || runs != 3 {
+		t.Errorf("a handler that swallowed two deadlocks: %s, %v, after %d runs", status, err, runs)
+	}
+	for name, want := range map[string]int{"before": 0, "after": 0, "third": 1} {
+		if n, err := h.Effects(t.Context(), name); n != want || err != nil {
+			t.Errorf("%d effects %q, %v; want %d", n, name, err, want)
+		}
+	}
+	// The connections that did that commit by themselves again.
+	for range 20 {
+		var on int
+		if err := db.QueryRow(`SELECT @@autocommit`).Scan(&on); err != nil || on != 1 {
+			t.Fatalf("autocommit is %d, %v", on, err)
+		}
+	}
+}
+
+// DB-26: a login with the privileges of doc.go can do everything, and one without a privilege learns what to do.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	var database string
+	if err := s.DB().QueryRow(`SELECT DATABASE()`).Scan(&database); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := mysql.ParseDSN(dsnOf(t, database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := func(name, grants string) *waybillmysql.Store {
+		t.Helper()
+		user := name + "_" + database
+		for _, text := range append([]string{"CREATE USER '" + user + "'@'%'"}, strings.Split(grants, ";\n")...) {
+			text = strings.NewReplacer("shop.", database+".", "'service'", "'"+user+"'").Replace(strings.TrimSpace(text))
+			if text == "" {
+				continue
+			}
+			if _, err := s.DB().Exec(strings.TrimSuffix(text, ";")); err != nil {
+				t.Fatal(text, err)
+			}
+		}
+		t.Cleanup(func() {
+			if _, err := s.DB().Exec("DROP USER '" + user + "'@'%'"); err != nil {
+				t.Error(err)
+			}
+		})
+		c := cfg.Clone()
+		c.User, c.Passwd = user, ""
+		return openAt(t, c.FormatDSN(), waybillmysql.Options{})
+	}
+	producer, all := login("p", waybillmysql.ProducerGrants), login("r", waybillmysql.ServiceGrants)
+	if err := all.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	msgs := []waybill.Message{
+		waybill.RawMessage("t", "", nil), waybill.RawMessage("t", "", nil, waybill.ID("1")),
+		waybill.RawMessage("t", "", nil, waybill.ID("1")), waybill.RawMessage("t", "", nil, waybill.Key("k"), waybill.Replace("d")),
+	}
+	for range 2 {
+		if err := stage(t.Context(), producer, msgs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := producer.DB().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := producer.Cancel(t.Context(), tx, waybill.CancelKey{Topic: "t", DedupeKey: "d"}); err != nil || got[0] != waybill.CancelDone {
+		t.Error(got, err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
+	if _, err := all.Meet(t.Context(), core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := all.Read(t.Context(), 1, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 62}}})
+	if err != nil || len(page.Ranges[0].Records) != 3 {
+		t.Fatal(len(page.Ranges), err)
+	}
+	rs := page.Ranges[0].Records
+	if err := all.Settle(t.Context(), 1, []core.Outcome{core.Published(&rs[0]), core.Retry(&rs[1], nil, 0)}).FirstErr(); err != nil {
+		t.Error(err)
+	}
+	if _, err := all.Due(t.Context(), 1, []core.Part{part}, 10); err != nil {
+		t.Error(err)
+	}
+	if _, err := all.Clean(t.Context(), "m", core.MinCleanLease); err != nil {
+		t.Error(err)
+	}
+	if _, err := all.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := producer.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("the check of a login that may not relay: %v", err)
+	}
+	if err := all.Migrate(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("a login that may not create tables migrates: %v", err)
+	}
+}
+
+// DB-07 DB-26: Check finds what is missing, and says what to do.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, newDatabase(t, func(database string) string { return dsnOf(t, database) }), waybillmysql.Options{})
+	expect := func(when string) {
+		t.Helper()
+		if err := s.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "Migrate") {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	expect("without tables")
+	for range 2 {
+		if err := s.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, text := range []string{
+		`ALTER TABLE waybill_outbox_units DROP COLUMN term`, `ALTER TABLE waybill_outbox_units ADD COLUMN term BIGINT`,
+		`UPDATE waybill_meta SET value = 2 WHERE name = 'version'`,
+	} {
+		if _, err := s.DB().Exec(text); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text, "ADD") {
+			expect(text)
+		}
+	}
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) }) + "?auto_increment_increment=2"
+	if err := openAt(t, dsn, waybillmysql.Options{}).Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) ||
+		!strings.Contains(err.Error(), "auto_increment_increment") {
+		t.Errorf("as with several primaries: %v", err)
+	}
+	for version, want := range map[string]bool{
+		"10.11.19-MariaDB-0+deb12u1": true, "10.6.0-MariaDB": true, "10.5.9-MariaDB": false, "5.5.5-10.6.3-MariaDB": true, "11.4.2-MariaDB": true,
+		"8.0.36": true, "8.0.0": false, "5.7.44-log": false, "8.4.0": true, "9.1.0": true, "8.0.1-cluster": true, "": false,
+	} {
+		if got := waybillmysql.Recent(version); got != want {
+			t.Errorf("version %q is recent: %v", version, got)
+		}
+	}
+}
+
+// DB-26: options and data source names are checked, and no password is shown.
+func TestOpenChecksItsInput(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{"", "root:secret@tcp(h:1)/", "root:secret@bad(h", "root:secret"} {
+		_, err := waybillmysql.Open(dsn, waybillmysql.Options{Source: "/test"})
+		if !errors.Is(err, waybill.ErrInvalid) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", dsn, err)
+		}
+	}
+	if _, err := waybillmysql.Open("root@tcp(h:1)/d", waybillmysql.Options{}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("no source: %v", err)
+	}
+	if _, err := waybillmysql.New(nil, waybillmysql.Options{Source: "/test"}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("no database: %v", err)
+	}
+	s := openAt(t, "root@tcp(127.0.0.1:1)/d", waybillmysql.Options{})
+	if err := s.Check(t.Context()); waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("nobody answers: %v", err)
+	}
+	_, err1 := s.Stage(t.Context(), nil, waybill.RawMessage("t", "", nil))
+	_, err2 := s.Cancel(t.Context(), nil)
+	_, err3 := s.Mark(t.Context(), nil, core.InboxKey{Consumer: "c", Source: "s", ID: "i"})
+	for _, err := range []error{err1, err2, err3} {
+		if !errors.Is(err, waybill.ErrInvalid) {
+			t.Errorf("no transaction: %v", err)
+		}
+	}
+}
+
+// A process that freezes in the middle of a Meet keeps its locks only until the server ends its connection. DB-26.
+func TestFrozenMeet(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	tx, err := s.Own().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	var n int
+	if err := tx.QueryRow(`SELECT 1 FROM waybill_meta WHERE name = 'meet' FOR UPDATE`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	refused := 0
+	wait(t, "the member has joined", func() bool {
+		got, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true})
+		if err != nil {
+			if refused++; waybill.ClassOf(err) != waybill.ClassOutage {
+				t.Fatal(err)
+			}
+		}
+		return got.Known
+	})
+	if refused == 0 {
+		t.Error("nothing was locked")
+	}
+}

@@ -1,0 +1,87 @@
+package waybillmysql
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// A transaction draws its numbers before it commits, so a page can miss a number that it has passed. Each transaction
+// that stages locks one of 256 rows for share before its first number: the row of the moment. Which row that is decides
+// only about speed. A probe looks for rows that nobody has locked: all transactions that had locked them have ended.
+//
+// The probes are numbered. The id of a transaction is the number of the last probe that found its row free before the
+// transaction locked it. So while a row is not free, what has locked it can have the id that free says.
+const (
+	numMarks   = 256
+	probeEvery = 20 * time.Millisecond
+	// markSQL is the row of the moment: another one every 50 ms, each again after 12.8 s.
+	markSQL = `(` + nowSQL + ` DIV 50000)`
+)
+
+// horizon is what this process knows of transactions that stage.
+type horizon struct {
+	gate  chan struct{} // holds one token while somebody uses the rest
+	at    time.Time     // of the last probe
+	probe int64
+	free  [numMarks]int64
+}
+
+func newHorizon() horizon {
+	h := horizon{gate: make(chan struct{}, 1), probe: 1}
+	for i := range h.free {
+		h.free[i] = 1
+	}
+	return h
+}
+
+// draw locks the row of the moment, before the transaction draws a number, and learns the time.
+func (w *work) draw(ctx context.Context) error {
+	found, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_outbox_marks WHERE g = `+markSQL+` % 256 LOCK IN SHARE MODE`)
+	if err == nil && !found {
+		err = misconfigured("table waybill_outbox_marks has not its 256 rows: run Migrate")
+	}
+	return err
+}
+
+// sight returns Next and Running of a page whose snapshot is taken after the call. A probe leaves out the rows of the
+// moment, so that no stager waits for it.
+func (s *Store) sight(ctx context.Context) (next int64, running []int64, err error) {
+	h := &s.horizon
+	select {
+	case h.gate <- struct{}{}:
+	case <-ctx.Done():
+		return 0, nil, ctx.Err()
+	}
+	defer func() { <-h.gate }()
+	if now := time.Now(); now.Sub(h.at) >= probeEvery {
+		h.probe++
+		free, err := collect(ctx, s.own, value[int], `SELECT g FROM waybill_outbox_marks WHERE g NOT IN (`+
+			markSQL+` % 256, (`+markSQL+` + 1) % 256) FOR UPDATE SKIP LOCKED`)
+		if err != nil {
+			return 0, nil, err
+		}
+		for _, g := range free {
+			h.free[g%numMarks] = h.probe
+		}
+		h.at = now
+	}
+	for _, id := range h.free {
+		if id < h.probe && !slices.Contains(running, id) {
+			running = append(running, id)
+		}
+	}
+	return h.probe, running, nil
+}
+
+// upper returns Upper of a page whose Last was read before the call.
+func (s *Store) upper(ctx context.Context) (int64, error) {
+	h := &s.horizon
+	select {
+	case h.gate <- struct{}{}:
+		defer func() { <-h.gate }()
+		return h.probe + 1, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}

@@ -1,0 +1,319 @@
+package waybillmysql
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+// The bounds of one step: rows of a kind that Clean touches, and rows that List reads at once.
+const (
+	cleanBatch = 1000
+	walkBatch  = 500
+)
+
+const (
+	expiredSQL = lightSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
+		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox.route AND u.owner <> 0)) ORDER BY ends_at LIMIT ?`
+	settledSQL = lightSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?`
+)
+
+// Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
+// waited for a time, or for a member that serves their route. It deletes up to 1,000 records of each class whose
+// retention has expired. The lease is a row of the meta table, from a millisecond to an hour long.
+func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (out core.Cleaned, err error) {
+	if err := core.CheckClean(owner, lease); err != nil {
+		return out, err
+	}
+	err = s.write(ctx, "clean", func(w *work) error {
+		out = core.Cleaned{}
+		n, err := w.exec(ctx, `UPDATE waybill_meta SET owner = ?, value = `+nowSQL+` + ? WHERE name = 'cleaner'
+			AND (owner = ? OR value NOT BETWEEN `+nowSQL+` AND `+nowSQL+` + ?)`, core.ErrorText(errors.New(owner)), lease.Microseconds(),
+			core.ErrorText(errors.New(owner)), core.MaxCleanLease.Microseconds())
+		if err != nil || n == 0 {
+			return err
+		}
+		if _, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
+			return err
+		}
+		out = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
+		rows, err := w.pick(ctx, expiredSQL, w.now, cleanBatch)
+		if err != nil {
+			return err
+		}
+		if err := w.abandon(ctx, rows, waybill.ReasonExpired, flagBlocks); err != nil {
+			return err
+		}
+		out.Expired, out.More = len(rows), len(rows) == cleanBatch
+		if err := w.tell(ctx, core.ControlKey, keyed(rows, 0)...); err != nil {
+			return err
+		}
+		for _, class := range core.RetentionClasses() {
+			if err := w.purge(ctx, class, &out); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// pick locks the records that text selects, and leaves out those that have changed or are locked.
+func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, err error) {
+	rows, err := w.rows(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	got, _, err := w.lock(ctx, seqsOf(rows))
+	for _, r := range rows {
+		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.Holder == r.Holder {
+			out = append(out, now)
+		}
+	}
+	return out, err
+}
+
+// keyed returns the rows that have a key, and the flags.
+func keyed(rows []*row, flags uint8) (out []*row) {
+	for _, r := range rows {
+		if r.Envelope.Key != "" && r.flags&flags == flags {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// purge deletes the oldest rows of class whose time is over. A key that one of them blocked goes on.
+func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.Cleaned) error {
+	keep, state := class.KeptFor(w.s.opts.Retention), class.State()
+	if keep == core.Forever {
+		return nil
+	}
+	if class == core.RetentionWithdrawn {
+		state = stateWithdrawn
+	}
+	rows, err := w.pick(ctx, settledSQL, state, w.now-keep.Microseconds(), cleanBatch)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		out.Deleted[core.CleanedKind{State: r.state, Reason: r.reason}]++
+	}
+	out.More = out.More || len(rows) == cleanBatch
+	if err := w.remove(ctx, seqsOf(rows)); err != nil {
+		return err
+	}
+	return w.tell(ctx, core.ControlKey, keyed(rows, flagBlocks)...)
+}
+
+// stored returns r as operators see it.
+func (w *work) stored(r *row, members map[core.Session]core.Member) admin.Stored {
+	at := func(us int64) time.Time {
+		if us == 0 {
+			return time.Time{}
+		}
+		return time.UnixMicro(us).UTC()
+	}
+	rec := r.decode().Record
+	out := admin.Stored{
+		Envelope: rec.Envelope, Route: r.Route, Seq: r.Seq, State: r.state, Reason: r.reason, Attempts: r.Attempts, Crashes: r.Crashes,
+		DedupeKey: r.dedupe, Age: duration(w.now - r.since), LastError: r.lastError, LastErrorAt: at(r.errorAt), Err: r.Err,
+	}
+	switch m := members[r.Holder]; {
+	case r.Holder != 0:
+		out.State, out.Owner, out.LeaseIn = core.StateProcessing, m.Name, m.Lease
+	case r.due != 0:
+		out.DueIn = duration(max(r.due-w.now, 0))
+	case r.ended:
+		out.SettledAt = at(r.ends)
+	}
+	return out
+}
+
+// roster returns the members by their session.
+func (w *work) bySession(ctx context.Context) (map[core.Session]core.Member, error) {
+	var r core.Roster
+	_, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL)
+	if err == nil {
+		err = w.members(ctx, &r)
+	}
+	out := map[core.Session]core.Member{}
+	for _, m := range r.Members {
+		out[m.Session] = m
+	}
+	return out, err
+}
+
+// Inspect returns the record of a message on a route. A record that somebody holds is processing.
+func (s *Store) Inspect(ctx context.Context, route, id string) (out admin.Stored, err error) {
+	err = s.read(ctx, "inspect", func(w *work) error {
+		members, err := w.bySession(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := w.rows(ctx, recordSQL+`WHERE route = ? AND id = ?`, route, id)
+		if err == nil && len(rows) == 0 {
+			err = admin.NoRecord("waybill/mysql: inspect", route, id)
+		}
+		if err == nil {
+			out = w.stored(rows[0], members)
+		}
+		return err
+	})
+	return out, err
+}
+
+// List returns a page of the records that f selects, without bodies. It finds ids, and records that were abandoned, by
+// their index. It looks for all others by sequence, at most page.Budget rows.
+func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (out admin.Listing, err error) {
+	if page, err = admin.CheckList(&f, page); err != nil {
+		return out, err
+	}
+	err = s.read(ctx, "list", func(w *work) (err error) {
+		out, _, err = w.list(ctx, &f, page, func(core.State, waybill.Reason) bool { return true })
+		return err
+	})
+	return out, err
+}
+
+// list returns a page of the records that f and takes select, and their rows.
+func (w *work) list(
+	ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool,
+) (out admin.Listing, found []*row, err error) {
+	members, err := w.bySession(ctx)
+	if err != nil {
+		return out, nil, err
+	}
+	text, args := attrsSQL+`FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?`, []any(nil)
+	switch {
+	case len(f.IDs) > 0:
+		routes := map[string]bool{}
+		all, err := w.routes(ctx)
+		if err != nil {
+			return out, nil, err
+		}
+		for _, r := range all {
+			routes[r.route] = true
+		}
+		for _, r := range f.Routes {
+			routes[r] = true
+		}
+		for r := range routes {
+			args = append(args, r)
+		}
+		for _, id := range f.IDs {
+			args = append(args, id)
+		}
+		text = attrsSQL + `FORCE INDEX (waybill_outbox_id) WHERE route IN ` + places(len(routes)) + ` AND id IN ` + places(len(f.IDs)) + ` AND seq > ? ORDER BY seq LIMIT ?`
+	case f.OnlyAbandoned():
+		text = attrsSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state IN (5, 6) AND seq > ? ORDER BY seq LIMIT ?`
+	}
+	for looked, after := 0, page.After; ; {
+		n := min(walkBatch, page.Budget-looked)
+		rows, err := w.rows(ctx, text, append(slices.Clip(args), after, n)...)
+		if err != nil {
+			return out, nil, err
+		}
+		for _, r := range rows {
+			looked, after = looked+1, r.Seq
+			if st := w.stored(r, members); f.Matches(&st) && takes(st.State, st.Reason) {
+				out.Records, found = append(out.Records, st), append(found, r)
+			}
+			if len(out.Records) == page.Limit || looked == page.Budget {
+				out.Next = after
+				return out, found, nil
+			}
+		}
+		if len(rows) < n {
+			return out, found, nil
+		}
+	}
+}
+
+// Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It never touches a record
+// that a member holds or another transaction has locked. Control records tell the owners.
+func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admin.Redriven, err error) {
+	if req, err = admin.CheckRedrive(req, s.opts.Limits); err != nil {
+		return out, err
+	}
+	err = s.write(ctx, "redrive", func(w *work) error {
+		found, rows, err := w.list(ctx, &req.Filter, req.Page, req.Takes)
+		if err != nil {
+			return err
+		}
+		out = admin.Redriven{Next: found.Next}
+		last, err := w.last(ctx)
+		if err != nil {
+			return err
+		}
+		got, _, err := w.lock(ctx, seqsOf(rows))
+		if err != nil {
+			return err
+		}
+		given := map[[3]string]bool{} // dedupe keys that this step gave a live message
+		for i, r := range rows {
+			if now := got[r.Seq]; now == nil || now.Version != r.Version || now.Holder != r.Holder {
+				continue // somebody was faster
+			}
+			st, key := &found.Records[i], [3]string{r.Route, r.Envelope.Topic, r.dedupe}
+			c := admin.Candidate{
+				State: st.State, Reason: st.Reason, Age: st.Age, Expired: st.Envelope.Expired(time.UnixMicro(w.now)),
+				Keyed: r.Envelope.Key != "", Last: r.Seq >= last, Taken: r.dedupe != "" && given[key],
+			}
+			if r.dedupe != "" && r.ended && !c.Taken {
+				live, err := w.rows(ctx, byKeySQL, r.dedupe, r.Envelope.Topic, r.Route)
+				if err != nil {
+					return err
+				}
+				c.Taken = len(live) > 0
+			}
+			cause := req.Refusal(&c)
+			if out.Count(cause); cause != "" {
+				continue
+			}
+			if given[key] = true; !req.DryRun {
+				if err := w.requeue(ctx, r, req.Body); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// requeue makes a record that is locked ready again, at its place, and tells its owner. It removes an expiry that has
+// passed. body, if not nil, replaces the body.
+func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
+	if r.Envelope.Expired(time.UnixMicro(w.now)) {
+		r.Envelope.Expires = time.Time{}
+		if attrs, err := encode(&r.Envelope); err != nil {
+			return err
+		} else if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, attrs); err != nil {
+			return err
+		}
+	}
+	if err := w.set(ctx, []int64{r.Seq}, `state = 1, due_at = 0, ends_at = ?, version = version + 1, flags = (flags & ~5) | IF(crashes > 0, 8, 0),
+		attempts = 0, crashes = 0, deliveries = 0, reason = '', error = '', error_at = 0, live = 1`, micros(r.Envelope.Expires)); err != nil {
+		return err
+	}
+	if body != nil {
+		if err := w.set(ctx, []int64{r.Seq}, `body = ?`, body); err != nil {
+			return err
+		}
+	}
+	return w.tell(ctx, kindFor(r), r)
+}
+
+// kindFor returns the kind of control record for a record that is ready again.
+func kindFor(r *row) core.ControlKind {
+	if r.Envelope.Key != "" {
+		return core.ControlKey
+	}
+	return core.ControlRecord
+}

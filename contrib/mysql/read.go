@@ -1,0 +1,243 @@
+package waybillmysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// maxControl bounds Page.Control.
+const maxControl = 1000
+
+const (
+	rangeSQL = recordSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
+		slotSQL + `AND (k <> '' OR NOT ?) AND seq NOT IN `
+	keySQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?
+		ORDER BY seq LIMIT ?`
+	keyWaitingSQL = lightSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)`
+	waitingSQL    = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
+	blockingSQL   = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
+	heldSQL       = lightSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold <> 0 AND hold <> ? ORDER BY seq`
+
+	epochSQL = `(SELECT CONCAT(MAX(IF(name = 'database', value, 0)), '/', MAX(IF(name = 'epoch', value, 0)), '/', @@server_id) FROM waybill_meta)`
+)
+
+// Read answers all parts of look from one snapshot, as core.OutboxStore says. It locks nothing but, for a moment and at
+// most every 20 ms, rows that nobody else has locked. A limit of 0 or less is no limit.
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (page core.Page, err error) {
+	next, running, err := s.sight(ctx)
+	if err != nil {
+		return page, classify("read", err)
+	}
+	err = s.read(ctx, "read", func(w *work) (err error) {
+		w.self = self
+		rd := reader{work: w, look: &look, page: core.Page{Next: next, Running: running}}
+		page = core.Page{}
+		if rd.page.Known, err = w.one(ctx, []any{&rd.page.Flag, &w.now, &rd.page.Epoch},
+			`SELECT flag, `+nowSQL+`, `+epochSQL+` FROM waybill_outbox_members WHERE session = ?`, self); err != nil || !rd.page.Known {
+			return err
+		}
+		for _, part := range []func(context.Context) error{rd.head, rd.fresh, rd.ranges, rd.keys, rd.again} {
+			if err := part(ctx); err != nil {
+				return err
+			}
+		}
+		page = rd.page
+		return nil
+	})
+	return page, err
+}
+
+// reader answers one Look in its transaction.
+type reader struct {
+	*work
+	look   *core.Look
+	page   core.Page
+	others []*row // what other sessions hold
+	asked  bool
+}
+
+// head fills in the fields of a page other than records.
+func (rd *reader) head(ctx context.Context) (err error) {
+	p := &rd.page
+	if p.Last, err = rd.last(ctx); err != nil {
+		return err
+	}
+	if p.Last != rd.look.Last {
+		if p.Upper, err = rd.s.upper(ctx); err != nil {
+			return err
+		}
+	}
+	var routes []any
+	want := map[string]core.Slots{}
+	for _, part := range rd.look.Parts {
+		own, err := rd.owns(ctx, part.Route)
+		if err != nil {
+			return err
+		}
+		p.Owned = append(p.Owned, own&part.Slots)
+		want[part.Route] |= part.Slots
+		routes = append(routes, part.Route)
+	}
+	all, err := collect(ctx, rd.q, func(rows *sql.Rows) (c core.Control, err error) {
+		return c, rows.Scan(&c.Number, &c.Route, &c.Kind, &c.Slot, &c.Seq, &c.Key, &c.ID, &c.Reason)
+	}, `SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_control WHERE route IN `+places(len(routes))+` ORDER BY number`, routes...)
+	for _, c := range all {
+		if want[c.Route].Has(c.Slot) && len(p.Control) < maxControl {
+			p.Control = append(p.Control, c)
+		}
+	}
+	return err
+}
+
+func (rd *reader) blocks(route string) bool { return slices.Contains(rd.look.Blocks, route) }
+
+// held returns what other sessions hold, asked for once.
+func (rd *reader) held(ctx context.Context) (_ []*row, err error) {
+	if !rd.asked {
+		rd.others, err = rd.rows(ctx, heldSQL, rd.self)
+		rd.asked = err == nil
+	}
+	return rd.others, err
+}
+
+// add adds those of rows to list that block their key, once each.
+func (rd *reader) add(list []core.Waiting, rows []*row, wanted func(r *row) bool) []core.Waiting {
+	for _, r := range rows {
+		w, ok := r.waiting(rd.self, rd.blocks(r.Route))
+		if ok && wanted(r) && !slices.ContainsFunc(list, func(o core.Waiting) bool { return o.Seq == w.Seq }) {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// fresh answers Look.Fresh.
+func (rd *reader) fresh(ctx context.Context) error {
+	limit, p := rd.look.Limit, &rd.page
+	if limit <= 0 {
+		limit = 1 << 30
+	}
+	for _, part := range rd.look.Fresh {
+		wanted := func(r *row) bool {
+			return r.Route == part.Route && part.Slots.Has(r.Slot) && r.Seq > rd.look.AfterFresh
+		}
+		held, err := rd.held(ctx)
+		if err != nil {
+			return err
+		}
+		p.Waiting = rd.add(p.Waiting, held, wanted)
+		texts := []string{waitingSQL, blockingSQL}
+		if !rd.blocks(part.Route) {
+			texts = texts[:1]
+		}
+		for _, text := range texts {
+			rows, err := rd.rows(ctx, text, part.Route, rd.look.AfterFresh, int64(part.Slots), limit+1)
+			if err != nil {
+				return err
+			}
+			p.Waiting = rd.add(p.Waiting, rows, wanted)
+		}
+	}
+	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	if len(p.Waiting) > limit {
+		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	}
+	return nil
+}
+
+func (rd *reader) ranges(ctx context.Context) error {
+	for i := range rd.look.Ranges {
+		rg := &rd.look.Ranges[i]
+		got, err := rd.span(ctx, rg.From, rg.Limit, func(from int64, n int) ([]*row, error) {
+			return rd.rows(ctx, rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.Keyed, n)
+		})
+		if err != nil {
+			return err
+		}
+		rd.page.Ranges = append(rd.page.Ranges, got)
+	}
+	return nil
+}
+
+func (rd *reader) keys(ctx context.Context) error {
+	for i := range rd.look.Keys {
+		kr := &rd.look.Keys[i]
+		got, err := rd.span(ctx, kr.From, kr.Limit, func(from int64, n int) ([]*row, error) {
+			return rd.rows(ctx, keySQL, kr.Route, kr.Key, from, kr.To, n)
+		})
+		if err != nil {
+			return err
+		}
+		held, err := rd.held(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := rd.rows(ctx, keyWaitingSQL, kr.Route, kr.Key)
+		if err != nil {
+			return err
+		}
+		out := core.KeyRecords{Records: got.Records, More: got.More}
+		out.Waiting = rd.add(nil, append(rows, held...), func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
+		rd.page.Keys = append(rd.page.Keys, out)
+	}
+	return nil
+}
+
+// span reads ready records within the limits. It asks for a few first, to learn how large they are: what was asked for
+// and not wanted comes all the same.
+func (rd *reader) span(ctx context.Context, from int64, limit int, ask func(from int64, n int) ([]*row, error)) (out core.Records, err error) {
+	if limit <= 0 {
+		limit = 1 << 30
+	}
+	bytes := int64(0)
+	for n := min(limit+1, 64); ; {
+		rows, err := ask(from, n)
+		if err != nil {
+			return out, err
+		}
+		for _, r := range rows {
+			bytes += int64(len(r.Envelope.Body))
+			if got := len(out.Records); got == limit || got > 0 && rd.look.Bytes > 0 && bytes > rd.look.Bytes {
+				out.More = true
+				return out, nil
+			}
+			out.Records = append(out.Records, r.decode().Record)
+			from = r.Seq
+		}
+		if len(rows) < n {
+			return out, ctx.Err()
+		}
+		n = min(limit-len(out.Records)+1, 4096)
+		if rd.look.Bytes > 0 && bytes > 0 {
+			n = min(n, int((rd.look.Bytes-bytes)*int64(len(out.Records))/bytes)+1)
+		}
+	}
+}
+
+// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
+func (rd *reader) again(ctx context.Context) error {
+	if len(rd.look.Again) == 0 {
+		return nil
+	}
+	seqs := make([]int64, len(rd.look.Again))
+	refs := make(map[int64]core.Ref, len(seqs))
+	for i, ref := range rd.look.Again {
+		seqs[i], refs[ref.Seq] = ref.Seq, ref
+	}
+	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(seqs)+` ORDER BY seq`)
+	for _, r := range rows {
+		w, waits := r.waiting(rd.self, rd.blocks(r.Route))
+		switch {
+		case !r.is(refs[r.Seq]):
+		case r.ready(), r.live() && r.Holder != 0:
+			rd.page.Again = append(rd.page.Again, r.decode().Record)
+		case waits:
+			rd.page.AgainWaiting = append(rd.page.AgainWaiting, w)
+		}
+	}
+	return err
+}

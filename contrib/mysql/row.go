@@ -1,0 +1,246 @@
+package waybillmysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// The bits of column flags.
+const (
+	flagBlocks = 1 << iota
+	flagWithdrawable
+	flagOrphaned
+	flagMaybe
+)
+
+// stateWithdrawn is stored for abandoned records that the application took back, so that an index tells them apart.
+const stateWithdrawn core.State = 6
+
+// The statements that return a row all have the same columns: those of the record itself, and what costs more.
+const (
+	columns = `SELECT seq, route, id, version, slot, k, state, hold, due_at, ends_at, ready_since, flags, attempts, deliveries, crashes,
+		topic, hlc, reason, error, error_at, COALESCE(dedupe_key, ''), live IS NULL, `
+	lightSQL  = columns + `'', '' FROM waybill_outbox `
+	attrsSQL  = columns + `attrs, '' FROM waybill_outbox `
+	recordSQL = columns + `attrs, body FROM waybill_outbox `
+
+	bySeqSQL = lightSQL + `FORCE INDEX (PRIMARY) WHERE seq IN `
+	slotSQL  = ` AND (? >> slot) & 1 = 1 `
+)
+
+// row is a record as the database has it.
+type row struct {
+	core.Record
+	state                     core.State
+	due, ends, since, errorAt int64
+	flags                     uint8
+	ended                     bool
+	reason                    waybill.Reason
+	lastError, dedupe, attrs  string
+}
+
+func (r *row) live() bool           { return !r.ended }
+func (r *row) ready() bool          { return r.state == core.StatePending && r.due == 0 }
+func (r *row) timer() bool          { return r.state == core.StatePending && r.due != 0 }
+func (r *row) has(flag uint8) bool  { return r.flags&flag != 0 }
+func (r *row) is(ref core.Ref) bool { return r.ID == ref.ID && r.Route == ref.Route }
+
+// rows returns the rows of a statement that begins with columns.
+func (w *work) rows(ctx context.Context, text string, args ...any) ([]*row, error) {
+	return collect(ctx, w.q, func(rows *sql.Rows) (*row, error) {
+		r := &row{}
+		e := &r.Envelope
+		err := rows.Scan(&r.Seq, &r.Route, &r.ID, &r.Version, &r.Slot, &e.Key, &r.state, &r.Holder, &r.due, &r.ends, &r.since, &r.flags,
+			&r.Attempts, &r.Deliveries, &r.Crashes, &e.Topic, &e.HLC, &r.reason, &r.lastError, &r.errorAt, &r.dedupe, &r.ended, &r.attrs,
+			&e.Body)
+		e.ID, r.Failed, r.Withdrawable = r.ID, r.state == core.StateFailed, r.has(flagWithdrawable)
+		if r.state == stateWithdrawn {
+			r.state = core.StateAbandoned
+		}
+		r.Age = duration(max(w.now-r.since, 0))
+		if r.Expires = r.live() && r.ends != 0; r.Expires {
+			r.Life = duration(r.ends - w.now)
+		}
+		return r, err
+	}, text, args...)
+}
+
+// decode sets the attributes. It sets Err if they are not those that Stage wrote.
+func (r *row) decode() *row {
+	var a attributes
+	if err := json.Unmarshal([]byte(r.attrs), &a); err != nil {
+		r.Err = fmt.Errorf("waybill/mysql: row %d of waybill_outbox: column attrs holds %d bytes that are not the JSON that Stage writes",
+			r.Seq, len(r.attrs))
+		return r
+	}
+	for name, value := range a.Attributes {
+		if known, err := core.SetAttribute(&r.Envelope, name, value); err != nil || !known {
+			r.Err = fmt.Errorf("waybill/mysql: row %d of waybill_outbox: column attrs: unknown or bad attribute %q", r.Seq, name)
+		}
+	}
+	r.Envelope.Headers, r.Envelope.Priority = a.Headers, a.Priority
+	return r
+}
+
+// attributes is the JSON of column attrs.
+type attributes struct {
+	Attributes map[string]string `json:"a"`
+	Headers    map[string]string `json:"h,omitempty"`
+	Priority   uint8             `json:"p,omitempty"`
+}
+
+func encode(e *waybill.Envelope) ([]byte, error) {
+	a := attributes{map[string]string{core.AttrContentType: e.ContentType}, e.Headers, e.Priority}
+	for _, at := range core.AppendAttributes(make([]core.Attribute, 0, 16), e) {
+		switch at.Name {
+		case core.AttrSpecVersion, core.AttrID, core.AttrKey, core.AttrHLC: // they have columns
+		default:
+			a.Attributes[at.Name] = at.Value
+		}
+	}
+	return json.Marshal(&a)
+}
+
+// waiting returns r as a record that blocks its key, seen by self.
+func (r *row) waiting(self core.Session, blocks bool) (core.Waiting, bool) {
+	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder}
+	switch {
+	case r.Holder != 0 && r.Holder != self:
+		w.Why = core.ObstacleHeld
+	case r.Failed:
+		w.Why = core.ObstacleRetrying
+	case r.has(flagBlocks) && blocks:
+		w.Why = core.ObstacleBlocking
+	}
+	return w, w.Why != 0
+}
+
+// lock locks the records at seqs that no transaction has locked. Busy are the others that are there. Only the primary
+// key is used: another plan would lock rows that nobody asked for.
+func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row, err error) {
+	got, busy = make(map[int64]*row, len(seqs)), map[int64]*row{}
+	if len(seqs) == 0 {
+		return got, busy, nil
+	}
+	rows, err := w.rows(ctx, bySeqSQL+list(seqs)+` FOR UPDATE SKIP LOCKED`)
+	for _, r := range rows {
+		got[r.Seq] = r
+	}
+	if err != nil || len(got) == len(seqs) {
+		return got, busy, err
+	}
+	rows, err = w.rows(ctx, bySeqSQL+list(seqs))
+	for _, r := range rows {
+		if got[r.Seq] == nil {
+			busy[r.Seq] = r
+		}
+	}
+	return got, busy, err
+}
+
+// set changes records that are locked.
+func (w *work) set(ctx context.Context, seqs []int64, assignments string, args ...any) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	_, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE seq IN `+list(seqs), args...)
+	return err
+}
+
+// remove deletes records that are locked. With safe updates the server uses an index by itself, and is faster.
+func (w *work) remove(ctx context.Context, seqs []int64) error {
+	text := `DELETE r FROM waybill_outbox r FORCE INDEX (PRIMARY) WHERE r.seq IN `
+	if w.safe {
+		text = `DELETE FROM waybill_outbox WHERE seq IN `
+	}
+	_, err := w.exec(ctx, text+list(seqs))
+	return err
+}
+
+// hold writes holds of self, and adds to the deliveries.
+func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
+	return w.set(ctx, seqs, `hold = ?, flags = flags & ~4, deliveries = deliveries + ?`, w.self, deliveries)
+}
+
+// abandon ends records for good, and tells the owners of their keys if asked to. blocks are the new flags.
+func (w *work) abandon(ctx context.Context, rows []*row, reason waybill.Reason, blocks int) error {
+	state := core.StateAbandoned
+	if reason.Withdrawn() {
+		state = stateWithdrawn
+	}
+	return w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~5) | IF(k = '', 0, ?),
+		reason = ?, live = NULL`, state, w.now, blocks, string(reason))
+}
+
+// tell writes control records for the owners of rows.
+func (w *work) tell(ctx context.Context, kind core.ControlKind, rows ...*row) error {
+	for _, r := range rows {
+		if _, err := w.exec(ctx, `INSERT INTO waybill_outbox_control (route, kind, slot, seq, k, id, reason) VALUES (?, ?, ?, ?, ?, ?, '')`,
+			r.Route, kind, r.Slot, r.Seq, r.Envelope.Key, r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func seqsOf(rows []*row) []int64 {
+	out := make([]int64, len(rows))
+	for i, r := range rows {
+		out[i] = r.Seq
+	}
+	return out
+}
+
+// owns returns the slots of the route that self owns.
+func (w *work) owns(ctx context.Context, route string) (core.Slots, error) {
+	if w.own == nil {
+		w.own = map[string]core.Slots{}
+		units, err := w.units(ctx, `WHERE owner = ?`, w.self)
+		if err != nil {
+			return 0, err
+		}
+		for _, u := range units {
+			w.own[u.Unit.Route] |= u.Unit.Slots()
+		}
+	}
+	return w.own[route], nil
+}
+
+func (w *work) units(ctx context.Context, where string, args ...any) ([]core.OwnedUnit, error) {
+	return collect(ctx, w.q, func(rows *sql.Rows) (u core.OwnedUnit, err error) {
+		return u, rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, &u.Owner, &u.Term, &u.Low, &u.Careful)
+	}, `SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units `+where, args...)
+}
+
+// last returns the last sequence that was drawn, or a later one. MySQL caches that figure, unless it is told not to.
+func (w *work) last(ctx context.Context) (last int64, err error) {
+	v, err := w.s.serverVersion(ctx)
+	if err == nil && !isMariaDB(v) {
+		_, err = w.exec(ctx, `SET SESSION information_schema_stats_expiry = 0`)
+	}
+	if err != nil {
+		return 0, err
+	}
+	found, err := w.one(ctx, []any{&last}, `SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES
+		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'waybill_outbox'`)
+	if err == nil && !found {
+		err = misconfigured("table waybill_outbox does not exist: run Migrate")
+	}
+	return last, err
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+var errNoTx = errors.New("tx: is nil; begin a transaction in the store's database, use it, commit it")

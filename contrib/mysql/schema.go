@@ -1,0 +1,121 @@
+package waybillmysql
+
+import (
+	"context"
+	_ "embed" // schema.sql
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+//go:embed schema.sql
+var schemaSQL string
+
+// schemaVersion is the version that schema.sql creates.
+const schemaVersion = 1
+
+// Schema returns the statements that create the tables, for tools that migrate. Each can run again.
+func Schema() string { return schemaSQL }
+
+// Migrate creates the tables, under a lock of the server. Many processes can call it at once, and again at any time.
+func (s *Store) Migrate(ctx context.Context) error {
+	conn, err := s.own.Conn(ctx)
+	if err != nil {
+		return classify("migrate", err)
+	}
+	defer func() { _ = discard(conn, nil) }() // which gives the lock back
+	w := &work{s: s, q: conn}
+	var got int
+	if _, err := w.one(ctx, []any{&got}, `SELECT COALESCE(GET_LOCK(CONCAT('waybill:', LEFT(MD5(DATABASE()), 16)), 60), 0)`); err != nil {
+		return classify("migrate", err)
+	}
+	if got != 1 {
+		return outage(misconfigured("another process has migrated for 60 seconds: wait for it, or end it"))
+	}
+	for text := range strings.SplitSeq(schemaSQL, ";\n") {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		if _, err := w.exec(ctx, text); err != nil {
+			return classify("migrate", err)
+		}
+	}
+	return nil
+}
+
+// Check finds a server that cannot keep the promises, tables that are missing or have another shape, and a login that
+// may not read them. All errors match waybill.ErrMisconfigured, but those of class outage.
+func (s *Store) Check(ctx context.Context) error {
+	v, err := s.serverVersion(ctx)
+	if err != nil {
+		return classify("check", err)
+	}
+	if !recent(v) {
+		return misconfigured("the server's version is %q; MySQL 8.0.1 or MariaDB 10.6 is needed, for SKIP LOCKED", v)
+	}
+	w := &work{s: s, q: s.own}
+	var step, flush, all, wsrep, version int64
+	if _, err := w.one(ctx, []any{&step, &flush, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@innodb_rollback_on_timeout`); err != nil {
+		return classify("check", err)
+	}
+	if _, err := w.one(ctx, []any{new(string), &wsrep}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`); wsrep != 0 || err != nil && number(err) == 0 {
+		return misconfigured("the server is a node of a Galera cluster, where numbers do not rise in time and locks are a node's own")
+	}
+	switch {
+	case step != 1:
+		return misconfigured("auto_increment_increment is %d: with several primaries numbers do not rise in time; use one", step)
+	case all != 0:
+		return misconfigured("innodb_rollback_on_timeout is ON, so that a failed statement ends its transaction; set it to OFF")
+	case flush == 0:
+		return misconfigured("innodb_flush_log_at_trx_commit is 0, which can lose committed messages; set it to 1")
+	}
+	for table, names := range needed() {
+		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil {
+			return classify("check", err)
+		}
+	}
+	if _, err := w.one(ctx, []any{&version}, `SELECT value FROM waybill_meta WHERE name = 'version'`); err != nil {
+		return classify("check", err)
+	}
+	if version != schemaVersion {
+		return misconfigured("the schema has version %d, this program needs %d: run Migrate, or the program that fits", version, schemaVersion)
+	}
+	return nil
+}
+
+var (
+	tablePattern  = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (\w+) \((.*?)\n\) ENGINE`)
+	columnPattern = regexp.MustCompile(`(?m)^\t([a-z_]+) +[A-Z]`)
+)
+
+// needed returns the columns of each table of schema.sql.
+func needed() map[string]string {
+	out := map[string]string{}
+	for _, t := range tablePattern.FindAllStringSubmatch(schemaSQL, -1) {
+		var names []string
+		for _, c := range columnPattern.FindAllStringSubmatch(t[2], -1) {
+			names = append(names, c[1])
+		}
+		out[t[1]] = strings.Join(names, ", ")
+	}
+	return out
+}
+
+func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
+
+// recent reports whether the server knows SKIP LOCKED and keeps its numbers over a restart.
+func recent(version string) bool {
+	least := 8_000_001
+	if isMariaDB(version) {
+		least, version = 10_006_000, strings.TrimPrefix(version, "5.5.5-")
+	}
+	have, parts := 0, strings.FieldsFunc(version, func(r rune) bool { return r < '0' || r > '9' })
+	for i := range 3 {
+		n := 0
+		if i < len(parts) {
+			n, _ = strconv.Atoi(parts[i]) // digits only
+		}
+		have = have*1000 + n
+	}
+	return have >= least
+}

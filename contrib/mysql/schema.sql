@@ -1,0 +1,122 @@
+-- Version 1. Every name is VARBINARY: text collations ignore case or trailing spaces. Times are microseconds since 1970,
+-- by this server's clock; 0 = none. Each statement can run again.
+
+-- One row a message and route, until it is published, or longer if the retention says so.
+CREATE TABLE IF NOT EXISTS waybill_outbox (
+	seq         BIGINT           NOT NULL AUTO_INCREMENT, -- staging order; a timer gets a new one when it comes due
+	route       VARBINARY(300)   NOT NULL,
+	id          VARBINARY(255)   NOT NULL,
+	topic       VARBINARY(255)   NOT NULL,
+	k           VARBINARY(255)   NOT NULL,            -- ordering key; empty = unordered
+	slot        TINYINT UNSIGNED NOT NULL,            -- 0 to 63, from route and key, or from route and id
+	version     BIGINT           NOT NULL DEFAULT 1,  -- grows with every change but a hold
+	state       TINYINT          NOT NULL DEFAULT 1,  -- 1 pending, 3 published, 4 waits for a retry, 5 abandoned, 6 withdrawn
+	due_at      BIGINT           NOT NULL DEFAULT 0,  -- of a schedule or a retry; 0 = ready, or ended
+	ends_at     BIGINT           NOT NULL DEFAULT 0,  -- live: when it expires; ended: when it ended
+	ready_since BIGINT           NOT NULL DEFAULT 0,  -- when it was or is first due
+	hold        BIGINT           NOT NULL DEFAULT 0,  -- session of the member that holds it
+	flags       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1 blocks its key, 2 withdrawable, 4 its holder ended, 8 maybe sent
+	attempts    INT              NOT NULL DEFAULT 0,
+	deliveries  INT              NOT NULL DEFAULT 0,
+	crashes     INT              NOT NULL DEFAULT 0,
+	hlc         BIGINT           NOT NULL DEFAULT 0,
+	reason      VARBINARY(255)   NOT NULL DEFAULT '', -- why it was abandoned
+	error       VARBINARY(1000)  NOT NULL DEFAULT '', -- newest error, without payload
+	error_at    BIGINT           NOT NULL DEFAULT 0,
+	dedupe_key  VARBINARY(255)   NULL,                -- one live message has it on its route and topic
+	live        TINYINT          NULL DEFAULT 1,      -- NULL = ended: then the dedupe key is free
+	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope as JSON
+	body        LONGBLOB         NOT NULL,
+	PRIMARY KEY (seq),
+	UNIQUE KEY waybill_outbox_id (route, id),
+	UNIQUE KEY waybill_outbox_dedupe (dedupe_key, topic, route, live),
+	KEY waybill_outbox_line (route, state, due_at, seq, slot),
+	KEY waybill_outbox_key (route, k, state, due_at),
+	KEY waybill_outbox_hold (hold),
+	KEY waybill_outbox_ends (state, ends_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- A transaction locks one of these rows for share before it draws its first number. A free row has no such transaction.
+CREATE TABLE IF NOT EXISTS waybill_outbox_marks (
+	g SMALLINT NOT NULL PRIMARY KEY
+) ENGINE = InnoDB;
+
+-- Who hands records out.
+CREATE TABLE IF NOT EXISTS waybill_outbox_members (
+	session    BIGINT         NOT NULL PRIMARY KEY,
+	beat       BIGINT         NOT NULL,
+	lease      BIGINT         NOT NULL,               -- in microseconds
+	presence   BIGINT         NOT NULL,               -- token of a lock that ends with its connection
+	handlers   INT            NOT NULL,
+	free       INT            NOT NULL,
+	flag       TINYINT        NOT NULL,               -- 1: another member misses its presence
+	renewed_at BIGINT         NOT NULL,
+	name       VARBINARY(1000) NOT NULL,
+	serves     LONGBLOB       NOT NULL                -- JSON
+) ENGINE = InnoDB;
+
+-- The rows that a member's statements lock for share and its removal locks for itself. Renewals do not touch them.
+CREATE TABLE IF NOT EXISTS waybill_outbox_fence (
+	session BIGINT NOT NULL PRIMARY KEY
+) ENGINE = InnoDB;
+
+-- Ranges of slots of a route, and who owns them.
+CREATE TABLE IF NOT EXISTS waybill_outbox_units (
+	route     VARBINARY(300)   NOT NULL,
+	from_slot TINYINT UNSIGNED NOT NULL,
+	to_slot   TINYINT UNSIGNED NOT NULL,
+	owner     BIGINT           NOT NULL DEFAULT 0,
+	term      BIGINT           NOT NULL,
+	low       BIGINT           NOT NULL,
+	careful   BIGINT           NOT NULL,
+	PRIMARY KEY (route, from_slot),
+	KEY waybill_outbox_units_owner (owner)
+) ENGINE = InnoDB;
+
+-- What the next units of a route that nobody serves begin with.
+CREATE TABLE IF NOT EXISTS waybill_outbox_routes (
+	route   VARBINARY(300) NOT NULL PRIMARY KEY,
+	low     BIGINT         NOT NULL,
+	careful BIGINT         NOT NULL,
+	term    BIGINT         NOT NULL
+) ENGINE = InnoDB;
+
+-- Tells owners that somebody changed what they remember.
+CREATE TABLE IF NOT EXISTS waybill_outbox_control (
+	number BIGINT           NOT NULL AUTO_INCREMENT PRIMARY KEY,
+	route  VARBINARY(300)   NOT NULL,
+	kind   TINYINT          NOT NULL,
+	slot   TINYINT UNSIGNED NOT NULL,
+	seq    BIGINT           NOT NULL,
+	k      VARBINARY(255)   NOT NULL,
+	id     VARBINARY(255)   NOT NULL,
+	reason VARBINARY(255)   NOT NULL,
+	KEY waybill_outbox_control_route (route)
+) ENGINE = InnoDB;
+
+-- One row an effect that was committed.
+CREATE TABLE IF NOT EXISTS waybill_inbox (
+	consumer   VARBINARY(255) NOT NULL,
+	source     VARBINARY(255) NOT NULL,
+	id         VARBINARY(255) NOT NULL,
+	handled_at BIGINT         NOT NULL,
+	mark       BIGINT         NOT NULL,               -- random number of the transaction that wrote it
+	PRIMARY KEY (consumer, source, id),
+	KEY waybill_inbox_handled (consumer, handled_at)
+) ENGINE = InnoDB;
+
+-- version (of this schema), database (a random number), epoch (raise it after a restore), meet (a lock), cleaner (end of
+-- its lease, and who holds it), hlc… (a stamp above those that were settled).
+CREATE TABLE IF NOT EXISTS waybill_meta (
+	name  VARBINARY(64)   NOT NULL PRIMARY KEY,
+	value BIGINT          NOT NULL,
+	owner VARBINARY(1000) NOT NULL DEFAULT ''
+) ENGINE = InnoDB;
+
+INSERT IGNORE INTO waybill_outbox_marks (g)
+	SELECT a.n + 4 * b.n + 16 * c.n + 64 * d.n FROM
+	(SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) a, (SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) b,
+	(SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) c, (SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) d;
+
+INSERT IGNORE INTO waybill_meta (name, value)
+	VALUES ('version', 1), ('database', FLOOR(RAND() * 1000000000000000)), ('epoch', 1), ('meet', 0), ('cleaner', 0);

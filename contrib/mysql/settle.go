@@ -1,0 +1,227 @@
+package waybillmysql
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// ahead is how far the stored mark is above the settled stamps: so it is written once in that time, and not by each
+// settle. markRows are the rows that members write it to, so that they do not wait for each other.
+const (
+	ahead    = time.Second
+	markRows = 64
+)
+
+// Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if
+// its unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
+// alone.
+func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
+	var st settler
+	if len(outcomes) == 0 {
+		return core.Results{}
+	}
+	err := s.fenced(ctx, "settle", self, func(w *work) error {
+		st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes))}
+		return st.run(ctx)
+	})
+	if err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	s.stamped.Store(max(s.stamped.Load(), st.mark))
+	return st.res
+}
+
+// settler is one Settle in its transaction.
+type settler struct {
+	*work
+	outcomes  []core.Outcome
+	res       core.Results
+	got, busy map[int64]*row
+	mark      int64
+}
+
+func (st *settler) run(ctx context.Context) (err error) {
+	done, err := st.atOnce(ctx)
+	if err != nil {
+		return err
+	}
+	var seqs []int64
+	for i := range st.outcomes {
+		if o := &st.outcomes[i]; o.Control() == 0 && (!done || o.Event() != core.EventConfirmed) {
+			seqs = append(seqs, o.Ref().Seq)
+		}
+	}
+	slices.Sort(seqs)
+	if st.got, st.busy, err = st.lock(ctx, slices.Compact(seqs)); err != nil {
+		return err
+	}
+	var published []int
+	for i := range st.outcomes {
+		o := &st.outcomes[i]
+		switch {
+		case o.Control() != 0:
+			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_control WHERE number = ? AND route = ?`, o.Control(), o.Ref().Route)
+		case o.Event() == core.EventConfirmed:
+			if st.res[i] = st.confirmed(o.Ref()); st.res[i] == nil && st.got[o.Ref().Seq] != nil {
+				published = append(published, i)
+			}
+			continue
+		case o.Event() == core.EventNone:
+			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+		default:
+			err = st.other(ctx, o)
+		}
+		if err = classify("settle", err); waybill.ClassOf(err) == waybill.ClassOutage {
+			return err
+		}
+		st.res[i] = err
+	}
+	if err := st.publish(ctx, published); err != nil {
+		return err
+	}
+	return st.stamp(ctx)
+}
+
+// atOnce deletes published records without locking them first, if the server can do that without waiting, and reports
+// whether all of them were there. What is deleted was confirmed, since its id was.
+func (st *settler) atOnce(ctx context.Context) (bool, error) {
+	version, err := st.s.serverVersion(ctx)
+	if err != nil || !isMariaDB(version) || !st.safe || !core.RetentionPublished.DroppedAtOnce(st.s.opts.Retention) {
+		return false, err
+	}
+	var seqs []int64
+	var ids, routes []any
+	for i := range st.outcomes {
+		if o := &st.outcomes[i]; o.Control() == 0 && o.Event() == core.EventConfirmed {
+			ref := o.Ref()
+			seqs, ids = append(seqs, ref.Seq), append(ids, ref.ID)
+			if !slices.Contains(routes, any(ref.Route)) {
+				routes = append(routes, ref.Route)
+			}
+		}
+	}
+	if len(seqs) == 0 {
+		return true, nil
+	}
+	n, err := st.exec(ctx, `SET STATEMENT innodb_lock_wait_timeout = 0 FOR DELETE FROM waybill_outbox WHERE seq IN `+list(seqs)+
+		` AND live = 1 AND id IN `+places(len(ids))+` AND route IN `+places(len(routes)), append(ids, routes...)...)
+	if waybill.ClassOf(classify("settle", err)) == waybill.ClassOutage && number(err) != lockTimeout {
+		return false, err
+	}
+	return n == int64(len(seqs)), nil
+}
+
+// confirmed answers for a published record: gone, or published and kept, is as good as done now.
+func (st *settler) confirmed(ref core.Ref) error {
+	r, busy := st.got[ref.Seq], st.busy[ref.Seq]
+	switch {
+	case busy != nil && busy.is(ref) && busy.live():
+		return core.Refused("waybill/mysql: settle", ref, core.ErrBusy)
+	case r != nil && (!r.is(ref) || !r.live() && r.state != core.StatePublished), busy != nil && !busy.is(ref):
+		return core.Refused("waybill/mysql: settle", ref, core.ErrChanged)
+	case r != nil && !r.live():
+		delete(st.got, ref.Seq)
+	}
+	return nil
+}
+
+// publish ends published records at once, or one by one if the database refuses one.
+func (st *settler) publish(ctx context.Context, at []int) (err error) {
+	if len(at) == 0 {
+		return nil
+	}
+	seqs := make([]int64, len(at))
+	for i, j := range at {
+		seqs[i] = st.outcomes[j].Ref().Seq
+	}
+	if core.RetentionPublished.DroppedAtOnce(st.s.opts.Retention) {
+		err = st.remove(ctx, seqs)
+	} else {
+		err = st.set(ctx, seqs, `state = 3, version = version + 1, due_at = 0, ends_at = ?, hold = 0, flags = flags & ~5, live = NULL`, st.now)
+	}
+	err = classify("settle", err)
+	switch half := len(at) / 2; {
+	case err == nil || waybill.ClassOf(err) == waybill.ClassOutage:
+		return err
+	case half == 0:
+		st.res[at[0]] = err
+		return nil
+	default:
+		if err := st.publish(ctx, at[:half]); err != nil {
+			return err
+		}
+		return st.publish(ctx, at[half:])
+	}
+}
+
+// other persists an outcome other than published.
+func (st *settler) other(ctx context.Context, o *core.Outcome) error {
+	ref := o.Ref()
+	refuse := func(why error) error { return core.Refused("waybill/mysql: settle", ref, why) }
+	r, busy := st.got[ref.Seq], st.busy[ref.Seq]
+	switch {
+	case busy != nil && busy.is(ref) && busy.live() && busy.Version == ref.Version:
+		return refuse(core.ErrBusy)
+	case r == nil, !r.is(ref), !r.live(), r.Version != ref.Version:
+		return refuse(core.ErrChanged)
+	case r.Holder != st.self:
+		if own, err := st.owns(ctx, ref.Route); err != nil || !own.Has(r.Slot) {
+			if err == nil {
+				err = refuse(core.ErrFenced)
+			}
+			return err
+		}
+	}
+	r.Version++ // a second outcome of the call finds it changed
+	flags, seq := 0, []int64{ref.Seq}
+	if o.Unknown() {
+		flags = flagMaybe
+	}
+	due, blocks, attempts := st.now+o.In().Microseconds(), 0, 0
+	if o.CountsAttempt() {
+		attempts = 1
+	}
+	if o.Reason().Blocks() {
+		blocks = flagBlocks
+	}
+	var err error
+	switch {
+	case o.Event() == core.EventReleased && r.Holder != 0 && r.Holder != st.self:
+		r.Version--
+		return nil // the hold is another's
+	case o.Event() == core.EventReleased && (!r.Failed || r.Holder != st.self):
+		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?`, flags)
+	case o.Event() == core.EventReleased:
+		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?, due_at = ?`, flags, due)
+	case o.State() == core.StateFailed:
+		err = st.set(ctx, seq, `state = 4, version = version + 1, due_at = ?, crashes = 0, flags = flags & ~5`, due)
+	default:
+		err = st.abandon(ctx, []*row{r}, o.Reason(), blocks)
+	}
+	if err != nil {
+		return err
+	}
+	return st.set(ctx, seq, `hold = 0, attempts = attempts + ?, flags = flags | ?, error_at = IF(? = '', error_at, ?), error = IF(? = '', error, ?)`,
+		attempts, flags, o.Error(), st.now, o.Error(), o.Error())
+}
+
+// stamp keeps a mark above the stamps that were settled, until a settle reaches it.
+func (st *settler) stamp(ctx context.Context) error {
+	stamp := int64(0)
+	for i := range st.outcomes {
+		if st.res[i] == nil {
+			stamp = max(stamp, st.outcomes[i].Stamp())
+		}
+	}
+	if stamp <= st.s.stamped.Load() {
+		return nil
+	}
+	st.mark = stamp + ahead.Milliseconds()<<16
+	_, err := st.exec(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?) ON DUPLICATE KEY UPDATE value = GREATEST(value, VALUES(value))`,
+		int64(st.self)%markRows, st.mark)
+	return err
+}

@@ -1,0 +1,29 @@
+package main
+
+// redis are faults of the transport over Redis Streams.
+func redis() []mutant {
+	const dir = "transport/redisstreams/"
+	const publish, lib, take, settle, recovered, leave, receiver, parked = dir + "lua/publish.lua", dir + "lua/lib.lua", dir + "lua/take.lua", dir + "lua/settle.lua", dir + "lua/recover.lua", dir + "lua/leave.lua", dir + "receiver.go", dir + "lua/replay.lua"
+	return group{pkg: "./transport/redisstreams", server: true}.of(
+		mutant{id: "redis-stale", fault: "a message goes by old bindings", file: publish, old: "~= ARGV[1] then", new: "== 'never' then", tests: "^TestBindingsAreCurrent$"},
+		mutant{id: "redis-full", fault: "a full queue takes a message", file: publish, old: ">= bound then code", new: "> bound then code", tests: "^TestMaxLen$"},
+		mutant{id: "redis-behind", fault: "a message behind one that was refused is stored", file: publish, old: "failed[key] = true", new: "failed[key] = false", tests: "^TestMaxLen$"},
+		mutant{id: "redis-fence", fault: "a delivery of another receiver is settled", file: settle, old: "elseif holder ~= me then", new: "elseif holder == 'never' then", tests: "^TestSettleIsFenced$"},
+		mutant{id: "redis-release-count", fault: "a release counts as a redelivery", file: settle, old: "release(queue, id, count - 1)", new: "release(queue, id, count)", tests: "^TestCountsAreExact$"},
+		mutant{id: "redis-death-count", fault: "a death does not count", file: lib, old: "release(queue, p[1], p[4])", new: "release(queue, p[1], p[4] - 1)", tests: "^TestCountsAreExact$"},
+		mutant{id: "redis-forget", fault: "what is done stays in the stream", file: lib, old: "  redis.call('XDEL', queue, id)\n", new: "", tests: "^TestStreamHoldsWhatIsNotDone$"},
+		mutant{id: "redis-trim", fault: "a stream is trimmed", file: publish, old: "redis.call('XADD', KEYS[m[q]], '*',", new: "redis.call('XADD', KEYS[m[q]], 'MAXLEN', 1000, '*',", tests: "^TestStreamHoldsWhatIsNotDone$"},
+		mutant{id: "redis-copy", fault: "a retry loses a field", file: lib, old: "for i = 1, #left, 2 do", new: "for i = 3, #left, 2 do", tests: "^TestForeignEntrySurvives$"},
+		mutant{id: "redis-reclaim", fault: "what a dead receiver held is lost", file: take, old: "if c['pending'] > 0 then", new: "if c['pending'] > 99999 then", tests: "^TestCountsAreExact$"},
+		mutant{id: "redis-due", fault: "a due retry stays", file: take, old: "'-inf', t, 'LIMIT'", new: "'-inf', t - 3600000, 'LIMIT'", tests: "^TestCountsAreExact$"},
+		mutant{id: "redis-active", fault: "two receivers are active", file: take, old: "active ~= '' and active ~= me then", new: "active == 'never' then", tests: "^TestInOrderTakeOver$"},
+		mutant{id: "redis-order", fault: "new messages come before released ones", file: take, old: "for _, p in ipairs(redis.call('XPENDING', queue, GROUP, '-', '+', limit, RELEASED)) do", new: "for _, p in ipairs(redis.call('XPENDING', queue, GROUP, '-', '+', limit, 'never')) do", tests: "^TestCountsAreExact$"},
+		mutant{id: "redis-recover", fault: "what came with a lost answer waits for its time", file: receiver, old: "	if unsure {\n", new: "	if unsure && closed {\n", tests: "^TestLostAnswers$"},
+		mutant{id: "redis-recover-count", fault: "a lost answer counts as a delivery", file: recovered, old: "p[4] - 1)", new: "p[4])", tests: "^TestLostAnswers$"},
+		mutant{id: "redis-unsure", fault: "a settle that happened is told to be lost", file: dir + "settle.go", old: "codeNobodys && !h.unsure", new: "codeNobodys", tests: "^TestLostAnswers$"},
+		mutant{id: "redis-leave", fault: "a receiver that closes keeps what it held", file: leave, old: "release_held(KEYS[1], ARGV[1], 0)", new: "", tests: "^TestConformance$"},
+		mutant{id: "redis-replay", fault: "a replayed message stays parked", file: parked, old: "redis.call('XDEL', KEYS[2], ARGV[1])", new: "", tests: "^TestForeignEntrySurvives$"},
+		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: receiver, old: "if noGroup(err) && !r.t.opts.Passive {", new: "if noGroup(err) && r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
+		mutant{id: "redis-wait", fault: "a message counts without its replica", file: dir + "publish.go", old: "have < int64(t.opts.Replicas)", new: "have < 0", tests: "^TestConfirm$"},
+	)
+}

@@ -1,0 +1,173 @@
+package mongoproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Options configures a Proxy. All but Go and Lifetime are required.
+type Options struct {
+	// Listen is the address to listen on, such as 127.0.0.1:0.
+	Listen string
+	// Upstream is the address of FerretDB.
+	Upstream string
+	// Postgres is the connection URL of the database that FerretDB uses.
+	Postgres string
+	// Go starts what runs until Close; nil means a plain go statement.
+	Go func(fn func())
+	// Lifetime is how long a transaction may last; default one minute.
+	Lifetime time.Duration
+}
+
+// Proxy stands between clients and FerretDB. It is safe for concurrent use.
+type Proxy struct {
+	opts   Options
+	listen net.Listener
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	txs   map[txKey]*tx
+	conns map[net.Conn]bool
+	idle  []*pgx.Conn
+}
+
+// Start starts a proxy. It serves until Close.
+func Start(ctx context.Context, opts Options) (*Proxy, error) {
+	if opts.Lifetime == 0 {
+		opts.Lifetime = time.Minute
+	}
+	if opts.Go == nil {
+		opts.Go = func(fn func()) { go fn() }
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", opts.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("mongoproxy: %w", err)
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p := &Proxy{
+		opts: opts, listen: l, cancel: cancel,
+		txs: map[txKey]*tx{}, conns: map[net.Conn]bool{},
+	}
+	p.run(func() { p.accept(run) })
+	p.run(func() { p.reap(run) })
+	return p, nil
+}
+
+// run starts what Close waits for.
+func (p *Proxy) run(fn func()) {
+	p.wg.Add(1)
+	p.opts.Go(func() {
+		defer p.wg.Done()
+		fn()
+	})
+}
+
+// connect returns a connection to PostgreSQL that nobody uses, or a new one.
+func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.idle); n > 0 {
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		return c, nil
+	}
+	return pgx.Connect(ctx, p.opts.Postgres)
+}
+
+func (p *Proxy) release(c *pgx.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.IsClosed() {
+		p.idle = append(p.idle, c)
+	}
+}
+
+// Addr is the address that clients use.
+func (p *Proxy) Addr() string { return p.listen.Addr().String() }
+
+// Close ends all connections and transactions.
+func (p *Proxy) Close() {
+	p.cancel()
+	_ = p.listen.Close() // nothing is accepted any more
+	p.mu.Lock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+	for _, c := range p.idle {
+		_ = c.Close(context.Background())
+	}
+}
+
+func (p *Proxy) accept(ctx context.Context) {
+	for {
+		client, err := p.listen.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue
+		}
+		p.mu.Lock()
+		p.conns[client] = true
+		p.mu.Unlock()
+		p.run(func() { p.serve(ctx, client) })
+	}
+}
+
+// serve serves one client until it, FerretDB or the proxy ends.
+func (p *Proxy) serve(ctx context.Context, client net.Conn) {
+	defer func() {
+		_ = client.Close()
+		p.mu.Lock()
+		delete(p.conns, client)
+		p.mu.Unlock()
+		p.endAll(client)
+	}()
+	upstream, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", p.opts.Upstream)
+	if err != nil {
+		return
+	}
+	defer func() { _ = upstream.Close() }()
+	var out sync.Mutex // whole messages go to the client
+	send := func(m message) error {
+		out.Lock()
+		defer out.Unlock()
+		_, err := client.Write(m)
+		return err
+	}
+	p.run(func() {
+		for {
+			m, err := readMessage(upstream)
+			if err == nil {
+				err = send(m)
+			}
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+		}
+	})
+	for {
+		m, err := readMessage(client)
+		if err != nil {
+			return
+		}
+		if cmd, ok := p.ours(m); ok {
+			err = send(reply(m.id(), p.execute(ctx, client, cmd)))
+		} else {
+			_, err = upstream.Write(m)
+		}
+		if err != nil {
+			return
+		}
+	}
+}

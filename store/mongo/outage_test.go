@@ -1,0 +1,56 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+)
+
+// A server that is away is an outage for every call, and costs nothing; when it is back all goes on. DB-15.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	m := testenv.MongoDB(t)
+	if !m.Emulated {
+		t.Skip("the proxy stands before one server, and a replica set tells its own addresses")
+	}
+	direct := openIn(t, connect(t, m.URI).Database(m.Database), Options{})
+	proxy := testenv.NewProxy(t, hostOf(m.URI))
+	s, err := New(connect(t, "mongodb://"+proxy.Addr()+"/?directConnection=true&serverSelectionTimeoutMS=300").Database(m.Database),
+		Options{Source: "/test", Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := join(t, s, benchRoute)
+	in(t, direct, func(ctx context.Context, tx Tx) error {
+		_, err := direct.Stage(ctx, tx, message(1))
+		return err
+	})
+	look := core.Look{Ranges: []core.Range{{Part: all(benchRoute), To: 1 << 62}}}
+	p, err := s.Read(t.Context(), self.Session, look)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome := core.Published(&p.Ranges[0].Records[0])
+	proxy.Refuse()
+	proxy.Cut()
+	_, read := s.Read(t.Context(), self.Session, look)
+	_, meet := s.Meet(t.Context(), core.Meeting{Self: self})
+	_, take := s.Take(t.Context(), self.Session, core.Want{Part: all(benchRoute), N: 1})
+	_, do := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}, func(context.Context, Tx) error { return nil })
+	settle := s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr()
+	for what, err := range map[string]error{"read": read, "meet": meet, "take": take, "do": do, "settle": settle, "check": s.Check(t.Context())} {
+		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
+			t.Errorf("%s: %v (%s)", what, err, waybill.ClassOf(err))
+		}
+	}
+	if err := proxy.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server is back", func() bool {
+		return s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr() == nil
+	})
+}

@@ -1,0 +1,319 @@
+package mongo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// maxControl bounds Page.Control, and maxControlRead the documents that are looked at for it.
+	maxControl, maxControlRead = 1000, 10_000
+	// maxLeave bounds the keys and sequences of a Range that the server leaves out. A store can ignore both.
+	maxLeave = 200
+)
+
+// Read answers all parts of look from one snapshot and locks nothing. A limit of 0 or less is no limit. Now and then it
+// also removes what has ended from the list of open numbers.
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	var rd reader
+	err := s.transact(ctx, "read", func(ctx context.Context, w *work) error {
+		rd = reader{work: w, self: self, look: &look}
+		if err := rd.head(ctx); err != nil || !rd.page.Known {
+			return err
+		}
+		return rd.records(ctx)
+	})
+	if err != nil {
+		return core.Page{}, err
+	}
+	if ask := s.doubts.due(rd.running); len(ask) > 0 || len(rd.done) >= tidyDone {
+		s.resolve(ctx, rd.done, ask)
+	}
+	return rd.page, nil
+}
+
+// reader answers one Look in its transaction.
+type reader struct {
+	*work
+	self          core.Session
+	look          *core.Look
+	page          core.Page
+	done, running []drawn
+}
+
+// head fills in the fields of a page other than records.
+func (rd *reader) head(ctx context.Context) (err error) {
+	p := &rd.page
+	docs, err := rd.metas(ctx, "epoch", "sequence")
+	if err != nil {
+		return err
+	}
+	if p.Known, p.Flag, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+		rd.page = core.Page{}
+		return err
+	}
+	seq := docs["sequence"]
+	p.Epoch, p.Last = docs["epoch"].text(), seq.Value
+	p.Next = p.Last + 1
+	if p.Last != rd.look.Last {
+		p.Upper = p.Next
+	}
+	is, err := rd.s.committed(ctx, seq.Open)
+	if err != nil {
+		return err
+	}
+	for _, o := range seq.Open {
+		if is[o.Ticket] {
+			rd.done = append(rd.done, o)
+			continue
+		}
+		rd.running = append(rd.running, o)
+		p.Running = append(p.Running, o.From)
+	}
+	if len(rd.look.Parts) == 0 {
+		return nil
+	}
+	own, err := rd.owned(ctx, rd.self, routesOf(rd.look.Parts))
+	if err != nil {
+		return err
+	}
+	for _, part := range rd.look.Parts {
+		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
+	}
+	p.Control, err = rd.controls(ctx, rd.look.Parts)
+	return err
+}
+
+func routesOf(parts []core.Part) (routes []string) {
+	for _, p := range merge(parts) {
+		routes = append(routes, p.Route)
+	}
+	return routes
+}
+
+// member reports whether the session is a member, and its flag.
+func (w *work) member(ctx context.Context, session core.Session) (known, flag bool, err error) {
+	if session == 0 {
+		return false, false, nil
+	}
+	var d memberDoc
+	err = w.s.members.FindOne(ctx, bson.M{"_id": int64(session)}).Decode(&d)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return false, false, nil
+	}
+	return err == nil, d.Flag, err
+}
+
+// controls returns the control records of parts, by number.
+func (rd *reader) controls(ctx context.Context, parts []core.Part) (out []core.Control, err error) {
+	cur, err := rd.s.control.Find(ctx, bson.M{"route": bson.M{"$in": routesOf(parts)}}, options.Find().SetSort(bson.M{"_id": 1}).SetLimit(maxControlRead))
+	if err != nil {
+		return nil, err
+	}
+	var docs []controlDoc
+	if err := cur.All(ctx, &docs); err != nil {
+		return nil, err
+	}
+	for i := range docs {
+		d := &docs[i]
+		slots := core.Slots(1) << d.Slot
+		if core.ControlKind(d.Kind) == core.ControlFrom {
+			slots = core.Slots(d.Slots)
+		}
+		mine := slices.ContainsFunc(parts, func(p core.Part) bool { return p.Route == d.Route && p.Slots&slots != 0 })
+		if mine && len(out) < maxControl {
+			out = append(out, d.control())
+		}
+	}
+	return out, nil
+}
+
+// records fills in the rest.
+func (rd *reader) records(ctx context.Context) error {
+	if err := rd.fresh(ctx); err != nil {
+		return err
+	}
+	for i := range rd.look.Ranges {
+		rs, err := rd.span(ctx, &rd.look.Ranges[i])
+		if err != nil {
+			return err
+		}
+		rd.page.Ranges = append(rd.page.Ranges, rs)
+	}
+	waiting, err := rd.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range rd.look.Keys {
+		kr := &rd.look.Keys[i]
+		rs, err := rd.key(ctx, kr)
+		if err != nil {
+			return err
+		}
+		rd.page.Keys = append(rd.page.Keys, core.KeyRecords{
+			Records: rs.Records, More: rs.More, Waiting: waiting[routeKey{kr.Route, kr.Key}],
+		})
+	}
+	return rd.again(ctx)
+}
+
+// fresh answers Look.Fresh.
+func (rd *reader) fresh(ctx context.Context) error {
+	limit, p := rd.look.Limit, &rd.page
+	for _, part := range merge(rd.look.Fresh) {
+		block := slices.Contains(rd.look.Blocks, part.Route)
+		seen := map[int64]bool{} // a retry that somebody holds is found twice
+		for index, filter := range obstacles(block) {
+			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.look.AfterFresh}
+			opts := rd.by(index).SetProjection(headOnly).SetSort(bson.M{"seq": 1})
+			n := 0
+			err := rd.each(ctx, slotFilter(filter, part.Slots), opts, func(r *record) bool {
+				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
+					seen[r.Seq] = true
+					p.Waiting = append(p.Waiting, w)
+					n++
+				}
+				return limit <= 0 || n <= limit
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Waiting) > limit {
+		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	}
+	return nil
+}
+
+// obstacles are the filters of records that can be in the way, by the index of each.
+func obstacles(block bool) map[string]bson.M {
+	list := map[string]bson.M{"ready": {"phase": phaseRetry}, "hold": {"hold": bson.M{"$gt": int64(0)}}}
+	if block {
+		list["blocks"] = bson.M{"blocks": true}
+	}
+	return list
+}
+
+// bySequence are the options of reading whole records in order by an index, up to one more than limit.
+func (w *work) bySequence(index string, limit int) *options.FindOptionsBuilder {
+	opts := w.by(index).SetSort(bson.M{"seq": 1})
+	if limit > 0 {
+		opts = opts.SetLimit(int64(limit) + 1).SetBatchSize(int32(min(limit+1, 1000)))
+	}
+	return opts
+}
+
+// span answers a range.
+func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
+	filter := bson.M{"route": rg.Route, "phase": phaseReady}
+	and := bson.A{bson.M{"seq": bson.M{"$gt": rg.From, "$lte": rg.To}}}
+	if rg.Keyed {
+		and = append(and, bson.M{"key": bson.M{"$gt": ""}})
+	}
+	if n := len(rg.Leave); n > 0 && n <= maxLeave {
+		and = append(and, bson.M{"key": bson.M{"$nin": rg.Leave}})
+	}
+	if n := len(rg.Skip); n > 0 && n <= maxLeave {
+		and = append(and, bson.M{"seq": bson.M{"$nin": rg.Skip}})
+	}
+	filter["$and"] = and
+	return rd.collect(ctx, "ready", slotFilter(filter, rg.Slots), rg.Limit)
+}
+
+// key returns the ready records of a key in a range.
+func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (core.Records, error) {
+	if kr.Key == "" {
+		return core.Records{}, nil
+	}
+	return rd.collect(ctx, "key", bson.M{
+		"route": kr.Route, "key": kr.Key, "phase": phaseReady, "seq": bson.M{"$gt": kr.From, "$lte": kr.To},
+	}, kr.Limit)
+}
+
+type routeKey struct{ route, key string }
+
+// waiting returns the records that block the keys of the Look, by sequence.
+func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.Waiting, error) {
+	keys := map[string][]string{} // by route
+	for i := range rd.look.Keys {
+		if kr := &rd.look.Keys[i]; kr.Key != "" {
+			keys[kr.Route] = append(keys[kr.Route], kr.Key)
+		}
+	}
+	out := map[routeKey][]core.Waiting{}
+	for route, list := range keys {
+		block := slices.Contains(rd.look.Blocks, route)
+		seen := map[int64]bool{} // a retry that somebody holds is found twice
+		for index, filter := range obstacles(block) {
+			filter["route"], filter["key"] = route, bson.M{"$in": list}
+			if index == "ready" {
+				index = "waiting"
+			}
+			err := rd.each(ctx, filter, rd.by(index).SetProjection(headOnly), func(r *record) bool {
+				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
+					seen[r.Seq] = true
+					at := routeKey{route, r.Key}
+					out[at] = append(out[at], w)
+				}
+				return true
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, list := range out {
+		slices.SortFunc(list, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
+	return out, nil
+}
+
+// collect returns the ready records that filter selects, by sequence and within the limits.
+func (rd *reader) collect(ctx context.Context, index string, filter bson.M, limit int) (out core.Records, err error) {
+	var bytes int64
+	err = rd.each(ctx, filter, rd.bySequence(index, limit), func(r *record) bool {
+		bytes += int64(len(r.Body))
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+			out.More = true
+			return false
+		}
+		out.Records = append(out.Records, rd.record(r))
+		return true
+	})
+	return out, err
+}
+
+// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
+func (rd *reader) again(ctx context.Context) error {
+	p := &rd.page
+	found, err := rd.byID(ctx, rd.look.Again, nil)
+	if err != nil {
+		return err
+	}
+	for _, ref := range rd.look.Again {
+		r := found[recordID{ref.Route, ref.ID}]
+		if r == nil || r.Seq != ref.Seq {
+			continue
+		}
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		case r.Phase == phaseReady, r.live() && r.Hold != 0:
+			p.Again = append(p.Again, rd.record(r))
+		case ok:
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		case r.Phase == phaseRetry:
+			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		}
+	}
+	return nil
+}

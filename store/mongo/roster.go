@@ -1,0 +1,256 @@
+package mongo
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// maxUnserved bounds Roster.Unserved.
+const maxUnserved = 100
+
+// routeDoc is a document of the routes collection: the units of a route, and what its next ones begin with while nobody
+// serves it.
+type routeDoc struct {
+	Route   string    `bson:"_id"`
+	Units   []unitDoc `bson:"units"`
+	Low     int64     `bson:"low"`
+	Careful int64     `bson:"careful"`
+	Term    int64     `bson:"term"`
+
+	dirty bool
+}
+
+type unitDoc struct {
+	From    int32 `bson:"from"`
+	To      int32 `bson:"to"`
+	Owner   int64 `bson:"owner"`
+	Term    int64 `bson:"term"`
+	Low     int64 `bson:"low"`
+	Careful int64 `bson:"careful"`
+}
+
+// routeDocs reads the documents of routes; nil = of all.
+func (w *work) routeDocs(ctx context.Context, routes []string) (map[string]*routeDoc, error) {
+	filter := bson.M{}
+	if routes != nil {
+		filter["_id"] = bson.M{"$in": routes}
+	}
+	cur, err := w.s.routes.Find(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	var all []*routeDoc
+	if err := cur.All(ctx, &all); err != nil {
+		return nil, err
+	}
+	out := map[string]*routeDoc{}
+	for _, d := range all {
+		out[d.Route] = d
+	}
+	return out, nil
+}
+
+// owned returns the slots of routes that self owns.
+func (w *work) owned(ctx context.Context, self core.Session, routes []string) (map[string]core.Slots, error) {
+	own := map[string]core.Slots{}
+	if len(routes) == 0 {
+		return own, nil
+	}
+	docs, err := w.routeDocs(ctx, routes)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range docs {
+		own[d.Route] = d.slotsOf(self)
+	}
+	return own, nil
+}
+
+func (d *routeDoc) slotsOf(self core.Session) (own core.Slots) {
+	for i := range d.Units {
+		if u := &d.Units[i]; u.Owner == int64(self) {
+			own |= core.SlotRange(uint8(u.From), uint8(u.To))
+		}
+	}
+	return own
+}
+
+func (d *routeDoc) unit(u core.Unit) *unitDoc {
+	for i := range d.Units {
+		if v := &d.Units[i]; v.From == int32(u.From) && v.To == int32(u.To) {
+			return v
+		}
+	}
+	return nil
+}
+
+// makeUnits makes the units of a route that has none.
+func (t *meeting) makeUnits(sv core.Serving) {
+	d := t.routes[sv.Route]
+	if d == nil {
+		d = &routeDoc{Route: sv.Route}
+		t.routes[sv.Route] = d
+	}
+	if len(d.Units) > 0 {
+		return
+	}
+	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
+		d.Units = append(d.Units, unitDoc{From: int32(u.From), To: int32(u.To), Term: d.Term + 1, Low: d.Low, Careful: d.Careful})
+	}
+	d.Low, d.Careful, d.Term, d.dirty = 0, 0, 0, true
+}
+
+// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
+func (t *meeting) move(ctx context.Context, m *core.Move) error {
+	d := t.routes[m.Unit.Route]
+	if d == nil {
+		return nil
+	}
+	u := d.unit(m.Unit)
+	if u == nil || u.Owner != int64(m.From) {
+		return nil
+	}
+	if m.From == m.To {
+		self := t.members[int64(t.m.Self.Session)]
+		if m.To != 0 && self != nil && self.Beat <= t.m.Self.Beat && t.members[int64(m.To)] != nil {
+			u.Low, u.Careful, d.dirty = m.Low, m.Careful, true
+		}
+		return nil
+	}
+	if m.To != 0 {
+		if t.members[int64(m.To)] == nil {
+			return nil
+		}
+		if known, err := t.touch(ctx, fencesOf(m.To)[:1]); err != nil || !known {
+			return err
+		}
+	}
+	if m.From != 0 && m.From != t.m.Self.Session {
+		if _, err := t.touch(ctx, fencesOf(m.From)); err != nil {
+			return err
+		}
+	}
+	u.Owner, u.Term, d.dirty = int64(m.To), u.Term+1, true
+	return nil
+}
+
+// save writes the routes that changed. Of routes that nobody serves it removes the units, and keeps the facts that
+// their next owners need.
+func (t *meeting) save(ctx context.Context) error {
+	used := map[string]bool{}
+	for _, d := range t.members {
+		for _, sv := range d.Serves {
+			used[sv.Route] = true
+		}
+	}
+	var models []driver.WriteModel
+	for _, d := range t.routes {
+		owned := slices.ContainsFunc(d.Units, func(u unitDoc) bool { return u.Owner != 0 })
+		if !used[d.Route] && !owned && len(d.Units) > 0 {
+			d.retire()
+		}
+		if d.dirty {
+			models = append(models, driver.NewReplaceOneModel().SetFilter(bson.M{"_id": d.Route}).SetReplacement(d).SetUpsert(true))
+		}
+	}
+	if len(models) == 0 {
+		return nil
+	}
+	_, err := t.s.routes.BulkWrite(ctx, models)
+	return raced(err)
+}
+
+// retire removes the units.
+func (d *routeDoc) retire() {
+	d.Low, d.Careful, d.Term = d.Units[0].Low, 0, 0
+	for i := range d.Units {
+		u := &d.Units[i]
+		d.Low, d.Careful, d.Term = min(d.Low, u.Low), max(d.Careful, u.Careful), max(d.Term, u.Term)
+	}
+	d.Units, d.dirty = nil, true
+}
+
+// roster returns the members and the units with their owners.
+func (t *meeting) roster() core.Roster {
+	out := core.Roster{Epoch: t.epoch}
+	for _, d := range t.members {
+		m := core.Member{
+			Session: core.Session(d.Session), Name: d.Name, Beat: d.Beat, Lease: time.Duration(d.Lease) * time.Microsecond,
+			Presence: d.Presence, Handlers: d.Handlers, Free: d.Free, Flag: d.Flag,
+		}
+		for _, sv := range d.Serves {
+			m.Serves = append(m.Serves, core.Serving(sv))
+		}
+		out.Known = out.Known || t.m.Self.Session == m.Session
+		out.Members = append(out.Members, m)
+	}
+	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
+	for _, d := range t.routes {
+		for i := range d.Units {
+			u := &d.Units[i]
+			out.Units = append(out.Units, core.OwnedUnit{
+				Unit:  core.Unit{Route: d.Route, From: uint8(u.From), To: uint8(u.To)},
+				Owner: core.Session(u.Owner), Term: u.Term, Low: u.Low, Careful: u.Careful,
+			})
+		}
+	}
+	slices.SortFunc(out.Units, func(a, b core.OwnedUnit) int {
+		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
+	})
+	return out
+}
+
+// text differs in another database, and after a restore that was declared.
+func (d *epochDoc) text() string { return d.Database + "/" + strconv.FormatInt(d.Epoch, 10) }
+
+// unserved returns the routes with due records and no unit, outside of any transaction.
+func (s *Store) unserved(ctx context.Context, units []core.OwnedUnit) (out []string, err error) {
+	routes, err := s.routeNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	served := map[string]bool{}
+	for i := range units {
+		served[units[i].Unit.Route] = true
+	}
+	w := work{s: s}
+	for _, route := range routes {
+		if served[route] || len(out) == maxUnserved {
+			continue
+		}
+		if w.now.IsZero() {
+			if err := w.clock(ctx); err != nil {
+				return nil, err
+			}
+		}
+		any := bson.M{"route": route, "$or": bson.A{
+			bson.M{"phase": phaseReady}, bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}, "due": bson.M{"$lte": w.now}},
+		}}
+		n, err := s.outbox.CountDocuments(ctx, any, options.Count().SetLimit(1))
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			out = append(out, route)
+		}
+	}
+	return out, nil
+}
+
+// routeNames returns the routes that have records.
+func (s *Store) routeNames(ctx context.Context) (names []string, err error) {
+	if err := s.outbox.Distinct(ctx, "route", bson.M{}).Decode(&names); err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	return names, nil
+}

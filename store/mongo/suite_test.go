@@ -1,0 +1,68 @@
+package mongo
+
+import (
+	"context"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/storetest"
+)
+
+// suiteHarness is the harness of core/storetest.
+type suiteHarness struct{ store *Store }
+
+func (h suiteHarness) Store() core.OutboxStore { return h.store }
+
+func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := (&harness{store: h.store}).Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return suiteTx{tx.(*testTx)}, nil
+}
+
+func (h suiteHarness) Records(ctx context.Context, route string) (out []storetest.StoredRecord, err error) {
+	rs, err := (&harness{store: h.store}).Records(ctx, route)
+	for _, r := range rs {
+		out = append(out, storetest.StoredRecord(r))
+	}
+	return out, err
+}
+
+func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
+	_, err := h.store.outbox.UpdateOne(ctx, bson.M{"route": route, "seq": seq}, bson.M{"$set": bson.M{"attrs": "not a document"}})
+	return err
+}
+
+// WithRetention makes the harness a storetest.Retainer.
+func (h suiteHarness) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
+	s, err := New(h.store.db, Options{Source: "/test", Retention: r, Logger: quiet})
+	return suiteHarness{s}, err
+}
+
+type suiteTx struct{ *testTx }
+
+func (x suiteTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
+	return x.store.Stage(ctx, x.sess, msgs...)
+}
+
+func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	return x.store.Cancel(ctx, x.sess, keys...)
+}
+
+// workers is how many checks of the suite run side by side, each worker on a database of its own.
+const workers = 4
+
+// DB-15 ST-01 ST-02 ST-05 ST-07 ST-08 ST-09 ST-10 ST-11 ST-15 DB-01 DB-09 DB-10 DB-12 DB-18 OR-05 OP-18
+func TestStore(t *testing.T) {
+	t.Parallel()
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		s := open(t, Options{})
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{s} })
+	}
+	storetest.RunSpread(t, harnesses...)
+}

@@ -1,0 +1,265 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is core.GripGone.
+// A record that a transaction has written, or that another call is just taking, is core.GripLocked.
+func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
+	out := make([]core.Taken, len(want.Refs))
+	named := pieces{
+		s: s, op: "take", self: self,
+		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
+			taken, err := w.named(ctx, self, want.Refs[from:to], want.Deliver)
+			return func() { copy(out[from:to], taken) }, err
+		},
+		busy: func(i int) { out[i] = core.Taken{Ref: want.Refs[i], Grip: core.GripLocked} },
+	}
+	if err := named.run(ctx, 0, len(want.Refs)); err != nil {
+		return nil, err
+	}
+	if want.N > 0 {
+		next, err := s.next(ctx, self, &want)
+		return slices.Concat(out, next), err
+	}
+	if len(want.Refs) == 0 { // a removed session is told so all the same
+		return nil, s.fenced(ctx, "take", self, 0, func(context.Context, *work) error { return nil })
+	}
+	return out, nil
+}
+
+// named takes refs.
+func (w *work) named(ctx context.Context, self core.Session, refs []core.Ref, deliver bool) ([]core.Taken, error) {
+	found, err := w.byID(ctx, refs, headOnly)
+	if err != nil {
+		return nil, err
+	}
+	own, err := w.owned(ctx, self, routesOfRefs(refs))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]core.Taken, len(refs))
+	var grip []*record
+	for i, ref := range refs {
+		out[i] = core.Taken{Ref: ref, Grip: core.GripGone}
+		r := found[recordID{ref.Route, ref.ID}]
+		switch {
+		case r == nil || !r.live() || r.Seq != ref.Seq || r.Version != ref.Version:
+			continue
+		case r.holder() == self:
+		case !own[ref.Route].Has(r.slot()):
+			continue
+		case r.Hold != 0:
+			out[i].Grip = core.GripLocked
+			continue
+		default:
+			grip = append(grip, r)
+			r.grip(self, deliver)
+		}
+		out[i].Grip, out[i].Deliveries = core.GripHeld, r.Deliveries
+	}
+	return out, w.hold(ctx, self, grip, deliver)
+}
+
+func routesOfRefs(refs []core.Ref) (routes []string) {
+	seen := map[string]bool{}
+	for _, ref := range refs {
+		if !seen[ref.Route] {
+			seen[ref.Route] = true
+			routes = append(routes, ref.Route)
+		}
+	}
+	return routes
+}
+
+// grip notes that self holds r.
+func (r *record) grip(self core.Session, deliver bool) {
+	r.Hold = int64(self)
+	if deliver {
+		r.Deliveries++
+	}
+}
+
+// hold stores that self holds list, which it did not hold before.
+func (w *work) hold(ctx context.Context, self core.Session, list []*record, deliver bool) error {
+	if len(list) == 0 {
+		return nil
+	}
+	ids := make(bson.A, len(list))
+	for i, r := range list {
+		ids[i] = r.ID
+	}
+	add := 0
+	if deliver {
+		add = 1
+	}
+	_, err := w.s.outbox.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{
+		"$set": bson.M{"hold": int64(self), "held": w.now, "orphaned": false}, "$inc": bson.M{"deliveries": add},
+	})
+	return locked(err)
+}
+
+// nextTries is how often the next records are looked for anew when another call takes them at the same time.
+const nextTries = 6
+
+// next takes the next N records without a key: first those that self holds and does not know. Records that others are
+// just taking are left out after some tries.
+func (s *Store) next(ctx context.Context, self core.Session, want *core.Want) (out []core.Taken, err error) {
+	busy := map[recordID]bool{}
+	for try := 0; ; try++ {
+		var list []*record
+		err := s.fenced(ctx, "take", self, 0, func(ctx context.Context, w *work) (err error) {
+			out, list, err = w.next(ctx, self, want, busy)
+			return err
+		})
+		if _, ok := errors.AsType[*lockedError](err); !ok {
+			return out, err
+		}
+		if try < nextTries {
+			if err := pause(ctx, backOff(try)); err != nil {
+				return nil, classify("take", err)
+			}
+			continue
+		}
+		if err := s.grab(ctx, self, list, want.Deliver, busy); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// grab holds those of list that are still free and that nobody has locked, each alone if need be. The others are busy.
+func (s *Store) grab(ctx context.Context, self core.Session, list []*record, deliver bool, busy map[recordID]bool) error {
+	p := pieces{
+		s: s, op: "take", self: self,
+		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
+			refs := make([]core.Ref, 0, to-from)
+			for _, r := range list[from:to] {
+				refs = append(refs, r.ref())
+			}
+			found, err := w.byID(ctx, refs, headOnly)
+			if err != nil {
+				return nil, err
+			}
+			var free []*record
+			for _, r := range found {
+				if r.Phase == phaseReady && r.Hold == 0 {
+					free = append(free, r)
+				}
+			}
+			return nil, w.hold(ctx, self, free, deliver)
+		},
+		busy: func(i int) { busy[list[i].ID] = true },
+	}
+	return p.run(ctx, 0, len(list))
+}
+
+// next takes records in one transaction. list are those that it has tried to hold.
+func (w *work) next(ctx context.Context, self core.Session, want *core.Want, busy map[recordID]bool) (out []core.Taken, list []*record, err error) {
+	known := map[core.Ref]bool{}
+	for _, ref := range want.Out {
+		known[core.Ref{Route: ref.Route, Seq: ref.Seq, ID: ref.ID}] = true
+	}
+	var bytes int64
+	// take reports whether more can follow r.
+	take := func(r *record) bool {
+		bytes += int64(len(r.Body))
+		if len(out) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+			return false
+		}
+		if r.Hold == 0 {
+			list = append(list, r)
+			r.grip(self, want.Deliver)
+		}
+		rec := w.record(r)
+		out = append(out, core.Taken{Ref: rec.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.Deliveries})
+		return len(out) < want.N
+	}
+	more := true
+	part := want.Part
+	mine := bson.M{"hold": int64(self), "route": part.Route, "key": "", "phase": phaseReady}
+	err = w.each(ctx, slotFilter(mine, part.Slots), w.bySequence("hold", 0), func(r *record) bool {
+		if !known[core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID.ID}] {
+			more = take(r)
+		}
+		return more
+	})
+	if err != nil || !more {
+		return out, list, err
+	}
+	free := bson.M{"route": part.Route, "phase": phaseReady, "hold": int64(0), "key": ""}
+	err = w.each(ctx, slotFilter(free, part.Slots), w.bySequence("free", want.N+len(busy)), func(r *record) bool {
+		return busy[r.ID] || take(r)
+	})
+	if err != nil {
+		return out, list, err
+	}
+	return out, list, w.hold(ctx, self, list, want.Deliver)
+}
+
+// GiveUp frees a unit, as core.OutboxStore says. It returns false if a transaction has locked a record of out, or one
+// that self holds in the unit.
+func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+	const op = "give a unit up"
+	err := s.fenced(ctx, op, self, 0, func(ctx context.Context, w *work) error {
+		docs, err := w.routeDocs(ctx, []string{unit.Unit.Route})
+		if err != nil {
+			return err
+		}
+		d := docs[unit.Unit.Route]
+		if d == nil {
+			return core.Fenced("waybill/mongo: "+op, self)
+		}
+		u := d.unit(unit.Unit)
+		switch {
+		case u == nil && len(d.Units) == 0 && d.Term > unit.Term, u != nil && u.Term > unit.Term:
+			return nil // it was given up before
+		case u == nil || u.Term != unit.Term || u.Owner != int64(self):
+			return core.Fenced("waybill/mongo: "+op, self)
+		}
+		if err := w.giveUp(ctx, self, unit.Unit, out); err != nil {
+			return err
+		}
+		u.Owner, u.Term, u.Low = 0, u.Term+1, unit.Low
+		_, err = s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d)
+		return err
+	})
+	if _, ok := errors.AsType[*lockedError](err); ok {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// giveUp makes self hold exactly the records of out in the unit.
+func (w *work) giveUp(ctx context.Context, self core.Session, unit core.Unit, out []core.Ref) error {
+	found, err := w.byID(ctx, out, headOnly)
+	if err != nil {
+		return err
+	}
+	slots := unit.Slots()
+	keep := bson.A{}
+	var grip []*record
+	for _, ref := range out {
+		r := found[recordID{ref.Route, ref.ID}]
+		if r == nil || !r.live() || r.Seq != ref.Seq || r.Version != ref.Version || ref.Route != unit.Route ||
+			!slots.Has(r.slot()) || r.Hold != 0 && r.holder() != self {
+			continue
+		}
+		keep = append(keep, r.ID)
+		if r.Hold == 0 {
+			grip = append(grip, r)
+		}
+	}
+	if err := w.hold(ctx, self, grip, false); err != nil {
+		return err
+	}
+	others := bson.M{"hold": int64(self), "route": unit.Route, "_id": bson.M{"$nin": keep}}
+	_, err = w.s.outbox.UpdateMany(ctx, slotFilter(others, slots), bson.M{"$set": bson.M{"hold": int64(0)}, "$unset": bson.M{"held": ""}})
+	return locked(err)
+}

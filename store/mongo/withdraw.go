@@ -1,0 +1,305 @@
+package mongo
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ waybill.Canceller[*driver.Session] = (*Store)(nil)
+
+// ledger keeps the records that a call in a transaction of the application reads, withdraws and stages. It decides in
+// memory, in the order of the call, and writes at the end, so that the round trips do not grow with the messages.
+type ledger struct {
+	s    *Store
+	now  time.Time
+	keep bool // withdrawn records stay
+
+	byID   map[recordID]*record
+	byKey  map[dedupeID]*record
+	routes map[string]*routeDoc
+
+	added         []*record
+	stored, dirty map[*record]bool
+	tell          []core.Control
+}
+
+func (s *Store) newLedger(now time.Time) *ledger {
+	return &ledger{
+		s: s, now: now, keep: !core.RetentionWithdrawn.DroppedAtOnce(s.opts.Retention),
+		byID: map[recordID]*record{}, byKey: map[dedupeID]*record{}, stored: map[*record]bool{}, dirty: map[*record]bool{},
+	}
+}
+
+// load reads the records with ids and the live ones with keys, and what dead members can have had out on routes.
+func (l *ledger) load(ctx context.Context, ids, keys bson.A, routes []string) error {
+	w := work{s: l.s, now: l.now}
+	either := bson.A{}
+	if len(ids) > 0 {
+		either = append(either, bson.M{"_id": bson.M{"$in": ids}})
+	}
+	if len(keys) > 0 {
+		either = append(either, bson.M{"dedupe": bson.M{"$in": keys}})
+	}
+	for _, filter := range either { // two commands: each has its index
+		// in one round trip
+		opts := options.Find().SetProjection(withoutBody).SetBatchSize(int32(len(ids) + len(keys) + 1))
+		err := w.each(ctx, filter, opts, func(r *record) bool {
+			if l.byID[r.ID] == nil {
+				l.know(r)
+				l.stored[r] = true
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(routes) == 0 {
+		return nil
+	}
+	var err error
+	l.routes, err = w.routeDocs(ctx, routes)
+	return err
+}
+
+func (l *ledger) know(r *record) {
+	l.byID[r.ID] = r
+	if r.Dedupe != nil {
+		l.byKey[*r.Dedupe] = r
+	}
+}
+
+func (l *ledger) add(r *record) {
+	l.know(r)
+	l.added = append(l.added, r)
+}
+
+// forget takes the dedupe key from r, which lives on.
+func (l *ledger) forget(r *record) {
+	delete(l.byKey, *r.Dedupe)
+	r.Dedupe = nil
+	l.dirty[r] = true
+}
+
+// withdraw takes r away, if nobody can have it out.
+func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus {
+	if !r.live() {
+		return waybill.CancelNotFound
+	}
+	if r.Hold != 0 {
+		return waybill.CancelInFlight
+	}
+	careful := l.careful(r)
+	if !r.waits() && !r.Withdrawable && !r.Orphaned && !careful {
+		return waybill.CancelInFlight
+	}
+	if r.Key != "" && r.Phase != phaseTimer {
+		l.tell = append(l.tell, controlOf(core.ControlKey, r))
+	}
+	if r.Dedupe != nil {
+		delete(l.byKey, *r.Dedupe)
+		r.Dedupe = nil
+	}
+	l.dirty[r] = true
+	if l.keep {
+		r.abandon(reason, l.now)
+	} else {
+		delete(l.byID, r.ID)
+		r.Phase = 0 // it goes
+	}
+	if r.Maybe || r.Crashes > 0 || careful {
+		return waybill.CancelMaybe
+	}
+	return waybill.CancelDone
+}
+
+// abandon makes r an abandoned record that blocks nothing.
+func (r *record) abandon(reason waybill.Reason, now time.Time) {
+	class := int32(core.RetentionClassOf(core.StateAbandoned, reason))
+	r.Phase, r.Due, r.Settled, r.Class, r.Reason = phaseAbandoned, time.Time{}, now, &class, string(reason)
+	r.Orphaned, r.Blocks, r.Dedupe = false, false, nil
+	r.Version++
+}
+
+// careful reports whether a dead member can have had r out, and no crash window has passed it yet.
+func (l *ledger) careful(r *record) bool {
+	doc := l.routes[r.Route]
+	if doc == nil || r.Phase == phaseTimer {
+		return false
+	}
+	careful := doc.Careful
+	for i := range doc.Units {
+		if u := &doc.Units[i]; u.From <= r.Slot && r.Slot < u.To {
+			careful = max(careful, u.Careful)
+		}
+	}
+	return r.Seq <= careful
+}
+
+// flush writes what the ledger decided.
+func (l *ledger) flush(ctx context.Context) error {
+	gone := bson.A{}
+	var models []driver.WriteModel
+	for r := range l.dirty {
+		switch {
+		case !l.stored[r]:
+		case r.Phase == 0:
+			gone = append(gone, r.ID)
+		case r.Phase == phaseAbandoned:
+			models = append(models, change(r.ID, abandoned(r)))
+		default:
+			models = append(models, change(r.ID, bson.M{"$unset": bson.M{"dedupe": ""}}))
+		}
+	}
+	if len(gone) > 0 {
+		if _, err := l.s.outbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": gone}}); err != nil {
+			return err
+		}
+	}
+	w := work{s: l.s, now: l.now}
+	if err := w.write(ctx, models); err != nil {
+		return err
+	}
+	docs := make([]any, 0, len(l.added))
+	for _, r := range l.added {
+		if r.unreadable != nil {
+			return r.unreadable
+		}
+		if r.Phase != 0 {
+			docs = append(docs, r)
+		}
+	}
+	if len(docs) > 0 {
+		if _, err := l.s.outbox.InsertMany(ctx, docs); err != nil {
+			return err
+		}
+	}
+	return w.tell(ctx, l.tell)
+}
+
+// abandoned is the update that makes the stored record what abandon made of r.
+func abandoned(r *record) bson.M {
+	return bson.M{
+		"$set": bson.M{
+			"phase": r.Phase, "settled": r.Settled, "class": *r.Class, "reason": r.Reason, "orphaned": false,
+			"blocks": r.Blocks, "version": r.Version,
+		},
+		"$unset": bson.M{"due": "", "dedupe": ""},
+	}
+}
+
+// Cancel withdraws staged messages in the transaction of sess, by id or by dedupe key; see [waybill.Canceller]. It
+// withdraws messages that are scheduled, wait for a retry, or were staged as withdrawable. Messages that a dead member
+// can have had out are waybill.CancelMaybe. Messages that a member holds, and all other due ones, are
+// waybill.CancelInFlight. Keys that name the same message get the same answer.
+func (s *Store) Cancel(ctx context.Context, sess *driver.Session, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	if err := running("cancel", sess); err != nil {
+		return nil, err
+	}
+	keys, err := core.CheckCancelKeys(keys)
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	out, err := s.cancel(driver.NewSessionContext(ctx, sess), keys)
+	if err != nil {
+		return nil, classify("cancel", raced(err))
+	}
+	return out, nil
+}
+
+func (s *Store) cancel(ctx context.Context, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	w := work{s: s}
+	if err := w.clock(ctx); err != nil {
+		return nil, err
+	}
+	l := s.newLedger(w.now)
+	ids, dedupes := bson.A{}, bson.A{}
+	var routes []string
+	for i := range keys {
+		k := &keys[i]
+		routes = append(routes, k.Route)
+		if k.DedupeKey != "" {
+			dedupes = append(dedupes, dedupeID{k.Route, k.Topic, k.DedupeKey})
+		} else {
+			ids = append(ids, recordID{k.Route, k.ID})
+		}
+	}
+	if err := l.load(ctx, ids, dedupes, routes); err != nil {
+		return nil, err
+	}
+	// Keys that name the same message get the same answer, also when the first one has taken it away.
+	named := func(k *waybill.CancelKey) *record {
+		if k.DedupeKey != "" {
+			return l.byKey[dedupeID{k.Route, k.Topic, k.DedupeKey}]
+		}
+		return l.byID[recordID{k.Route, k.ID}]
+	}
+	targets := make([]*record, len(keys))
+	for i := range keys {
+		targets[i] = named(&keys[i])
+	}
+	done := map[*record]waybill.CancelStatus{}
+	out := make([]waybill.CancelStatus, len(keys))
+	for i, r := range targets {
+		if r == nil {
+			continue
+		}
+		if _, ok := done[r]; !ok {
+			done[r] = l.withdraw(r, waybill.ReasonCancelled)
+		}
+		out[i] = done[r]
+	}
+	return out, l.flush(ctx)
+}
+
+// controlDoc is a document of the control collection.
+type controlDoc struct {
+	Number int64  `bson:"_id"`
+	Kind   int32  `bson:"kind"`
+	Route  string `bson:"route"`
+	Slot   int32  `bson:"slot"`
+	Slots  int64  `bson:"slots"` // of ControlFrom: the slots whose owners have yet to heed it, as bits
+	Key    string `bson:"key"`
+	ID     string `bson:"id"`
+	Seq    int64  `bson:"seq"`
+	Reason string `bson:"reason"`
+}
+
+func (d *controlDoc) control() core.Control {
+	return core.Control{
+		Number: d.Number, Kind: core.ControlKind(d.Kind), Route: d.Route, Slot: uint8(d.Slot), Key: d.Key, ID: d.ID, Seq: d.Seq,
+		Reason: waybill.Reason(d.Reason),
+	}
+}
+
+func controlOf(kind core.ControlKind, h *record) core.Control {
+	return core.Control{Kind: kind, Route: h.ID.Route, Slot: h.slot(), Key: h.Key, ID: h.ID.ID, Seq: h.Seq}
+}
+
+// tell writes control records, and sets their numbers. These begin with the time, so that later ones are mostly
+// greater. Two calls that draw the same numbers conflict, and one of them runs again.
+func (w *work) tell(ctx context.Context, list []core.Control) error {
+	if len(list) == 0 {
+		return nil
+	}
+	number := time.Now().UnixMilli()<<22 | rand.Int64N(1<<22)
+	docs := make([]any, len(list))
+	for i := range list {
+		c := &list[i]
+		c.Number = number + int64(i)
+		docs[i] = controlDoc{c.Number, int32(c.Kind), c.Route, int32(c.Slot), -1, c.Key, c.ID, c.Seq, string(c.Reason)}
+	}
+	_, err := w.s.control.InsertMany(ctx, docs)
+	return raced(err)
+}

@@ -1,0 +1,252 @@
+package redisstreams_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/redisstreams"
+)
+
+// TR-08: TLS with an authority and a client certificate of one's own; without them the error says what to do.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs := testenv.NewTLS(t)
+	server := testenv.OwnRedis(t, testenv.RedisOptions{TLS: certs})
+	good, err := certs.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, server.TLSURL(), redisstreams.Options{TLS: good})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, envelopes(1, "a")...)
+	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+
+	noCert, noCA, wrongName := good.Clone(), good.Clone(), good.Clone()
+	noCert.Certificates, noCA.RootCAs, wrongName.ServerName = nil, nil, "elsewhere"
+	for name, opts := range map[string]redisstreams.Options{
+		"no client certificate": {TLS: noCert}, "unknown authority": {TLS: noCA}, "wrong name": {TLS: wrongName}, "system's authorities": {},
+	} {
+		_, err := redisstreams.Dial(t.Context(), server.TLSURL(), prepared(opts))
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "Options.TLS") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := redisstreams.Dial(t.Context(), server.URL(), prepared(redisstreams.Options{TLS: good})); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("Options.TLS would have no effect: %v", err)
+	}
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	if _, err := redisstreams.New(client, redisstreams.Options{TLS: good}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("Options.TLS would have no effect: %v", err)
+	}
+}
+
+// acl returns the rules of a user as docs/redis.md shows them, for a bus.
+func acl(t *testing.T, user, bus string) []any {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^ACL SETUSER ` + user + ` .*$`).FindString(string(page))
+	if line == "" {
+		t.Fatalf("docs/redis.md shows no user %s", user)
+	}
+	var out []any
+	for word := range strings.FieldsSeq(strings.ReplaceAll(line, "{waybill}", "{"+bus+"}")) {
+		out = append(out, word)
+	}
+	return out
+}
+
+// TR-08: the users of docs/redis.md can do their work and nothing else; a lacking right is named at the start.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, testenv.RedisOptions{})
+	opts := prepared(redisstreams.Options{})
+	as := func(user string) string {
+		if err := server.Do(t.Context(), acl(t, user, opts.Bus)...); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Replace(server.URL(), "redis://", "redis://"+user+":secret@", 1)
+	}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
+	bus := dial(t, as("billing"), opts)
+	r := subscribe(t, bus, sub)
+	pub := dial(t, as("shop"), opts)
+	publish(t, pub, envelopes(6, "a")...)
+	ds := receive(t, r, 6)
+	renewer, _ := core.As[core.DeliveryRenewer](r)
+	if err := renewer.RenewDeliveries(t.Context(), ds, time.Second).FirstErr(); err != nil {
+		t.Error(err)
+	}
+	settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], time.Millisecond, nil), core.AckRetry(ds[2], 0, nil), core.AckRelease(ds[3]))
+	settle(t, r, core.AckReject(ds[4], waybill.ReasonRejected, nil), core.AckReject(ds[5], waybill.ReasonRejected, nil))
+	for _, d := range receive(t, r, 3) {
+		settle(t, r, core.AckDone(d))
+	}
+	if n, err := bus.ParkedDepth(t.Context(), "q"); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	if list, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 9); len(list) != 2 || err != nil {
+		t.Error(list, err)
+	}
+	one := admin.ParkedRequest{Queue: "q", All: true, Limit: 1}
+	if n, err := bus.ReplayParked(t.Context(), one); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if n, err := bus.PurgeParked(t.Context(), one); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	inOrder := subscribe(t, bus, core.Subscription{Queue: "ordered", Bindings: []string{"b"}, InOrder: true})
+	publish(t, pub, envelope("1", "b"))
+	settle(t, inOrder, core.AckDone(receive(t, inOrder, 1)[0]))
+	if err := inOrder.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	passive := opts
+	passive.Passive = true
+	subscribe(t, dial(t, as("reader"), passive), sub)
+
+	if _, err := pub.Subscribe(t.Context(), sub); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "docs/redis.md") {
+		t.Errorf("a publisher may subscribe: %v", err)
+	}
+	for user, password := range map[string]string{"shop": "secret", "billing": "secret", "reader": "secret"} {
+		c := raw(t, strings.Replace(server.URL(), "redis://", "redis://"+user+":"+password+"@", 1))
+		for _, forbidden := range [][]any{{"GET", "other"}, {"FLUSHALL"}, {"CONFIG", "GET", "*"}, {"KEYS", "*"}, {"DEL", "{" + opts.Bus + "}:queue:q"}} {
+			if err := c.Do(t.Context(), forbidden...).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+				t.Errorf("%s may %v: %v", user, forbidden, err)
+			}
+		}
+	}
+}
+
+// TR-09: Passive makes nothing, and names all that is missing.
+func TestPassive(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	opts := prepared(redisstreams.Options{})
+	passive := opts
+	passive.Passive = true
+	bus := dial(t, url, passive)
+	_, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a", "b"}})
+	for _, object := range []string{"}:queue:q\"", "\"waybill\"", "\"a\"", "\"b\""} {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), object) {
+			t.Errorf("%s: %v", object, err)
+		}
+	}
+	subscribe(t, dial(t, url, opts), core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a", "b"}}); err == nil || strings.Contains(err.Error(), "\"a\"") {
+		t.Error(err)
+	}
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+}
+
+// TR-08: with ConfirmAlways a server that does not sync is refused; with ConfirmReplicas a message without its replica
+// is an outage, and no success.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	weak := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"appendfsync everysec"}})
+	always := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmAlways})
+	if _, err := redisstreams.Dial(t.Context(), weak.URL(), always); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "appendfsync") {
+		t.Error(err)
+	}
+	primary := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"repl-diskless-sync-delay 0"}})
+	dial(t, primary.URL(), always)
+
+	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: 2 * time.Second})
+	bus := dial(t, primary.URL(), opts)
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	err := bus.Publish(t.Context(), envelopes(1, "a"))[0]
+	if waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "0 of 1 replicas") {
+		t.Error(err)
+	}
+	replica := testenv.OwnRedis(t, testenv.RedisOptions{})
+	if err := replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", primary.Port); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica confirms", func() bool { return bus.Publish(t.Context(), envelopes(1, "a"))[0] == nil })
+	if err := bus.Publish(t.Context(), envelopes(1, "unbound"))[0]; !errors.Is(err, waybill.ErrUnroutable) {
+		t.Error(err)
+	}
+	before := queueKeys{t, raw(t, replica.URL()), opts.Bus}.len("queue", "q")
+	primary.Pause() // the replica has what was confirmed
+	after := queueKeys{t, raw(t, replica.URL()), opts.Bus}.len("queue", "q")
+	primary.Resume()
+	if before < 2 || after != before {
+		t.Errorf("the replica has %d, then %d messages", before, after)
+	}
+	receive(t, r, 2)
+	replica.Pause()
+	if err := bus.Publish(t.Context(), envelopes(1, "a"))[0]; waybill.ClassOf(err) != waybill.ClassOutage {
+		t.Error(err)
+	}
+	replica.Resume()
+}
+
+// TR-08: WAITAOF, where the server has it; Redis 7.0 says that it has not.
+func TestConfirmSynced(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"appendfsync everysec"}})
+	known, err := raw(t, server.URL()).Do(t.Context(), "COMMAND", "INFO", "WAITAOF").Slice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, server.URL(), redisstreams.Options{Confirm: redisstreams.ConfirmSynced})
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	err = bus.Publish(t.Context(), envelopes(1, "a"))[0]
+	if has := len(known) == 1 && known[0] != nil; has != (err == nil) || !has && !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("the server has WAITAOF: %t, and %v", has, err)
+	}
+}
+
+// TR-08: Close closes what the transport opened, once; a client of the caller's stays open.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	client := raw(t, url)
+	opts := prepared(redisstreams.Options{})
+	own := dial(t, url, opts)
+	bus, err := redisstreams.New(client, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := bus.Subscribe(ctx, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel() // ends the receiver
+	eventually(t, "the receiver ends", func() bool { _, err := r.Receive(t.Context(), 1); return errors.Is(err, waybill.ErrClosed) })
+	for _, tr := range []*redisstreams.Transport{bus, own} {
+		for range 2 {
+			if err := tr.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := tr.Publish(t.Context(), envelopes(1, "a"))[0]; !errors.Is(err, waybill.ErrClosed) {
+			t.Error(err)
+		}
+		if _, err := tr.ParkedDepth(t.Context(), "q"); !errors.Is(err, waybill.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+	// The consumer of a receiver that was closed is gone.
+	if n, err := client.XInfoConsumers(t.Context(), "{"+opts.Bus+"}:queue:q", "waybill").Result(); len(n) != 0 || err != nil {
+		t.Error(n, err)
+	}
+}

@@ -1,0 +1,128 @@
+package redisstreams
+
+import (
+	"context"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// recover makes again what a failover may have lost, and releases what the server counts as held by this receiver,
+// which does not know of it.
+func (r *receiver) recover() error {
+	if !r.t.opts.Passive {
+		if err := r.declare(r.life); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	args := []any{r.name}
+	for id := range r.held {
+		args = append(args, id)
+	}
+	r.mu.Unlock()
+	_, err := call(r.life, r.t, "receive", func(ctx context.Context) (any, error) {
+		return recoverScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps}, args...).Result()
+	})
+	if noGroup(err) {
+		err = nil // it is made again
+	}
+	if err == nil {
+		r.mu.Lock()
+		r.unsure = false
+		r.mu.Unlock()
+	}
+	return err
+}
+
+// releaseReady releases what no Receive has claimed.
+func (r *receiver) releaseReady() {
+	r.mu.Lock()
+	if r.receiving {
+		r.mu.Unlock()
+		return
+	}
+	left := r.ready
+	r.ready = nil
+	r.mu.Unlock()
+	r.giveBack(r.life, left)
+}
+
+// giveBack releases deliveries that nobody has seen. What fails is found by recover, or its time ends.
+func (r *receiver) giveBack(ctx context.Context, list []*waybill.Delivery) {
+	if len(list) == 0 {
+		return
+	}
+	acks := make([]core.Ack, len(list))
+	for i, d := range list {
+		acks[i] = core.AckRelease(d)
+	}
+	if r.settle(ctx, acks).FirstErr() == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsure = true
+	for _, d := range list {
+		delete(r.held, d.Handle.(*handle).id)
+	}
+}
+
+// endWith closes the receiver when ctx ends.
+func (r *receiver) endWith(ctx context.Context) {
+	r.stop = context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(r.life, r.t.opts.Timeout)
+		defer cancel()
+		_ = r.Close(ctx)
+	})
+}
+
+// Close implements core.Receiver. If the server does not answer, what the receiver held comes again after HoldFor.
+func (r *receiver) Close(ctx context.Context) error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		select {
+		case <-r.ended:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	r.closed = true
+	defer close(r.ended)
+	left, s := r.ready, r.step
+	r.ready = nil
+	r.mu.Unlock()
+	close(r.closing)
+	if r.stop != nil {
+		r.stop()
+	}
+	r.idle.Stop()
+	select {
+	case r.taking <- struct{}{}: // nothing is taken from now on
+		defer func() { <-r.taking }()
+	case <-ctx.Done():
+		return outage("close", context.Cause(ctx))
+	}
+	r.mu.Lock()
+	left = append(left, r.ready...)
+	r.ready = nil
+	r.mu.Unlock()
+	r.giveBack(ctx, left)
+	_, err := call(ctx, r.t, "close", func(ctx context.Context) (any, error) {
+		return leaveScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.active}, r.name).Result()
+	})
+	if s != nil && err == nil { // the wake-up has ended its wait
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		}
+	}
+	r.t.mu.Lock()
+	delete(r.t.receivers, r)
+	r.t.mu.Unlock()
+	if noGroup(err) {
+		return nil // somebody has deleted the queue
+	}
+	return err
+}

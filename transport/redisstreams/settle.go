@@ -1,0 +1,168 @@
+package redisstreams
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// settleChunk bounds the settlements of one script call.
+const settleChunk = 256
+
+var errLost = outage("settle", waybill.ErrLeaseLost)
+
+// Settle implements core.Receiver. The server settles only what this receiver holds, and makes the copy for a retry or
+// a rejection in the same step.
+func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	select {
+	case <-r.closing:
+		return core.AllFailed(len(acks), outage("settle", waybill.ErrClosed))
+	default:
+		return r.settle(ctx, acks)
+	}
+}
+
+func (r *receiver) settle(ctx context.Context, acks []core.Ack) core.Results {
+	results := make(core.Results, len(acks))
+	slots := make([]int, 0, len(acks))
+	for i := range acks {
+		if results[i] = r.claim(&acks[i]); results[i] == nil {
+			slots = append(slots, i)
+		}
+	}
+	now := time.Now()
+	for part := range slices.Chunk(slots, settleChunk) {
+		r.settlePart(ctx, acks, part, results, now)
+	}
+	return results
+}
+
+// claim checks that a can be settled.
+func (r *receiver) claim(a *core.Ack) error {
+	var h *handle
+	if a.Delivery != nil {
+		h, _ = a.Delivery.Handle.(*handle)
+	}
+	if h == nil || h.r != r {
+		return waybill.Invalid("waybill/redisstreams: settle", "Delivery: did not come from this receiver")
+	}
+	if a.Verdict == core.VerdictNone || a.Verdict > core.VerdictRelease {
+		return waybill.Invalid("waybill/redisstreams: settle", "Verdict: is none of done, retry, reject and release")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held[h.id] != h {
+		return errLost
+	}
+	return nil
+}
+
+func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int, results core.Results, now time.Time) {
+	args := make([]any, 0, 1+len(slots))
+	args = append(args, r.name)
+	for _, i := range slots {
+		args = append(args, r.pack(&acks[i], now))
+	}
+	codes, err := call(ctx, r.t, "settle", func(ctx context.Context) ([]int64, error) {
+		return settleScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.delayed, r.due, r.parked}, args...).Int64Slice()
+	})
+	if noGroup(err) { // the queue was deleted, and what it held
+		codes, err = slices.Repeat([]int64{codeNobodys}, len(slots)), nil
+	}
+	if err == nil && len(codes) != len(slots) {
+		err = outage("settle", fmt.Errorf("the server answered %d settlements with %d codes", len(slots), len(codes)))
+	}
+	r.note(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, i := range slots {
+		h, _ := acks[i].Delivery.Handle.(*handle)
+		if err != nil {
+			h.unsure = true
+			results[i] = err
+			continue
+		}
+		if r.held[h.id] == h {
+			delete(r.held, h.id)
+		}
+		// What nobody holds any more after an answer was lost was settled then.
+		if codes[k] == codeOthers || codes[k] == codeNobodys && !h.unsure {
+			results[i] = errLost
+		}
+	}
+}
+
+// The codes of the script.
+const (
+	codeOthers  = 1
+	codeNobodys = 2
+)
+
+// pack returns what the script needs for a.
+func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
+	h, _ := a.Delivery.Handle.(*handle)
+	verdict := a.Verdict.String()
+	var set []string
+	switch a.Verdict {
+	case core.VerdictRetry:
+		set = []string{fieldAttempt, strconv.Itoa(h.attempt + 1)}
+		if a.Err != "" {
+			set = append(set, fieldError, a.Err)
+		}
+	case core.VerdictReject:
+		set = []string{
+			fieldAttempt, strconv.Itoa(max(h.attempt, a.Delivery.Attempt)), // retries in place count, too
+			fieldReason, string(a.Reason), fieldError, a.Err, fieldQueue, r.sub.Queue, fieldParkedAt, now.UTC().Format(time.RFC3339Nano),
+		}
+		if r.sub.DropFailed {
+			verdict, set = core.VerdictDone.String(), nil
+		}
+	case core.VerdictDone, core.VerdictRelease, core.VerdictNone:
+	}
+	b := packArray(nil, 4)
+	b = packString(b, h.id)
+	b = packString(b, verdict)
+	b = packInt(b, a.Delay.Milliseconds())
+	b = packArray(b, len(set))
+	for _, s := range set {
+		b = packString(b, s)
+	}
+	return b
+}
+
+// RenewDeliveries implements core.DeliveryRenewer. More than Options.HoldFor is not possible.
+func (r *receiver) RenewDeliveries(ctx context.Context, deliveries []*waybill.Delivery, d time.Duration) core.Results {
+	results := make(core.Results, len(deliveries))
+	hold := r.t.opts.HoldFor
+	args := []any{r.name, hold.Milliseconds(), max(hold-d, 0).Milliseconds()}
+	slots := make([]int, 0, len(deliveries))
+	for i, del := range deliveries {
+		ack := core.AckDone(del)
+		if results[i] = r.claim(&ack); results[i] == nil {
+			h, _ := del.Handle.(*handle)
+			args = append(args, h.id)
+			slots = append(slots, i)
+		}
+	}
+	if len(slots) == 0 {
+		return results
+	}
+	codes, err := call(ctx, r.t, "renew", func(ctx context.Context) ([]int64, error) {
+		return renewScript.Run(ctx, r.t.client, []string{r.queue, r.active}, args...).Int64Slice()
+	})
+	r.note(err)
+	for k, i := range slots {
+		switch {
+		case err != nil:
+			results[i] = err
+		case k < len(codes) && codes[k] != 0:
+			results[i] = errLost
+		}
+	}
+	return results
+}

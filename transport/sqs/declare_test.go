@@ -1,0 +1,77 @@
+package sqs_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
+)
+
+// What is missing or has another shape is named, with its cure.
+func TestDeclare(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	bus := newBus(t, newClient(t, fake.URL()), opts)
+	subscribe(t, bus, core.Subscription{Queue: "q", MaxDeliveries: 20})
+	a := fake.Attributes("q")
+	if a["VisibilityTimeout"] != "5" || a["MessageRetentionPeriod"] != "1209600" || a["MaximumMessageSize"] != "1048576" ||
+		!strings.Contains(a["RedrivePolicy"], `"maxReceiveCount":25`) || !strings.Contains(a["RedrivePolicy"], ":q-dlq") {
+		t.Errorf("made with %v", a)
+	}
+	wrong := func(want string, change func(sub *core.Subscription)) {
+		t.Helper()
+		sub := core.Subscription{Queue: "q", MaxDeliveries: 20}
+		change(&sub)
+		_, err := bus.Subscribe(t.Context(), sub)
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"q"`) {
+			t.Errorf("want an error about %s, got %v", want, err)
+		}
+	}
+	for _, c := range []struct{ name, value string }{
+		{"DelaySeconds", "5"},
+		{"MaximumMessageSize", "262144"},
+		{"RedrivePolicy", ""},
+		{"RedrivePolicy", "{"},
+		{"RedrivePolicy", `{"deadLetterTargetArn":"arn:other","maxReceiveCount":"25"}`},
+		{"RedrivePolicy", strings.Replace(a["RedrivePolicy"], "25", `"20"`, 1)},
+		{"FifoQueue", "true"},
+	} {
+		good := a[c.name]
+		fake.SetAttribute("q", c.name, c.value)
+		wrong(c.name, func(*core.Subscription) {})
+		fake.SetAttribute("q", c.name, good)
+	}
+	subscribe(t, bus, core.Subscription{Queue: "q", MaxDeliveries: 20}) // as it was
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", MaxDeliveries: 25}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "DeliveryLimit") {
+		t.Errorf("got %v", err)
+	}
+	subscribe(t, bus, core.Subscription{Queue: "drop", DropFailed: true})
+	if fake.Attributes("drop-dlq") != nil || fake.Attributes("drop")["RedrivePolicy"] != "" {
+		t.Error("a subscription that parks nothing has a dead-letter queue")
+	}
+}
+
+// With Passive nothing is made; without the right to make queues the error says so.
+func TestPassive(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	opts.Passive = true
+	_, err := newBus(t, newClient(t, fake.URL()), opts).Subscribe(t.Context(), core.Subscription{Queue: "q"})
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"q-dlq" does not exist`) || fake.Calls("CreateQueue") != 0 {
+		t.Errorf("got %v", err)
+	}
+	opts.Passive = false
+	fake.Fail(func(q fakesqs.Request) *fakesqs.Error {
+		if q.Action == "CreateQueue" {
+			return &fakesqs.Error{Code: "AccessDenied", Status: 403}
+		}
+		return nil
+	})
+	_, err = newBus(t, newClient(t, fake.URL()), opts).Subscribe(t.Context(), core.Subscription{Queue: "q"})
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "IAM policy") {
+		t.Errorf("got %v", err)
+	}
+}

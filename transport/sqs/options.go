@@ -1,0 +1,137 @@
+package sqs
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Options configures a transport. The zero value is ready for use by a consumer; a producer needs Bindings. It is a
+// value; changes after New have no effect.
+type Options struct {
+	// Bindings say which queues get which topics: queue → topics, * for one word, # for any number. SQS has no
+	// topics, so the publisher sends a copy to each queue that fits. Producers need all queues here. Subscribe adds
+	// the bindings of its subscription, for publishers of the same transport only. Default none.
+	Bindings map[string][]string
+	// Prefix stands before the name of every queue, such as "staging-": letters, digits, - and _; default none.
+	Prefix string
+	// FIFO uses FIFO queues: messages of a key stay in order, and a retry or a release of one holds up its key. All
+	// programs must agree. Default false: standard queues.
+	FIFO bool
+	// Passive looks for queues and makes none. Default false: Subscribe makes missing ones, and their dead-letter
+	// queues. A publisher never makes queues.
+	Passive bool
+	// HoldFor is the visibility timeout: how long a delivery stays with a receiver that does not renew it. Whole
+	// seconds, 1 s to 12 h; default 30 s. After a crash its messages come again when it has passed.
+	HoldFor time.Duration
+	// Wait is how long one request for messages waits for some. Whole seconds, 1 to 20 s; default 20 s, the
+	// cheapest.
+	Wait time.Duration
+	// Retention is how long queues that Subscribe makes keep messages, dead-letter queues included. Whole seconds,
+	// 1 min to 14 days; default 14 days. SQS then drops what nobody took.
+	Retention time.Duration
+	// DeliveryLimit is after how many deliveries SQS itself parks a message (maxReceiveCount): 1 to 1,000, above
+	// Subscription.MaxDeliveries. Default 200.
+	DeliveryLimit int
+	// KMSKey is the id, ARN or alias of a key that encrypts the queues that Subscribe makes; default SQS's own.
+	KMSKey string
+	// Requests bounds the requests to send that are in progress, over all calls; 1 to 1,000, default 16. Each one
+	// carries up to 10 messages.
+	Requests int
+	// Timeout bounds a request, the client's own retries included; one that waits for messages gets Wait on top. At
+	// least 100 ms; default 15 s.
+	Timeout time.Duration
+	// Logger gets the log; nil means slog.Default.
+	Logger *slog.Logger
+}
+
+// The defaults of Options.
+const (
+	DefaultHoldFor       = 30 * time.Second
+	DefaultWait          = 20 * time.Second
+	DefaultRetention     = 14 * 24 * time.Hour
+	DefaultDeliveryLimit = 200
+	DefaultRequests      = 16
+	DefaultTimeout       = 15 * time.Second
+)
+
+// What SQS allows.
+const (
+	maxHold       = 12 * time.Hour
+	maxWait       = 20 * time.Second
+	maxRetention  = 14 * 24 * time.Hour
+	maxReceives   = 1000
+	maxRequests   = 1000
+	maxDelay      = 15 * time.Minute // DelaySeconds
+	maxEntries    = 10               // of a batch
+	maxBytes      = 1 << 20          // of a message, and of a batch
+	maxAttributes = 10
+)
+
+func (o Options) withDefaults() Options {
+	for _, d := range []struct {
+		p *time.Duration
+		v time.Duration
+	}{
+		{&o.HoldFor, DefaultHoldFor},
+		{&o.Wait, DefaultWait},
+		{&o.Retention, DefaultRetention},
+		{&o.Timeout, DefaultTimeout},
+	} {
+		if *d.p == 0 {
+			*d.p = d.v
+		}
+	}
+	if o.DeliveryLimit == 0 {
+		o.DeliveryLimit = DefaultDeliveryLimit
+	}
+	if o.Requests == 0 {
+		o.Requests = DefaultRequests
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Validate returns an error that lists all problems of o, or nil.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	seconds := func(name string, d, least, most time.Duration) {
+		if d < least || d > most || d%time.Second != 0 {
+			bad("%s: %s is not between %s and %s in whole seconds; leave it 0 for the default", name, d, least, most)
+		}
+	}
+	seconds("HoldFor", o.HoldFor, time.Second, maxHold)
+	seconds("Wait", o.Wait, time.Second, maxWait)
+	seconds("Retention", o.Retention, time.Minute, maxRetention)
+	if o.DeliveryLimit < 1 || o.DeliveryLimit > maxReceives {
+		bad("DeliveryLimit: %d is not between 1 and %d; leave it 0 for %d", o.DeliveryLimit, maxReceives, DefaultDeliveryLimit)
+	}
+	if o.Requests < 1 || o.Requests > maxRequests {
+		bad("Requests: %d is not between 1 and %d; leave it 0 for %d", o.Requests, maxRequests, DefaultRequests)
+	}
+	if o.Timeout < 100*time.Millisecond {
+		bad("Timeout: %s is less than 100ms; leave it 0 for %s", o.Timeout, DefaultTimeout)
+	}
+	if !plain(o.Prefix) || len(o.Prefix) > maxPrefix {
+		bad("Prefix: %q is longer than %d characters, or has others than letters, digits, - and _", o.Prefix, maxPrefix)
+	}
+	for _, queue := range slices.Sorted(maps.Keys(o.Bindings)) {
+		if problem := checkQueue(queue); problem != "" {
+			bad("Bindings: %s", problem)
+		}
+		for i, b := range o.Bindings[queue] {
+			if b == "" || len(b) > waybill.MaxNameBytes {
+				bad("Bindings[%q][%d]: has %d bytes, not between 1 and %d", queue, i, len(b), waybill.MaxNameBytes)
+			}
+		}
+	}
+	return waybill.Invalid("waybill/sqs: options", p...)
+}

@@ -1,0 +1,201 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
+)
+
+// Client is what a transport calls of *sqs.Client of aws-sdk-go-v2. A Transport calls it concurrently.
+type Client interface {
+	GetQueueUrl(ctx context.Context, in *awssqs.GetQueueUrlInput, fns ...func(*awssqs.Options)) (*awssqs.GetQueueUrlOutput, error)
+	GetQueueAttributes(ctx context.Context, in *awssqs.GetQueueAttributesInput, fns ...func(*awssqs.Options)) (*awssqs.GetQueueAttributesOutput, error)
+	CreateQueue(ctx context.Context, in *awssqs.CreateQueueInput, fns ...func(*awssqs.Options)) (*awssqs.CreateQueueOutput, error)
+	SendMessageBatch(ctx context.Context, in *awssqs.SendMessageBatchInput, fns ...func(*awssqs.Options)) (*awssqs.SendMessageBatchOutput, error)
+	ReceiveMessage(ctx context.Context, in *awssqs.ReceiveMessageInput, fns ...func(*awssqs.Options)) (*awssqs.ReceiveMessageOutput, error)
+	DeleteMessageBatch(ctx context.Context, in *awssqs.DeleteMessageBatchInput, fns ...func(*awssqs.Options)) (*awssqs.DeleteMessageBatchOutput, error)
+	ChangeMessageVisibilityBatch(ctx context.Context, in *awssqs.ChangeMessageVisibilityBatchInput, fns ...func(*awssqs.Options)) (*awssqs.ChangeMessageVisibilityBatchOutput, error)
+}
+
+var (
+	_ Client         = (*awssqs.Client)(nil)
+	_ core.Transport = (*Transport)(nil)
+	_ core.Describer = (*Transport)(nil)
+)
+
+// The operations, as errors name them.
+const (
+	opPublish   = "publish"
+	opSubscribe = "subscribe"
+	opReceive   = "receive"
+	opSettle    = "settle"
+	opRenew     = "renew"
+)
+
+// Transport publishes to and consumes from SQS. It is safe for concurrent use.
+type Transport struct {
+	client Client
+	opts   Options
+	slots  chan struct{} // one for each request to send in progress
+
+	mu        sync.Mutex
+	closed    bool
+	bindings  map[string][][]string // queue → bindings, split into words
+	urls      map[string]string     // name in SQS → URL
+	calls     map[*call]struct{}    // what Close ends
+	receivers map[*receiver]struct{}
+}
+
+// call is a call in progress.
+type call struct{ cancel context.CancelCauseFunc }
+
+// New returns a transport on client, which stays the caller's: region, credentials, endpoint, TLS and retries are its
+// business. It makes no request. An error lists all problems of the options.
+func New(client Client, opts Options) (*Transport, error) {
+	if client == nil {
+		return nil, waybill.Invalid("waybill/sqs: new", "client: is nil; make one with sqs.NewFromConfig of aws-sdk-go-v2")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	t := &Transport{
+		client: client, opts: opts, slots: make(chan struct{}, opts.Requests), bindings: map[string][][]string{}, urls: map[string]string{},
+		calls: map[*call]struct{}{}, receivers: map[*receiver]struct{}{},
+	}
+	for queue, bindings := range opts.Bindings {
+		t.bind(queue, bindings)
+	}
+	return t, nil
+}
+
+// Traits declares the publisher's promises.
+func (t *Transport) Traits() core.PublisherTraits {
+	tr := core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: MaxMessageBytes}
+	if t.opts.FIFO {
+		tr.KeyOrder = core.KeyOrderSerial
+	}
+	return tr
+}
+
+// SubscriberTraits declares the subscriber's promises.
+func (t *Transport) SubscriberTraits() core.SubscriberTraits {
+	tr := core.SubscriberTraits{
+		RetryLater: true, Parks: true, BrokerParks: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsAll, CountsRedeliveries: true,
+	}
+	if t.opts.FIFO {
+		tr.KeyOrder, tr.SingleActive, tr.AttemptsAreDeliveries, tr.MaxRetryDelay = true, true, true, maxFIFODelay
+	}
+	return tr
+}
+
+// Describe names the system for telemetry.
+func (*Transport) Describe() core.Description { return core.Description{System: "aws_sqs"} }
+
+// Close ends receivers and calls in progress. The client stays open. It is idempotent.
+func (t *Transport) Close(ctx context.Context) error {
+	t.mu.Lock()
+	t.closed = true
+	for c := range t.calls {
+		c.cancel(waybill.ErrClosed)
+	}
+	receivers := slices.Collect(maps.Keys(t.receivers))
+	t.mu.Unlock()
+	var wg sync.WaitGroup
+	errs := make([]error, len(receivers))
+	for i, r := range receivers {
+		wg.Go(func() { errs[i] = r.Close(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// begin returns the context of a call that Close ends, or false after Close.
+func (t *Transport) begin(ctx context.Context) (_ context.Context, end func(), ok bool) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &call{cancel}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		cancel(nil)
+		return ctx, func() {}, false
+	}
+	t.calls[c] = struct{}{}
+	return ctx, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.calls, c)
+		cancel(nil)
+	}, true
+}
+
+func closed(op string) error { return outage(op, waybill.ErrClosed) }
+
+// bind adds bindings of queue.
+func (t *Transport) bind(queue string, bindings []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have := t.bindings[queue]
+	for _, b := range bindings {
+		words := strings.Split(b, ".")
+		if !slices.ContainsFunc(have, func(h []string) bool { return slices.Equal(h, words) }) {
+			have = append(have, words)
+		}
+	}
+	t.bindings[queue] = have
+}
+
+// queuesFor returns the queues that are bound for topic, in the order of their names.
+func (t *Transport) queuesFor(topic string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	words := strings.Split(topic, ".")
+	var queues []string
+	for queue, bindings := range t.bindings {
+		if slices.ContainsFunc(bindings, func(b []string) bool { return check.Matches(b, words) }) {
+			queues = append(queues, queue)
+		}
+	}
+	slices.Sort(queues)
+	return queues
+}
+
+// url returns the URL of a queue by its name in SQS.
+func (t *Transport) url(ctx context.Context, op, name string) (string, error) {
+	t.mu.Lock()
+	url, ok := t.urls[name]
+	t.mu.Unlock()
+	if ok {
+		return url, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
+	defer cancel()
+	out, err := t.client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: &name})
+	if err != nil {
+		return "", callError(op, name, err)
+	}
+	t.know(name, value(out.QueueUrl))
+	return value(out.QueueUrl), nil
+}
+
+func (t *Transport) know(name, url string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.urls[name] = url
+}
+
+// forget drops what is known of a queue that does not exist any more.
+func (t *Transport) forget(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.urls, name)
+}
