@@ -197,6 +197,9 @@ func (r *receiver) fetch(n int) {
 			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameMessageGroupId,
 		},
 	})
+	if isMissingQueue(err) {
+		r.t.forget(r.name)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked -= n
