@@ -116,3 +116,18 @@ func TestDeletedQueue(t *testing.T) {
 	}
 	publish(t, producer, batchOf("a", 1)...)
 }
+
+// TR-08: Close leaves the client to its owner.
+func TestClientStaysOpen(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	client := newClient(t, fake.URL())
+	bus := newBus(t, client, opts)
+	subscribe(t, bus, core.Subscription{Queue: "q"})
+	if err := bus.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := sendRaw(t.Context(), client, opts, "q", nil); err != nil {
+		t.Error(err)
+	}
+}
