@@ -89,7 +89,8 @@ func (t *Transport) declare(ctx context.Context, sub *core.Subscription) error {
 // ensure returns the attributes of a queue, which it makes if it does not exist.
 func (t *Transport) ensure(ctx context.Context, name string, attributes map[string]string) (map[string]string, error) {
 	url, err := t.url(ctx, opSubscribe, name)
-	if api, ok := errors.AsType[smithy.APIError](err); ok && kindOf(api.ErrorCode()) == isMissing && !t.opts.Passive {
+	made := isMissingQueue(err) && !t.opts.Passive
+	if made {
 		url, err = t.create(ctx, name, attributes)
 	}
 	if err != nil {
@@ -100,11 +101,19 @@ func (t *Transport) ensure(ctx context.Context, name string, attributes map[stri
 	out, err := t.client.GetQueueAttributes(limited, &awssqs.GetQueueAttributesInput{
 		QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 	})
-	if err != nil {
+	switch {
+	case made && isMissingQueue(err): // SQS may take a second to show it everywhere
+		return nil, outage(opSubscribe, fmt.Errorf("queue %q was just made, and is not there yet: try again in a moment (%w)", name, err))
+	case err != nil:
 		t.forget(name)
 		return nil, callError(opSubscribe, name, err)
 	}
 	return out.Attributes, nil
+}
+
+func isMissingQueue(err error) bool {
+	api, ok := errors.AsType[smithy.APIError](err)
+	return ok && kindOf(api.ErrorCode()) == isMissing
 }
 
 func (t *Transport) create(ctx context.Context, name string, attributes map[string]string) (string, error) {

@@ -75,3 +75,59 @@ func TestPassive(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A queue that was just made, and is not there yet for the next question, is an outage: nobody has to fix anything.
+func TestJustMade(t *testing.T) {
+	t.Parallel()
+	fake := startFake(t)
+	bus := newBus(t, newClient(t, fake.URL()), quick(false))
+	fake.Fail(func(q fakesqs.Request) *fakesqs.Error {
+		if q.Action == "GetQueueAttributes" && q.Queue == "q" {
+			return &fakesqs.Error{Code: "QueueDoesNotExist"}
+		}
+		return nil
+	})
+	sub := core.Subscription{Queue: "q"}
+	if _, err := bus.Subscribe(t.Context(), sub); waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("got %v", err)
+	}
+	fake.Fail(nil)
+	subscribe(t, bus, sub)
+}
+
+// A queue that was deleted while a receiver waits is made again when the consumer opens it again.
+func TestDeletedQueue(t *testing.T) {
+	t.Parallel()
+	fake := startFake(t)
+	bus := newBus(t, newClient(t, fake.URL()), quick(false))
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
+	r := subscribe(t, bus, sub)
+	producer := newBus(t, newClient(t, fake.URL()), withBindings(quick(false), "q", "a"))
+	publish(t, producer, batchOf("a", 1)...)
+	fake.Delete("q")
+	if _, err := r.Receive(t.Context(), 1); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("receive: %v", err)
+	}
+	if err := producer.Publish(t.Context(), batchOf("a", 1))[0]; !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("publish: %v", err)
+	}
+	if _, err := bus.Subscribe(t.Context(), sub); err != nil { // the URL that it knew is forgotten
+		t.Error(err)
+	}
+	publish(t, producer, batchOf("a", 1)...)
+}
+
+// TR-08: Close leaves the client to its owner.
+func TestClientStaysOpen(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	client := newClient(t, fake.URL())
+	bus := newBus(t, client, opts)
+	subscribe(t, bus, core.Subscription{Queue: "q"})
+	if err := bus.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := sendRaw(t.Context(), client, opts, "q", nil); err != nil {
+		t.Error(err)
+	}
+}

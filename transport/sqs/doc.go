@@ -48,6 +48,9 @@
 // and retries raise both Attempt and Redeliveries, and a retry waits for 11 hours at most. A delivery can be held for
 // 12 hours. After HoldFor a standard queue accepts a settle of what is another receiver's by then.
 //
+// What was received ahead, and went back, counts as a delivery: when a receiver is closed, or paused for longer than a
+// third of HoldFor just after it asked.
+//
 // A dead-letter queue cannot be listed without hiding its messages, so a Transport is no admin.ParkedQueue: use the
 // console, or message move tasks. When a receiver is closed while it waits for messages, SQS may hide one that it was
 // just sending, for HoldFor.

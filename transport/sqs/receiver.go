@@ -155,15 +155,14 @@ func (r *receiver) take(limit int) (ds []*waybill.Delivery, changed <-chan struc
 	if r.closed {
 		return nil, nil, closed(opReceive)
 	}
-	now := time.Now()
+	if old := r.old(time.Now()); len(old) > 0 {
+		r.wg.Go(func() { r.giveBack(r.life, old) })
+	}
 	for len(r.ahead) > 0 && len(ds) < limit {
-		f := r.ahead[0]
+		d, h := r.delivery(&r.ahead[0].m)
 		r.ahead = r.ahead[1:]
-		if now.Before(f.until) { // else it is on its way back
-			d, h := r.delivery(&f.m)
-			r.out[h] = struct{}{}
-			ds = append(ds, d)
-		}
+		r.out[h] = struct{}{}
+		ds = append(ds, d)
 	}
 	if len(ds) > 0 {
 		return ds, nil, nil
@@ -197,6 +196,9 @@ func (r *receiver) fetch(n int) {
 			types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameMessageGroupId,
 		},
 	})
+	if isMissingQueue(err) {
+		r.t.forget(r.name)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked -= n
@@ -219,7 +221,7 @@ func (r *receiver) fetch(n int) {
 		for _, m := range out.Messages {
 			r.ahead = append(r.ahead, fetched{m, until})
 		}
-		if r.waiting == 0 {
+		if len(r.ahead) > r.waiting {
 			r.giveBackLater()
 		}
 	}
@@ -236,16 +238,20 @@ func (r *receiver) giveBackLater() {
 		case <-r.life.Done():
 			return // Close gives all of it back
 		}
-		now := time.Now()
 		r.mu.Lock()
-		var old []types.Message
-		for len(r.ahead) > 0 && !now.Before(r.ahead[0].until) {
-			old = append(old, r.ahead[0].m)
-			r.ahead = r.ahead[1:]
-		}
+		old := r.old(time.Now())
 		r.mu.Unlock()
 		r.giveBack(r.life, old)
 	})
+}
+
+// old takes what was received ahead and cannot be handed out any more. r.mu is held.
+func (r *receiver) old(now time.Time) (ms []types.Message) {
+	for len(r.ahead) > 0 && !now.Before(r.ahead[0].until) {
+		ms = append(ms, r.ahead[0].m)
+		r.ahead = r.ahead[1:]
+	}
+	return ms
 }
 
 // giveBack makes messages visible at once. One for which that fails becomes visible after HoldFor.

@@ -306,7 +306,10 @@ func (r *receiver) RenewDeliveries(ctx context.Context, deliveries []*waybill.De
 	var changes []change
 	r.mu.Lock()
 	for i, x := range deliveries {
-		h, _ := x.Handle.(*handle)
+		var h *handle
+		if x != nil {
+			h, _ = x.Handle.(*handle)
+		}
 		switch {
 		case r.closed:
 			results[i] = closed(opRenew)

@@ -190,3 +190,11 @@ func (s *Server) Purge(queue string) {
 	defer s.mu.Unlock()
 	s.queues[queue].messages = nil
 }
+
+// Delete deletes a queue.
+func (s *Server) Delete(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.queues, queue)
+	s.wake()
+}
