@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
 type order struct {
@@ -87,7 +89,18 @@ func brokers(t *testing.T, queue string) []broker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bus.Close(context.WithoutCancel(t.Context())) })
-	return []broker{{"rabbitmq", bus, mq.URL, []string{queue}, []string{"shop", "orders.placed"}}}
+	server := testenv.Redis(t)
+	name := strings.ToLower(rand.Text())
+	streams, err := redisstreams.Dial(t.Context(), server, redisstreams.Options{Bus: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = streams.Close(context.WithoutCancel(t.Context())) })
+	stream := "{" + name + "}:queue:" + queue
+	return []broker{
+		{"rabbitmq", bus, mq.URL, []string{queue}, []string{"shop", "orders.placed"}},
+		{"redis_streams", streams, server, []string{stream}, []string{stream, "orders.placed"}},
+	}
 }
 
 // TR-12: programs in Node and Python read what Waybill sends.
