@@ -87,9 +87,11 @@ func (w *wire) size() int {
 	return n
 }
 
+// stringType is the type of all attributes; nobody changes it.
+var stringType = "String"
+
 func (w *wire) set(name, v string) {
-	dataType := "String"
-	w.attributes[name] = types.MessageAttributeValue{DataType: &dataType, StringValue: &v}
+	w.attributes[name] = types.MessageAttributeValue{DataType: &stringType, StringValue: &v}
 }
 
 // encode returns e for the wire.

@@ -184,13 +184,6 @@ func answer(w http.ResponseWriter, out any, e *Error) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"__type": "com.amazonaws.sqs#" + e.Code, "message": e.Message})
 }
 
-// Purge deletes the messages of a queue, which must exist.
-func (s *Server) Purge(queue string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queues[queue].messages = nil
-}
-
 // Delete deletes a queue.
 func (s *Server) Delete(queue string) {
 	s.mu.Lock()
