@@ -29,7 +29,7 @@ func newHarness(t *testing.T) transporttest.Harness {
 	t.Helper()
 	s := startServer(t, nil)
 	link := startProxy(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
-	opts := nats.Options{HoldFor: 2 * time.Second, Timeout: 5 * time.Second}
+	opts := nats.Options{HoldFor: 5 * time.Second, AckTimeout: 10 * time.Second}
 	bus := dial(t, link.url(), opts)
 	h := transporttest.Of(bus)
 	h.Restart = s.restart

@@ -55,6 +55,8 @@ func classify(op string, err error) *waybill.Error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("%w: raise the server's max_payload", err))
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return outage(op, fmt.Errorf("%w (%w)", waybill.ErrClosed, err))
 	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg), errors.Is(err, nats.ErrHeadersNotSupported):
 		return fail(op, waybill.ClassPermanent, waybill.ReasonRejected, err)
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthExpired):

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const briefHold = 500 * time.Millisecond
+const briefHold = 2 * time.Second
 
 // What was fetched and waits for Receive is renewed.
 func TestFetchedIsRenewed(t *testing.T) {
@@ -25,7 +25,7 @@ func TestFetchedIsRenewed(t *testing.T) {
 		t.Fatalf("%d deliveries came", len(ds))
 	}
 	publish(t, bus, "a")
-	wait(t.Context(), 4*briefHold) // without a renewal it is delivered again
+	wait(t.Context(), 2*briefHold) // without a renewal it is delivered again
 	d := receive(t, r)
 	if d.Redeliveries != 0 {
 		t.Errorf("%d redeliveries", d.Redeliveries)

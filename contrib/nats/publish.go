@@ -29,6 +29,9 @@ func (t *Transport) Traits() core.PublisherTraits {
 // Publish implements core.Publisher.
 func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	const op = "publish"
+	if t.ended() {
+		return core.AllFailed(len(batch), closed(op))
+	}
 	res := make(core.Results, len(batch))
 	sent := make([]jetstream.PubAckFuture, len(batch))
 	for i := range batch {

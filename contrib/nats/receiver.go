@@ -118,9 +118,6 @@ func (r *receiver) learn(info *jetstream.ConsumerInfo) {
 	var wanted []string
 	if _, ours := info.Config.Metadata[metaBindings]; ours {
 		wanted = append(r.t.wanted(&info.Config), r.own)
-		if exact := append(disjoint(r.t.wanted(&info.Config)), r.own); !slices.ContainsFunc(exact, func(p string) bool { return !slices.Contains(wanted, p) }) {
-			wanted = nil
-		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
