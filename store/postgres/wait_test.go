@@ -29,6 +29,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	t.Helper()
 	done := make(chan woken, 1)
 	asleep := make(chan struct{})
+	var mu sync.Mutex // a read ends before what wakes begins
 	var begun atomic.Bool
 	go func() {
 		for range 3 { // the first waits settle: they connect, and see what was staged before
@@ -39,7 +40,11 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 		}
 		close(asleep)
 		for {
-			claim(t, o, want(10))
+			mu.Lock()
+			if !begun.Load() { // else it could read what is to wake it
+				claim(t, o, want(10))
+			}
+			mu.Unlock()
 			began := time.Now()
 			cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, limit)
 			if err == nil && cause != core.WakeNotify && !begun.Load() {
@@ -53,7 +58,9 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	timer := time.NewTimer(60 * time.Millisecond) // it sleeps by now
 	defer timer.Stop()
 	<-timer.C
+	mu.Lock()
 	begun.Store(true)
+	mu.Unlock()
 	wake()
 	select {
 	case w := <-done:

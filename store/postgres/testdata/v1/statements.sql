@@ -180,9 +180,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) LIMIT 1
     ) o
-), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -229,9 +229,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) LIMIT 1
     ) o
-), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -274,6 +274,7 @@ WITH RECURSIVE known AS MATERIALIZED (
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
             ORDER BY o.seq LIMIT $2
         ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
     ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
@@ -283,9 +284,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) 
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) LIMIT 1
     ) o
-), x AS (SELECT o.route, o.seq, o.id, o.key, o.slot, false AS tell FROM "waybill"."waybill_outbox" o JOIN l ON o.route = l.route AND o.seq = l.seq), u AS (
+), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -347,7 +348,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             THEN 'out of order'
             ELSE '' END AS cause
         FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) LIMIT 1
     ) o
 ), v AS MATERIALIZED (
     SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
@@ -423,7 +424,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             THEN 'out of order'
             ELSE '' END AS cause
         FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) LIMIT 1
     ) o
 ), v AS MATERIALIZED (
     SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
@@ -498,7 +499,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             THEN 'out of order'
             ELSE '' END AS cause
         FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
-    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) 
+    OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) LIMIT 1
     ) o
 ), v AS MATERIALIZED (
     SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
@@ -681,6 +682,7 @@ WITH RECURSIVE known AS MATERIALIZED (
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
             ORDER BY o.seq LIMIT $2
         ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
     ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
@@ -743,9 +745,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
     ) o
-), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.ctid = l.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
@@ -793,9 +795,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
     ) o
-), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.ctid = l.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
@@ -839,6 +841,7 @@ WITH RECURSIVE known AS MATERIALIZED (
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
             ORDER BY o.seq LIMIT $2
         ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
     ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
@@ -848,9 +851,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
+        SELECT o.route, o.seq, o.ctid AS at FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))) FOR UPDATE SKIP LOCKED
     ) o
-), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.route = l.route AND o.seq = l.seq
+), x AS (DELETE FROM "waybill"."waybill_outbox" o USING l WHERE o.ctid = l.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
