@@ -34,17 +34,24 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	}
 	res := make(core.Results, len(batch))
 	sent := make([]jetstream.PubAckFuture, len(batch))
+	var subject string
+	var bound bool
+	var err error
 	for i := range batch {
 		e := &batch[i]
-		subject := t.topics + escapeTopic(e.Topic)
+		if i == 0 || e.Topic != batch[i-1].Topic {
+			subject = t.topics + escapeTopic(e.Topic)
+			bound, err = t.routable(ctx, subject)
+		}
 		m := encode(subject, e)
-		if size := m.Size() - len(subject); e.Size() > t.maxMessage-headerRoom || size > t.maxMessage-copyRoom {
+		size, room := e.Size(), t.maxMessage-headerRoom
+		near := 5*size+64*len(e.Headers) > room // a byte becomes five at most, by escaping
+		if size > room || near && m.Size()-len(subject) > t.maxMessage-copyRoom {
 			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
-				"topic %q: the message has %d bytes with its headers; at most %d are allowed: raise max_payload, or send a reference",
-				e.Topic, size, t.maxMessage-headerRoom))
+				"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max_payload, or send a reference",
+				e.Topic, size, m.Size()-len(subject), room))
 			continue
 		}
-		bound, err := t.routable(ctx, subject)
 		switch {
 		case err != nil:
 			res[i] = err
