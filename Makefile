@@ -30,7 +30,7 @@ beside:
 
 RACE = go test -race $(NORACE) -timeout 12m $(COUNT)
 # They take longest: first. The other modules run beside them.
-SLOW := ./store/postgres ./internal/checker ./transport/rabbitmq ./transport/table ./internal/e2e
+SLOW := ./store/postgres ./internal/checker ./transport/rabbitmq ./store/mongo ./internal/e2e ./transport/table ./relay ./internal/badday ./transport/sqs
 
 root:
 	$(RACE) -p 2 $(SLOW) ./...
