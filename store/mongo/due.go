@@ -32,7 +32,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	page := d.page
 	retries, timers := d.retries, d.timers
 	take := pieces{
-		s: s, op: "due", self: self,
+		s: s, op: "due", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			rs, err := w.takeRetries(ctx, self, retries[from:to])
 			return func() { page.Retries = append(page.Retries, rs...) }, err

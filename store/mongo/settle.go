@@ -22,7 +22,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 		stamp = max(stamp, outcomes[i].Stamp())
 	}
 	p := pieces{
-		s: s, op: "settle", self: self, stamp: stamp,
+		s: s, op: "settle", member: true, self: self, stamp: stamp,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			st := settler{work: w, self: self, outcomes: outcomes[from:to], res: make(core.Results, to-from)}
 			err := st.run(ctx)

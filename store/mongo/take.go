@@ -15,7 +15,7 @@ import (
 func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	out := make([]core.Taken, len(want.Refs))
 	named := pieces{
-		s: s, op: "take", self: self,
+		s: s, op: "take", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			taken, err := w.named(ctx, self, want.Refs[from:to], want.Deliver)
 			return func() { copy(out[from:to], taken) }, err
@@ -137,7 +137,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.Want) (o
 // grab holds those of list that are still free and that nobody has locked, each alone if need be. The others are busy.
 func (s *Store) grab(ctx context.Context, self core.Session, list []*record, deliver bool, busy map[recordID]bool) error {
 	p := pieces{
-		s: s, op: "take", self: self,
+		s: s, op: "take", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			refs := make([]core.Ref, 0, to-from)
 			for _, r := range list[from:to] {

@@ -117,6 +117,9 @@ func commit(ctx context.Context, sess *driver.Session) error {
 func (s *Store) fenced(
 	ctx context.Context, op string, self core.Session, stamp int64, fn func(ctx context.Context, w *work) error,
 ) error {
+	if self == 0 { // nobody
+		return core.Fenced("waybill/mongo: "+op, self)
+	}
 	var lane int32
 	select {
 	case lane = <-s.lanes:
@@ -166,12 +169,14 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, lane int
 // pieces handles the items [from, to) in one transaction. If a record is locked, it handles them in halves, and tells
 // of an item that is locked alone. do returns what to do after the commit.
 type pieces struct {
-	s     *Store
-	op    string
-	self  core.Session // 0: of no member
-	stamp int64
-	do    func(ctx context.Context, w *work, from, to int) (apply func(), err error)
-	busy  func(i int)
+	s  *Store
+	op string
+	// member: for the member self; without it for nobody
+	member bool
+	self   core.Session
+	stamp  int64
+	do     func(ctx context.Context, w *work, from, to int) (apply func(), err error)
+	busy   func(i int)
 }
 
 func (p *pieces) run(ctx context.Context, from, to int) error {
@@ -184,7 +189,7 @@ func (p *pieces) run(ctx context.Context, from, to int) error {
 		return err
 	}
 	var err error
-	if p.self == 0 {
+	if !p.member {
 		err = p.s.transact(ctx, p.op, fn)
 	} else {
 		err = p.s.fenced(ctx, p.op, p.self, p.stamp, fn)
