@@ -88,6 +88,7 @@ type fullConn interface {
 	driver.Pinger
 	driver.SessionResetter
 	driver.Validator
+	sqlitedriver.HookRegisterer
 }
 
 type liteConn struct {
