@@ -28,7 +28,8 @@ func begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
-// lockTimeout ends what waits for a lock: a call that did lasts as long, and fails.
+// lockTimeout ends what waits for a lock: a call that did lasts as long, and fails. The locks are held until the end of
+// the test, so any time proves the same; it is longer than a call takes on a busy machine.
 const lockTimeout = 20 * time.Second
 
 // atOnce fails if fn waited for a lock that is held until the end of the test.
