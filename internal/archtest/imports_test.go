@@ -80,6 +80,10 @@ var rules = []rule{
 	{"internal/soak", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
+	{"cli/config", leaf, []string{"github.com/goccy/go-yaml"}},
+	{"cli/adapters/...", []string{"*", "internal"}, []string{"*"}},
+	{"cli/...", []string{"*", "internal"}, []string{"*"}},
+	{"health/...", leaf, nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},
 }

@@ -1,0 +1,121 @@
+package adapters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// Postgres are the settings of the kind postgres, beside postgres.Options. Source is not needed: the command stages
+// nothing.
+type Postgres struct {
+	// URL is the connection string, as a URL or as key=value words.
+	URL cli.Secret
+	TLS cli.TLS
+	// InboxTable is the inbox's table; default postgres.DefaultInboxTable.
+	InboxTable string
+	postgres.Options
+}
+
+func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, error) {
+	text, err := secret(s.URL, "URL", "postgres://user:password@host:5432/database")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := pgxpool.ParseConfig(text)
+	if err != nil {
+		return nil, invalid("URL: is no connection string; it must look like postgres://user:password@host:5432/database")
+	}
+	tls, err := s.TLS.Config()
+	if err != nil {
+		return nil, invalid("%s", err)
+	}
+	if tls != nil {
+		if tls.ServerName == "" {
+			tls.ServerName = cfg.ConnConfig.Host
+		}
+		cfg.ConnConfig.TLSConfig, cfg.ConnConfig.Fallbacks = tls, nil
+	}
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { // a password that was rotated
+		text, err := s.URL.Value()
+		if err != nil {
+			return fmt.Errorf("url: %w", err)
+		}
+		fresh, err := pgx.ParseConfig(text)
+		if err != nil {
+			return errors.New("url: is no connection string any more")
+		}
+		c.User, c.Password = fresh.User, fresh.Password
+		return nil
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "waybill"
+	}
+	opts := s.Options
+	if opts.Source == "" {
+		opts.Source = "/waybill"
+	}
+	opts.Logger, opts.TracerProvider = env.Logger, env.TracerProvider
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), cfg)
+	if err != nil {
+		return nil, err
+	}
+	outbox, err := postgres.NewOutbox(pool, opts)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	inbox, err := postgres.NewInbox(pool, postgres.InboxOptions{Schema: s.Schema, Table: s.InboxTable})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	migrations, err := postgres.NewMigrations(postgres.MigrationOptions{Schema: s.Schema, Outbox: s.Table, Inbox: s.InboxTable, Source: s.Source})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &cli.Store{
+		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool},
+		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
+	}, nil
+}
+
+// postgresSchema is the schema of a Postgres store.
+type postgresSchema struct {
+	m    *postgres.Migrations
+	pool *pgxpool.Pool
+}
+
+func (p *postgresSchema) Up(ctx context.Context) error { return p.m.Up(ctx, p.pool) }
+
+func (p *postgresSchema) Down(ctx context.Context, version int) error {
+	return p.m.Down(ctx, p.pool, version)
+}
+
+func (p *postgresSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error) {
+	applied, err := p.m.Applied(ctx, p.pool)
+	if err != nil {
+		return nil, err
+	}
+	var out []cli.SchemaStatus
+	for _, part := range slices.Sorted(maps.Keys(applied)) {
+		out = append(out, cli.SchemaStatus{Part: string(part), Applied: applied[part], Newest: p.m.Newest(part)})
+	}
+	return out, nil
+}
+
+func (p *postgresSchema) Print() (string, error) { return p.m.SQL(), nil }
+
+func (p *postgresSchema) Drift(ctx context.Context) ([]admin.Difference, error) {
+	return p.m.Drift(ctx, p.pool)
+}

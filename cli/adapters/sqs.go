@@ -1,0 +1,39 @@
+package adapters
+
+import (
+	"context"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/waybill-go/waybill/cli"
+	sqstransport "github.com/waybill-go/waybill/transport/sqs"
+)
+
+// SQS are the settings of the kind sqs, beside sqs.Options. Credentials come from where the AWS SDK looks for them:
+// variables, its files, the machine's role.
+type SQS struct {
+	// Region is the AWS region; empty means that of the SDK. Endpoint is the URL of another service; empty means
+	// AWS.
+	Region, Endpoint string
+	sqstransport.Options
+}
+
+func openSQS(ctx context.Context, s *SQS, env cli.Env) (*cli.Transport, error) {
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(s.Region))
+	if err != nil {
+		return nil, err
+	}
+	client := awssqs.NewFromConfig(cfg, func(o *awssqs.Options) {
+		if s.Endpoint != "" {
+			o.BaseEndpoint = &s.Endpoint
+		}
+	})
+	opts := s.Options
+	opts.Logger = env.Logger
+	bus, err := sqstransport.New(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &cli.Transport{Publisher: bus, Close: bus.Close}, nil
+}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/cli/config"
+	"github.com/waybill-go/waybill/core"
+)
+
+// App is the command over a list of adapters. A program with adapters of its own is a main of ten lines; see the
+// example.
+type App struct {
+	// Version is what the version command shows; empty means that of the module, as the Go command recorded it.
+	Version string
+	// Stores and Transports are the kinds that a configuration can name.
+	Stores     []StoreKind
+	Transports []TransportKind
+}
+
+// Main runs the command with the arguments of the process and ends it with the command's exit code. SIGINT and SIGTERM
+// stop it in order; a second one ends it at once.
+func (a App) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), //nolint:forbidigo // the root of the process
+		os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	code := a.Run(ctx, os.Args[1:], IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()})
+	stop()
+	os.Exit(code) //nolint:forbidigo // the end of the process
+}
+
+// IO is the outside of a command.
+type IO struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// Environ are environment variables as NAME=value.
+	Environ []string
+}
+
+// Env is what adapters share with the command.
+type Env struct {
+	// Logger gets the adapter's log.
+	Logger *slog.Logger
+	// MeterProvider and TracerProvider make its telemetry; they are never nil.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+}
+
+// StoreKind is a kind of database. Make one with NewStoreKind.
+type StoreKind struct {
+	name     string
+	settings func() any
+	open     func(context.Context, any, Env) (*Store, error)
+}
+
+// NewStoreKind returns a kind of database. S is a struct with its settings; see package config for which keys it gets.
+// The settings are a copy for open. open does not wait for the database: one that is down is an outage of the first
+// call. An error names the setting by its key.
+func NewStoreKind[S any](name string, open func(ctx context.Context, settings *S, env Env) (*Store, error)) StoreKind {
+	return StoreKind{
+		name: name, settings: func() any { return new(S) },
+		open: func(ctx context.Context, settings any, env Env) (*Store, error) { return open(ctx, settings.(*S), env) },
+	}
+}
+
+// Store is an open database. Commands find what it can do beyond that with core.As in Outbox and in Inbox.
+type Store struct {
+	// Outbox is the store. It is closed by Close only.
+	Outbox core.OutboxStore
+	// Inbox is the inbox for core.InboxPurger, core.Checker and such; nil = there is none.
+	Inbox any
+	// Schema manages the tables; nil = the adapter has none to manage.
+	Schema Schema
+	// Close closes everything. It must end with its context.
+	Close func(context.Context) error
+}
+
+// Schema manages the schema of a store.
+type Schema interface {
+	// Up brings it to the newest version, under a lock, idempotently. Down goes back to a version; 0 drops
+	// everything that is Waybill's.
+	Up(ctx context.Context) error
+	Down(ctx context.Context, version int) error
+	// Status returns the versions, a line for each part.
+	Status(ctx context.Context) ([]SchemaStatus, error)
+	// Print returns what Up runs on an empty database, as text for people and tools.
+	Print() (string, error)
+	// Drift compares the schema with what the adapter needs.
+	Drift(ctx context.Context) ([]admin.Difference, error)
+}
+
+// SchemaStatus is the version of one part of a schema.
+type SchemaStatus struct {
+	Part            string `json:"part"`
+	Applied, Newest int
+}
+
+// TransportKind is a kind of broker. Make one with NewTransportKind.
+type TransportKind struct {
+	name     string
+	settings func() any
+	open     func(context.Context, any, Env) (*Transport, error)
+}
+
+// NewTransportKind returns a kind of broker; see NewStoreKind.
+func NewTransportKind[S any](name string, open func(ctx context.Context, settings *S, env Env) (*Transport, error)) TransportKind {
+	return TransportKind{
+		name: name, settings: func() any { return new(S) },
+		open: func(ctx context.Context, settings any, env Env) (*Transport, error) {
+			return open(ctx, settings.(*S), env)
+		},
+	}
+}
+
+// Transport is an open broker. Commands find what it can do beyond that with core.As in Publisher.
+type Transport struct {
+	Publisher core.Publisher
+	// Topology manages what the broker must hold; nil = nothing to manage.
+	Topology Topology
+	// Close closes everything. It must end with its context.
+	Close func(context.Context) error
+}
+
+// Topology manages exchanges, queues and bindings for a set of subscriptions.
+type Topology interface {
+	// Print returns what must be there, as text for people.
+	Print(subs []core.Subscription) (string, error)
+	// Export returns it in a format, one of Formats.
+	Export(subs []core.Subscription, format string) (string, error)
+	Formats() []string
+	// Declare makes what is missing.
+	Declare(ctx context.Context, subs []core.Subscription) error
+	// Verify compares it with the broker.
+	Verify(ctx context.Context, subs []core.Subscription) ([]admin.Difference, error)
+	// Unused returns what is there under the transport's names and belongs to no subscription. Delete deletes one
+	// of them if it is empty and nobody uses it.
+	Unused(ctx context.Context, subs []core.Subscription) ([]string, error)
+	Delete(ctx context.Context, object string) error
+}
+
+// TLS are the settings of a client's connections. The zero value means the system's authorities and no client
+// certificate.
+type TLS struct {
+	// CAFile holds the authorities to trust, in PEM, instead of the system's.
+	CAFile string
+	// CertFile and KeyFile are the client's certificate and key, in PEM. They are read for each new connection, so
+	// a certificate that was renewed is used at the next one.
+	CertFile, KeyFile string
+	// ServerName is the name to expect in the server's certificate; empty means the host's.
+	ServerName string
+	// InsecureSkipVerify trusts every server. For tests only.
+	InsecureSkipVerify bool
+}
+
+// IsZero reports whether nothing is set.
+func (t TLS) IsZero() bool { return t == TLS{} }
+
+// Config returns the settings as Go's; nil for the zero value. The error names the key.
+func (t TLS) Config() (*tls.Config, error) {
+	if t.IsZero() {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // asked for
+	if t.CAFile != "" {
+		pool, err := certificates(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls.ca_file: %w", err)
+		}
+		c.RootCAs = pool
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return nil, errors.New("tls.cert_file and tls.key_file: give both or none")
+	}
+	if t.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
+			return nil, fmt.Errorf("tls.cert_file: %w", err)
+		}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+			return &pair, err
+		}
+	}
+	return c, nil
+}
+
+// Secret is a setting that is never shown; see [config.Secret].
+type Secret = config.Secret

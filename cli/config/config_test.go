@@ -1,0 +1,117 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/cli/config"
+)
+
+type inner struct {
+	URL    config.Secret
+	Order  waybill.Order
+	Wait   time.Duration
+	Most   int
+	Native waybill.Limits
+}
+
+type settings struct {
+	Name   string
+	Things map[string]inner
+	List   []inner
+	Any    config.Section
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "waybill.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// OP-02: one name in a file, in the environment and as a flag; a flag wins over a variable, that over the file.
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	l, err := config.Load(config.Sources{
+		File: write(t, "name: file\nthings:\n  a-b:\n    url: postgres://u:secret@h/d\n    order: per_key\n    wait: 5s\n"+
+			"    most: 1KiB\n    native:\n      max_headers: 3\nlist:\n- most: 1\nany:\n  kind: x\n  most: 7\n"),
+		Environ: []string{"WAYBILL_THINGS__A_B__WAIT=7s", "WAYBILL_THINGS__A_B__MOST=2", "WAYBILL_LIST__0__WAIT=1ms", "WAYBILL_TEST_X=y", "HOME=/"},
+		Skip:    []string{"WAYBILL_TEST_"},
+		Set:     []string{"things.a-b.most=3", "list.1.most=4"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got settings
+	if err := l.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	a := got.Things["a-b"]
+	if url, err := a.URL.Value(); err != nil || url != "postgres://u:secret@h/d" {
+		t.Error(url, err)
+	}
+	if a.Wait != 7*time.Second || a.Most != 3 || a.Native.MaxHeaders != 3 || got.Name != "file" || len(got.List) != 2 || got.List[1].Most != 4 || got.List[0].Wait != time.Millisecond {
+		t.Errorf("%+v", got)
+	}
+	var section inner
+	if got.Any.Text("kind") != "x" {
+		t.Error("no kind")
+	}
+	if err := got.Any.Decode(&section, "kind"); err != nil || section.Most != 7 {
+		t.Error(section, err)
+	}
+	if w := l.Where("things.a-b.wait"); w != "environment variable WAYBILL_THINGS__A_B__WAIT" {
+		t.Error(w)
+	}
+	text, err := config.Print(config.Part{Key: "", Value: got.Things}, config.Part{Key: "x", Value: []config.Part{{Key: "y", Value: got.List}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "\"\":\n  a-b:\n    url: \"********\"\n    wait: 7s\n    most: 3\n    native:\n      max_headers: 3\nx:\n  \"y\":\n    - wait: 1ms\n      most: 1\n    - most: 4\n"
+	if diff := cmp.Diff(want, text); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// OP-02: everything that is wrong is told at once, each with its place.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	l, err := config.Load(config.Sources{
+		File: write(t, "name: [a]\nthings:\n  a:\n    ordr: per_key\n    order: random\n    wait: 5\n    url: {file: /missing}\nlist: 3\n"),
+		Set:  []string{"nam=x"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = l.Decode(&settings{})
+	e, ok := err.(*waybill.InvalidError) //nolint:errorlint // it is not wrapped
+	if !ok {
+		t.Fatal(err)
+	}
+	want := []string{
+		"waybill.yaml:1: name: must be a value, not a list",
+		"waybill.yaml:4: things.a.ordr: is unknown: did you mean order?",
+		"waybill.yaml:5: things.a.order: \"random\" is unknown: choose per_key, best_effort, hlc",
+		"waybill.yaml:6: things.a.wait: \"5\" is no duration: write 500ms, 10s, 5m or 24h",
+		"waybill.yaml:7: things.a.url: cannot read the file: open /missing: no such file or directory",
+		"waybill.yaml:8: list: must be a list, not a value",
+		"--set nam: nam: is unknown: did you mean name?",
+	}
+	if diff := cmp.Diff(want, e.Problems); diff != "" {
+		t.Error(diff)
+	}
+	for _, text := range []string{"a: 1\na: 2\n", "a:\n\t- b", "a: *x\n", "<<: {a: 1}\n", "- a\n", "a: 1\n---\nb: 2\n"} {
+		if l, err := config.Load(config.Sources{File: write(t, text)}); err == nil {
+			t.Errorf("%q: no error; %v", text, l)
+		} else {
+			t.Log(err)
+		}
+	}
+}

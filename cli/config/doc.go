@@ -1,0 +1,34 @@
+// Package config reads settings from a YAML file, the environment and flags into structs.
+//
+//	stores:
+//	  shop:
+//	    kind: postgres
+//	    url: {file: /run/secrets/shop-url}
+//
+// One name means one setting everywhere. The key stores.shop.url is also the environment variable
+// WAYBILL_STORES__SHOP__URL and the flag --set stores.shop.url=... A flag wins over the environment, the environment
+// over the file, the file over the default.
+//
+// The name of a key is the name of the struct's field in lower case with underscores: MaxMessageBytes is
+// max_message_bytes. The fields of an embedded struct stand beside the others. Fields that cannot be written as text,
+// such as functions, have no key.
+//
+// # Guarantees
+//
+//   - Unknown keys, keys that are given twice and values of the wrong type are errors. An error has the file and the
+//     line, the variable or the flag that holds the setting. All are reported at once.
+//   - Print never shows a [Secret], nor a password in a URL.
+//
+// # Concurrency
+//
+// Load and Print keep nothing and are safe for concurrent use. A [Loaded] is not changed after Load, so it is safe for
+// concurrent use as well.
+//
+// # Ownership
+//
+// The struct given to Decode belongs to its caller. A [Section] keeps what it was read from.
+//
+// # Limits
+//
+// A file has at most 1 MiB, and a secret's file 64 KiB. Anchors work, merge keys (<<) are refused.
+package config

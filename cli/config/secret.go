@@ -1,0 +1,86 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+const maxSecretBytes = 64 << 10
+
+// Secret is a setting that is never shown, such as a URL with a password. In a file it is the text itself or the name
+// of a file that holds it:
+//
+//	url: {file: /run/secrets/shop-url}
+//
+// White space at the end of the file does not count. The file is read each time that Value is called, so a secret that
+// was rotated is seen when somebody asks again.
+type Secret struct {
+	text string
+	file string
+}
+
+// NewSecret returns a secret with this text.
+func NewSecret(text string) Secret { return Secret{text: text} }
+
+// IsZero reports whether there is none.
+func (s Secret) IsZero() bool { return s.text == "" && s.file == "" }
+
+// Value returns the text. The error names the file and no part of what it holds.
+func (s Secret) Value() (string, error) {
+	if s.file == "" {
+		return s.text, nil
+	}
+	f, err := os.Open(s.file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the file: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("cannot read the file: %w", err)
+	case len(b) > maxSecretBytes:
+		return "", fmt.Errorf("the file %s has more than %d bytes", s.file, maxSecretBytes)
+	}
+	text := strings.TrimRight(string(b), " \t\r\n")
+	if text == "" {
+		return "", fmt.Errorf("the file %s is empty", s.file)
+	}
+	return text, nil
+}
+
+// String hides the text.
+func (s Secret) String() string {
+	switch {
+	case s.file != "":
+		return "{file: " + s.file + "}"
+	case s.text != "":
+		return hidden
+	}
+	return ""
+}
+
+// GoString hides the text.
+func (s Secret) GoString() string { return s.String() }
+
+const hidden = "********"
+
+// read takes the secret from n.
+func (s *Secret) read(n *node) string {
+	switch {
+	case n.kind == null:
+		*s = Secret{}
+	case n.kind == scalar:
+		*s = Secret{text: n.text}
+	case n.kind == dict && len(n.keys) == 1 && n.keys[0] == "file" && n.fields["file"].kind == scalar && n.fields["file"].text != "":
+		*s = Secret{file: n.fields["file"].text}
+		if _, err := s.Value(); err != nil {
+			return err.Error()
+		}
+	default:
+		return "must be a text, or {file: path}"
+	}
+	return ""
+}
