@@ -157,6 +157,8 @@ func TestDatabaseDiskFull(t *testing.T) {
 		if err := pg.FreeDisk(); err != nil {
 			t.Fatal(err)
 		}
+		// A recovery that began when the disk was full may fail only now, and the server ends with it.
+		d.until("the server has recovered, or has ended", func() bool { return !pg.Running() || d.count(d.out, "SELECT 1") == 1 })
 		if !pg.Running() {
 			if err := pg.Restart(t.Context()); err != nil {
 				t.Fatal(err)
