@@ -90,7 +90,7 @@ func (rt *route) rest(found bool) {
 	} else {
 		rt.pace.idle = min(rt.pace.idle+1, 12)
 	}
-	pause := min(rt.opts.PollMin<<max(rt.pace.idle-1, 0), rt.opts.PollMax)
+	pause := doubled(rt.opts.PollMin, rt.opts.PollMax, max(rt.pace.idle-1, 0))
 	if rt.unresolved() {
 		pause = min(pause, 10*rt.opts.PollMin)
 	}

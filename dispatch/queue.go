@@ -247,9 +247,17 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 // takePause is how long to wait after so many empty Takes. Members wait for different times, so that they do not ask in
 // step.
 func (d *Dispatcher) takePause(empties int) time.Duration {
-	pause := min(d.opts.PollMin<<min(empties-1, 20), d.opts.PollMax)
+	pause := doubled(d.opts.PollMin, d.opts.PollMax, min(empties-1, 20))
 	if d.peers.others() {
 		pause = min(pause, sharedPoll)
 	}
 	return pause - pause/4*time.Duration(uint64(d.session)*0x9E3779B97F4A7C15>>56)/256
+}
+
+// doubled returns pause doubled n times, and no more than most.
+func doubled(pause, most time.Duration, n int) time.Duration {
+	if pause > most>>n { // without a shift that overflows
+		return most
+	}
+	return pause << n
 }

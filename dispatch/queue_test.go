@@ -122,3 +122,22 @@ func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
 		t.Error("handed out while the give-up may still be carried out")
 	}
 }
+
+// TestLongPauses: a pause is doubled up to its bound, however long it is and however often nothing was found.
+func TestLongPauses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ least, most time.Duration }{
+		{time.Millisecond, time.Second},
+		{24 * time.Hour, 24 * time.Hour},
+		{time.Millisecond, 1000 * time.Hour},
+		{1000 * time.Hour, 5000 * time.Hour},
+	} {
+		want := tc.least
+		for n := range 21 {
+			if got := doubled(tc.least, tc.most, n); got != want {
+				t.Errorf("%s doubled %d times is %s, want %s", tc.least, n, got, want)
+			}
+			want = min(2*want, tc.most)
+		}
+	}
+}

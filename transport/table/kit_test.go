@@ -145,11 +145,18 @@ func subscribeTo(t *testing.T, tr *table.Transport, queue string) core.Receiver 
 	return r
 }
 
+// aDay returns a context that ends after a day of virtual time: what never comes fails the test, instead of hanging it.
+func aDay(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // receive returns the next n deliveries.
 func receive(t *testing.T, r core.Receiver, n int) []*waybill.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
-	defer cancel()
+	ctx := aDay(t)
 	var all []*waybill.Delivery
 	for len(all) < n {
 		ds, err := r.Receive(ctx, n-len(all))
@@ -175,7 +182,7 @@ func none(t *testing.T, r core.Receiver, d time.Duration) {
 
 func settled(t *testing.T, r core.Receiver, acks ...core.Ack) {
 	t.Helper()
-	if err := r.Settle(t.Context(), acks).FirstErr(); err != nil {
+	if err := r.Settle(aDay(t), acks).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,7 +59,7 @@ func TestHandlerOfALostMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error)
+				ended := make(chan error, 1)
 				go func() { ended <- c.Run(ctx) }()
 				time.Sleep(time.Second) // virtual time
 				p.gone.Store(true)
@@ -74,8 +74,13 @@ func TestHandlerOfALostMessage(t *testing.T) {
 				default:
 				}
 				p.gone.Store(false)
-				if err := <-causes; !errors.Is(err, waybill.ErrLeaseLost) {
-					t.Errorf("the context ended because of %v", err)
+				select {
+				case err := <-causes:
+					if !errors.Is(err, waybill.ErrLeaseLost) {
+						t.Errorf("the context ended because of %v", err)
+					}
+				case <-aDay(t).Done():
+					t.Fatal("the context never ended")
 				}
 				time.Sleep(time.Second) // virtual time
 				settled(t, other, core.AckDone(taken[0]), core.AckDone(taken[1]))
