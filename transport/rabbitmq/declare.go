@@ -34,9 +34,9 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 // is served too, as long as everything is there: after a lateClose a passive declare looks for the object. There is no
 // passive form of a binding: verify looks for bindings, with the management API.
 //
-// If a queue is bound while its exchange is being deleted, RabbitMQ 4.3 can keep the binding. Once the exchange is there
-// again it lists that binding, does not route by it, and takes another bind for done. So what is bound to an exchange
-// that was missing is unbound first.
+// If a queue is bound while its exchange is being deleted, RabbitMQ 4.3 can keep the binding. Once the exchange is
+// there again it lists that binding, does not route by it, and takes another bind for done. So what is bound to an
+// exchange that was missing is unbound first.
 func (p *preparation) declare(ctx context.Context, c *conn) error {
 	s := probe{c: c}
 	defer s.close()
