@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -177,7 +178,7 @@ func TestCleanSaysThatThereIsMore(t *testing.T) {
 	s := open(t, Options{Retention: waybill.Retention{Abandoned: time.Hour}})
 	msgs := make([]waybill.Message, cleanBatch+1)
 	for i := range msgs {
-		msgs[i] = raw(fmt.Sprint(i), "")
+		msgs[i] = raw(strconv.Itoa(i), "")
 	}
 	stage(t, s, msgs...)
 	run(t, s.DB(), `UPDATE waybill_outbox SET state = ?, reason = ?, settled_at = 1`, core.StateAbandoned, waybill.ReasonRejected)

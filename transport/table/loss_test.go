@@ -79,7 +79,7 @@ func TestHandlerOfALostMessage(t *testing.T) {
 					if !errors.Is(err, waybill.ErrLeaseLost) {
 						t.Errorf("the context ended because of %v", err)
 					}
-				case <-aDay(t).Done():
+				case <-tenMinutes(t).Done():
 					t.Fatal("the context never ended")
 				}
 				time.Sleep(time.Second) // virtual time
