@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -138,6 +139,29 @@ func TestLongPauses(t *testing.T) {
 				t.Errorf("%s doubled %d times is %s, want %s", tc.least, n, got, want)
 			}
 			want = min(2*want, tc.most)
+		}
+	}
+}
+
+// TestTimersGoOnceTheyAreInLine: a timer that the store has put in line does not wait for the poll.
+func TestTimersGoOnceTheyAreInLine(t *testing.T) {
+	t.Parallel()
+	for _, queue := range []bool{false, true} {
+		w := newSmall(t)
+		w.d = New(Options{
+			Routes: []Route{{Name: "r", Units: 1, Queue: queue}}, Lease: time.Second, PollMin: time.Hour, PollMax: time.Hour,
+			Handlers: 1, NewSession: func() core.Session { return 100 },
+		})
+		w.d.SetFree(1)
+		if got := w.run(100 * time.Millisecond); len(got) != 0 {
+			t.Fatal(got)
+		}
+		tx := w.st.Begin()
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: "a", Topic: "t"}, Delay: 200 * time.Millisecond})
+		w.must(err)
+		w.must(tx.Commit())
+		if got := w.run(2 * time.Second); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("queue: %v: handed out %v, want a", queue, got)
 		}
 	}
 }
