@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A chunk is what one transaction or script call stores. The server does nothing else meanwhile: for 250 messages, or 128
-// of a script, some 0.6 ms.
+// A chunk is what one transaction or script call stores. The server does nothing else meanwhile: some 0.6 ms for 250
+// messages, or 128 of a script.
 const (
 	chunkMessages  = 250
 	scriptMessages = 128
