@@ -113,8 +113,8 @@ func TestTimersPostgres(t *testing.T) {
 	if s.moved != 2*half {
 		t.Errorf("%d timers came due, want %d", s.moved, 2*half)
 	}
-	if s.hinted == 0 {
-		t.Error("no call of Due came sooner than a poll: the receiver does not ask when the next timer is due")
+	if least := 5; s.hinted < least { // a receiver that does not listen to Due has one, by the wake-up
+		t.Errorf("%d calls of Due came sooner than a poll, want %d at least: the receiver does not ask when the next timer is due", s.hinted, least)
 	}
 	if most := 2*half + 10; s.vain > most {
 		t.Errorf("%d calls of Due sooner than a poll found nothing, want at most %d", s.vain, most)
