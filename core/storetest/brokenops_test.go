@@ -274,7 +274,7 @@ func as(a admin.HeadAction) func(*brokenOps, string, string, *string, *admin.Hea
 	}
 }
 
-func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05
+func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05 TE-06
 	t.Parallel()
 	for i := range opsFaults {
 		f := &opsFaults[i]
