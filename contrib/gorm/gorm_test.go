@@ -127,7 +127,7 @@ func (s *service) run(t *testing.T, billing *inbox.Inbox[*gorm.DB]) {
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-// ST-02 IN-03: handlers and requests of one GORM service run at the same time, with prepared statements and without;
+// ST-02 ST-20 IN-03: handlers and requests of one GORM service run at the same time, with prepared statements and without;
 // neither meets the transaction of another.
 func TestServiceWithConcurrentRequests(t *testing.T) {
 	t.Parallel()
