@@ -78,8 +78,8 @@ type Resolution interface {
 // Meter is a harness that can say how much its store touches. Without it the suite does not know whether reads are
 // bounded.
 type Meter interface {
-	// Touched returns how many rows, documents, blocks or the like the store has touched so far. Nobody else uses the
-	// store meanwhile.
+	// Touched returns how many rows, documents, blocks or the like the store has touched so far. Nobody else uses
+	// the store meanwhile.
 	Touched(ctx context.Context) (int64, error)
 }
 

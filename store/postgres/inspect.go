@@ -136,8 +136,8 @@ func stepSQL(routes, match, only string) string {
 )`
 }
 
-// idsSQL finds ids by their indexes, byid. Those that no index has, of records that are simply due, it looks for in a step
-// of a walk over the routes that lack one, unless only other records are asked for, such as abandoned ones.
+// idsSQL finds ids by their indexes, byid. Those that no index has, of records that are simply due, it looks for in a
+// step of a walk over the routes that lack one, unless only other records are asked for, such as abandoned ones.
 func idsSQL(match string, others bool) string {
 	step, due := `, e AS MATERIALIZED (
     SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq

@@ -36,7 +36,8 @@ var neededIndexes = []string{
 }
 
 // Check reports missing tables, tables of an old version or of another shape, settings with which transactions are not
-// atomic or not durable, and a driver that wraps SQLite's and hides its commit hook, which the inbox needs. With AutoMigrate it migrates first.
+// atomic or not durable, and a driver that wraps SQLite's and hides its commit hook, which the inbox needs.
+// With AutoMigrate it migrates first.
 func (s *Store) Check(ctx context.Context) error {
 	if s.closed.Load() {
 		return s.classify("check", sql.ErrConnDone)
