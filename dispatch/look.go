@@ -152,7 +152,7 @@ func (d *Dispatcher) newReading() *reading {
 		if at.After(d.now) {
 			continue
 		}
-		rt.pace.lookedAt = d.now
+		rt.pace.lookedAt, rt.pace.again = d.now, false
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)

@@ -152,6 +152,8 @@ var opsFaults = []struct {
 	}}},
 	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.Budget = 0 }}},
 	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"ends where its budget does", "ids-are-found-behind-others", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"looks at few", "ids-are-found-behind-others", brokenOps{seen: func(st *admin.Stored) { *st = admin.Stored{} }}},
 	{
 		"takes what it gets", "list-refuses-bad-input",
 		brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }},
@@ -272,7 +274,7 @@ func as(a admin.HeadAction) func(*brokenOps, string, string, *string, *admin.Hea
 	}
 }
 
-func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05
+func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05 TE-06
 	t.Parallel()
 	for i := range opsFaults {
 		f := &opsFaults[i]

@@ -64,7 +64,7 @@ func TestOperatorPlans(t *testing.T) {
 	with("purge: abandoned", 6000, func() (string, []any) { return purge(abandoned, false) })
 	with("purge: a dry run", 3000, func() (string, []any) { return purge(abandoned, true) })
 	with("purge: ids", 2000, func() (string, []any) { return purge(ids, false) })
-	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007"})
+	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007", int64(0)})
 	add("blocked keys", 800, blockedSQL, []any{waybill.DefaultRoute, "a1", true, 20})
 	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("keep that a route is unserved", 60, keepUnservedSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
