@@ -71,6 +71,8 @@ package waybillmysql
 // the application's own tables, too.
 const ProducerGrants = `
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox TO 'service'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_aside TO 'service'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_dedupe TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_marks TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_units TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_routes TO 'service'@'%';
@@ -81,6 +83,8 @@ GRANT SELECT ON shop.waybill_meta TO 'service'@'%';
 // ServiceGrants are the privileges of a login that does everything but migrate: stage, relay, consume, operate.
 const ServiceGrants = `
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox TO 'service'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_aside TO 'service'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_dedupe TO 'service'@'%';
 GRANT SELECT, UPDATE ON shop.waybill_outbox_marks TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_members TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_fence TO 'service'@'%';

@@ -13,14 +13,14 @@ import (
 const maxControl = 1000
 
 const (
-	rangeSQL = recordSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
+	rangeSQL = recordSQL + `FORCE INDEX (PRIMARY) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
 		slotSQL + `AND (k <> '' OR NOT ?) AND seq NOT IN `
 	keySQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?
 		ORDER BY seq LIMIT ?`
-	keyWaitingSQL = lightSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)`
-	waitingSQL    = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
-	blockingSQL   = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
-	heldSQL       = lightSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold <> 0 AND hold <> ? ORDER BY seq`
+	keyWaitingSQL = lightAside + `(waybill_outbox_waits) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)` + endAsideSQL
+	waitingSQL    = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
+	blockingSQL   = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
+	heldSQL       = lightAside + `(waybill_outbox_hold) WHERE hold <> 0 AND hold <> ?` + endAsideSQL + `ORDER BY seq`
 
 	epochSQL = `(SELECT CONCAT(MAX(IF(name = 'database', value, 0)), '/', MAX(IF(name = 'epoch', value, 0)), '/', @@server_id) FROM waybill_meta)`
 )

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -26,13 +27,20 @@ const stateWithdrawn core.State = 6
 // The statements that return a row all have the same columns: those of the record itself, and what costs more.
 const (
 	columns = `SELECT seq, route, id, version, slot, k, state, hold, due_at, ends_at, ready_since, flags, attempts, deliveries, crashes,
-		topic, hlc, reason, error, error_at, COALESCE(dedupe_key, ''), live IS NULL, `
+		topic, hlc, reason, error, error_at, dedupe_key, `
 	lightSQL  = columns + `'', '' FROM waybill_outbox `
 	attrsSQL  = columns + `attrs, '' FROM waybill_outbox `
 	recordSQL = columns + `attrs, body FROM waybill_outbox `
 
 	bySeqSQL = lightSQL + `FORCE INDEX (PRIMARY) WHERE seq IN `
+	byIDSQL  = `WHERE id = ? AND route = ? `
 	slotSQL  = ` AND (? >> slot) & 1 = 1 `
+	liveSQL  = `state IN (1, 4) `
+
+	// asideSQL … endAsideSQL encloses a condition on the records that stand aside.
+	asideSQL    = `(SELECT seq FROM waybill_outbox_aside FORCE INDEX `
+	lightAside  = columns + `'', '' FROM ` + asideSQL
+	endAsideSQL = `) a JOIN waybill_outbox FORCE INDEX (PRIMARY) USING (seq) `
 )
 
 // row is a record as the database has it.
@@ -41,12 +49,11 @@ type row struct {
 	state                     core.State
 	due, ends, since, errorAt int64
 	flags                     uint8
-	ended                     bool
 	reason                    waybill.Reason
 	lastError, dedupe, attrs  string
 }
 
-func (r *row) live() bool           { return !r.ended }
+func (r *row) live() bool           { return r.state == core.StatePending || r.state == core.StateFailed }
 func (r *row) ready() bool          { return r.state == core.StatePending && r.due == 0 }
 func (r *row) timer() bool          { return r.state == core.StatePending && r.due != 0 }
 func (r *row) has(flag uint8) bool  { return r.flags&flag != 0 }
@@ -58,8 +65,7 @@ func (w *work) rows(ctx context.Context, text string, args ...any) ([]*row, erro
 		r := &row{}
 		e := &r.Envelope
 		err := rows.Scan(&r.Seq, &r.Route, &r.ID, &r.Version, &r.Slot, &e.Key, &r.state, &r.Holder, &r.due, &r.ends, &r.since, &r.flags,
-			&r.Attempts, &r.Deliveries, &r.Crashes, &e.Topic, &e.HLC, &r.reason, &r.lastError, &r.errorAt, &r.dedupe, &r.ended, &r.attrs,
-			&e.Body)
+			&r.Attempts, &r.Deliveries, &r.Crashes, &e.Topic, &e.HLC, &r.reason, &r.lastError, &r.errorAt, &r.dedupe, &r.attrs, &e.Body)
 		e.ID, r.Failed, r.Withdrawable = r.ID, r.state == core.StateFailed, r.has(flagWithdrawable)
 		if r.state == stateWithdrawn {
 			r.state = core.StateAbandoned
@@ -145,23 +151,59 @@ func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row
 	return got, busy, err
 }
 
-// set changes records that are locked.
+// set changes records that are locked, and copies them aside.
 func (w *work) set(ctx context.Context, seqs []int64, assignments string, args ...any) error {
 	if len(seqs) == 0 {
 		return nil
 	}
-	_, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE seq IN `+list(seqs), args...)
+	if _, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE seq IN `+list(seqs), args...); err != nil {
+		return err
+	}
+	return w.copyAside(ctx, seqs)
+}
+
+func (w *work) copyAside(ctx context.Context, seqs []int64) error {
+	_, err := w.exec(ctx, `REPLACE INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
+		SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE seq IN `+list(seqs))
 	return err
 }
 
-// remove deletes records that are locked. With safe updates the server uses an index by itself, and is faster.
-func (w *work) remove(ctx context.Context, seqs []int64) error {
-	text := `DELETE r FROM waybill_outbox r FORCE INDEX (PRIMARY) WHERE r.seq IN `
-	if w.safe {
-		text = `DELETE FROM waybill_outbox WHERE seq IN `
+// remove deletes records that are locked.
+func (w *work) remove(ctx context.Context, rows []*row) error {
+	if len(rows) == 0 {
+		return nil
 	}
-	_, err := w.exec(ctx, text+list(seqs))
+	for _, table := range [...]string{"waybill_outbox", "waybill_outbox_aside"} {
+		if err := w.deleteFrom(ctx, table, `seq IN `+list(seqsOf(rows))); err != nil {
+			return err
+		}
+	}
+	return w.free(ctx, rows)
+}
+
+// deleteFrom uses the primary key: a scan would lock the rows of others. With safe updates the server uses an index by
+// itself, and is faster.
+func (w *work) deleteFrom(ctx context.Context, table, where string, args ...any) error {
+	text := `DELETE r FROM ` + table + ` r FORCE INDEX (PRIMARY) WHERE `
+	if w.safe {
+		text = `DELETE FROM ` + table + ` WHERE `
+	}
+	_, err := w.exec(ctx, text+where, args...)
 	return err
+}
+
+// free frees the dedupe keys of records that have ended. rows are the records as they were.
+func (w *work) free(ctx context.Context, rows []*row) error {
+	var args []any
+	for _, r := range rows {
+		if r.dedupe != "" && r.live() {
+			args = append(args, r.dedupe, r.Envelope.Topic, r.Route, r.ID)
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	return w.deleteFrom(ctx, "waybill_outbox_dedupe", strings.Repeat(` OR dedupe_key = ? AND topic = ? AND route = ? AND id = ?`, len(args)/4)[4:], args...)
 }
 
 // hold writes holds of self, and adds to the deliveries.
@@ -175,8 +217,12 @@ func (w *work) abandon(ctx context.Context, rows []*row, reason waybill.Reason, 
 	if reason.Withdrawn() {
 		state = stateWithdrawn
 	}
-	return w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~5) | IF(k = '', 0, ?),
-		reason = ?, live = NULL`, state, w.now, blocks, string(reason))
+	err := w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~5) | IF(k = '', 0, ?),
+		reason = ?`, state, w.now, blocks, string(reason))
+	if err != nil {
+		return err
+	}
+	return w.free(ctx, rows)
 }
 
 // tell writes control records for the owners of rows.
