@@ -11,16 +11,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxUnserved bounds Roster.Unserved. The statement goes by index from route to route, up to 900 of them: the server
+// maxUnserved bounds Roster.Unserved. routesSQL goes by index from route to route, up to 900 of them: the server
 // bounds such a walk, too.
 const (
 	maxUnserved = 100
-	unservedSQL = `WITH RECURSIVE r (route, n) AS (
+	routesSQL   = `WITH RECURSIVE r (route, n) AS (
 		(SELECT route, 1 FROM waybill_outbox FORCE INDEX (waybill_outbox_key) ORDER BY route LIMIT 1) UNION ALL
 		SELECT (SELECT o.route FROM waybill_outbox o FORCE INDEX (waybill_outbox_key) WHERE o.route > r.route ORDER BY o.route LIMIT 1), n + 1
 			FROM r WHERE r.route IS NOT NULL AND n < 900)
-		SELECT route FROM r WHERE route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route) AND EXISTS
-			(SELECT 1 FROM waybill_outbox o FORCE INDEX (waybill_outbox_key) WHERE o.route = r.route AND state IN (1, 4) AND due_at <= ?) LIMIT ?`
+		SELECT route FROM r WHERE route IS NOT NULL`
+	dueOnSQL = `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
 
 // Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. A call that
@@ -276,8 +276,20 @@ func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) 
 	if err := w.who(ctx, self, out); err != nil {
 		return err
 	}
-	var err error
-	out.Unserved, err = collect(ctx, w.q, value[string], unservedSQL, w.now, maxUnserved)
+	routes, err := collect(ctx, w.q, value[string], routesSQL)
+	for _, route := range routes {
+		served := slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route })
+		if served || len(out.Unserved) == maxUnserved {
+			continue
+		}
+		due, err := w.one(ctx, []any{new(int64)}, dueOnSQL, route, w.now)
+		if err != nil {
+			return err
+		}
+		if due {
+			out.Unserved = append(out.Unserved, route)
+		}
+	}
 	return err
 }
 

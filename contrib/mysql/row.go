@@ -60,8 +60,13 @@ func (r *row) has(flag uint8) bool  { return r.flags&flag != 0 }
 func (r *row) is(ref core.Ref) bool { return r.ID == ref.ID && r.Route == ref.Route }
 
 // rows returns the rows of a statement that begins with columns.
-func (w *work) rows(ctx context.Context, text string, args ...any) ([]*row, error) {
-	return collect(ctx, w.q, func(rows *sql.Rows) (*row, error) {
+func (w *work) rows(ctx context.Context, text string, args ...any) (out []*row, err error) {
+	return out, w.ask(ctx, w.query(&out, text, args...))
+}
+
+// query appends the rows of a statement that begins with columns.
+func (w *work) query(out *[]*row, text string, args ...any) query {
+	return query{text, args, func(rows *sql.Rows) error {
 		r := &row{}
 		e := &r.Envelope
 		err := rows.Scan(&r.Seq, &r.Route, &r.ID, &r.Version, &r.Slot, &e.Key, &r.state, &r.Holder, &r.due, &r.ends, &r.since, &r.flags,
@@ -74,8 +79,9 @@ func (w *work) rows(ctx context.Context, text string, args ...any) ([]*row, erro
 		if r.Expires = r.live() && r.ends != 0; r.Expires {
 			r.Life = duration(r.ends - w.now)
 		}
-		return r, err
-	}, text, args...)
+		*out = append(*out, r)
+		return err
+	}}
 }
 
 // decode sets the attributes. It sets Err if they are not those that Stage wrote.
@@ -259,25 +265,30 @@ func (w *work) owns(ctx context.Context, route string) (core.Slots, error) {
 	return w.own[route], nil
 }
 
+const unitsSQL = `SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units `
+
 func (w *work) units(ctx context.Context, where string, args ...any) ([]core.OwnedUnit, error) {
-	return collect(ctx, w.q, func(rows *sql.Rows) (u core.OwnedUnit, err error) {
-		return u, rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, &u.Owner, &u.Term, &u.Low, &u.Careful)
-	}, `SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units `+where, args...)
+	return collect(ctx, w.q, scanUnit, unitsSQL+where, args...)
 }
 
-// last returns the last sequence that was drawn, or a later one. MySQL caches that figure, unless it is told not to.
-func (w *work) last(ctx context.Context) (last int64, err error) {
-	v, err := w.s.serverVersion(ctx)
+func scanUnit(rows *sql.Rows) (u core.OwnedUnit, err error) {
+	return u, rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, &u.Owner, &u.Term, &u.Low, &u.Careful)
+}
+
+// lastSQL returns an expression of the last sequence that was drawn, or a later one. MySQL caches that figure, unless
+// it is told not to.
+func (s *Store) lastSQL(ctx context.Context, q querier) (string, error) {
+	v, err := s.serverVersion(ctx)
 	if err == nil && !isMariaDB(v) {
-		_, err = w.exec(ctx, `SET SESSION information_schema_stats_expiry = 0`)
+		_, err = q.ExecContext(ctx, `SET SESSION information_schema_stats_expiry = 0`)
 	}
-	if err != nil {
-		return 0, err
-	}
-	found, err := w.one(ctx, []any{&last}, `SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES
-		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'waybill_outbox'`)
-	if err == nil && !found {
-		err = misconfigured("table waybill_outbox does not exist: run Migrate")
+	return `(SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'waybill_outbox')`, err
+}
+
+func (w *work) last(ctx context.Context) (last int64, err error) {
+	text, err := w.s.lastSQL(ctx, w.q)
+	if err == nil {
+		_, err = w.one(ctx, []any{&last}, `SELECT `+text)
 	}
 	return last, err
 }

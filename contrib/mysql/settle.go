@@ -2,6 +2,7 @@ package waybillmysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -119,16 +120,15 @@ func (st *settler) atOnce(ctx context.Context) error {
 	}
 	slices.Sort(seqs)
 	at := spans(slices.Compact(seqs))
-	n, err := st.exec(ctx, `SET STATEMENT innodb_lock_wait_timeout = 0 FOR DELETE FROM waybill_outbox WHERE `+at+` AND `+liveSQL+
-		`AND dedupe_key = '' AND id IN `+places(len(args))+` AND route IN `+places(len(routes)), append(args, routes...)...)
+	n := int64(0)
+	err := st.ask(ctx, query{`SET STATEMENT innodb_lock_wait_timeout = 0 FOR DELETE FROM waybill_outbox WHERE ` + at + ` AND ` + liveSQL +
+		`AND dedupe_key = '' AND id IN ` + places(len(args)) + ` AND route IN ` + places(len(routes)) +
+		`; SELECT ROW_COUNT(); DELETE FROM waybill_outbox_aside WHERE ` + at, append(args, routes...), func(rows *sql.Rows) error { return rows.Scan(&n) }})
 	switch outage := waybill.ClassOf(classify("settle", err)) == waybill.ClassOutage; {
 	case outage && number(err) != lockTimeout:
 		return err
 	case err != nil || n != int64(len(st.outcomes)):
 		return errOneByOne
-	}
-	if err := st.deleteFrom(ctx, "waybill_outbox_aside", at); err != nil {
-		return err
 	}
 	return st.stamp(ctx)
 }
