@@ -111,7 +111,7 @@ func (d *due) take(ctx context.Context) error {
 	if err := d.hold(ctx, retries, 0); err != nil {
 		return err
 	}
-	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(retries))
+	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(retries))
 	for _, seq := range retries {
 		for _, r := range held {
 			if r.Seq == seq {
@@ -150,7 +150,7 @@ func (d *due) inLine(ctx context.Context, rows []*row) error {
 		drawn[i] = first + int64(i) // the rows of one INSERT are numbered in turn
 	}
 	if err == nil {
-		err = d.deleteFrom(ctx, "waybill_outbox", `seq IN `+list(drawn))
+		err = d.deleteFrom(ctx, "waybill_outbox", at(drawn))
 	}
 	if err != nil {
 		return err
@@ -190,12 +190,12 @@ func (d *due) move(ctx context.Context, seqs, to []int64) error {
 		limit = `SET STATEMENT innodb_lock_wait_timeout = 0 FOR `
 	}
 	n, err := d.exec(ctx, limit+`UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET seq = ELT(FIELD(seq, `+from[1:len(from)-1]+`), `+
-		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE seq IN `+from)
+		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE `+at(seqs))
 	if err != nil {
 		return err
 	}
 	d.page.Moved += int(n)
-	if err := d.deleteFrom(ctx, "waybill_outbox_aside", `seq IN `+from); err != nil {
+	if err := d.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
 		return err
 	}
 	return d.copyAside(ctx, to)

@@ -11,16 +11,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxUnserved bounds Roster.Unserved. routesSQL goes by index from route to route, up to 900 of them: the server
-// bounds such a walk, too.
+// maxUnserved bounds Roster.Unserved.
 const (
 	maxUnserved = 100
-	routesSQL   = `WITH RECURSIVE r (route, n) AS (
-		(SELECT route, 1 FROM waybill_outbox FORCE INDEX (waybill_outbox_key) ORDER BY route LIMIT 1) UNION ALL
-		SELECT (SELECT o.route FROM waybill_outbox o FORCE INDEX (waybill_outbox_key) WHERE o.route > r.route ORDER BY o.route LIMIT 1), n + 1
-			FROM r WHERE r.route IS NOT NULL AND n < 900)
-		SELECT route FROM r WHERE route IS NOT NULL`
-	dueOnSQL = `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
+	routesSQL   = `SELECT DISTINCT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key)`
+	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
 
 // Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. A call that
@@ -276,21 +271,25 @@ func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) 
 	if err := w.who(ctx, self, out); err != nil {
 		return err
 	}
+	return w.unserved(ctx, out)
+}
+
+// unserved fills in the routes that have due records and no units.
+func (w *work) unserved(ctx context.Context, out *core.Roster) error {
 	routes, err := collect(ctx, w.q, value[string], routesSQL)
+	var queries []query
 	for _, route := range routes {
-		served := slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route })
-		if served || len(out.Unserved) == maxUnserved {
-			continue
-		}
-		due, err := w.one(ctx, []any{new(int64)}, dueOnSQL, route, w.now)
-		if err != nil {
-			return err
-		}
-		if due {
-			out.Unserved = append(out.Unserved, route)
+		if !slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route }) && len(queries) < maxUnserved {
+			queries = append(queries, query{dueOnSQL, []any{route, w.now}, func(*sql.Rows) error {
+				out.Unserved = append(out.Unserved, route)
+				return nil
+			}})
 		}
 	}
-	return err
+	if err != nil || len(queries) == 0 {
+		return err
+	}
+	return w.ask(ctx, queries...)
 }
 
 // members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server

@@ -278,9 +278,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
 	if r.Envelope.Expired(time.UnixMicro(w.now)) {
 		r.Envelope.Expires = time.Time{}
-		if attrs, err := encode(&r.Envelope); err != nil {
-			return err
-		} else if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, attrs); err != nil {
+		if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, encode(&r.Envelope)); err != nil {
 			return err
 		}
 	}

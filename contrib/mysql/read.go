@@ -79,7 +79,8 @@ func (rd *reader) head(ctx context.Context) error {
 	}
 	own := map[string]core.Slots{}
 	queries := []query{{
-		`SELECT flag, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`, []any{rd.self},
+		`SELECT flag, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
+		[]any{rd.self},
 		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Flag, &rd.now, &p.Epoch, &p.Last) },
 	}, {
 		unitsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
@@ -270,7 +271,7 @@ func (rd *reader) again(ctx context.Context) error {
 	for i, ref := range rd.look.Again {
 		seqs[i], refs[ref.Seq] = ref.Seq, ref
 	}
-	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(seqs)+` ORDER BY seq`)
+	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(seqs)+` ORDER BY seq`)
 	for _, r := range rows {
 		w, waits := r.waiting(rd.self, rd.blocks(r.Route))
 		switch {

@@ -3,9 +3,9 @@ package waybillmysql
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +32,7 @@ const (
 	attrsSQL  = columns + `attrs, '' FROM waybill_outbox `
 	recordSQL = columns + `attrs, body FROM waybill_outbox `
 
-	bySeqSQL = lightSQL + `FORCE INDEX (PRIMARY) WHERE seq IN `
+	bySeqSQL = lightSQL + `FORCE INDEX (PRIMARY) WHERE `
 	byIDSQL  = `WHERE id = ? AND route = ? `
 	slotSQL  = ` AND (? >> slot) & 1 = 1 `
 	liveSQL  = `state IN (1, 4) `
@@ -86,38 +86,80 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 
 // decode sets the attributes. It sets Err if they are not those that Stage wrote.
 func (r *row) decode() *row {
-	var a attributes
-	if err := json.Unmarshal([]byte(r.attrs), &a); err != nil {
-		r.Err = fmt.Errorf("waybill/mysql: row %d of waybill_outbox: column attrs holds %d bytes that are not the JSON that Stage writes",
-			r.Seq, len(r.attrs))
-		return r
-	}
-	for name, value := range a.Attributes {
-		if known, err := core.SetAttribute(&r.Envelope, name, value); err != nil || !known {
-			r.Err = fmt.Errorf("waybill/mysql: row %d of waybill_outbox: column attrs: unknown or bad attribute %q", r.Seq, name)
+	for rest := r.attrs; rest != ""; {
+		var name, value string
+		var ok bool
+		if name, rest, ok = cutText(rest); ok {
+			value, rest, ok = cutText(rest)
+		}
+		if ok {
+			ok = r.setAttribute(name, value)
+		}
+		if !ok {
+			r.Err = fmt.Errorf("waybill/mysql: row %d of waybill_outbox: column attrs holds %d bytes that are not what Stage writes", r.Seq, len(r.attrs))
+			return r
 		}
 	}
-	r.Envelope.Headers, r.Envelope.Priority = a.Headers, a.Priority
 	return r
 }
 
-// attributes is the JSON of column attrs.
-type attributes struct {
-	Attributes map[string]string `json:"a"`
-	Headers    map[string]string `json:"h,omitempty"`
-	Priority   uint8             `json:"p,omitempty"`
+// The names in column attrs of what is no attribute of CloudEvents.
+const (
+	attrPriority = "!"
+	headerPrefix = "#"
+)
+
+func (r *row) setAttribute(name, value string) bool {
+	e := &r.Envelope
+	if header, is := strings.CutPrefix(name, headerPrefix); is {
+		if e.Headers == nil {
+			e.Headers = map[string]string{}
+		}
+		e.Headers[header] = value
+		return true
+	}
+	if name == attrPriority {
+		n, err := strconv.ParseUint(value, 10, 8)
+		e.Priority = uint8(n)
+		return err == nil
+	}
+	known, err := core.SetAttribute(e, name, value)
+	return known && err == nil
 }
 
-func encode(e *waybill.Envelope) ([]byte, error) {
-	a := attributes{map[string]string{core.AttrContentType: e.ContentType}, e.Headers, e.Priority}
+// cutText returns the first text of attrs, and the rest. A text is its length, a colon, and its bytes.
+func cutText(attrs string) (text, rest string, ok bool) {
+	length, rest, ok := strings.Cut(attrs, ":")
+	n, err := strconv.Atoi(length)
+	if !ok || err != nil || n < 0 || n > len(rest) {
+		return "", "", false
+	}
+	return rest[:n], rest[n:], true
+}
+
+// encode returns column attrs: names and values, in turn. Reading them costs a fraction of what JSON does.
+func encode(e *waybill.Envelope) []byte {
+	var out []byte
+	add := func(name, value string) {
+		for _, text := range [...]string{name, value} {
+			out = append(append(strconv.AppendInt(out, int64(len(text)), 10), ':'), text...)
+		}
+	}
+	add(core.AttrContentType, e.ContentType)
 	for _, at := range core.AppendAttributes(make([]core.Attribute, 0, 16), e) {
 		switch at.Name {
 		case core.AttrSpecVersion, core.AttrID, core.AttrKey, core.AttrHLC: // they have columns
 		default:
-			a.Attributes[at.Name] = at.Value
+			add(at.Name, at.Value)
 		}
 	}
-	return json.Marshal(&a)
+	for name, value := range e.Headers {
+		add(headerPrefix+name, value)
+	}
+	if e.Priority != 0 {
+		add(attrPriority, strconv.Itoa(int(e.Priority)))
+	}
+	return out
 }
 
 // waiting returns r as a record that blocks its key, seen by self.
@@ -141,14 +183,14 @@ func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row
 	if len(seqs) == 0 {
 		return got, busy, nil
 	}
-	rows, err := w.rows(ctx, bySeqSQL+list(seqs)+` FOR UPDATE SKIP LOCKED`)
+	rows, err := w.rows(ctx, bySeqSQL+at(seqs)+` FOR UPDATE SKIP LOCKED`)
 	for _, r := range rows {
 		got[r.Seq] = r
 	}
 	if err != nil || len(got) == len(seqs) {
 		return got, busy, err
 	}
-	rows, err = w.rows(ctx, bySeqSQL+list(seqs))
+	rows, err = w.rows(ctx, bySeqSQL+at(seqs))
 	for _, r := range rows {
 		if got[r.Seq] == nil {
 			busy[r.Seq] = r
@@ -162,7 +204,7 @@ func (w *work) set(ctx context.Context, seqs []int64, assignments string, args .
 	if len(seqs) == 0 {
 		return nil
 	}
-	if _, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE seq IN `+list(seqs), args...); err != nil {
+	if _, err := w.exec(ctx, `UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET `+assignments+` WHERE `+at(seqs), args...); err != nil {
 		return err
 	}
 	return w.copyAside(ctx, seqs)
@@ -170,7 +212,7 @@ func (w *work) set(ctx context.Context, seqs []int64, assignments string, args .
 
 func (w *work) copyAside(ctx context.Context, seqs []int64) error {
 	_, err := w.exec(ctx, `REPLACE INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags)
-		SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE seq IN `+list(seqs))
+		SELECT seq, route, k, slot, state, due_at, ends_at, hold, flags FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE `+at(seqs))
 	return err
 }
 
@@ -180,7 +222,7 @@ func (w *work) remove(ctx context.Context, rows []*row) error {
 		return nil
 	}
 	for _, table := range [...]string{"waybill_outbox", "waybill_outbox_aside"} {
-		if err := w.deleteFrom(ctx, table, `seq IN `+list(seqsOf(rows))); err != nil {
+		if err := w.deleteFrom(ctx, table, at(seqsOf(rows))); err != nil {
 			return err
 		}
 	}

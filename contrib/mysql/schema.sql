@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	error       VARBINARY(1000)  NOT NULL DEFAULT '', -- newest error, without payload
 	error_at    BIGINT           NOT NULL DEFAULT 0,
 	dedupe_key  VARBINARY(255)   NOT NULL DEFAULT '', -- empty = none
-	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope as JSON
+	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope: names and values, each with its length
 	body        LONGBLOB         NOT NULL,
 	PRIMARY KEY (seq),
 	UNIQUE KEY waybill_outbox_id (id, route),

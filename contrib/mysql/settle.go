@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -107,7 +105,8 @@ func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bo
 }
 
 // atOnce deletes published records without locking them first, and fails if that is not everything. What is deleted was
-// confirmed, since its id was.
+// confirmed, since its id was. CONCAT keeps the server from looking for the ids by their index, which takes 20 times as
+// long.
 func (st *settler) atOnce(ctx context.Context) error {
 	var seqs []int64
 	var args, routes []any
@@ -119,40 +118,24 @@ func (st *settler) atOnce(ctx context.Context) error {
 		}
 	}
 	slices.Sort(seqs)
-	at := spans(slices.Compact(seqs))
-	n := int64(0)
-	err := st.ask(ctx, query{`SET STATEMENT innodb_lock_wait_timeout = 0 FOR DELETE FROM waybill_outbox WHERE ` + at + ` AND ` + liveSQL +
-		`AND dedupe_key = '' AND id IN ` + places(len(args)) + ` AND route IN ` + places(len(routes)) +
-		`; SELECT ROW_COUNT(); DELETE FROM waybill_outbox_aside WHERE ` + at, append(args, routes...), func(rows *sql.Rows) error { return rows.Scan(&n) }})
+	n, aside := int64(0), false
+	err := st.ask(ctx, query{
+		`SET STATEMENT innodb_lock_wait_timeout = 0, in_predicate_conversion_threshold = 0 FOR DELETE FROM waybill_outbox WHERE ` +
+			at(seqs) + ` AND ` + liveSQL + `AND dedupe_key = '' AND CONCAT(id, '') IN ` + places(len(args)) + ` AND CONCAT(route, '') IN ` + places(len(routes)) +
+			`; SELECT ROW_COUNT(), EXISTS (SELECT 1 FROM waybill_outbox_aside WHERE seq BETWEEN ? AND ?)`,
+		append(append(args, routes...), seqs[0], seqs[len(seqs)-1]), func(rows *sql.Rows) error { return rows.Scan(&n, &aside) },
+	})
 	switch outage := waybill.ClassOf(classify("settle", err)) == waybill.ClassOutage; {
 	case outage && number(err) != lockTimeout:
 		return err
 	case err != nil || n != int64(len(st.outcomes)):
 		return errOneByOne
+	case aside:
+		if err := st.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
+			return err
+		}
 	}
 	return st.stamp(ctx)
-}
-
-// spans returns sorted numbers as a condition. Rows in a row cost much less than rows one by one.
-func spans(seqs []int64) string {
-	var b strings.Builder
-	var single []int64
-	for from := 0; from < len(seqs); {
-		to := from
-		for to+1 < len(seqs) && seqs[to+1] == seqs[to]+1 {
-			to++
-		}
-		if to == from {
-			single = append(single, seqs[from])
-		} else {
-			fmt.Fprintf(&b, " OR seq BETWEEN %d AND %d", seqs[from], seqs[to])
-		}
-		from = to + 1
-	}
-	if b.Len() == 0 || len(single) > 0 {
-		b.WriteString(" OR seq IN " + list(single))
-	}
-	return "(" + b.String()[len(" OR "):] + ")"
 }
 
 // confirmed answers for a published record: gone, or published and kept, is as good as done now.

@@ -167,16 +167,12 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (first int64, 
 		r := &rows[i]
 		e := &r.Envelope
 		due, since := w.dueAt(r)
-		attrs, err := encode(e)
-		if err != nil {
-			return 0, err
-		}
 		body := e.Body
 		if body == nil {
 			body = []byte{}
 		}
 		args = append(args, r.Route, e.ID, e.Topic, e.Key, core.SlotOf(r.Route, e.Key, e.ID), due, micros(e.Expires), since, flagsOf(r),
-			int64(e.HLC), r.DedupeKey, attrs, body)
+			int64(e.HLC), r.DedupeKey, encode(e), body)
 	}
 	res, err := w.q.ExecContext(ctx, insertSQL+insertRow+strings.Repeat(","+insertRow, len(rows)-1), args...)
 	if err != nil {

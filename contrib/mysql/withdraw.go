@@ -40,7 +40,7 @@ func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybi
 	// First without a lock: a locking read of what is not there locks a gap, and stagers wait for it.
 	found, err := w.rows(ctx, text, args...)
 	if err == nil && len(found) > 0 {
-		found, err = w.rows(ctx, bySeqSQL+list(seqsOf(found))+` AND `+liveSQL+`FOR UPDATE`)
+		found, err = w.rows(ctx, bySeqSQL+at(seqsOf(found))+` AND `+liveSQL+`FOR UPDATE`)
 	}
 	if err != nil || len(found) == 0 {
 		return seen[key], err
