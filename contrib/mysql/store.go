@@ -160,23 +160,25 @@ func list(seqs []int64) string {
 	return b.String() + ")"
 }
 
-// at returns a condition for rows by their numbers. Rows in a row cost much less than rows one by one, and MariaDB makes
-// a join of a list of 1,000, which locks others.
+// at returns a condition for rows by their numbers. Ranges cost much less than rows one by one. The server also locks
+// the row behind a range, so the range ends before the last row that is meant. MariaDB makes a join of a list of 1,000,
+// which locks others.
 func at(seqs []int64) string {
 	var b strings.Builder
 	seqs = slices.Clone(seqs)
 	slices.Sort(seqs)
+	seqs = slices.Compact(seqs)
 	var single []int64
 	for from := 0; from < len(seqs); {
 		to := from
-		for to+1 < len(seqs) && seqs[to+1] <= seqs[to]+1 {
+		for to+1 < len(seqs) && seqs[to+1] == seqs[to]+1 {
 			to++
 		}
-		if to == from {
-			single = append(single, seqs[from])
-		} else {
-			fmt.Fprintf(&b, " OR seq BETWEEN %d AND %d", seqs[from], seqs[to])
+		if to-from >= 2 {
+			fmt.Fprintf(&b, " OR seq BETWEEN %d AND %d", seqs[from], seqs[to-1])
+			from = to
 		}
+		single = append(single, seqs[from:to+1]...)
 		from = to + 1
 	}
 	for part := range slices.Chunk(single, 500) {
