@@ -61,13 +61,13 @@
 // What a statement waits for is bounded by innodb_lock_wait_timeout; that error is an outage. A body and its row must
 // fit in max_allowed_packet.
 //
-// The outbox table has three indexes: its order, ids, keys. What waits for a time, expires, was held or has ended also
-// has a row in waybill_outbox_aside, and a dedupe key one in waybill_outbox_dedupe; each costs a statement more. A relay
-// reads in the order of staging, and so passes over the rows of other routes and relays, and over published ones that
-// the retention keeps.
+// The outbox table has three indexes: its order, ids, keys. What waits for a time, expires, was held or has ended
+// has a row in waybill_outbox_aside, too, and a dedupe key has one in waybill_outbox_dedupe; each costs a statement
+// more. A relay reads in the order of staging, and so passes over the rows of other routes and relays, and over
+// published ones that the retention keeps.
 //
-// [Open] lets the store's own pool send several statements at once, which takes about a third of the round trips. With [New]
-// they go one by one, and published records are looked at before they are deleted, as on MySQL.
+// [Open] lets the store's own pool send several statements at once, which takes about a third of the round trips.
+// With [New] they go one by one, and published records are looked at before they are deleted, as on MySQL.
 //
 // The stored mark of the clock is up to a second above the stamps that were settled.
 //

@@ -338,8 +338,8 @@ func TestFrozenMeet(t *testing.T) {
 	}
 }
 
-// DB-26: a settle neither waits for a neighbour that a transaction has locked, nor fails because of it. The server locks
-// the row behind a range, too.
+// DB-26: a settle neither waits for a neighbour that a transaction has locked, nor fails because of it. The server
+// locks the row behind a range, too.
 func TestSettleBesideALockedRecord(t *testing.T) {
 	t.Parallel()
 	const n = 1200 // more than the server takes as a list
