@@ -42,7 +42,7 @@ func (l latency) text(d time.Duration) string {
 	if l.Count == 0 {
 		return ""
 	}
-	return d.Round(10 * time.Microsecond).String()
+	return d.Round(time.Microsecond).String()
 }
 
 // run stages, drains, and sends single messages.

@@ -103,6 +103,9 @@ func (c *command) confirmPurge(ctx context.Context, purger admin.Purger, req adm
 	if err != nil {
 		return err
 	}
+	if first.Deleted == 0 && first.Next == 0 {
+		return nil // nothing would be destroyed
+	}
 	n := records(first.Deleted)
 	if first.Next != 0 {
 		n = "at least " + n
