@@ -47,7 +47,7 @@ would slow them down, unless it is told to run beside them.`,
 				return err
 			}
 			if n, _ := waiting(counts); n > 0 && !o.besideWaiting {
-				return withCode(ExitRefused, "%s wait in the store: give --beside-waiting if bench may slow them down", records(int(n)))
+				return withCode(ExitRefused, "the store has %s waiting: give --beside-waiting if bench may slow them down", records(int(n)))
 			}
 			b := &bench{c: c, o: o, store: s, counter: counter, out: &benchPublisher{}}
 			remove, err := b.connect(ctx)

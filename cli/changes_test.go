@@ -59,7 +59,7 @@ func TestCancel(t *testing.T) {
 	s.run("list", "--reason", "cancelled").is(t, 0, "s1", "w1", "d1", "two")
 
 	s.stage(message("fine", "x1", waybill.Delay(time.Hour), waybill.Tenant("gone")), message("fine", "x2", waybill.Tenant("gone")))
-	s.run("cancel", "--tenant", "gone", "--dry-run").is(t, 4, "1 of 2 records would be withdrawn", "1 record stay: due")
+	s.run("cancel", "--tenant", "gone", "--dry-run").is(t, 4, "1 of 2 records would be withdrawn", "left alone: 1 record: due")
 	s.run("cancel", "--tenant", "gone").is(t, 4, "withdraw 1 record, which are never sent then", "nobody can be asked")
 	s.run("show", "x1").is(t, 0)
 	s.run("cancel", "--tenant", "gone", "--yes").is(t, 4, "1 of 2 records withdrawn")
@@ -71,7 +71,7 @@ func TestCancel(t *testing.T) {
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	s := records(t)
-	s.run("purge", "--tenant", "acme", "--dry-run").is(t, 4, "1 of 2 records would be deleted", "they have not ended (see --waiting)")
+	s.run("purge", "--tenant", "acme", "--dry-run").is(t, 4, "1 of 2 records would be deleted", "left alone: 1 record: not ended (see --waiting)")
 	s.run("purge", "--tenant", "acme").is(t, 4, "delete 1 record for good", "nobody can be asked")
 	s.run("show", "a1").is(t, 0)
 	s.run("purge", "--reason", "rejected", "--yes", "--progress").is(t, 0, "1 of 1 record deleted", "deleted 1")

@@ -106,6 +106,14 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool) error {
 	return nil
 }
 
+// reached asks the store something, so that one that is down is noticed within the time for one question.
+func (c *command) reached(ctx context.Context, keeper admin.KeyKeeper, route string) error {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	_, _, err := keeper.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: route, Limit: 1})
+	return err
+}
+
 func (c *command) keysDecide(store, route *string, use, short string, action admin.HeadAction) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " KEY ID", Short: short, Args: cobra.ExactArgs(2),
@@ -121,6 +129,9 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 				if err := c.confirm(ctx, "give up message %s of key %s", id, check.Clip(key, 80)); err != nil {
 					return err
 				}
+			}
+			if err := c.reached(ctx, keeper, *route); err != nil {
+				return err
 			}
 			// the relay may take ten seconds to carry it out
 			ctx, cancel := context.WithTimeout(ctx, max(c.timeout, 15*time.Second))

@@ -18,11 +18,12 @@ import (
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/cli/adapters"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background)) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -35,12 +36,17 @@ type answer struct {
 // command runs the command with settings, and nobody to ask.
 func command(tb testing.TB, settings []string, args ...string) answer {
 	tb.Helper()
+	return commandIn(tb.Context(), settings, args...)
+}
+
+// commandIn is command in a context that the test ends.
+func commandIn(ctx context.Context, settings []string, args ...string) answer {
 	var out, errs bytes.Buffer
 	for _, s := range settings {
 		args = append(args, "--set", s)
 	}
 	app := cli.App{Version: "test", Stores: adapters.Stores(), Transports: adapters.Transports()}
-	code := app.Run(tb.Context(), args, cli.IO{In: strings.NewReader(""), Out: &out, Err: &errs})
+	code := app.Run(ctx, args, cli.IO{In: strings.NewReader(""), Out: &out, Err: &errs})
 	return answer{code, out.String(), errs.String()}
 }
 

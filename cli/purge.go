@@ -87,9 +87,9 @@ func (c *command) purge(ctx context.Context, purger admin.Purger, req admin.Purg
 	case matched == 0 && len(req.Filter.IDs) > 0:
 		return withCode(ExitNotFound, "no record has id %s", strings.Join(req.Filter.IDs, ", "))
 	case stay > 0 && req.Waiting:
-		return withCode(ExitRefused, "%s stay: due, being sent, or locked: repeat it later", records(stay))
+		return withCode(ExitRefused, "left alone: %s: due, being sent, or locked: repeat it later", records(stay))
 	case stay > 0:
-		return withCode(ExitRefused, "%s stay: they have not ended (see --waiting), or are locked", records(stay))
+		return withCode(ExitRefused, "left alone: %s: not ended (see --waiting), or locked", records(stay))
 	}
 	return nil
 }

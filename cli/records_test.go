@@ -66,7 +66,7 @@ func TestStatus(t *testing.T) {
 	if got.Waiting != 3 || len(got.Counts) != 3 {
 		t.Errorf("%+v", got)
 	}
-	a := s.run("status", "--wait-empty", "--wait-timeout", "10ms", "--progress").is(t, 5, "4 records still wait after 10ms", "gone 0 of 4 (0 %)")
+	a := s.run("status", "--wait-empty", "--wait-timeout", "10ms", "--progress").is(t, 5, "still waiting after 10ms: 4 records", "gone 0 of 4 (0 %)")
 	if strings.Contains(a.out, "gone") {
 		t.Error("progress on standard output:", a.out)
 	}

@@ -53,7 +53,7 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 				return err
 			}
 			if n, _ := waiting(counts); waitEmpty && n > 0 {
-				return withCode(ExitFindings, "%s still wait after %s", records(int(n)), most)
+				return withCode(ExitFindings, "still waiting after %s: %s", most, records(int(n)))
 			}
 			return nil
 		}),

@@ -192,7 +192,7 @@ func (c *command) gc(ctx context.Context, t topologyRun, dryRun bool) error {
 		return err
 	}
 	if len(kept) > 0 {
-		return withCode(ExitRefused, "%s stay", counted(len(kept), "queue"))
+		return withCode(ExitRefused, "left alone: %s", counted(len(kept), "queue"))
 	}
 	return nil
 }
