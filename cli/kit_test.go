@@ -64,6 +64,14 @@ func (a answer) is(tb testing.TB, code int, texts ...string) answer {
 	return a
 }
 
+// not fails the test if the command told this text.
+func (a answer) not(tb testing.TB, text string) {
+	tb.Helper()
+	if strings.Contains(a.out+a.err, text) {
+		tb.Errorf("%q is in\n%s%s", text, a.out, a.err)
+	}
+}
+
 // decode reads the JSON that the command printed.
 func decode[T any](tb testing.TB, a answer) (out T) {
 	tb.Helper()
