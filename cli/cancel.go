@@ -80,7 +80,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 	case s.Unit == nil:
 		return withCode(ExitUsage, "this store cannot withdraw messages (%w): see docs/capabilities.md", waybill.ErrUnsupported)
 	}
-	keys, err := c.cancelKeys(ctx, s, f, dedupeKey)
+	keys, live, err := c.cancelKeys(ctx, s, f, dedupeKey)
 	if err != nil {
 		return err
 	}
@@ -100,6 +100,10 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 			out[i].Status = status.String()
 			switch status {
 			case waybill.CancelNotFound:
+				if live[keys[i]] {
+					out[i].Status, held = "due: its relay can have it out", held+1
+					continue
+				}
 				missing++
 			case waybill.CancelInFlight:
 				held++
@@ -119,9 +123,9 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 	return nil
 }
 
-// cancelKeys names each message on each of its routes.
-func (c *command) cancelKeys(ctx context.Context, s *Store, f *admin.Filter, dedupeKey string) ([]waybill.CancelKey, error) {
-	var keys []waybill.CancelKey
+// cancelKeys names each message on each of its routes. live are those that were seen there and have not ended.
+func (c *command) cancelKeys(ctx context.Context, s *Store, f *admin.Filter, dedupeKey string) (keys []waybill.CancelKey, live map[waybill.CancelKey]bool, err error) {
+	live = map[waybill.CancelKey]bool{}
 	if dedupeKey != "" {
 		routes := f.Routes
 		if len(routes) == 0 {
@@ -130,7 +134,7 @@ func (c *command) cancelKeys(ctx context.Context, s *Store, f *admin.Filter, ded
 		for _, route := range routes {
 			keys = append(keys, waybill.CancelKey{Route: route, Topic: f.Topics[0], DedupeKey: dedupeKey})
 		}
-		return keys, nil
+		return keys, live, nil
 	}
 	inspector, _ := core.As[admin.Inspector](s.Outbox)
 	for _, id := range f.IDs {
@@ -138,18 +142,25 @@ func (c *command) cancelKeys(ctx context.Context, s *Store, f *admin.Filter, ded
 		switch {
 		case len(routes) > 0:
 		case inspector == nil:
-			return nil, withCode(ExitUsage, "name the routes with --route: this store cannot look for them")
+			return nil, nil, withCode(ExitUsage, "name the routes with --route: this store cannot look for them")
 		default:
-			var err error
-			if routes, err = c.routesOf(ctx, inspector, s, id, defaultScan); err != nil {
-				return nil, err
+			found, err := c.find(ctx, inspector, s, id)
+			if err != nil {
+				return nil, nil, err
+			}
+			if len(found) == 0 {
+				return nil, nil, notThere(id)
+			}
+			for i := range found {
+				routes = append(routes, found[i].Route)
+				live[waybill.CancelKey{Route: found[i].Route, ID: id}] = !found[i].State.Terminal()
 			}
 		}
 		for _, route := range routes {
 			keys = append(keys, waybill.CancelKey{Route: route, ID: id})
 		}
 	}
-	return keys, nil
+	return keys, live, nil
 }
 
 func (c *command) showCancelled(out []cancelled) error {

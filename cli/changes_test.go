@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -126,7 +127,7 @@ func TestInboxPurge(t *testing.T) {
 	s := newShop(t)
 	for i := range 3 {
 		s.transact(func(ctx context.Context, tx *sql.Tx) error {
-			_, err := s.store.Mark(ctx, tx, core.InboxKey{Consumer: fmt.Sprint("c", i%2), Source: "/x", ID: fmt.Sprint(i)})
+			_, err := s.store.Mark(ctx, tx, core.InboxKey{Consumer: fmt.Sprint("c", i%2), Source: "/x", ID: strconv.Itoa(i)})
 			return err
 		})
 	}

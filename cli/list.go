@@ -47,12 +47,8 @@ func (c *command) listCommand() *cobra.Command {
 	f.add(cmd, false)
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "records to show, at most 1000")
 	cmd.Flags().Int64Var(&page.After, "after", 0, "go on after this sequence")
-	scanFlag(cmd, &page.Budget)
+	cmd.Flags().IntVar(&page.Budget, "scan", defaultScan, "rows to look at, at most 1000000")
 	return cmd
-}
-
-func scanFlag(cmd *cobra.Command, budget *int) {
-	cmd.Flags().IntVar(budget, "scan", defaultScan, "rows to look at in one question, at most 1000000")
 }
 
 func checkPage(page *admin.PageRequest) error {

@@ -42,11 +42,12 @@ func newRabbit(tb testing.TB, queues ...string) *rabbit {
 func (r *rabbit) configure(queues ...string) {
 	r.tb.Helper()
 	file := filepath.Join(r.tb.TempDir(), "waybill.yaml")
-	text := "subscriptions:\n"
+	var text strings.Builder
+	text.WriteString("subscriptions:\n")
 	for _, q := range queues {
-		text += fmt.Sprintf("- queue: %s\n  bindings: [\"%s.#\"]\n  retry: {kind: schedule, delays: [5s]}\n", q, q)
+		fmt.Fprintf(&text, "- queue: %s\n  bindings: [\"%s.#\"]\n  retry: {kind: schedule, delays: [5s]}\n", q, q)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		r.tb.Fatal(err)
 	}
 	r.settings = []string{"transports.mq.kind=rabbitmq", "transports.mq.url=" + r.mq.URL, "transports.mq.management_url=" + r.mq.ManagementURL, file}

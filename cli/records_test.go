@@ -137,8 +137,8 @@ func TestShow(t *testing.T) {
 	s.run("show", "other", "o1").is(t, 0, "body of o1")
 	a := s.run("show", "bin").is(t, 0, "route:         default", "route:         other", "00 01 fe 78")
 	noEscapes(t, a.out)
-	s.run("show", "default", "o1").is(t, 3, `route "default" has no message "o1"`)
-	s.run("show", "nobody").is(t, 3, `no route has message "nobody"`)
+	s.run("show", "default", "o1").is(t, 3, `there is no message "o1"`)
+	s.run("show", "nobody").is(t, 3, `there is no message "nobody"`)
 	s.run("show", "a1", "--body-bytes", "4").is(t, 0, "body\n... and 6 more bytes: see --body-bytes and --body-to")
 	got := decode[listing](t, s.run("show", "--json", "other", "bin").is(t, 0)).Records[0]
 	if want := base64.StdEncoding.EncodeToString([]byte{0, 1, 0xfe, 'x'}); got.Message.BodyBase64 != want || got.Message.Body != "" {

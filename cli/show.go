@@ -2,30 +2,31 @@ package cli
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
 func (c *command) showCommand() *cobra.Command {
 	var store string
-	var budget int
 	var body bodyFlags
 	cmd := &cobra.Command{
 		Use: "show [ROUTE] ID", Short: "show one message with its body", Args: cobra.RangeArgs(1, 2),
-		Long: `show shows the record of a message on a route, or on every route, with its headers and its body. A body that is no
-text is shown in hexadecimal. Control characters are shown as escapes; --body-to writes the body as it is.
+		Long: `show shows the record of a message on a route, or on the routes on which it finds one, with its headers and its body. A
+body that is no text is shown in hexadecimal. Control characters are shown as escapes; --body-to writes the body as it is.
 
 An id that the application chose is found by an index, and so is one of a record that failed, is scheduled or was given
-up. Any other one is looked for among --scan rows at a time.`,
+up. For any other one the store goes through all that is due, which takes about a second for two million records.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, args []string) error {
 			p := problems{}
-			p.between("--scan", budget, 1, admin.MaxPageBudget)
 			body.check(&p)
 			if err := p.err(); err != nil {
 				return err
@@ -35,53 +36,70 @@ up. Any other one is looked for among --scan rows at a time.`,
 				return err
 			}
 			id := args[len(args)-1]
-			routes := args[:len(args)-1]
-			if len(routes) == 0 {
-				if routes, err = c.routesOf(ctx, inspector, s, id, budget); err != nil {
-					return err
-				}
+			var found []admin.Stored
+			if len(args) == 2 {
+				found, err = c.inspect(ctx, inspector, id, args[0])
+			} else {
+				found, err = c.find(ctx, inspector, s, id)
 			}
-			found := make([]admin.Stored, 0, len(routes))
-			for _, route := range routes {
-				ctx, cancel := c.limited(ctx)
-				r, err := inspector.Inspect(ctx, route, id)
-				cancel()
-				if err != nil {
-					return err
-				}
-				found = append(found, r)
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				return notThere(id)
 			}
 			return c.showRecords(found, &body)
 		}),
 	}
 	storeFlag(cmd, &store)
 	body.add(cmd)
-	scanFlag(cmd, &budget)
 	return cmd
 }
 
-// routesOf returns the routes that have a record of id.
-func (c *command) routesOf(ctx context.Context, inspector admin.Inspector, s *Store, id string, budget int) ([]string, error) {
-	var routes []string
-	page := admin.PageRequest{Limit: admin.MaxPageLimit, Budget: budget}
-	for {
+func notThere(id string) error {
+	return withCode(ExitNotFound, "there is no message %q: it was never staged in this store (or not on this route), or was published and deleted", id)
+}
+
+// inspect returns the records of id on routes.
+func (c *command) inspect(ctx context.Context, inspector admin.Inspector, id string, routes ...string) (found []admin.Stored, err error) {
+	for _, route := range routes {
 		asked, cancel := c.limited(ctx)
-		found, err := inspector.List(asked, admin.Filter{IDs: []string{id}}, page)
+		r, err := inspector.Inspect(asked, route, id)
 		cancel()
+		switch {
+		case err == nil:
+			found = append(found, r)
+		case !errors.Is(err, waybill.ErrNotFound):
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// find returns the records of id. A store may not find by its indexes what is simply due: then every route is asked.
+func (c *command) find(ctx context.Context, inspector admin.Inspector, s *Store, id string) ([]admin.Stored, error) {
+	asked, cancel := c.limited(ctx)
+	listed, err := inspector.List(asked, admin.Filter{IDs: []string{id}}, admin.PageRequest{Limit: admin.MaxPageLimit, Budget: defaultScan})
+	cancel()
+	if err != nil {
+		return nil, err
+	}
+	var routes []string
+	for i := range listed.Records {
+		routes = append(routes, listed.Records[i].Route)
+	}
+	if counter, ok := core.As[admin.Counter](s.Outbox); ok && len(routes) == 0 {
+		counts, err := c.counts(ctx, counter, nil)
 		if err != nil {
 			return nil, err
 		}
-		for i := range found.Records {
-			routes = append(routes, found.Records[i].Route)
-		}
-		if page.After = found.Next; page.After == 0 {
-			break
+		for i := range counts {
+			if !slices.Contains(routes, counts[i].Route) {
+				routes = append(routes, counts[i].Route)
+			}
 		}
 	}
-	if len(routes) == 0 {
-		return nil, withCode(ExitNotFound, "no route has message %q: it was never staged in this store, or was published and deleted", id)
-	}
-	return routes, nil
+	return c.inspect(ctx, inspector, id, routes...)
 }
 
 func (c *command) showRecords(found []admin.Stored, body *bodyFlags) error {
@@ -109,7 +127,7 @@ func (c *command) showRecords(found []admin.Stored, body *bodyFlags) error {
 		r := &found[i]
 		fields := []fieldText{
 			{"route", r.Route},
-			{"sequence", fmt.Sprint(r.Seq)},
+			{"sequence", strconv.FormatInt(r.Seq, 10)},
 			{"state", stateOf(r)},
 			{"attempts", positive(r.Attempts)},
 			{"crashes", positive(r.Crashes)},
@@ -142,7 +160,7 @@ func positive(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprint(n)
+	return strconv.Itoa(n)
 }
 
 func positiveTime(r *admin.Stored) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,10 +50,8 @@ func (c *command) topologyCommand() *cobra.Command {
 		Use: "export --format FORMAT", Short: "print the exchanges, queues and bindings for a tool", Args: cobra.NoArgs,
 		Long: "export prints what the subscriptions of the configuration need, in a format that other tools read. For rabbitmq these are\ndefinitions and terraform.",
 		RunE: text(func(t topologyRun) (string, error) {
-			for _, f := range t.Formats() {
-				if f == format {
-					return t.Export(t.subs, format)
-				}
+			if slices.Contains(t.Formats(), format) {
+				return t.Export(t.subs, format)
 			}
 			return "", withCode(ExitUsage, "--format: %q is unknown: choose of %s", format, strings.Join(t.Formats(), ", "))
 		}),
