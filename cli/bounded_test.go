@@ -100,7 +100,7 @@ func TestScanIsBounded(t *testing.T) {
 		"purge --tenant nobody":                 "purge",
 		"cancel --key k1":                       "purge",
 		"redrive --topic fine --dry-run":        "redrive redrive redrive",
-		"dlq list default --store shop":         "counts list counts",
+		"dlq list default --store shop":         "counts counts list counts",
 		"dlq replay default --all --store shop": "counts counts counts counts list",
 	} {
 		s := &counted{Store: store}

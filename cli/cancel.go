@@ -42,6 +42,9 @@ exit code 4 says that there were such.`,
 	}
 	storeFlag(cmd, &store)
 	f.add(cmd, false)
+	for _, name := range []string{"state", "reason"} { // what has failed or ended is purged or redriven
+		cmd.Flags().Lookup(name).Hidden = true
+	}
 	c.progressFlag(cmd)
 	cmd.Flags().StringVar(&dedupeKey, "dedupe-key", "", "the message of one --topic with this dedupe key")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, and change nothing")
