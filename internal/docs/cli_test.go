@@ -2,8 +2,10 @@ package docs_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -87,4 +89,39 @@ func flags(b *strings.Builder, set *pflag.FlagSet) {
 		}
 		fmt.Fprintf(b, "| %s | %s | %s |\n", name, def, strings.ReplaceAll(f.Usage, "|", `\|`))
 	})
+}
+
+// named matches a text that tells the reader to use a command.
+var named = regexp.MustCompile("(?:[Rr]un|[Ss]ee|[Uu]se) `?waybill ([a-z]+)(?: ([a-z]+))?")
+
+// TestNamedCommandsExist: a text that names a command of waybill names one that is there, in pages and in code.
+//
+// OP-01
+func TestNamedCommandsExist(t *testing.T) {
+	t.Parallel()
+	root := cli.App{}.Command()
+	found := 0
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+			return fs.SkipDir
+		}
+		if ext := filepath.Ext(path); d.IsDir() || ext != ".go" && ext != ".md" && ext != ".sql" || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		for _, m := range named.FindAllStringSubmatch(read(t, path), -1) {
+			found++
+			cmd, rest, err := root.Find(m[1:])
+			if m[1] == "help" || m[1] == "completion" || err == nil && cmd != root && (len(rest) == 0 || rest[0] == "" || !cmd.HasSubCommands()) {
+				continue
+			}
+			t.Errorf("%s: there is no command %q", path, strings.TrimSpace(strings.Join(m[1:], " ")))
+		}
+		return nil
+	})
+	if err != nil || found < 5 {
+		t.Errorf("%d commands are named: %v", found, err)
+	}
 }
