@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// Postgres are the settings of the kind postgres, beside postgres.Options. Source is not needed: the command stages
-// nothing.
+// Postgres are the settings of the kind postgres, beside postgres.Options. Source is not needed: only bench stages
+// messages.
 type Postgres struct {
 	// URL is the connection string, as a URL or as key=value words.
 	URL cli.Secret
