@@ -69,6 +69,8 @@ type command struct {
 	yes     bool
 	timeout time.Duration
 
+	progress bool // of the commands that show it
+
 	conf   *loaded
 	opened []func(context.Context) error // closes what was opened
 }
@@ -115,6 +117,9 @@ something was found (differences, failed checks, waiting messages).`,
 	f.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long one question to a store or a broker may take")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exit{ExitUsage, err} })
 	root.AddCommand(c.relayCommand(), c.versionCommand(), c.configCommand())
+	root.AddCommand(c.operatorCommands()...)
+	root.Args = choose("waybill", root.Commands())
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	for _, cmd := range root.Commands() {
 		usage(cmd)
 	}
