@@ -222,7 +222,7 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		Connection: rabbitmq.ConnectionOptions{Heartbeat: time.Second}, ReconnectMax: 300 * time.Millisecond,
 		ConnectTimeout: 2 * time.Second,
 	})
-	// What is held while the broker blocks is held on a connection that a busy machine does not end by its heartbeat.
+	// What is held while the broker blocks is on a connection that a busy machine does not end by its heartbeat.
 	calm := subscribe(t, dial(t, mq.URL, rabbitmq.Options{}), core.Subscription{Queue: "calm", Bindings: []string{"#"}})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
