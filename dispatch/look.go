@@ -119,6 +119,7 @@ func (d *Dispatcher) read() *Call {
 	c.done = func() { d.readDone(r, &page, c) }
 	d.calls.begin(c)
 	d.reads.routes = r.routes
+	clear(d.controls.gone)
 	for _, rt := range d.routes {
 		clear(rt.recent.read)
 	}
