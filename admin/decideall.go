@@ -28,8 +28,7 @@ type EndRequest struct {
 	All bool
 	// Reason is waybill.ReasonSkipped, or waybill.ReasonSetAside for records that are to be redriven some day.
 	Reason waybill.Reason
-	// Page bounds one step, and says where to begin. Its default limit is [MaxPageLimit], its default budget
-	// [MaxPageBudget].
+	// Page bounds one step, and says where to begin. Its default limit is [MaxPageLimit].
 	Page PageRequest
 	// DryRun counts what matches, and changes nothing.
 	DryRun bool
@@ -109,9 +108,6 @@ func (e *ender) check() error {
 	}
 	if page.Limit == 0 {
 		page.Limit = MaxPageLimit
-	}
-	if page.Budget == 0 {
-		page.Budget = MaxPageBudget
 	}
 	e.sum.Next = page.After
 	return waybill.Invalid("waybill: decide all", checkReason(page.check(f.check(p)), e.req.Reason)...)

@@ -40,7 +40,7 @@ func PurgeAll(ctx context.Context, store Eraser, req PurgeRequest, opts EndOptio
 			return sum, err
 		}
 	}
-	req.Page = PageRequest{After: req.Page.After, Limit: MaxPageLimit, Budget: MaxPageBudget}
+	req.Page = PageRequest{After: req.Page.After, Limit: MaxPageLimit}
 	for {
 		step, err := store.PurgeRecords(ctx, req)
 		if err != nil {

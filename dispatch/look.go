@@ -86,8 +86,8 @@ func (rt *route) readDue() time.Time {
 		return rt.now
 	}
 	at := rt.pace.readAt
-	if rt.room() <= 0 {
-		at = later(at, rt.pace.lookedAt.Add(lookEvery))
+	if rt.room() <= 0 { // whatever the pause: operators wait
+		at = rt.pace.lookedAt.Add(lookEvery)
 	} else if rt.pace.more || len(rt.toRead) > 0 {
 		return rt.now
 	}

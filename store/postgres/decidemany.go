@@ -29,7 +29,7 @@ SELECT FROM {units} un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER 
 	//	u  their end; d, what was decided about them before, goes; and c, what owners are told
 	decideRecordsSQL = `
 WITH t AS MATERIALIZED (
-    SELECT t.*, EXISTS (SELECT FROM {control} c WHERE c.number = t.number) AS told
+    SELECT t.*, (t.number IN (SELECT c.number FROM {control} c WHERE c.number = ANY ($4))) IS TRUE AS told
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS t(route, seq, id, number, n)
 ), f AS MATERIALIZED (
     SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
@@ -52,7 +52,7 @@ WITH t AS MATERIALIZED (
         hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ` + carefulSQL + `
     FROM l WHERE o.route = l.route AND o.seq = l.seq
 ), d AS (
-    DELETE FROM {control} c USING l WHERE c.kind = {tell_decide} AND c.route = l.route AND c.seq = l.seq AND c.id = l.id
+    DELETE FROM {control} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT l.route, l.seq, l.id FROM l)) IS TRUE
 ), k AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
     SELECT DISTINCT ON (l.route, l.key) {tell_key}, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq

@@ -92,7 +92,7 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 		}
 		return err
 	})
-	if pages := c.lists.Load(); pages > int64(n/admin.MaxPageBudget+1) {
+	if pages := c.lists.Load(); pages > int64(n/admin.DefaultPageBudget+1) {
 		t.Errorf("%d pages for ten records of %d", pages, n)
 	}
 	steps("purging a topic", func() error {
