@@ -53,13 +53,13 @@ type DecideRequest struct {
 // Decider ends records that are due, scheduled, wait for a retry, or are being processed. [DecideAll] does it for all
 // that a filter selects.
 type Decider interface {
-	// DecideRecords returns req.Decisions with their fates. A record that nobody can have out is ended at once. Such
-	// are records that wait for a time, withdrawable ones that nobody holds, and due ones whose unit has no owner.
-	// Any other can be out without a hold, and only the owner of its unit knows. So the owner is told: it ends the
-	// record as soon as that is not out, unless it was published. DecideRecords does not wait for that. Call it
-	// again with the decisions that it returned, until none is pending. If the unit has no owner any more, that call
-	// carries the decision out. An ended record lets its key go on, whatever BlockAfterAbandon says. One call is one
-	// transaction.
+	// DecideRecords returns req.Decisions with their fates. A record that nobody can have out is ended at once:
+	// one that waits for a time, a withdrawable one that nobody holds, a due one whose unit has no owner. Any other
+	// can be out without a hold, and only the owner of its unit knows. So the owner is told. It ends the record as
+	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
+	// decisions that it returned, until none is pending. If the unit has no owner any more, that call carries the
+	// decision out. An ended record lets its key go on, whatever BlockAfterAbandon says. After an error the call
+	// can be repeated: decisions that owners were told about twice are carried out once.
 	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
 }
 

@@ -48,7 +48,7 @@ type EndOptions struct {
 
 // Ended is the sum of a DecideAll. In a dry run it has Matched and Next only.
 type Ended struct {
-	// Matched is how many records matched. Ended, Otherwise, Locked and Pending are how many of them had which fate.
+	// Matched is how many records matched. The others are how many of them had which fate.
 	Matched, Ended, Otherwise, Locked, Pending int
 	// Next is where to go on after an error, as Page.After; 0 = the end was reached.
 	Next int64
@@ -61,9 +61,9 @@ type Ender interface {
 }
 
 // DecideAll ends all records that req selects, step by step, and waits until the owners of the records have carried
-// that out. Each step is a transaction of its own, so what was decided stays so when ctx ends, or a step fails. It never
-// has more than [MaxPending] decisions pending, and waits for owners before it goes on. If they carry nothing out for
-// opts.Wait, it returns an error that matches waybill.ErrInFlight. What is pending then stands: the next owner does it.
+// that out. Each step is a transaction of its own. So what was decided stays so when ctx ends, or a step fails. It
+// never has more than [MaxPending] decisions pending, and waits for owners before it goes on. If they carry nothing out
+// for opts.Wait, it returns an error that matches waybill.ErrInFlight. What is pending then stands.
 func DecideAll(ctx context.Context, store Ender, req EndRequest, opts EndOptions) (Ended, error) {
 	e := ender{store: store, req: req, opts: opts}
 	if e.opts.Wait == 0 {

@@ -3,7 +3,7 @@ package admin_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -38,7 +38,7 @@ func (l *line) List(_ context.Context, _ admin.Filter, p admin.PageRequest) (out
 			break
 		}
 		st := admin.Stored{Route: "r", Seq: seq}
-		st.Envelope.ID = fmt.Sprint(seq)
+		st.Envelope.ID = strconv.FormatInt(seq, 10)
 		out.Records = append(out.Records, st)
 	}
 	return out, nil

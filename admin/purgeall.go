@@ -20,8 +20,8 @@ type Erased struct {
 
 // PurgeAll deletes all records that req selects, those that are due and those that wait for a time, too. First it ends
 // what has not ended, as [DecideAll] does with opts and waybill.ReasonSkipped. Then it deletes step by step. What was
-// published meanwhile is at the broker. After an error call it again from the beginning. req.Filter names neither states
-// nor reasons; req.Waiting is not heeded.
+// published meanwhile is at the broker. After an error call it again from the beginning. req.Filter must name neither
+// states nor reasons; req.Waiting is not heeded.
 func PurgeAll(ctx context.Context, store Eraser, req PurgeRequest, opts EndOptions) (sum Erased, err error) {
 	var p []string
 	if len(req.Filter.States)+len(req.Filter.Reasons) > 0 {

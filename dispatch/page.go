@@ -90,8 +90,7 @@ func (rt *route) rest(found bool) {
 	} else {
 		rt.pace.idle = min(rt.pace.idle+1, 12)
 	}
-	// a heartbeat at most: operators wait for what they decided, and not every store wakes relays
-	pause := min(rt.opts.PollMin<<max(rt.pace.idle-1, 0), rt.opts.PollMax, rt.opts.Lease/3)
+	pause := min(rt.opts.PollMin<<max(rt.pace.idle-1, 0), rt.opts.PollMax)
 	if rt.unresolved() {
 		pause = min(pause, 10*rt.opts.PollMin)
 	}

@@ -101,8 +101,8 @@ func decisionsWithoutOwner(k *kit) {
 	k.none("the others were ended")
 }
 
-// Due records whose unit has an owner are ended by it. What it has out, held or not, is ended when it comes back, unless
-// it was published. OP-18 OR-05.
+// Due records whose unit has an owner are ended by it. What it has out, held or not, is ended when it comes back,
+// unless it was published. OP-18 OR-05.
 func decisionsThroughOwner(k *kit) {
 	k.decider()
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("b")), k.msg(), k.msg(waybill.Key("b")), k.msg(waybill.Key("b")))

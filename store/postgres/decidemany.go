@@ -24,7 +24,7 @@ SELECT FROM {units} un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER 
 
 	// decideRecordsSQL ends rows, or tells their owners to, and answers with their numbers and fates.
 	//
-	//	f  the rows; free says that nobody can have it out. A decision that is told, and not pending any more, is over
+	//	f  the rows; free says that nobody can have it out. A decision with a number that is not told is over
 	//	l  those that can be ended here, locked in the order of sequences
 	//	u  their end; d, what was decided about them before, goes; and c, what owners are told
 	decideRecordsSQL = `

@@ -67,8 +67,8 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THE
 FROM u`
 
 	// heededSQL deletes control records. A core.ControlFrom concerns all slots of a route: it goes when all their
-	// owners have heeded it. They are looked up once: the planner takes the table for empty, which it mostly is, and
-	// would go over all of it for each.
+	// owners have heeded it. The place of each is looked up once. The planner takes the table for empty, as it
+	// mostly is, and would go over all of it for each number.
 	heededSQL = `
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
