@@ -346,6 +346,9 @@ func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	for i := range opsFaults {
 		caught[opsFaults[i].check] = true
 	}
+	for i := range decideFaults {
+		caught[decideFaults[i].check] = true
+	}
 	for _, c := range storetest.Checks() {
 		if !caught[c.Name] {
 			t.Errorf("no fault is there for check %s", c.Name)

@@ -32,6 +32,7 @@ type brokenOps struct {
 	blocked func(keys []admin.BlockedKey, more *bool)
 	decide  func(b *brokenOps, route, key string, id *string, a *admin.HeadAction) bool
 	decided func(err error) error
+	many    func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error)
 }
 
 func (b *brokenOps) Store() core.OutboxStore { return b }
@@ -280,11 +281,17 @@ func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05 T
 		f := &opsFaults[i]
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
-			if err := runBrokenOps(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
-				t.Errorf("check %s does not notice: %v", f.check, err)
-			} else {
-				t.Log(err)
-			}
+			catches(t, f.check, &f.store)
 		})
+	}
+}
+
+// catches requires that a check fails with store.
+func catches(t *testing.T, check string, store *brokenOps) {
+	t.Helper()
+	if err := runBrokenOps(t, check, store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+		t.Errorf("check %s does not notice: %v", check, err)
+	} else {
+		t.Log(err)
 	}
 }
