@@ -14,7 +14,7 @@ import (
 func (c *command) cancelCommand() *cobra.Command {
 	var store, dedupeKey string
 	var f filterFlags
-	var dryRun bool
+	var dryRun, due bool
 	cmd := &cobra.Command{
 		Use: "cancel [ID...]", Short: "withdraw messages that were not sent yet", Args: cobra.ArbitraryArgs,
 		Long: `cancel withdraws messages before they are sent: by id, with --topic and --dedupe-key, or all that the flags select. With
@@ -22,7 +22,9 @@ ids it takes --route only; without --route it looks for them on all routes. A re
 id is kept with reason cancelled, as long as the store's retention says.
 
 By flags it takes messages that are scheduled or wait for a retry, and keeps no record of them. Those that are due stay;
-exit code 4 says that there were such.`,
+exit code 4 says that there were such. With --due it ends all that match and are not sent yet, by id or by flags: the
+relay that owns a message ends it within two heartbeats, unless it is being sent; if no relay runs, the command does.
+They are kept with reason skipped.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, ids []string) error {
 			filter, err := f.filter()
 			if err != nil {
@@ -30,12 +32,17 @@ exit code 4 says that there were such.`,
 			}
 			switch {
 			case len(ids) > 0 || dedupeKey != "":
-				filter.IDs = append(filter.IDs, ids...)
+				if filter.IDs = append(filter.IDs, ids...); due && dedupeKey == "" {
+					return c.cancelDue(ctx, s, filter, dryRun)
+				}
 				return c.cancelNamed(ctx, s, &filter, dedupeKey, dryRun)
 			case filter.IsZero():
 				return withCode(ExitUsage, "name messages: ids, or --topic, --tenant, --key, --route, --since or --until")
 			case len(filter.States) > 0 || len(filter.Reasons) > 0:
 				return withCode(ExitUsage, "--state and --reason: cancel takes what waits for a time: leave them out, or see waybill purge")
+			}
+			if due {
+				return c.cancelDue(ctx, s, filter, dryRun)
 			}
 			return c.cancelFiltered(ctx, s, filter, dryRun)
 		}),
@@ -47,12 +54,12 @@ exit code 4 says that there were such.`,
 	}
 	c.progressFlag(cmd)
 	cmd.Flags().StringVar(&dedupeKey, "dedupe-key", "", "the message of one --topic with this dedupe key")
+	cmd.Flags().BoolVar(&due, "due", false, dueHelp)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, and change nothing")
 	return cmd
 }
 
-// cancelFiltered withdraws what f selects and waits for a time. What is due belongs to a relay: a capability of the
-// store that has the relay do it would be asked for here first.
+// cancelFiltered withdraws what f selects and waits for a time.
 func (c *command) cancelFiltered(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
 	purger, err := able[admin.Purger](s.Outbox, "store", "withdraw messages by flags")
 	if err != nil {

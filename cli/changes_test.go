@@ -68,6 +68,24 @@ func TestCancel(t *testing.T) {
 	s.run("show", "x2").is(t, 0)
 }
 
+// OP-18: what is due is ended by the command itself if no relay runs; purge --due deletes it.
+func TestDue(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.stage(
+		message("fine", "due", waybill.Tenant("gone")), message("fine", "later", waybill.Tenant("gone"), waybill.Delay(time.Hour)),
+		message("fine", "one"), message("fine", "kept", waybill.Tenant("other")),
+	)
+	s.run("cancel", "--tenant", "gone", "--due", "--dry-run").is(t, 0, "2 records matched: 0 ended")
+	s.run("cancel", "--tenant", "gone", "--due").is(t, 4, "nobody can be asked")
+	s.run("cancel", "--tenant", "gone", "--due", "--yes").is(t, 0, "2 records matched: 2 ended")
+	s.run("list", "--reason", "skipped").is(t, 0, "due", "later")
+	s.run("cancel", "one", "--due", "--yes", "--json").is(t, 0, `"ended": 1`)
+	s.run("purge", "--tenant", "other", "--due", "--state", "pending", "--yes").is(t, 2, "leave --state and --reason out")
+	s.run("purge", "--tenant", "other", "--due", "--yes").is(t, 0, "1 ended, 1 deleted")
+	s.run("show", "kept").is(t, 3)
+}
+
 // OP-01: purge deletes what ended, and with --waiting what waits for a time.
 func TestPurge(t *testing.T) {
 	t.Parallel()

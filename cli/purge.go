@@ -14,11 +14,13 @@ func (c *command) purgeCommand() *cobra.Command {
 	var store string
 	var f filterFlags
 	var req admin.PurgeRequest
+	var due bool
 	cmd := &cobra.Command{
 		Use: "purge", Short: "delete records for good", Args: cobra.NoArgs,
 		Long: `purge deletes records that ended: published, abandoned and withdrawn ones that the store keeps. With --waiting it also
 deletes those that are scheduled or wait for a retry; they are never sent then. Records that are due or being sent stay;
-exit code 4 says that there were such. It asks first. What was published is at the broker and its consumers, which purge
+exit code 4 says that there were such. With --due it deletes those as well, in whatever state they are: first they are
+ended, see waybill cancel --due. It asks first. What was published is at the broker and its consumers, which purge
 does not reach.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			var err error
@@ -27,6 +29,9 @@ does not reach.`,
 			}
 			if req.Filter.IsZero() && !req.All {
 				return withCode(ExitUsage, "name records with --tenant, --key, --id, --topic, --route, --state, --reason, --since or --until, or give --all")
+			}
+			if due {
+				return c.purgeDue(ctx, s, req)
 			}
 			purger, err := able[admin.Purger](s.Outbox, "store", "delete records")
 			if err != nil {
@@ -41,6 +46,7 @@ does not reach.`,
 	fl := cmd.Flags()
 	fl.BoolVar(&req.All, "all", false, "all records are meant")
 	fl.BoolVar(&req.Waiting, "waiting", false, "also those that are scheduled or wait for a retry")
+	fl.BoolVar(&due, "due", false, dueHelp)
 	fl.BoolVar(&req.DryRun, "dry-run", false, "count, and change nothing")
 	return cmd
 }
