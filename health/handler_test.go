@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
@@ -35,7 +36,7 @@ func handler(tb testing.TB, o health.Options) *health.Handler {
 // get returns the status and the body of an answer.
 func get(h *health.Handler, path string) (int, string) {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -85,7 +86,7 @@ func TestTexts(t *testing.T) {
 		t.Errorf("%s\nnot\n%s", text, wantText)
 	}
 	w := httptest.NewRecorder()
-	r := httptest.NewRequest("GET", "/healthz", nil)
+	r := httptest.NewRequest(http.MethodGet, "/healthz", nil)
 	r.Header.Set("Accept", "application/json")
 	h.ServeHTTP(w, r)
 	var report health.Report
@@ -101,7 +102,7 @@ func TestTexts(t *testing.T) {
 		}
 	}
 	w = httptest.NewRecorder()
-	if h.ServeHTTP(w, httptest.NewRequest("POST", "/livez", nil)); w.Code != 405 {
+	if h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/livez", nil)); w.Code != 405 {
 		t.Errorf("POST: %d", w.Code)
 	}
 }
@@ -132,7 +133,7 @@ type never struct {
 func (n *never) Health(context.Context) waybill.Health {
 	n.asked.Add(1)
 	<-n.release
-	return state(true, waybill.HealthOK, "released")(nil) //nolint:staticcheck // not used
+	return state(true, waybill.HealthOK, "released")(nil)
 }
 
 // OP-06: a checker that hangs costs one goroutine and the bound, however many probes come; /livez does not wait for it.
@@ -177,9 +178,9 @@ func TestLiveGoesByTheLatestAnswer(t *testing.T) {
 		h := handler(t, health.Options{Engines: map[string]health.Checker{"e": health.CheckerFunc(func(context.Context) waybill.Health {
 			time.Sleep(time.Second)
 			if dead.Load() {
-				return state(false, waybill.HealthFailed, "ended")(nil) //nolint:staticcheck // not used
+				return state(false, waybill.HealthFailed, "ended")(nil)
 			}
-			return state(true, waybill.HealthOK, "fine")(nil) //nolint:staticcheck // not used
+			return state(true, waybill.HealthOK, "fine")(nil)
 		})}})
 		for range 3 {
 			if code, text := get(h, "/livez"); code != 200 {
