@@ -2,7 +2,10 @@
 //
 //	handler, err := health.New(health.Options{
 //		Engines: map[string]health.Checker{"orders": orderRelay, "billing": billingConsumer},
-//		Deep:    map[string]health.Checker{"store": health.Store(outbox, 5*time.Minute), "bus": health.Transport(bus)},
+//		Deep: map[string]health.Checker{
+//			"store": health.Store(outbox, 5*time.Minute),
+//			"bus":   health.Transport(bus),
+//		},
 //	})
 //	http.Handle("/", handler)
 //

@@ -169,8 +169,8 @@ func TestHangs(t *testing.T) {
 	})
 }
 
-// OP-06: an engine that takes a second to answer, while its database hangs say, does not look dead; one that said that it
-// is dead does, from then on.
+// OP-06: an engine that takes a second to answer, while its database hangs say, does not look dead; one that said that
+// it is dead does, from then on.
 func TestLiveGoesByTheLatestAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

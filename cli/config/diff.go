@@ -6,7 +6,7 @@ import (
 )
 
 // Diff returns the paths of the settings that differ, such as relays.shop.window. It looks at what stands in the
-// sources: a default that is written out differs from one that is not. Of files that hold secrets it compares the names.
+// sources: a default that is written out differs from one that is not. Of files with secrets it compares the names.
 func Diff(a, b *Loaded) []string {
 	var paths []string
 	compare(a.root, b.root, "", &paths)

@@ -71,8 +71,8 @@ func TestMisconfiguredRelayStopsTheCommand(t *testing.T) {
 	says(t, r.log.String(), "error: waybill.yaml:10: relays.b: from stores.bad to transports.bus: ", "waybill_outbox", "event=relay.stop")
 }
 
-// OP-03, OP-06, OP-16: health and metrics over HTTP, counters born at 0, in the names of docs/metrics.md, and without the
-// messages' own names.
+// OP-03, OP-06, OP-16: health and metrics over HTTP, counters born at 0, in the names of docs/metrics.md, and without
+// the messages' own names.
 func TestHealthAndMetrics(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -119,7 +119,8 @@ func valid(t *testing.T, schema *jsonschema.Schema, text string) (byCommand stri
 
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-// OP-02: the examples of docs/configuration.md and deploy/ are valid by the schema and load; mistakes are found by both.
+// OP-02: the examples of docs/configuration.md and deploy/ are valid by the schema and load; mistakes are found by
+// both.
 func TestExampleConfigurations(t *testing.T) {
 	t.Parallel()
 	text, err := shippedApp().Schema(nil)
