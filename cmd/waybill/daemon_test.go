@@ -142,7 +142,7 @@ func TestSignals(t *testing.T) {
 		t.Errorf("level error was not taken over:\n%s", text)
 	}
 	p.Signal(syscall.SIGTERM)
-	<-p.Done
+	ended(t, p)
 	says(t, p.Log.String(), "event=relay.stop", "event=daemon.stop")
 	if strings.Contains(text+p.Log.String(), "hunter2") {
 		t.Error("tells a password")
@@ -163,6 +163,9 @@ func TestSecondSignal(t *testing.T) {
 		"--set", "transports.bus=", "--set", "transports.silent.kind=rabbitmq", "--set", "transports.silent.url=amqp://"+silent.Addr().String(),
 		"--set", "transports.silent.connect_timeout=10m")
 	at := address(t, &p.Log)
+	if err := silent.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	conn, err := silent.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +177,7 @@ func TestSecondSignal(t *testing.T) {
 		return code == 503 && strings.Contains(text, "run: stopping")
 	})
 	p.Signal(syscall.SIGTERM)
-	<-p.Done
+	ended(t, p)
 	if text := p.Log.String(); strings.Contains(text, "event=daemon.stop") {
 		t.Errorf("it ended in order:\n%s", text)
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"database/sql"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,6 +54,16 @@ func process(tb testing.TB, args ...string) *sharedtest.Process {
 		tb.Fatal(err)
 	}
 	return sharedtest.StartProcess(tb, asCommand+"="+string(text))
+}
+
+// ended waits for the end of a process.
+func ended(tb testing.TB, p *sharedtest.Process) {
+	tb.Helper()
+	select {
+	case <-p.Done:
+	case <-time.After(time.Minute):
+		tb.Fatalf("does not end:\n%s", p.Log.String())
+	}
 }
 
 // bench is a place for tests: a SQLite database and a broker in memory, which the kind memory opens.
@@ -256,4 +268,11 @@ func migrated(tb testing.TB, dsn string) *pgxpool.Pool {
 		tb.Fatal(err)
 	}
 	return pool
+}
+
+func writeCertificate(tb testing.TB, path string, c *x509.Certificate) {
+	tb.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}), 0o600); err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -275,7 +275,7 @@ func TestIdleFleet(t *testing.T) {
 		t.Errorf("%d goroutines, at most %d", got["go_goroutines"], most)
 	}
 	p.Signal(os.Interrupt)
-	<-p.Done
+	ended(t, p)
 	if text := p.Log.String(); strings.Count(text, "event=relay.stop") != n {
 		t.Errorf("not all stopped in order:\n%s", text)
 	}
