@@ -68,7 +68,7 @@ func TestMisconfiguredRelayStopsTheCommand(t *testing.T) {
 	conf := write(t, b.base()+"relays:\n  a: {store: shop}\n  b: {store: bad}\n")
 	r := start(t, b.app(), "relay", "--config", conf, "--set", "stores.bad.kind=sqlite", "--set", "stores.bad.path="+other.path)
 	r.end(t, cli.ExitFailed)
-	says(t, r.log.String(), "error: waybill.yaml:10: relays.b: from stores.bad to transports.bus: ", "waybill_outbox", "event=relay.stop")
+	says(t, r.log.String(), "error: waybill.yaml:10: relays.b: from stores.bad to transports.bus: ", "waybill_outbox", "event=daemon.stop")
 }
 
 // OP-03, OP-06, OP-16: health and metrics over HTTP, counters born at 0, in the names of docs/metrics.md, and without

@@ -52,11 +52,18 @@ func TestRotatedPassword(t *testing.T) {
 	b := newBench(t)
 	r := start(t, b.app(), "relay", "--config", write(t, "stores:\n  shop:\n    kind: postgres\n    url: {file: "+secret+"}\ntransports:\n  bus:\n    kind: memory\nrelays:\n  a: {}\nhttp: {listen: '127.0.0.1:0'}\n"))
 	at := address(t, &r.log)
+	defer func() {
+		if t.Failed() {
+			t.Log(r.log.String())
+		}
+	}()
 	ready := func(code int) {
 		t.Helper()
 		eventually(t, "ready or not", func() bool { got, _ := get(t, at+"/readyz"); return got == code })
 	}
 	ready(200)
+	stagePG(t, pool, 1) // until each of the store's methods has worked once, a password is a misconfiguration
+	eventually(t, "published and settled", func() bool { return b.waiting() == 1 && outboxRows(t, pool) == 0 })
 	exec("ALTER ROLE relay PASSWORD 'second-pw'")
 	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'relay'")
 	ready(503)

@@ -42,6 +42,16 @@ func stagePG(tb testing.TB, pool *pgxpool.Pool, n int) {
 	}
 }
 
+// outboxRows counts the rows of an outbox.
+func outboxRows(tb testing.TB, pool *pgxpool.Pool) int {
+	tb.Helper()
+	var n int
+	if err := pool.QueryRow(tb.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
 // queue declares a durable queue that gets everything of the exchange, and returns how many messages it has.
 func queue(tb testing.TB, url, exchange string) (depth func() int) {
 	tb.Helper()
@@ -220,11 +230,8 @@ func TestSeveralDatabases(t *testing.T) {
 		stagePG(t, pool, 5)
 	}
 	eventually(t, "15 arrived", func() bool { return depth() == 15 })
-	eventually(t, "all settled", func() bool { // before that, a missing table is a misconfiguration
-		var n int
-		err := pools[1].QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&n)
-		return err == nil && n == 0
-	})
+	// Before that, a missing table is a misconfiguration.
+	eventually(t, "all settled", func() bool { return outboxRows(t, pools[1]) == 0 })
 	if _, err := pools[1].Exec(t.Context(), "ALTER SCHEMA waybill RENAME TO gone"); err != nil {
 		t.Fatal(err)
 	}
