@@ -24,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/cli/adapters"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -41,9 +42,30 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		os.Args = append(os.Args[:1], args...)
-		main()
+		cli.App{Stores: adapters.Stores(), Transports: append(adapters.Transports(), cli.NewTransportKind("stuck", openStuck))}.Main()
 	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// stuck is a broker that never confirms.
+type stuck struct{}
+
+func openStuck(context.Context, *struct{}, cli.Env) (*cli.Transport, error) {
+	return &cli.Transport{Publisher: stuck{}, Close: func(context.Context) error { return nil }}, nil
+}
+
+func (stuck) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
+	_, _ = os.Stderr.WriteString("publishing\n")
+	<-ctx.Done()
+	results := make(core.Results, len(batch))
+	for i := range results {
+		results[i] = ctx.Err()
+	}
+	return results
+}
+
+func (stuck) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial}
 }
 
 // process starts the command as a process of its own.

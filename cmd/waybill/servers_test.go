@@ -91,10 +91,10 @@ func queue(tb testing.TB, url, exchange string) (depth func() int) {
 
 const heartbeat = time.Second // of the daemon's relays: a third of their lease
 
-// restarts is how often each server is restarted: once, unless WAYBILL_DAEMON says more.
+// restarts is how often each server is restarted: once, unless WAYBILL_TEST_DAEMON says more.
 func restarts(tb testing.TB) int {
 	tb.Helper()
-	text := os.Getenv("WAYBILL_DAEMON")
+	text := os.Getenv("WAYBILL_TEST_DAEMON")
 	if text == "" {
 		return 1
 	}
@@ -251,11 +251,11 @@ func TestSeveralDatabases(t *testing.T) {
 	r.end(t, cli.ExitOK)
 }
 
-// OP-13, measured: what an idle relay of a SQLite file costs. WAYBILL_FLEET says how many; 10 without it.
+// OP-13, measured: what an idle relay of a SQLite file costs. WAYBILL_TEST_FLEET says how many; 10 without it.
 func TestIdleFleet(t *testing.T) {
 	t.Parallel()
 	n := 10
-	if text := os.Getenv("WAYBILL_FLEET"); text != "" {
+	if text := os.Getenv("WAYBILL_TEST_FLEET"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
