@@ -32,13 +32,22 @@ type App struct {
 // Main runs the command with the arguments of the process and ends it with the command's exit code. SIGINT and SIGTERM
 // stop it in order; a second one ends it at once.
 func (a App) Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), //nolint:forbidigo // the root of the process
-		os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // the root of the process
+	signals := make(chan os.Signal, 2)                    // both: none is lost while the first one is handled
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(exitSignal) //nolint:forbidigo // at once
+	}()
 	code := a.Run(ctx, os.Args[1:], IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()})
 	stop()
 	os.Exit(code) //nolint:forbidigo // the end of the process
 }
+
+// exitSignal is the exit code after a second signal, as shells count it for SIGTERM.
+const exitSignal = 128 + int(syscall.SIGTERM)
 
 // IO is the outside of a command.
 type IO struct {

@@ -14,8 +14,8 @@ type ended struct {
 	Matched int `json:"matched"`
 	Ended   int `json:"ended"`
 	Deleted int `json:"deleted"`
-	// Otherwise were published meanwhile, or ended for another reason. Locked are in somebody's transaction. Pending
-	// are decided, and their relay has not carried it out yet.
+	// Otherwise were published meanwhile, or ended for another reason. Locked are in somebody's transaction.
+	// Pending are decided, and their relay has not carried it out yet.
 	Otherwise int  `json:"otherwise"`
 	Locked    int  `json:"locked"`
 	Pending   int  `json:"pending"`

@@ -163,8 +163,8 @@ func TestSecondSignal(t *testing.T) {
 		code, text := get(t, at+"/readyz")
 		return code == 503 && strings.Contains(text, "run: stopping")
 	})
-	eventually(t, "ended at once", func() bool { // the first moment belongs to the first signal
-		p.Signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGTERM) // one is enough
+	eventually(t, "ended at once", func() bool {
 		select {
 		case <-p.Done:
 			return true
