@@ -16,8 +16,8 @@
 //   - An outage costs no attempt. It opens a breaker for the route, or for one topic of it; one record at a time
 //     probes. After 5 s the units of the route go to a relay whose broker works, if there is one.
 //   - One bad record never stops the others: a row that cannot be read, an expired one, one that crashed its relays.
-//   - After a first success no error of the store or the publisher ends [Relay.Run]. Before it, a misconfiguration
-//     does.
+//   - After a first message was published and settled no error of the store or its publisher ends [Relay.Run]. Before
+//     that, a misconfiguration does, unless the same call has worked already.
 //   - A paused route is not sent; a limited one never exceeds its rate; while several routes have work, each gets its
 //     share by weight, and no lane starves.
 //   - [Relay.RunOnce] ends with nothing due, or with an error that says what is left and who has it.

@@ -391,6 +391,39 @@ type short struct{ *bus }
 
 func (short) Publish(context.Context, []waybill.Envelope) core.Results { return core.Results{nil} }
 
+// RL-07: a run that has settled something is ended by no call of the store, not even by one that is made for the first
+// time: a password that was rotated, say, meets a call that gives units up.
+func TestFirstCallAfterSuccess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &keeps{OutboxStore: mem}
+		stop := begin(t, newRelay(t, s, b, relay.Options{Name: "one"}))
+		stage(t, mem, msg("a", ""))
+		within(t, time.Minute, "settled", func() bool { return states(mem)[core.StatePending] == 0 && b.count() == 1 })
+		stopOther := begin(t, newRelay(t, mem, b, relay.Options{Name: "two"}))
+		within(t, time.Minute, "asked to give units up", func() bool { return s.asked.Load() > 5 })
+		stage(t, mem, msgs(20, noKey)...)
+		within(t, time.Minute, "goes on", func() bool { return b.count() == 21 })
+		if err := errors.Join(stopOther(), stop()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// keeps is a store that gives no unit up at first: it lacks a right.
+type keeps struct {
+	core.OutboxStore
+	asked atomic.Int64
+}
+
+func (k *keeps) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+	if k.asked.Add(1) > 5 {
+		return k.OutboxStore.GiveUp(ctx, self, unit, out)
+	}
+	return false, &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: waybill.ErrMisconfigured}
+}
+
 // RL-07
 func TestMisconfiguration(t *testing.T) {
 	t.Parallel()

@@ -176,9 +176,11 @@ func (e *engine) storeWorks(method string) {
 	e.member.answered = e.now
 }
 
-// storeFails notes that a method of the store failed. Before it has worked, that may end the run.
+// storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a right
+// that is missing is told at once. It ends none that has settled something: what is wrong since then will be mended.
 func (e *engine) storeFails(method string, err error) {
-	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && !e.worked.store[method]) {
+	first := !e.worked.store[method] && !e.worked.store["settle"]
+	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && first) {
 		e.fail(errtext.Within("waybill/relay: store", err))
 		return
 	}
