@@ -62,7 +62,7 @@ func TestRotatedPassword(t *testing.T) {
 		eventually(t, "ready or not", func() bool { got, _ := get(t, at+"/readyz"); return got == code })
 	}
 	ready(200)
-	stagePG(t, pool, 1) // until each of the store's methods has worked once, a password is a misconfiguration
+	stagePG(t, pool, 1) // until something was settled, a password is a misconfiguration
 	eventually(t, "published and settled", func() bool { return b.waiting() == 1 && outboxRows(t, pool) == 0 })
 	exec("ALTER ROLE relay PASSWORD 'second-pw'")
 	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'relay'")
