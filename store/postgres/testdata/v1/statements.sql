@@ -254,6 +254,30 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+    ) o
+), lacking AS MATERIALIZED (
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
+      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
+            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
     (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
@@ -262,24 +286,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
     AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
-    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
-        ) o
-        UNION ALL
-        SELECT o.* FROM (
-            SELECT o.* FROM "waybill"."waybill_outbox" o
-            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
-              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
-            ORDER BY o.seq LIMIT $2
-        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
+    FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
@@ -461,6 +471,16 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+    ) o
+), e AS MATERIALIZED (
+    SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
@@ -470,17 +490,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
     AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
-    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
-        ) o
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
+    FROM (SELECT x.route, x.seq FROM byid x) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
@@ -537,8 +550,7 @@ SELECT
     UNION ALL
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
     UNION ALL
-    SELECT o.* FROM "waybill"."waybill_outbox" o
-    WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.seq = $3
     LIMIT 1
 ) o
 
@@ -662,6 +674,30 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+    ) o
+), lacking AS MATERIALIZED (
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
+      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
+            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
     (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
@@ -670,24 +706,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
     AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
-    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
-        ) o
-        UNION ALL
-        SELECT o.* FROM (
-            SELECT o.* FROM "waybill"."waybill_outbox" o
-            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
-              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
-            ORDER BY o.seq LIMIT $2
-        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
+    FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 )
@@ -821,6 +843,30 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+    ) o
+), lacking AS MATERIALIZED (
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
+      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
+), share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM lacking
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
+        SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
+            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > $1
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, 
     (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
@@ -829,24 +875,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
     AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
-    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
-        ) o
-        UNION ALL
-        SELECT o.* FROM (
-            SELECT o.* FROM "waybill"."waybill_outbox" o
-            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
-              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR 1 = ANY ($6))
-            ORDER BY o.seq LIMIT $2
-        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
+    FROM (SELECT x.route, x.seq FROM byid x UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
@@ -1041,6 +1073,16 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
+), ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+    ) o
+), e AS MATERIALIZED (
+    SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
 ), w AS MATERIALIZED (
     SELECT o.route, o.seq, (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced'))) AND 
@@ -1050,17 +1092,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
     AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
-    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1
-        ) o
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+    AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12) AS ok
+    FROM (SELECT x.route, x.seq FROM byid x) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
 ), p AS MATERIALIZED (
     SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
 ), l AS MATERIALIZED (
