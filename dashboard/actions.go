@@ -2,10 +2,12 @@ package dashboard
 
 import (
 	"context"
+	"crypto/hmac"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +73,7 @@ type previewData struct {
 	Danger      bool
 	Nothing     bool
 	Sealed      string // the action, for the form
+	Seal        string // its signature: only what was shown can be done
 }
 
 func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
@@ -87,6 +90,7 @@ func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data.Title, data.Sealed = actionNames[a.Name], string(sealed)
+	data.Seal = d.sessions.sign("action", sessionOf(r).token, data.Sealed)
 	return d.render(w, r, http.StatusOK, "preview", data)
 }
 
@@ -96,7 +100,7 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 	case "replay", "purgeparked":
 		return d.dryParked(ctx, a)
 	case "pause", "resume":
-		if _, err := d.named(a.Form.Outbox); err != nil {
+		if _, err := d.relay(a); err != nil {
 			return nil, err
 		}
 		text := fmt.Sprintf("The relay of this process stops publishing route %s of %s. Messages wait. Other relays go on.", a.Form.Route, a.Form.Outbox)
@@ -105,6 +109,15 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 		}
 		return &previewData{Text: text}, nil
 	case "skip", "aside", "requeue":
+		b, err := d.named(a.Form.Outbox)
+		if err != nil {
+			return nil, err
+		}
+		if inspector, ok := core.As[admin.Inspector](b.Store); ok {
+			if _, err := inspector.Inspect(ctx, a.Form.Route, a.Form.ID); err != nil {
+				return nil, err
+			}
+		}
 		return &previewData{Text: map[string]string{
 			"skip":    "The message is given up, for good. Its key goes on with the next one.",
 			"aside":   "The message is put aside, to be sent some day out of order. Its key goes on with the next one.",
@@ -135,7 +148,7 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 		}
 		out.Text = fmt.Sprintf("%s would be sent again, of %s.", plural(int64(step.Changed), "message"), atLeast(step.Matched, step.Next))
 		for cause, n := range step.Refused {
-			out.Facts = append(out.Facts, pair{"Refused: " + cause, count(int64(n))})
+			out.Facts = append(out.Facts, pair{Name: "Refused: " + cause, Value: count(int64(n))})
 		}
 		out.Nothing = step.Changed == 0 && step.Next == 0
 		return out, nil
@@ -173,7 +186,7 @@ func (d *Dashboard) dryParked(ctx context.Context, a *action) (*previewData, err
 	if len(list) == admin.MaxPageLimit {
 		n = "at least " + n
 	}
-	out := &previewData{Nothing: len(list) == 0, Danger: a.Name == "purgeparked", Facts: []pair{{"Queue", q.Name}}}
+	out := &previewData{Nothing: len(list) == 0, Danger: a.Name == "purgeparked", Facts: []pair{{Name: "Queue", Value: q.Name}}}
 	switch {
 	case out.Danger:
 		out.Text = n + " would be deleted for good. There is no way back."
@@ -187,16 +200,20 @@ func (d *Dashboard) dryParked(ctx context.Context, a *action) (*previewData, err
 
 // facts lists what an action selects.
 func (a *action) facts() []pair {
-	var out []pair
-	for _, p := range []pair{
-		{"Outbox", a.Form.Outbox}, {"Route", a.Form.Route}, {"State", a.Form.State}, {"Reason", a.Form.Reason}, {"Topic", a.Form.Topic},
-		{"Key", a.Form.Key}, {"Tenant", a.Form.Tenant}, {"Id", a.Form.ID}, {"Since", a.Form.Since}, {"Until", a.Form.Until},
-	} {
-		if p.Value != "" {
-			out = append(out, p)
-		}
+	f := &a.Form
+	all := []pair{
+		{Name: "Outbox", Value: f.Outbox},
+		{Name: "Route", Value: f.Route},
+		{Name: "State", Value: f.State},
+		{Name: "Reason", Value: f.Reason},
+		{Name: "Topic", Value: f.Topic},
+		{Name: "Key", Value: f.Key},
+		{Name: "Tenant", Value: f.Tenant},
+		{Name: "Id", Value: f.ID},
+		{Name: "Since", Value: f.Since},
+		{Name: "Until", Value: f.Until},
 	}
-	return out
+	return slices.DeleteFunc(all, func(p pair) bool { return p.Value == "" })
 }
 
 func atLeast(n int, next int64) string {
@@ -204,6 +221,18 @@ func atLeast(n int, next int64) string {
 		return "at least " + plural(int64(n), "message")
 	}
 	return plural(int64(n), "message") + " that match"
+}
+
+// relay returns the relay that serves the outbox of an action.
+func (d *Dashboard) relay(a *action) (Relay, error) {
+	b, err := d.named(a.Form.Outbox)
+	if err != nil {
+		return nil, err
+	}
+	if b.Relay == nil {
+		return nil, &notFound{"No relay of this process serves this outbox."}
+	}
+	return b.Relay, nil
 }
 
 func (d *Dashboard) named(outbox string) (*Outbox, error) {
@@ -216,23 +245,26 @@ func (d *Dashboard) namedQueue(queue string) (*Queue, error) {
 
 // do carries out what a preview has shown, as a job.
 func (d *Dashboard) do(w http.ResponseWriter, r *http.Request) error {
-	a := &action{}
-	if err := json.Unmarshal([]byte(r.PostFormValue("sealed")), a); err != nil || actionNames[a.Name] == "" {
-		return &refused{http.StatusBadRequest, "The form does not say what to do."}
+	a, sealed := &action{}, r.PostFormValue("sealed")
+	if !hmac.Equal([]byte(r.PostFormValue("seal")), []byte(d.sessions.sign("action", sessionOf(r).token, sealed))) {
+		return &refused{http.StatusBadRequest, "This is not what was shown: go back, load the page again, and repeat."}
+	}
+	if err := json.Unmarshal([]byte(sealed), a); err != nil {
+		return err
 	}
 	j, err := d.jobs.begin(actionNames[a.Name])
 	if err != nil {
 		return err
 	}
-	user := sessionOf(r).user
+	user, remote := sessionOf(r).user, r.RemoteAddr
 	ctx := context.WithoutCancel(r.Context()) // it goes on when the viewer has gone
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		err := d.carryOut(ctx, a, j)
 		text := j.end(err)
-		attrs := []any{"event", "dashboard.action", "user", user, "action", a.Name, "outbox", a.Form.Outbox, "queue", a.Queue, "filter", a.Form.query().Encode(), "result", text}
-		d.log.InfoContext(ctx, "an operator acted", attrs...)
+		d.log.InfoContext(ctx, "an operator acted", "event", "dashboard.action", "user", user, "remote", remote, "action", a.Name,
+			"outbox", a.Form.Outbox, "queue", a.Queue, "filter", a.Form.query().Encode(), "all", a.Parked.All, "edited", a.Body != nil, "result", text)
 	}()
 	j.wait(r.Context(), 300*time.Millisecond) // most are done by then
 	http.Redirect(w, r, d.opts.Path+"/jobs/"+j.id, http.StatusSeeOther)
@@ -250,13 +282,14 @@ func (d *Dashboard) carryOut(ctx context.Context, a *action, j *job) error {
 	}
 	switch a.Name {
 	case "pause", "resume":
-		if b.Relay == nil {
-			return &notFound{"No relay of this process serves this outbox."}
+		relay, err := d.relay(a)
+		if err != nil {
+			return err
 		}
 		if a.Name == "pause" {
-			return b.Relay.Pause(a.Form.Route)
+			return relay.Pause(a.Form.Route)
 		}
-		return b.Relay.Resume(a.Form.Route)
+		return relay.Resume(a.Form.Route)
 	case "skip", "aside", "requeue":
 		keeper, ok := core.As[admin.KeyKeeper](b.Store)
 		if !ok {
@@ -275,7 +308,9 @@ func (d *Dashboard) carryOut(ctx context.Context, a *action, j *job) error {
 			return &notFound{"This store cannot do that."}
 		}
 		sum, err := admin.RedriveAll(ctx, redriver, admin.RedriveRequest{Filter: f, Force: a.Force}, admin.RedriveOptions{
-			Progress: func(sum admin.Redriven) { j.progress("%s sent again, %s looked at", count(int64(sum.Changed)), count(int64(sum.Matched))) },
+			Progress: func(sum admin.Redriven) {
+				j.progress("%s sent again, %s looked at", count(int64(sum.Changed)), count(int64(sum.Matched)))
+			},
 		})
 		j.progress("%s sent again, of %s that matched", count(int64(sum.Changed)), count(int64(sum.Matched)))
 		return err

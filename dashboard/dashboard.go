@@ -104,7 +104,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == d.opts.Path {
-		http.Redirect(w, r, d.opts.Path+"/", http.StatusMovedPermanently)
+		http.Redirect(w, r, d.opts.Path+"/", http.StatusMovedPermanently) //nolint:gosec // the path is the option's
 		return
 	}
 	http.StripPrefix(d.opts.Path, d.mux).ServeHTTP(w, r)

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	cookieName   = "waybill"
 	sessionTime  = 12 * time.Hour
 	maxFormBytes = 2 << 20
 )
@@ -59,12 +58,21 @@ func (s *sessions) sign(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// cookie makes the cookie of a user's session.
+// cookieName has the port, since browsers share cookies between the ports of a host.
+func cookieName(r *http.Request) string {
+	if _, port, err := net.SplitHostPort(r.Host); err == nil {
+		return "waybill_" + port
+	}
+	return "waybill"
+}
+
+// cookie makes the cookie of a user's session. It comes along when somebody follows a link from another site, since
+// otherwise a link in a chat would end the session. What changes something needs the token, too.
 func (s *sessions) cookie(r *http.Request, path, user string) *http.Cookie {
 	payload := base64.RawURLEncoding.EncodeToString([]byte(user)) + "." + strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 36) + "." + rand.Text()
-	return &http.Cookie{
-		Name: cookieName, Value: payload + "." + s.sign("session", payload), Path: path + "/", MaxAge: int(sessionTime.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	return &http.Cookie{ //nolint:gosec // secure with TLS; without TLS only this machine, or a proxy, asks
+		Name: cookieName(r), Value: payload + "." + s.sign("session", payload), Path: path + "/", MaxAge: int(sessionTime.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil,
 	}
 }
 
@@ -132,7 +140,7 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 	}
 	var s session
 	ok := false
-	if c, err := req.Cookie(cookieName); err == nil {
+	if c, err := req.Cookie(cookieName(req)); err == nil {
 		s, ok = d.sessions.of(c.Value)
 	}
 	if !ok {
@@ -160,7 +168,7 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 // foreign says why a request is not from this machine. Headers of proxies prove nothing, and say that there is one.
 func foreign(r *http.Request) string {
 	const cure = "Only this machine may look: set users with passwords, or allow everybody behind a proxy that asks who they are."
-	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
+	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"} {
 		if r.Header.Get(h) != "" {
 			return "The request came through a proxy. " + cure
 		}
@@ -195,7 +203,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: d.opts.Path + "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil})
+	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, "")) // nobody's, in the place of the user's
 	http.Redirect(w, r, d.opts.Path+"/", http.StatusSeeOther)
 	return nil
 }

@@ -160,7 +160,13 @@ type messageData struct {
 	Ended   bool
 }
 
-type pair struct{ Name, Value string }
+// pair is a name with a value, or with links.
+type pair struct {
+	Name, Value string
+	Links       []link
+}
+
+type link struct{ Text, Href string }
 
 func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	b, err := d.outbox(r)
@@ -178,28 +184,49 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(b), Headers: headersOf(&s.Envelope), Facts: factsOf(&s.Envelope), Ended: s.State.Terminal()}
+	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(b), Headers: headersOf(&s.Envelope), Facts: d.factsOf(b.Name, &s.Envelope), Ended: s.State.Terminal()}
 	return d.render(w, r, http.StatusOK, "message", data)
 }
 
 func headersOf(e *waybill.Envelope) []pair {
 	var out []pair
 	for name, value := range e.Headers {
-		out = append(out, pair{name, clip(value, 4096)})
+		out = append(out, pair{Name: name, Value: clip(value, 4096)})
 	}
 	slices.SortFunc(out, func(a, b pair) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// factsOf lists what an envelope says, without what is empty.
-func factsOf(e *waybill.Envelope) []pair {
+// factsOf lists what an envelope says, without what is empty. The messages that caused it lead to outbox.
+func (d *Dashboard) factsOf(outbox string, e *waybill.Envelope) []pair {
+	messages := func(ids ...string) (out []link) {
+		for _, id := range ids {
+			if id != "" {
+				f := filterForm{Outbox: outbox, ID: id}
+				out = append(out, link{id, d.opts.Path + "/messages?" + f.query().Encode()})
+			}
+		}
+		return out
+	}
 	all := []pair{
-		{"Id", e.ID}, {"Topic", e.Topic}, {"Type", e.Type}, {"Source", e.Source}, {"Subject", e.Subject}, {"Time", when(e.Time)},
-		{"Key", e.Key}, {"Tenant", e.Tenant}, {"Content type", e.ContentType}, {"Correlation", e.CorrelationID}, {"Caused by", e.CausationID},
-		{"Run", e.RunID}, {"Lineage", strings.Join(e.Lineage, " → ")}, {"Expires", when(e.Expires)}, {"Trace", e.TraceParent},
+		{Name: "Id", Value: e.ID},
+		{Name: "Topic", Value: e.Topic},
+		{Name: "Type", Value: e.Type},
+		{Name: "Source", Value: e.Source},
+		{Name: "Subject", Value: e.Subject},
+		{Name: "Time", Value: when(e.Time)},
+		{Name: "Key", Value: e.Key},
+		{Name: "Tenant", Value: e.Tenant},
+		{Name: "Content type", Value: e.ContentType},
+		{Name: "Correlation", Value: e.CorrelationID},
+		{Name: "Caused by", Links: messages(e.CausationID)},
+		{Name: "Chain of causes", Links: messages(e.Lineage...)},
+		{Name: "Run", Value: e.RunID},
+		{Name: "Expires", Value: when(e.Expires)},
+		{Name: "Trace", Value: e.TraceParent},
 	}
 	if !e.HLC.IsZero() {
-		all = append(all, pair{"HLC", e.HLC.String()})
+		all = append(all, pair{Name: "HLC", Value: e.HLC.String()})
 	}
-	return slices.DeleteFunc(all, func(p pair) bool { return p.Value == "" })
+	return slices.DeleteFunc(all, func(p pair) bool { return p.Value == "" && len(p.Links) == 0 })
 }

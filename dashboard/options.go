@@ -30,8 +30,8 @@ type Options struct {
 	// ShowBodies shows bodies of messages. Mask, if not nil, returns what may be shown of one.
 	ShowBodies bool
 	Mask       func(e *waybill.Envelope) []byte
-	// Users are names with bcrypt hashes of their passwords. Without any, requests from other machines than this one
-	// are refused, unless Open.
+	// Users are names with bcrypt hashes of their passwords. Without any, requests from other machines than this
+	// one are refused, unless Open.
 	Users map[string]string
 	// Open lets everybody in, such as behind a proxy that asks who they are.
 	Open bool

@@ -27,6 +27,12 @@ type attention struct {
 	Level, Text, Link, Action string
 }
 
+// unservedAfter is how long a due message waits on a route without a relay here before that is said.
+const unservedAfter = 10 * time.Second
+
+// liveFor bounds a stream. The browser then asks for another one, and with it whether the session still holds.
+const liveFor = time.Minute
+
 // routeRow is a route with its records by state.
 type routeRow struct {
 	Outbox, Route                                string
@@ -72,12 +78,18 @@ func (d *Dashboard) charts(samples []sample) []chart {
 	if d.opts.Metrics == nil {
 		return out
 	}
-	for _, c := range []struct{ name, metric, note string }{
-		{"Published", "waybill.relay.published", "a second, by this process"},
-		{"Processed", "waybill.consumer.processed", "a second, by this process"},
-		{"Failures", "waybill.relay.failures", "a second, of publishing"},
+	const processed = "waybill.consumer.processed"
+	for _, c := range []struct {
+		name  string
+		total func(*sample) float64
+		note  string
+	}{
+		{"Staged", staged, "a second, if only this process publishes"},
+		{"Published", sum("waybill.relay.published"), "a second, by this process"},
+		{"Processed", sum(processed+" success", processed+" duplicate"), "a second, by this process"},
+		{"Failures", sum("waybill.relay.failures", processed+" retried", processed+" parked", processed+" failed"), "a second, of publishing and handling"},
 	} {
-		v := rates(samples, c.metric)
+		v := rates(samples, c.total)
 		out = append(out, chart{c.name, rate(last(v)), c.note, line(v, c.name+" per second, over time")})
 	}
 	if len(samples) > 1 {
@@ -151,9 +163,20 @@ func (l *lookOf) attention() []attention {
 		out = append(out, attention{"bad", fmt.Sprintf("Outbox %s does not answer: %s", l.Name, l.Err), "", ""})
 	}
 	link := func(of, query string) string { return "/" + of + "?outbox=" + urlquery(l.Name) + query }
+	rows := l.rows()
+	for i := range rows {
+		if row := &rows[i]; l.Running && !row.Relay && row.Oldest >= unservedAfter {
+			waiting := row.Pending + row.Failed
+			out = append(out, attention{
+				"warn", fmt.Sprintf("%s on route %s of %s %s, the oldest for %s: the relay of this process does not serve the route, and no other one seems to.",
+					plural(waiting, "message"), row.Route, l.Name, waitWaits(waiting), short(row.Oldest)),
+				link("messages", "&state=pending&route="+urlquery(row.Route)), "see what waits",
+			})
+		}
+	}
 	for _, c := range l.Health.Checks {
-		if c.Status == waybill.HealthOK {
-			continue
+		if c.Status == waybill.HealthOK || c.Name == "unserved" {
+			continue // unserved routes are above, earlier than the relay reports them
 		}
 		level := "warn"
 		if c.Status == waybill.HealthFailed {
@@ -177,31 +200,38 @@ func (l *lookOf) attention() []attention {
 	return out
 }
 
-// live sends what changes on the overview as server-sent events, until the viewer goes.
+// live sends what changes on the overview as server-sent events, for a minute.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) error {
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		return &refused{http.StatusNotImplemented, "This server cannot stream."}
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
+	if _, err := fmt.Fprint(w, "retry: 1000\n\n"); err != nil {
+		return nil // the viewer has gone
+	}
+	end := time.NewTimer(liveFor)
+	defer end.Stop()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	t := time.NewTicker(freshFor)
 	defer t.Stop()
 	for {
 		var b bytes.Buffer
 		if err := d.pages["overview"].ExecuteTemplate(&b, "live", d.frame(r, "overview", d.overviewNow(r))); err != nil {
-			return nil //nolint:nilerr // the head is sent; the page shows that the stream ended
+			return nil // the head is sent; the page shows that the stream ended
 		}
 		text, err := json.Marshal(b.String())
 		if err != nil {
-			return nil //nolint:nilerr // as above
+			return nil // as above
 		}
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
-			return nil //nolint:nilerr // the viewer has gone
+			return nil // the viewer has gone
 		}
 		flusher.Flush()
 		select {
 		case <-t.C:
+		case <-end.C:
+			return nil
 		case <-r.Context().Done():
 			return nil
 		}

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"net/http"
 	"slices"
 	"strconv"
@@ -140,10 +141,11 @@ func (d *Dashboard) parkedMessage(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	data := &parkedMessageData{
-		P: p, At: p.At.Format(time.RFC3339Nano), Body: d.show(&p.Envelope), Headers: headersOf(&p.Envelope), Facts: factsOf(&p.Envelope), Can: !d.opts.ReadOnly,
+		P: p, At: p.At.Format(time.RFC3339Nano), Body: d.show(&p.Envelope), Headers: headersOf(&p.Envelope), Facts: d.factsOf("", &p.Envelope), Can: !d.opts.ReadOnly,
 	}
-	// What is masked, cut or no text cannot be edited here.
-	data.Edit = data.Can && d.opts.ShowBodies && d.opts.Mask == nil && len(p.Envelope.Body) <= maxBody && (data.Body.Kind == "json" || data.Body.Kind == "text")
+	// What is masked, cut or no text cannot be edited here, and browsers do not keep a carriage return.
+	data.Edit = data.Can && d.opts.ShowBodies && d.opts.Mask == nil && len(p.Envelope.Body) <= maxBody &&
+		(data.Body.Kind == "json" || data.Body.Kind == "text") && !bytes.ContainsRune(p.Envelope.Body, '\r')
 	if data.Edit {
 		data.Raw = string(p.Envelope.Body)
 	}

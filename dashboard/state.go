@@ -45,8 +45,9 @@ type parkedOf struct {
 // sample are the numbers of the telemetry at one time.
 type sample struct {
 	at      time.Time
-	sums    map[string]float64 // counters and up-down counters, over all their attributes
+	sums    map[string]float64 // counters over all their attributes; "name status" for one status
 	waiting float64
+	gone    float64 // given up
 	age     float64
 	buckets map[string]histogram
 }
@@ -62,7 +63,8 @@ func (d *Dashboard) look(ctx context.Context) (looks []lookOf, parked []parkedOf
 	d.state.mu.Lock()
 	defer d.state.mu.Unlock()
 	if now := time.Now(); now.Sub(d.state.at) >= freshFor {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		// The answer is for others, too: it does not end with this viewer.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 		defer cancel()
 		d.state.looks, d.state.parked = d.ask(ctx)
 		s := d.measure(ctx, now)
@@ -114,6 +116,9 @@ func (d *Dashboard) ask(ctx context.Context) ([]lookOf, []parkedOf) {
 func (s *sample) add(counts []admin.Count) {
 	for i := range counts {
 		c := &counts[i]
+		if c.State == core.StateAbandoned {
+			s.gone += float64(c.N)
+		}
 		if c.State.Terminal() {
 			continue
 		}
@@ -138,6 +143,9 @@ func (d *Dashboard) measure(ctx context.Context, now time.Time) sample {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
 					s.sums[m.Name] += float64(p.Value)
+					if status, ok := p.Attributes.Value("status"); ok {
+						s.sums[m.Name+" "+status.AsString()] += float64(p.Value)
+					}
 				}
 			case metricdata.Sum[float64]:
 				for _, p := range data.DataPoints {
@@ -181,15 +189,28 @@ func (h histogram) quantile(old histogram, q float64) float64 {
 	return h.bounds[len(h.bounds)-1]
 }
 
-// rates returns the rate per second of a counter between samples.
-func rates(samples []sample, name string) []float64 {
+// rates returns the rate per second of what grows from sample to sample.
+func rates(samples []sample, total func(*sample) float64) []float64 {
 	var out []float64
 	for i := 1; i < len(samples); i++ {
 		seconds := samples[i].at.Sub(samples[i-1].at).Seconds()
-		out = append(out, max((samples[i].sums[name]-samples[i-1].sums[name])/seconds, 0))
+		out = append(out, max((total(&samples[i])-total(&samples[i-1]))/seconds, 0))
 	}
 	return out
 }
+
+// sum returns a function that adds counters.
+func sum(names ...string) func(*sample) float64 {
+	return func(s *sample) (total float64) {
+		for _, name := range names {
+			total += s.sums[name]
+		}
+		return total
+	}
+}
+
+// staged is what was published, still waits, or was given up.
+func staged(s *sample) float64 { return s.sums["waybill.relay.published"] + s.waiting + s.gone }
 
 func series(samples []sample, of func(*sample) float64) []float64 {
 	out := make([]float64, len(samples))

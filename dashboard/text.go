@@ -16,8 +16,10 @@ import (
 
 // functions are what templates call.
 var functions = template.FuncMap{
-	"count": count, "short": short, "reason": reasonText, "clip": clip, "when": when, "plural": func(n int, s string) string { return plural(int64(n), s) },
-	"active": func(page, of string) bool { return page == of || page == "message" && of == "messages" || page == "parkedmessage" && of == "parked" },
+	"count": count, "short": short, "reason": reasonText, "clip": clip, "when": when, "stamp": func(t time.Time) string { return t.Format(time.RFC3339Nano) }, "plural": func(n int, s string) string { return plural(int64(n), s) },
+	"active": func(page, of string) bool {
+		return page == of || page == "message" && of == "messages" || page == "parkedmessage" && of == "parked"
+	},
 }
 
 func urlquery(s string) string { return url.QueryEscape(s) }
@@ -67,6 +69,13 @@ func plural(n int64, what string) string {
 		return "1 " + what
 	}
 	return count(n) + " " + what + "s"
+}
+
+func waitWaits(n int64) string {
+	if n == 1 {
+		return "waits"
+	}
+	return "wait"
 }
 
 func isAre(n int64) string {
@@ -120,13 +129,16 @@ func (d *Dashboard) show(e *waybill.Envelope) body {
 	b := body{Kind: "text"}
 	if len(raw) > maxBody {
 		b.Note = fmt.Sprintf("The first %s of %s bytes.", count(maxBody), count(int64(len(raw))))
-		raw = raw[:maxBody]
+		whole := raw
+		if raw = raw[:maxBody]; utf8.Valid(whole) {
+			raw = bytes.ToValidUTF8(raw, nil) // the cut may be within a letter
+		}
 	}
 	var pretty bytes.Buffer
 	switch {
 	case len(raw) == 0:
 		return body{Note: "The body is empty."}
-	case json.Indent(&pretty, raw, "", "  ") == nil:
+	case !deep(raw) && json.Indent(&pretty, raw, "", "  ") == nil:
 		b.Kind, b.Text = "json", pretty.String()
 	case utf8.Valid(raw) && !bytes.ContainsFunc(raw, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' && r != '\r' }):
 		b.Text = string(raw)
@@ -134,6 +146,23 @@ func (d *Dashboard) show(e *waybill.Envelope) body {
 		b.Kind, b.Text = "hex", hexDump(raw)
 	}
 	return b
+}
+
+// deep reports whether JSON is nested so deep that indenting it would make it many times as long.
+func deep(raw []byte) bool {
+	depth := 0
+	for _, c := range raw {
+		switch c {
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth--
+		}
+		if depth > 100 {
+			return true
+		}
+	}
+	return false
 }
 
 func orNone(contentType string) string {
