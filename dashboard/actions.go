@@ -74,6 +74,7 @@ type previewData struct {
 	Nothing     bool
 	Sealed      string // the action, for the form
 	Seal        string // its signature: only what was shown can be done
+	Anyway      []pair // the fields that ask for what is refused, too; nil = nothing is refused
 }
 
 func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
@@ -142,13 +143,16 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 		if !ok {
 			return nil, &notFound{"This store cannot do that."}
 		}
-		step, err := redriver.Redrive(ctx, admin.RedriveRequest{Filter: f, Page: page, DryRun: true, Force: a.Force})
+		step, err := redriver.Redrive(ctx, admin.RedriveRequest{Filter: f, Page: page, DryRun: true, Force: a.Force, BlockAfterAbandon: b.blocks(a.Form.Route)})
 		if err != nil {
 			return nil, err
 		}
 		out.Text = fmt.Sprintf("%s would be sent again, of %s.", plural(int64(step.Changed), "message"), atLeast(step.Matched, step.Next))
 		for cause, n := range step.Refused {
-			out.Facts = append(out.Facts, pair{Name: "Refused: " + cause, Value: count(int64(n))})
+			out.Facts = append(out.Facts, pair{Name: "Refused", Value: fmt.Sprintf("%s: %s", count(int64(n)), refusalText(cause))})
+		}
+		if len(step.Refused) > 0 {
+			out.Anyway = a.Form.pairs()
 		}
 		out.Nothing = step.Changed == 0 && step.Next == 0
 		return out, nil
@@ -160,6 +164,9 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 	step, err := purger.PurgeRecords(ctx, admin.PurgeRequest{Filter: f, Page: page, DryRun: true, Waiting: a.Wait})
 	if err != nil {
 		return nil, err
+	}
+	if stays := step.Matched - step.Deleted; stays > 0 {
+		out.Facts = append(out.Facts, pair{Name: "Stay", Value: plural(int64(stays), "message") + " that can be sent at any time, or wait for a time and were not asked for"})
 	}
 	out.Danger, out.Nothing = true, step.Deleted == 0 && step.Next == 0
 	out.Text = fmt.Sprintf("%s would be deleted for good, of %s. There is no way back.", plural(int64(step.Deleted), "message"), atLeast(step.Matched, step.Next))
@@ -261,8 +268,8 @@ func (d *Dashboard) do(w http.ResponseWriter, r *http.Request) error {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
-		err := d.carryOut(ctx, a, j)
-		text := j.end(err)
+		defer j.end() // after its line is in the log
+		text := j.result(d.carryOut(ctx, a, j))
 		d.log.InfoContext(ctx, "an operator acted", "event", "dashboard.action", "user", user, "remote", remote, "action", a.Name,
 			"outbox", a.Form.Outbox, "queue", a.Queue, "filter", a.Form.query().Encode(), "all", a.Parked.All, "edited", a.Body != nil, "result", text)
 	}()
@@ -307,7 +314,7 @@ func (d *Dashboard) carryOut(ctx context.Context, a *action, j *job) error {
 		if !ok {
 			return &notFound{"This store cannot do that."}
 		}
-		sum, err := admin.RedriveAll(ctx, redriver, admin.RedriveRequest{Filter: f, Force: a.Force}, admin.RedriveOptions{
+		sum, err := admin.RedriveAll(ctx, redriver, admin.RedriveRequest{Filter: f, Force: a.Force, BlockAfterAbandon: b.blocks(a.Form.Route)}, admin.RedriveOptions{
 			Progress: func(sum admin.Redriven) {
 				j.progress("%s sent again, %s looked at", count(int64(sum.Changed)), count(int64(sum.Matched)))
 			},

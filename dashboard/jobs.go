@@ -63,11 +63,11 @@ func (j *job) progress(format string, a ...any) {
 	j.text = fmt.Sprintf(format, a...)
 }
 
-// end notes the result, and returns it in words.
-func (j *job) end(err error) string {
+// result notes the result, and returns it in words.
+func (j *job) result(err error) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.ended = true; err != nil {
+	if err != nil {
 		j.bad = true
 		if j.text != "" {
 			j.text += "; then: "
@@ -77,8 +77,14 @@ func (j *job) end(err error) string {
 	if j.text == "" {
 		j.text = "done"
 	}
-	close(j.done)
 	return j.text
+}
+
+func (j *job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ended = true
+	close(j.done)
 }
 
 func (j *job) wait(ctx context.Context, limit time.Duration) {

@@ -87,6 +87,14 @@ func (f *filterForm) query() url.Values {
 	return v
 }
 
+// pairs returns the form as fields, without what is empty.
+func (f *filterForm) pairs() (out []pair) {
+	for name, values := range f.query() {
+		out = append(out, pair{Name: name, Value: values[0]})
+	}
+	return out
+}
+
 // messagesData is a page of messages.
 type messagesData struct {
 	Form    filterForm

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -44,6 +45,13 @@ type Outbox struct {
 	Name  string
 	Store core.OutboxStore
 	Relay Relay
+	// Blocking are the routes whose relays have BlockAfterAbandon: there an abandoned message blocks its key.
+	Blocking []string
+}
+
+// blocks reports whether abandoned messages block their keys on a route.
+func (b *Outbox) blocks(route string) bool {
+	return slices.Contains(b.Blocking, waybill.BaseRoute(route))
 }
 
 // Relay is what the dashboard asks of a relay.

@@ -12,14 +12,20 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// keysData are the blocked keys of a route.
+// maxRoutes bounds the routes of which one page shows the blocked keys.
+const maxRoutes = 20
+
+// keysData are the blocked keys of an outbox.
 type keysData struct {
-	Outbox, Route string
+	Outbox, Route string // of all known routes if Route is empty
 	Routes        []string
 	Keys          []admin.BlockedKey
-	Next          string
+	More          []keysAfter
 	Can           actionsOf
 }
+
+// keysAfter is where the keys of a route go on.
+type keysAfter struct{ Route, After string }
 
 func (d *Dashboard) keys(w http.ResponseWriter, r *http.Request) error {
 	b, err := d.outbox(r)
@@ -31,18 +37,19 @@ func (d *Dashboard) keys(w http.ResponseWriter, r *http.Request) error {
 		return &notFound{"This store cannot list blocked keys."}
 	}
 	data := &keysData{Outbox: b.Name, Route: r.FormValue("route"), Routes: d.routesOf(r, b.Name), Can: d.can(b)}
-	if data.Route == "" {
-		data.Route = waybill.DefaultRoute
-		if len(data.Routes) > 0 {
-			data.Route = data.Routes[0]
+	routes := data.Routes[:min(len(data.Routes), maxRoutes)]
+	if data.Route != "" {
+		routes = []string{data.Route}
+	}
+	for _, route := range routes {
+		req := admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: b.blocks(route), After: r.FormValue("after"), Limit: pageSize}
+		keys, more, err := keeper.BlockedKeys(r.Context(), req)
+		if err != nil {
+			return err
 		}
-	}
-	keys, more, err := keeper.BlockedKeys(r.Context(), admin.BlockedKeysRequest{Route: data.Route, BlockAfterAbandon: true, After: r.FormValue("after"), Limit: pageSize})
-	if err != nil {
-		return err
-	}
-	if data.Keys = keys; more && len(keys) > 0 {
-		data.Next = keys[len(keys)-1].Key
+		if data.Keys = append(data.Keys, keys...); more && len(keys) > 0 {
+			data.More = append(data.More, keysAfter{route, keys[len(keys)-1].Key})
+		}
 	}
 	return d.render(w, r, http.StatusOK, "keys", data)
 }

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 )
 
 // functions are what templates call.
@@ -108,6 +109,19 @@ func reasonText(r waybill.Reason) string {
 		return s
 	}
 	return string(r)
+}
+
+// refusalText says in words why a message is not sent again.
+func refusalText(cause string) string {
+	switch cause {
+	case admin.RefusedExpired:
+		return "the time of the message is over"
+	case admin.RefusedOrder:
+		return "later messages of the same key can have been sent, so it would come out of order"
+	case admin.RefusedDuplicate:
+		return "the outbox has the message again already"
+	}
+	return cause
 }
 
 const maxBody = 256 << 10

@@ -27,6 +27,7 @@ const (
 	TopicOrders  = "orders.placed"
 	TopicPoison  = "orders.imported" // no broker takes it
 	TopicNobody  = "invoices.sent"   // no queue is bound for it
+	TopicLater   = "orders.reminded" // due in two hours
 	BlockedKey   = "order-13"        // the broker refuses it again and again
 	RouteMails   = "mails"
 	RouteArchive = "archive" // nobody serves it
@@ -67,7 +68,7 @@ func (d *Demo) connect(logger *slog.Logger) (err error) {
 	}
 	d.Relay, err = relay.New(d.Store, &moody{d.Bus}, relay.Options{
 		MeterProvider: d.provider, Logger: logger, UnroutableTimeout: -1,
-		Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Hour}}, {Name: RouteMails}},
+		Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Hour, Cap: time.Hour}}, {Name: RouteMails}},
 	})
 	if err != nil {
 		return err

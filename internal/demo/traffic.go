@@ -20,10 +20,10 @@ func order(n int) waybill.Message {
 // nobody serves.
 func Troubles() []waybill.Message {
 	poison, nobody, head, behind, last, free, later, lost := order(1), order(2), order(3), order(4), order(5), order(6), order(7), order(8)
-	poison.Topic, nobody.Topic = TopicPoison, TopicNobody
+	poison.Topic, poison.Key, nobody.Topic = TopicPoison, "", TopicNobody
 	head.Key, behind.Key, last.Key = BlockedKey, BlockedKey, BlockedKey
 	free.Key, free.Body = "order-6", []byte(`{"order":6,"customer":{"name":"Grace","city":"Oslo"}}`)
-	later.Delay = 2 * time.Hour
+	later.Topic, later.Delay = TopicLater, 2*time.Hour
 	lost.Routes = []string{RouteArchive}
 	return []waybill.Message{poison, nobody, head, behind, last, free, later, lost}
 }
