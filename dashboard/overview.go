@@ -62,7 +62,7 @@ func (d *Dashboard) overviewNow(r *http.Request) *overviewData {
 		case p.Depth > 0:
 			data.Attention = append(data.Attention, attention{
 				"warn", fmt.Sprintf("%s of queue %s %s parked: the consumer gave up.", plural(int64(p.Depth), "message"), p.Name, isAre(int64(p.Depth))),
-				"/parked?queue=" + urlquery(p.Name), "look at them",
+				"/parked?queue=" + urlquery(p.Name), lookAt(int64(p.Depth)),
 			})
 		}
 	}
@@ -170,7 +170,7 @@ func (l *lookOf) attention() []attention {
 			out = append(out, attention{
 				"warn", fmt.Sprintf("%s on route %s of %s %s, the oldest for %s: the relay of this process does not serve the route, and no other one seems to.",
 					plural(waiting, "message"), row.Route, l.Name, waitWaits(waiting), short(row.Oldest)),
-				link("messages", "&state=pending&route="+urlquery(row.Route)), "see what waits",
+				link("messages", "&state=pending&route="+urlquery(row.Route)), "See what waits",
 			})
 		}
 	}
@@ -184,7 +184,7 @@ func (l *lookOf) attention() []attention {
 		}
 		a := attention{level, fmt.Sprintf("%s: %s: %s", l.Name, c.Name, c.Text), "", ""}
 		if c.Name == "backlog" {
-			a.Link, a.Action = link("messages", "&state=pending"), "see what waits"
+			a.Link, a.Action = link("messages", "&state=pending"), "See what waits"
 		}
 		out = append(out, a)
 	}
@@ -193,7 +193,7 @@ func (l *lookOf) attention() []attention {
 		if c.State == core.StateAbandoned && c.N > 0 && !c.Reason.Withdrawn() && c.Reason != waybill.ReasonSkipped {
 			out = append(out, attention{
 				"warn", fmt.Sprintf("%s on route %s of %s %s given up: %s.", plural(c.N, "message"), c.Route, l.Name, isAre(c.N), reasonText(c.Reason)),
-				link("messages", "&state=abandoned&route="+urlquery(c.Route)+"&reason="+urlquery(string(c.Reason))), "look at them",
+				link("messages", "&state=abandoned&route="+urlquery(c.Route)+"&reason="+urlquery(string(c.Reason))), lookAt(c.N),
 			})
 		}
 	}

@@ -39,7 +39,7 @@ func TestPages(t *testing.T) {
 	d := newShop(t)
 	b, _ := open(t, d.Options())
 	page := b.get("/", http.StatusOK)
-	has(t, page, "1 message on route default of shop is given up: it is larger than the broker takes.", "look at them",
+	has(t, page, "1 message on route default of shop is given up: it is larger than the broker takes.", "Look at it",
 		"1 message on route default of shop is given up: no queue is bound for its topic.",
 		"1 message of queue billing.orders is parked: the consumer gave up.", "shop: run: not running", "Waiting 5", "Published", "Staged", "archive")
 	has(t, b.get("/messages", http.StatusOK), "orders.imported", "invoices.sent", "frame of 135266304 bytes")

@@ -79,6 +79,13 @@ func waitWaits(n int64) string {
 	return "wait"
 }
 
+func lookAt(n int64) string {
+	if n == 1 {
+		return "Look at it"
+	}
+	return "Look at them"
+}
+
 func isAre(n int64) string {
 	if n == 1 {
 		return "is"
