@@ -7,7 +7,7 @@ COUNT := $(if $(CI),-count=1)
 SOAK ?= 10m
 # What C became of SQLite: the race detector makes it several times as slow and has nothing of ours to find there.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc/...=-race=false
-GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage)$$'
+GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage|TestCLIPage|TestSchema)$$'
 
 # Runs one command in every module: $(call each,command)
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)); done
@@ -54,7 +54,7 @@ lint: ## golangci-lint with .golangci.yml, in every module
 fmt: ## format the code (gofumpt, goimports)
 	@bin=$$(scripts/tools) && for m in $(MODULES); do (cd $$m && "$$bin/golangci-lint" fmt --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
 
-generate: ## rewrite the generated pages: options.md, state-machine.md, capabilities.md
+generate: ## rewrite the generated pages: options.md, state-machine.md, capabilities.md, cli.md, waybill.schema.json
 	@go test $(GENERATED) -update
 
 verify: ## go.mod files are tidy, generated pages are up to date

@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -54,17 +55,21 @@ func (t Topic[T]) Withdrawable() Topic[T] {
 // Name returns the routing key.
 func (t Topic[T]) Name() string { return t.name }
 
+// ContentType returns the media type of its messages: the codec's, or application/octet-stream if that takes any.
+func (t Topic[T]) ContentType() string {
+	if t.codec == nil {
+		return ""
+	}
+	return cmp.Or(t.codec.ContentType(), "application/octet-stream")
+}
+
 // Message returns a message that carries v. An encoding error is kept in the message and reported by Stage.
 func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	if t.codec == nil {
 		return Message{Envelope: Envelope{Topic: t.name}, err: noCodec(t.name)}
 	}
 	body, err := t.codec.Encode(v)
-	ct := t.codec.ContentType()
-	if ct == "" {
-		ct = "application/octet-stream"
-	}
-	m := RawMessage(t.name, ct, body, opts...)
+	m := RawMessage(t.name, t.ContentType(), body, opts...)
 	m.kind = t.kind
 	m.Withdrawable = m.Withdrawable || t.withdrawable
 	if len(m.Routes) == 0 {

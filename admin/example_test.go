@@ -11,49 +11,42 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// Delete what an outbox holds of a tenant.
-func ExamplePurger() {
+// Delete what an outbox holds of a tenant, due or not.
+func ExamplePurgeAll() {
 	ctx := context.Background()
 	outbox, err := memory.New(memory.Options{Source: "/orders"})
 	if err != nil {
 		panic(err)
 	}
 	tx := outbox.Begin()
-	for _, tenant := range []string{"acme", "acme", "other"} {
-		m := waybill.RawMessage("orders.reminder", "", nil, waybill.Tenant(tenant), waybill.Delay(time.Hour))
-		if _, err := outbox.Stage(ctx, tx, m); err != nil {
+	for _, tenant := range []string{"acme", "other"} {
+		later := waybill.RawMessage("orders.reminder", "", nil, waybill.Tenant(tenant), waybill.Delay(time.Hour))
+		due := waybill.RawMessage("orders.placed", "", nil, waybill.Tenant(tenant))
+		if _, err := outbox.Stage(ctx, tx, later, due); err != nil {
 			panic(err)
 		}
 	}
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
-	left := 0
-	erase := func(purger admin.Purger) error {
-		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}, Waiting: true}
-		for {
-			step, err := purger.PurgeRecords(ctx, req)
-			if err != nil {
-				return err
-			}
-			left += step.Matched - step.Deleted
-			if step.Next == 0 {
-				break
-			}
-			req.Page.After = step.Next
+	erase := func(outbox admin.Eraser) error {
+		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}}
+		sum, err := admin.PurgeAll(ctx, outbox, req, admin.EndOptions{})
+		if err != nil {
+			return err
 		}
+		fmt.Println(sum.Purged.Deleted, "deleted,", sum.Ended.Otherwise, "published meanwhile")
 		return nil
 	}
-	purger, ok := core.As[admin.Purger](outbox)
+	eraser, ok := core.As[admin.Eraser](outbox)
 	if !ok {
 		panic("this store cannot delete records")
 	}
-	if err := erase(purger); err != nil {
+	if err := erase(eraser); err != nil {
 		panic(err)
 	}
-	fmt.Println(left, "left")
 	// Output:
-	// 0 left
+	// 2 deleted, 0 published meanwhile
 }
 
 // Ask a store for the capability, then list its records page by page.

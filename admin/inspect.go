@@ -84,9 +84,10 @@ type Listing struct {
 
 // Inspector looks at stored records.
 type Inspector interface {
-	// Inspect returns the record of a message on a route, body included; waybill.ErrNotFound if there is none.
+	// Inspect returns the record of a message on a route, body included; waybill.ErrNotFound if there is none. A
+	// store that has no index of all ids looks in bounded steps, until ctx ends.
 	Inspect(ctx context.Context, route, id string) (Stored, error)
-	// List returns a page of the records that match f.
+	// List returns a page of the records that match f. An id too can be found pages later.
 	List(ctx context.Context, f Filter, p PageRequest) (Listing, error)
 }
 

@@ -28,9 +28,10 @@ type drainCase struct {
 	pipelined    bool // keys are, and the raw limit does not wait for confirms either
 	relays       int
 	oldSnapshot  bool
-	nowhere      bool       // the publisher does nothing
-	prefix       string     // of keys; default key
-	curve        *[]float64 // if not nil: the rate of each tenth
+	nowhere      bool           // the publisher does nothing
+	bus          core.Publisher // if not nil: instead of RabbitMQ
+	prefix       string         // of keys; default key
+	curve        *[]float64     // if not nil: the rate of each tenth
 }
 
 func drainDefault(ctx context.Context, env *servers, s scale) ([]row, error) {
@@ -104,7 +105,7 @@ func withQueue(ctx context.Context, env *servers, n int, f func() (sample, error
 // drain stages a backlog, then measures relays with default options from their start until the last confirm.
 func drain(ctx context.Context, env *servers, c drainCase) (sample, error) {
 	in := func(run func() (sample, error)) (sample, error) { return withQueue(ctx, env, c.backlog, run) }
-	if c.nowhere {
+	if c.nowhere || c.bus != nil {
 		in = func(run func() (sample, error)) (sample, error) { return run() }
 	}
 	return in(func() (s sample, err error) {
@@ -171,7 +172,9 @@ func runRelays(ctx context.Context, env *servers, db *database, c drainCase) (s 
 			return s, err
 		}
 		var to core.Publisher = nowhere{}
-		if !c.nowhere {
+		if c.bus != nil {
+			to = c.bus
+		} else if !c.nowhere {
 			bus, err := rabbitmq.Dial(ctx, env.url, rabbitmq.Options{Exchange: "bench", PipelineKeys: c.pipelined})
 			if err != nil {
 				return s, err

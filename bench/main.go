@@ -100,6 +100,7 @@ func benchmarks() []benchmark {
 		{"drain-1500", drainLarge},
 		{"drain-two-relays", drainTwoRelays},
 		{"drain-old-snapshot", drainOldSnapshot},
+		{"drain-redis", drainRedis},
 		{"relays", withoutBroker},
 		{"hot-front", hotFront},
 		{"stage", stageCost},

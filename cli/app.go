@@ -32,13 +32,22 @@ type App struct {
 // Main runs the command with the arguments of the process and ends it with the command's exit code. SIGINT and SIGTERM
 // stop it in order; a second one ends it at once.
 func (a App) Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), //nolint:forbidigo // the root of the process
-		os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // the root of the process
+	signals := make(chan os.Signal, 2)                    // both: none is lost while the first one is handled
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(exitSignal) //nolint:forbidigo // at once
+	}()
 	code := a.Run(ctx, os.Args[1:], IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()})
 	stop()
 	os.Exit(code) //nolint:forbidigo // the end of the process
 }
+
+// exitSignal is the exit code after a second signal, as shells count it for SIGTERM.
+const exitSignal = 128 + int(syscall.SIGTERM)
 
 // IO is the outside of a command.
 type IO struct {
@@ -82,6 +91,8 @@ type Store struct {
 	Inbox any
 	// Schema manages the tables; nil = the adapter has none to manage.
 	Schema Schema
+	// Unit stages and withdraws; nil = cancel by id and bench cannot be used.
+	Unit Unit
 	// Close closes everything. It must end with its context.
 	Close func(context.Context) error
 }
@@ -128,6 +139,9 @@ type Transport struct {
 	Publisher core.Publisher
 	// Topology manages what the broker must hold; nil = nothing to manage.
 	Topology Topology
+	// Sink makes a place at the broker for the messages of a topic, whose size is bounded, and returns what removes
+	// it, for bench; nil = there is no such thing.
+	Sink func(ctx context.Context, topic string) (remove func(context.Context) error, err error)
 	// Close closes everything. It must end with its context.
 	Close func(context.Context) error
 }
@@ -144,9 +158,9 @@ type Topology interface {
 	// Verify compares it with the broker.
 	Verify(ctx context.Context, subs []core.Subscription) ([]admin.Difference, error)
 	// Unused returns what is there under the transport's names and belongs to no subscription. Delete deletes one
-	// of them if it is empty and nobody uses it.
+	// of them if it is empty and nobody uses it; otherwise the error matches waybill.ErrInFlight.
 	Unused(ctx context.Context, subs []core.Subscription) ([]string, error)
-	Delete(ctx context.Context, object string) error
+	Delete(ctx context.Context, subs []core.Subscription, object string) error
 }
 
 // TLS are the settings of a client's connections. The zero value means the system's authorities and no client

@@ -1,18 +1,24 @@
 package cli
 
 import (
+	"bytes"
+	_ "embed" // descriptions.json
+	"encoding/json"
+
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/cli/config"
 )
 
 func (c *command) configCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "config", Short: "show the settings of all sources together, without secrets", Args: cobra.NoArgs,
 		Long: `config shows the settings that file, environment and flags give together. Secrets are hidden.
 
 A setting has one name everywhere: stores.shop.url in the file is the variable WAYBILL_STORES__SHOP__URL, and
---set stores.shop.url=... as a flag. A flag wins over the environment, the environment over the file.`,
+--set stores.shop.url=... as a flag. A flag wins over the environment, the environment over the file.
+
+config schema prints a JSON Schema, with which editors complete and check the file.`,
 		RunE: func(*cobra.Command, []string) error {
 			conf, err := c.load()
 			if err != nil {
@@ -23,6 +29,45 @@ A setting has one name everywhere: stores.shop.url in the file is the variable W
 			return err
 		},
 	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "schema", Short: "print a JSON Schema of the settings, for editors", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := c.app.Schema(nil)
+			say(c.io.Out, "%s", text)
+			return err
+		},
+	})
+	return cmd
+}
+
+// descriptions are the doc comments of the settings of this module, by struct and field. make generate writes them.
+//
+//go:embed descriptions.json
+var descriptions []byte
+
+// Schema returns a JSON Schema of the settings. describe returns the text for a field that has no tag doc; owner is the
+// struct's import path and name. nil stands for the doc comments of this module.
+func (a App) Schema(describe func(owner, field string) string) ([]byte, error) {
+	if describe == nil {
+		var known map[string]string
+		if err := json.Unmarshal(descriptions, &known); err != nil {
+			return nil, err
+		}
+		describe = func(owner, field string) string { return known[owner+"."+field] }
+	}
+	kinds := map[string][]config.Kind{}
+	for _, k := range a.Stores {
+		kinds["stores"] = append(kinds["stores"], config.Kind{Name: k.name, Settings: k.settings()})
+	}
+	for _, k := range a.Transports {
+		kinds["transports"] = append(kinds["transports"], config.Kind{Name: k.name, Settings: k.settings()})
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(config.Schema(settings{}, kinds, describe))
+	return b.Bytes(), err
 }
 
 // print returns the settings as YAML, without secrets.

@@ -1,23 +1,41 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf16"
 )
 
 // say writes for people. A terminal that is gone is nobody's error.
 func say(w io.Writer, format string, a ...any) { _, _ = fmt.Fprintf(w, format, a...) }
 
-// writeJSON writes one JSON value and a new line.
+// writeJSON writes one JSON value and a new line. What could move the cursor of a terminal is escaped, although JSON
+// allows it as it is.
 func (c *command) writeJSON(v any) error {
-	e := json.NewEncoder(c.io.Out)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range text.String() {
+		if r == '\n' || !unsafe(r) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, "\\u%04x", unit)
+		}
+	}
+	_, err := io.WriteString(c.io.Out, out.String())
+	return err
 }
 
 // table shows rows under a head, the columns aligned.

@@ -1,57 +1,51 @@
 package cli
 
 import (
-	"github.com/spf13/cobra"
+	"time"
 
-	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/relay"
+	"github.com/spf13/cobra"
 )
 
 func (c *command) relayCommand() *cobra.Command {
-	return &cobra.Command{
+	var untilEmpty, printConfig bool
+	var most time.Duration
+	cmd := &cobra.Command{
 		Use: "relay", Short: "run the relays of the configuration until a signal stops them", Args: cobra.NoArgs,
+		Long: `relay runs all relays of the configuration. A database or broker that is down is waited for, also at the start. What is
+misconfigured ends the command with an error.
+
+Signals: SIGTERM and SIGINT stop it in order: what was sent is waited for, up to drain_timeout. A second one stops it at
+once. SIGHUP reads the settings again: log.level and paused of a route change at once; for others the log names what
+needs a restart. Secrets in files and certificates are read again for each new connection, without a signal.
+
+http.listen serves /livez, /readyz, /healthz and /metrics.
+
+With --until-empty it ends when no record waits on the routes that it serves, those that are scheduled included. It ends
+with exit code 5 if some still wait after --for.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conf, err := c.load()
 			if err != nil {
 				return err
 			}
+			if printConfig {
+				text, err := conf.print()
+				say(c.io.Out, "%s", text)
+				return err
+			}
+			if most != 0 && !untilEmpty {
+				return withCode(ExitUsage, "--for is for --until-empty")
+			}
 			if len(conf.Relays) == 0 {
 				return withCode(ExitUsage, "the configuration has no relay: add one to relays")
 			}
-			var runners []waybill.Runner
-			env := c.quiet()
-			env.Logger = c.logger()
-			for _, name := range sortedKeys(conf.Relays) {
-				r := conf.Relays[name]
-				store, err := c.openStore(cmd.Context(), r.Store, env)
-				if err != nil {
-					return err
-				}
-				opts := r.options()
-				var main core.Publisher
-				for i := range r.Routes {
-					transport, err := c.openTransport(cmd.Context(), r.Routes[i].Transport, env)
-					if err != nil {
-						return err
-					}
-					opts.Routes[i].Publisher = transport.Publisher
-				}
-				if len(r.Routes) == 0 {
-					transport, err := c.openTransport(cmd.Context(), r.Transport, env)
-					if err != nil {
-						return err
-					}
-					main = transport.Publisher
-				}
-				opts.Logger, opts.MeterProvider, opts.TracerProvider = env.Logger, env.MeterProvider, env.TracerProvider
-				running, err := relay.New(store.Outbox, main, opts)
-				if err != nil {
-					return conf.opening("relays."+name, err)
-				}
-				runners = append(runners, running)
-			}
-			return waybill.Run(cmd.Context(), runners...)
+			d := newDaemon(c, conf)
+			d.untilEmpty, d.most = untilEmpty, most
+			return d.run(cmd.Context())
 		},
 	}
+	f := cmd.Flags()
+	f.BoolVar(&untilEmpty, "until-empty", false, "end when nothing waits any more")
+	f.DurationVar(&most, "for", 0, "how long --until-empty may take; 0 = as long as it takes")
+	f.BoolVar(&printConfig, "print-config", false, "show the settings, without secrets, and end")
+	return cmd
 }

@@ -69,6 +69,8 @@ type command struct {
 	yes     bool
 	timeout time.Duration
 
+	progress bool // of the commands that show it
+
 	conf   *loaded
 	opened []func(context.Context) error // closes what was opened
 }
@@ -114,7 +116,10 @@ something was found (differences, failed checks, waiting messages).`,
 	f.BoolVarP(&c.yes, "yes", "y", false, "do not ask before something is destroyed")
 	f.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long one question to a store or a broker may take")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exit{ExitUsage, err} })
-	root.AddCommand(c.relayCommand(), c.versionCommand(), c.configCommand())
+	root.AddCommand(c.relayCommand(), c.validateCommand(), c.versionCommand(), c.configCommand())
+	root.AddCommand(c.operatorCommands()...)
+	root.Args = choose("waybill", root.Commands())
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	for _, cmd := range root.Commands() {
 		usage(cmd)
 	}
@@ -192,17 +197,28 @@ func (c *command) sources() config.Sources {
 
 // logger is the log of the configuration, to standard error.
 func (c *command) logger() *slog.Logger {
-	opts := &slog.HandlerOptions{Level: slog.LevelInfo}
-	if c.conf == nil {
-		return slog.New(slog.NewTextHandler(c.io.Err, opts))
+	var conf logSettings
+	if c.conf != nil {
+		conf = c.conf.Log
 	}
-	level := new(slog.LevelVar)
-	_ = level.UnmarshalText([]byte(c.conf.Log.Level)) // checked; empty is info
-	opts.Level = level
-	if c.conf.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(c.io.Err, opts))
+	return newLogger(c.io.Err, conf, new(slog.LevelVar))
+}
+
+// newLogger returns a log whose level can be changed.
+func newLogger(w io.Writer, conf logSettings, level *slog.LevelVar) *slog.Logger {
+	setLevel(level, conf)
+	opts := &slog.HandlerOptions{Level: level}
+	if conf.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.New(slog.NewTextHandler(c.io.Err, opts))
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+func setLevel(level *slog.LevelVar, conf logSettings) {
+	level.Set(slog.LevelInfo)
+	if conf.Level != "" {
+		_ = level.UnmarshalText([]byte(conf.Level)) // it was checked
+	}
 }
 
 // quiet is what adapters of a command get that asks and ends: their warnings, no telemetry.

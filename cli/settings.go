@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -14,13 +15,13 @@ import (
 
 // settings are the keys of a configuration.
 type settings struct {
-	Log           logSettings
-	HTTP          httpSettings
-	Telemetry     telemetrySettings
-	Stores        map[string]config.Section
-	Transports    map[string]config.Section
-	Relays        map[string]relaySettings
-	Subscriptions []subscriptionSettings
+	Log           logSettings               `doc:"the log, which goes to standard error"`
+	HTTP          httpSettings              `doc:"health and metrics over HTTP"`
+	Telemetry     telemetrySettings         `doc:"where metrics and traces go"`
+	Stores        map[string]config.Section `doc:"the databases, by names of your choice"`
+	Transports    map[string]config.Section `doc:"the brokers, by names of your choice"`
+	Relays        map[string]relaySettings  `doc:"what waybill relay runs, by names of your choice"`
+	Subscriptions []subscriptionSettings    `doc:"what consumers subscribe to, for topology, dlq and validate"`
 }
 
 type logSettings struct {
@@ -29,17 +30,18 @@ type logSettings struct {
 }
 
 type httpSettings struct {
-	Listen string `doc:"address of health and metrics, such as 127.0.0.1:9464; empty = off"`
-	TLS    serverTLS
+	Listen string    `doc:"address of health and metrics, such as 127.0.0.1:9464; empty = off"`
+	TLS    serverTLS `doc:"certificate of the listener; empty = plain HTTP"`
 }
 
 type serverTLS struct {
-	CertFile, KeyFile string
+	CertFile string `doc:"certificate in PEM; read for each connection"`
+	KeyFile  string `doc:"its key in PEM"`
 }
 
 type telemetrySettings struct {
-	Prometheus *bool `doc:"metrics at /metrics; default true"`
-	OTLP       otlpSettings
+	Prometheus *bool        `doc:"metrics at /metrics; default true"`
+	OTLP       otlpSettings `doc:"an OTLP receiver for metrics and traces"`
 }
 
 type otlpSettings struct {
@@ -47,7 +49,7 @@ type otlpSettings struct {
 	Headers  Secret        `doc:"headers of each request as name=value, divided by commas"`
 	Interval time.Duration `doc:"how often metrics are sent; default 1m"`
 	Sample   *float64      `doc:"share of the traces that begin here; default 1"`
-	TLS      TLS
+	TLS      TLS           `doc:"certificates for https and grpcs"`
 }
 
 // relaySettings are one relay: one store, its routes and their transports.
@@ -55,11 +57,12 @@ type relaySettings struct {
 	Store     string `doc:"name in stores; the only one if empty"`
 	Transport string `doc:"name in transports for routes that name none; the only one if empty"`
 	relay.Options
-	Routes []routeSettings
+	Routes []routeSettings `doc:"the routes to serve; default the one route default"`
 }
 
 type routeSettings struct {
 	Transport string `doc:"name in transports; that of the relay if empty"`
+	Paused    bool   `doc:"true = messages wait; can change while the relay runs"`
 	relay.Route
 }
 
@@ -152,6 +155,12 @@ func (l *loaded) check() {
 	if f := l.Log.Format; f != "" && f != "text" && f != "json" {
 		l.bad("log.format", "%q is unknown: choose text or json", f)
 	}
+	if l.HTTP.Listen != "" {
+		if _, port, err := net.SplitHostPort(l.HTTP.Listen); err != nil || port == "" {
+			l.bad("http.listen", "%q is no address with a port, such as 127.0.0.1:9464 or :9464", l.HTTP.Listen)
+		}
+	}
+	l.checkTelemetry()
 	if (l.HTTP.TLS.CertFile == "") != (l.HTTP.TLS.KeyFile == "") {
 		l.bad("http.tls", "give cert_file and key_file, or none")
 	}

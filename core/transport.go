@@ -200,9 +200,14 @@ type Receiver interface {
 	// settled by a right one. After any other error the receiver still holds the delivery: the caller settles it
 	// again, by the same verdict. A copy that the transport made for the failed settle can then arrive, too.
 	//
-	// A nil slot means that the broker has answered; a settle that was only sent is not settled. Where the broker
-	// does not check who settles, nil after HoldFor can mean that the delivery was another receiver's by then. So
-	// effects need an inbox. A release raises neither Attempt nor Redeliveries, unless AttemptsAreDeliveries.
+	// A nil slot means that the broker has answered; a settle that was only sent is not settled. A protocol can
+	// have no answer, as AMQP 0-9-1 has none to basic.ack: there nil means that the settle was sent on a connection
+	// that still worked, and the delivery may come again if that one breaks; a harness of package transporttest
+	// declares it by SettlesUnanswered. Where the broker does not check who settles, nil after HoldFor can mean
+	// that the delivery was another receiver's by then. So effects need an inbox.
+	//
+	// A release raises neither Attempt nor Redeliveries, unless AttemptsAreDeliveries. A broker that cannot tell a
+	// release from a loss may count the first one as a redelivery; a harness declares that by ReleasesCountOnce.
 	// Deliveries that are released in one call keep their order.
 	Settle(ctx context.Context, acks []Ack) Results
 	// Close stops receiving. Unsettled deliveries go back to the queue. It is idempotent.

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
@@ -10,9 +12,13 @@ import (
 type controls struct {
 	open     map[int64]*core.Control // by number: carried out, and not deleted yet
 	lowering []core.Control          // to be deleted when a hint is lowered
+	gone     map[int64]bool          // deleted since the read under way was sent
+	more     bool                    // the last page was full of them
 }
 
-func newControls() controls { return controls{open: map[int64]*core.Control{}} }
+func newControls() controls {
+	return controls{open: map[int64]*core.Control{}, gone: map[int64]bool{}}
+}
 
 // reset forgets what the session has done.
 func (cs *controls) reset() { *cs = newControls() }
@@ -35,9 +41,14 @@ func (d *Dispatcher) control(page *core.Page) {
 	if !d.has(ruleControl) {
 		return
 	}
+	d.controls.more = len(page.Control) >= controlPage
 	for i := range page.Control {
 		c := page.Control[i]
 		rt := d.byName[c.Route]
+		if d.controls.gone[c.Number] {
+			d.readOn()
+			continue
+		}
 		if rt == nil || d.controls.open[c.Number] != nil || !rt.minds(&c) {
 			continue
 		}
@@ -53,6 +64,17 @@ func (d *Dispatcher) control(page *core.Page) {
 		} else {
 			d.settles.heed(&c)
 		}
+	}
+}
+
+// readOn has the next control records read, when some of a full page are deleted.
+func (d *Dispatcher) readOn() {
+	if !d.controls.more {
+		return
+	}
+	d.controls.more = false
+	for _, rt := range d.routes {
+		rt.pace.readAt, rt.pace.lookedAt = d.now, time.Time{}
 	}
 }
 

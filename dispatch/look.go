@@ -86,8 +86,8 @@ func (rt *route) readDue() time.Time {
 		return rt.now
 	}
 	at := rt.pace.readAt
-	if rt.room() <= 0 {
-		at = later(at, rt.pace.lookedAt.Add(lookEvery))
+	if rt.room() <= 0 { // whatever the pause: operators wait
+		at = rt.pace.lookedAt.Add(lookEvery)
 	} else if rt.pace.more || len(rt.toRead) > 0 {
 		return rt.now
 	}
@@ -119,6 +119,7 @@ func (d *Dispatcher) read() *Call {
 	c.done = func() { d.readDone(r, &page, c) }
 	d.calls.begin(c)
 	d.reads.routes = r.routes
+	clear(d.controls.gone)
 	for _, rt := range d.routes {
 		clear(rt.recent.read)
 	}
@@ -152,7 +153,7 @@ func (d *Dispatcher) newReading() *reading {
 		if at.After(d.now) {
 			continue
 		}
-		rt.pace.lookedAt = d.now
+		rt.pace.lookedAt, rt.pace.again = d.now, false
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)

@@ -94,6 +94,9 @@ func (rt *route) rest(found bool) {
 	if rt.unresolved() {
 		pause = min(pause, 10*rt.opts.PollMin)
 	}
+	if rt.pace.again {
+		pause = 0
+	}
 	rt.pace.readAt = rt.now.Add(pause)
 }
 

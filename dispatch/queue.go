@@ -29,10 +29,12 @@ const (
 type queue struct {
 	nextAt  time.Time // when to ask for them
 	empties int       // empty Takes in a row
+	again   bool      // there was news since the latest Take was sent
 }
 
-// lookNext makes sure that records without a key are asked for at once.
-func (q *queue) lookNext(now time.Time) { q.nextAt, q.empties = now, 0 }
+// lookNext makes sure that records without a key are asked for at once, or as soon as a Take that is under way, and may
+// not see them, has ended.
+func (q *queue) lookNext(now time.Time) { q.nextAt, q.empties, q.again = now, 0, true }
 
 // handlers knows the free handlers of a member, and how many the others know of.
 type handlers struct {
@@ -209,6 +211,7 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 func (rt *route) addNext(want *core.Want, n int) {
 	want.Part, want.N = core.Part{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
+	rt.queue.again = false
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; rt.anyones(item.Record.Envelope.Key) {
 			want.Out = append(want.Out, item.Record.Ref)
@@ -234,7 +237,7 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 		d.hand(item)
 	}
 	switch {
-	case len(got) > 0 && (len(got) >= want.N || size >= want.Bytes):
+	case q.again, len(got) > 0 && (len(got) >= want.N || size >= want.Bytes):
 		q.empties, q.nextAt = 0, d.now
 		return
 	case len(got) > 0:

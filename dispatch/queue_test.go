@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -98,6 +99,47 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	}
 }
 
+// TestQueueLooksAgainAfterNews: news that come while a Take or a read is under way are not forgotten when that one,
+// which may have missed them, ends: timers that came due, and what was staged.
+func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
+	t.Parallel()
+	w := newQueue(t, 2)
+	w.d.Wake(w.now, "r")
+	sent := w.d.Calls(w.now)
+	for _, c := range sent {
+		w.call(c) // before it is there
+	}
+	w.stage("", "a")
+	w.d.Wake(w.now, "r")
+	var names []string
+	for _, c := range sent {
+		w.d.Done(w.now, c)
+		names = append(names, c.Name())
+	}
+	if !slices.Contains(names, "take") || !slices.Contains(names, "read") {
+		t.Fatalf("a wake-up led to %q, want a read and a take", names)
+	}
+	take := func(c *Call) bool { return c.Name() == "take" }
+	if calls := w.d.Calls(w.now); !slices.ContainsFunc(calls, take) {
+		t.Error("no Take follows at once on one that came back empty, though there was news meanwhile")
+	}
+
+	w = newQueue(t, 2)
+	w.d.Wake(w.now, "r")
+	sent = w.d.Calls(w.now)
+	w.d.dueDone(&core.DuePage{Moved: 1, NextIn: -1}, &Call{})
+	for _, c := range sent {
+		w.call(c)
+		w.d.Done(w.now, c)
+	}
+	calls := w.d.Calls(w.now)
+	for _, name := range []string{"read", "take"} {
+		if !slices.ContainsFunc(calls, func(c *Call) bool { return c.Name() == name }) {
+			t.Errorf("no %s follows at once on one during which a timer came due", name)
+		}
+	}
+}
+
 // TestQueueHandsOutNothingOfAUnitThatGoes: a give-up under way ends the holds of records that it does not name. So may
 // one whose answer was lost, until a later one is answered.
 func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
@@ -138,6 +180,29 @@ func TestLongPauses(t *testing.T) {
 				t.Errorf("%s doubled %d times is %s, want %s", tc.least, n, got, want)
 			}
 			want = min(2*want, tc.most)
+		}
+	}
+}
+
+// TestTimersGoOnceTheyAreInLine: a timer that the store has put in line does not wait for the poll.
+func TestTimersGoOnceTheyAreInLine(t *testing.T) {
+	t.Parallel()
+	for _, queue := range []bool{false, true} {
+		w := newSmall(t)
+		w.d = New(Options{
+			Routes: []Route{{Name: "r", Units: 1, Queue: queue}}, Lease: time.Second, PollMin: time.Hour, PollMax: time.Hour,
+			Handlers: 1, NewSession: func() core.Session { return 100 },
+		})
+		w.d.SetFree(1)
+		if got := w.run(100 * time.Millisecond); len(got) != 0 {
+			t.Fatal(got)
+		}
+		tx := w.st.Begin()
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: "a", Topic: "t"}, Delay: 200 * time.Millisecond})
+		w.must(err)
+		w.must(tx.Commit())
+		if got := w.run(2 * time.Second); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("queue: %v: handed out %v, want a", queue, got)
 		}
 	}
 }

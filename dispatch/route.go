@@ -51,6 +51,7 @@ type pace struct {
 	readAt   time.Time
 	lookedAt time.Time
 	more     bool // the latest read left something
+	again    bool // there was news since the latest read was sent
 }
 
 // wake makes sure that the route is read at once.

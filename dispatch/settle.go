@@ -166,6 +166,8 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 			s.controls = append(s.controls, controls[i])
 		} else {
 			d.controls.forget(&controls[i])
+			d.controls.gone[controls[i].Number] = true
+			d.readOn()
 		}
 	}
 	s.items = append(again, s.items...)

@@ -702,6 +702,10 @@ func (s *sim) decide() {
 		return
 	}
 	s.after(s.between(0, 300*time.Millisecond), s.decide)
+	if s.chance(0.3) {
+		s.decideMany()
+		return
+	}
 	for _, st := range s.store.States() {
 		if st.State.Terminal() || s.chance(0.8) {
 			continue

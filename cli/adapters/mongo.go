@@ -51,7 +51,14 @@ func openMongo(ctx context.Context, s *Mongo, env cli.Env) (*cli.Store, error) {
 		_ = client.Disconnect(ctx)
 		return nil, err
 	}
-	return &cli.Store{Outbox: store, Inbox: store, Schema: &mongoSchema{store}, Close: client.Disconnect}, nil
+	unit, err := store.NewUnitOfWork()
+	if err != nil {
+		_ = client.Disconnect(ctx)
+		return nil, err
+	}
+	return &cli.Store{
+		Outbox: store, Inbox: store, Schema: &mongoSchema{store}, Unit: cli.NewUnit(store, unit.Do), Close: client.Disconnect,
+	}, nil
 }
 
 // mongoSchema are the collections and indexes of a MongoDB store, which have no versions.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// Postgres are the settings of the kind postgres, beside postgres.Options. Source is not needed: the command stages
-// nothing.
+// Postgres are the settings of the kind postgres, beside postgres.Options. Source is not needed: only bench stages
+// messages.
 type Postgres struct {
 	// URL is the connection string, as a URL or as key=value words.
 	URL cli.Secret
@@ -85,7 +83,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		return nil, err
 	}
 	return &cli.Store{
-		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool},
+		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool}, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do),
 		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
 	}, nil
 }
@@ -108,7 +106,7 @@ func (p *postgresSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error)
 		return nil, err
 	}
 	var out []cli.SchemaStatus
-	for _, part := range slices.Sorted(maps.Keys(applied)) {
+	for _, part := range []postgres.Part{postgres.PartBase, postgres.PartInbox, postgres.PartOutbox} {
 		out = append(out, cli.SchemaStatus{Part: string(part), Applied: applied[part], Newest: p.m.Newest(part)})
 	}
 	return out, nil

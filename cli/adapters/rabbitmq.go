@@ -2,10 +2,15 @@ package adapters
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // RabbitMQ are the settings of the kind rabbitmq, beside rabbitmq.Options.
@@ -38,5 +43,28 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
 	}
-	return &cli.Transport{Publisher: bus, Close: bus.Close}, nil
+	uri, err := amqp.ParseURI(text)
+	if err != nil {
+		return nil, invalid("URL: is no address; it must look like %s", example)
+	}
+	manage := &rabbitTopology{bus: bus, opts: opts.TopologyOptions(), vhost: uri.Vhost}
+	if opts.ManagementURL != "" {
+		manage.broker, err = topology.NewBroker(topology.BrokerOptions{
+			URL: opts.ManagementURL, User: uri.Username, Password: uri.Password, VHost: uri.Vhost, TLS: managementTLS(opts),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &cli.Transport{
+		Publisher: bus, Topology: manage, Sink: rabbitSink(text, opts.Connection.TLS, manage.opts), Close: bus.Close,
+	}, nil
+}
+
+// managementTLS is the TLS of the management API, if it is encrypted.
+func managementTLS(opts rabbitmq.Options) *tls.Config {
+	if strings.HasPrefix(opts.ManagementURL, "https:") {
+		return opts.Connection.TLS
+	}
+	return nil
 }

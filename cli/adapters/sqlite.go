@@ -34,7 +34,10 @@ func openSQLite(ctx context.Context, s *SQLite, env cli.Env) (*cli.Store, error)
 		_ = store.Close(ctx)
 		return nil, err
 	}
-	return &cli.Store{Outbox: store, Inbox: store, Schema: &sqliteSchema{m, store.DB(), store}, Close: store.Close}, nil
+	return &cli.Store{
+		Outbox: store, Inbox: store, Schema: &sqliteSchema{m, store.DB(), store},
+		Unit: cli.NewUnit(store, transactions(store.DB())), Close: store.Close,
+	}, nil
 }
 
 type sqliteSchema struct {
@@ -61,4 +64,19 @@ func (s *sqliteSchema) Print() (string, error) { return s.m.SQL(), nil }
 
 func (s *sqliteSchema) Drift(ctx context.Context) ([]admin.Difference, error) {
 	return s.store.Drift(ctx)
+}
+
+// transactions runs functions in transactions of db.
+func transactions(db *sql.DB) func(context.Context, func(context.Context, *sql.Tx) error) error {
+	return func(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
 }

@@ -31,6 +31,9 @@ func (d *decoder) into(n *node, path string, v reflect.Value) {
 		}
 		return
 	case sectionType:
+		if n.kind == null {
+			return // left out
+		}
 		if n.kind != dict {
 			d.bad(n, path, "must be a mapping, not %s", n.kind)
 			return

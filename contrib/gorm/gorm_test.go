@@ -127,8 +127,8 @@ func (s *service) run(t *testing.T, billing *inbox.Inbox[*gorm.DB]) {
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-// ST-02 IN-03: handlers and requests of one GORM service run at the same time, with prepared statements and without;
-// neither meets the transaction of another.
+// ST-02 ST-20 IN-03: handlers and requests of one GORM service run at the same time, with prepared statements and
+// without; neither meets the transaction of another.
 func TestServiceWithConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]gorm.Config{"plain": {}, "prepared": {PrepareStmt: true}} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,10 +13,10 @@ import (
 )
 
 const (
-	ownRetriesSQL = lightSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold = ? AND state = 4 AND due_at <= ? AND route = ?` + slotSQL
-	dueSQL        = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN 1 AND ? AND hold = 0` + slotSQL +
-		`ORDER BY due_at, seq LIMIT ?`
-	nextSQL = `SELECT due_at FROM waybill_outbox FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ? AND hold = 0` + slotSQL +
+	ownRetriesSQL = lightAside + `(waybill_outbox_hold) WHERE hold = ? AND state = 4 AND due_at <= ? AND route = ?` + slotSQL + endAsideSQL
+	dueSQL        = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = ? AND due_at BETWEEN 1 AND ? AND hold = 0` + slotSQL +
+		`ORDER BY due_at, seq LIMIT ?` + endAsideSQL + `ORDER BY due_at, seq`
+	nextSQL = `SELECT due_at FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = ? AND due_at > ? AND hold = 0` + slotSQL +
 		`ORDER BY due_at LIMIT 1`
 )
 
@@ -110,7 +111,7 @@ func (d *due) take(ctx context.Context) error {
 	if err := d.hold(ctx, retries, 0); err != nil {
 		return err
 	}
-	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(retries))
+	held, err := d.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(retries))
 	for _, seq := range retries {
 		for _, r := range held {
 			if r.Seq == seq {
@@ -135,19 +136,23 @@ func (d *due) inLine(ctx context.Context, rows []*row) error {
 	if err := d.draw(ctx); err != nil {
 		return err
 	}
-	name, args := waybill.NewID(), []any(nil)
-	for range seqs {
-		args = append(args, name+waybill.NewID())
+	name, drawn, args := waybill.NewID(), make([]int64, len(rows)), []any(nil)
+	for i := range rows {
+		args = append(args, name+strconv.Itoa(i))
 	}
 	const place = `, ('', ?, '', '', 0, '', '')`
-	if _, err := d.exec(ctx, `INSERT INTO waybill_outbox (route, id, topic, k, slot, attrs, body) VALUES `+strings.Repeat(place, len(seqs))[2:], args...); err != nil {
-		return err
-	}
-	drawn, err := collect(ctx, d.q, value[int64], `SELECT seq FROM waybill_outbox WHERE route = '' AND id LIKE ? ORDER BY seq`, name+"%")
+	res, err := d.q.ExecContext(ctx, `INSERT INTO waybill_outbox (route, id, topic, k, slot, attrs, body) VALUES `+strings.Repeat(place, len(seqs))[2:], args...)
 	if err != nil {
 		return err
 	}
-	if err := d.remove(ctx, drawn); err != nil {
+	first, err := res.LastInsertId()
+	for i := range drawn {
+		drawn[i] = first + int64(i) // the rows of one INSERT are numbered in turn
+	}
+	if err == nil {
+		err = d.deleteFrom(ctx, "waybill_outbox", at(drawn))
+	}
+	if err != nil {
 		return err
 	}
 	err = d.move(ctx, seqs, drawn)
@@ -185,7 +190,13 @@ func (d *due) move(ctx context.Context, seqs, to []int64) error {
 		limit = `SET STATEMENT innodb_lock_wait_timeout = 0 FOR `
 	}
 	n, err := d.exec(ctx, limit+`UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET seq = ELT(FIELD(seq, `+from[1:len(from)-1]+`), `+
-		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE seq IN `+from)
+		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE `+at(seqs))
+	if err != nil {
+		return err
+	}
 	d.page.Moved += int(n)
-	return err
+	if err := d.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
+		return err
+	}
+	return d.copyAside(ctx, to)
 }

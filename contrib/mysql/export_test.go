@@ -10,7 +10,7 @@ import (
 // RequeueIn is Redrive of one record, by force, in a transaction of the caller.
 func (s *Store) RequeueIn(ctx context.Context, tx *sql.Tx, route, id string) error {
 	w := &work{s: s, q: tx}
-	rows, err := w.rows(ctx, attrsSQL+`WHERE route = ? AND id = ?`, route, id)
+	rows, err := w.rows(ctx, attrsSQL+byIDSQL, id, route)
 	if err == nil && len(rows) == 0 {
 		err = admin.NoRecord("test", route, id)
 	}

@@ -337,3 +337,56 @@ func TestFrozenMeet(t *testing.T) {
 		t.Error("nothing was locked")
 	}
 }
+
+// DB-26: a settle neither waits for a neighbour that a transaction has locked, nor fails because of it. The server
+// locks the row behind a range, too.
+func TestSettleBesideALockedRecord(t *testing.T) {
+	t.Parallel()
+	const n = 1200 // more than the server takes as a list
+	s := open(t, waybillmysql.Options{})
+	msgs := make([]waybill.Message, n)
+	for i := range msgs {
+		msgs[i] = waybill.RawMessage("t", "", nil)
+	}
+	if err := stage(t.Context(), s, msgs); err != nil {
+		t.Fatal(err)
+	}
+	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
+	if _, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := s.Read(t.Context(), 1, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: n}}})
+	if err != nil || len(page.Ranges[0].Records) != n {
+		t.Fatal(page, err)
+	}
+	rs := page.Ranges[0].Records
+	tx, err := s.DB().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	var seq int64
+	if err := tx.QueryRow(`SELECT seq FROM waybill_outbox WHERE seq = ? FOR UPDATE`, rs[n-1].Seq).Scan(&seq); err != nil {
+		t.Fatal(err)
+	}
+	var outcomes [2][]core.Outcome
+	for i := range n - 1 {
+		if i < 10 || i > 1100 { // with the neighbour of the one that is locked
+			outcomes[0] = append(outcomes[0], core.Published(&rs[i]))
+		} else {
+			outcomes[1] = append(outcomes[1], core.Published(&rs[i]))
+		}
+	}
+	outcomes[0][0] = core.Retry(&rs[0], nil, 0) // so that the records are looked at first
+	for _, os := range outcomes {
+		if err := s.Settle(t.Context(), 1, os).FirstErr(); err != nil {
+			t.Error(err)
+		}
+	}
+	var left int
+	if err := s.DB().QueryRow(`SELECT COUNT(*) FROM waybill_outbox`).Scan(&left); err != nil || left != 2 {
+		t.Errorf("%d records are left, %v; want the one to try again and the one that is locked", left, err)
+	}
+}

@@ -12,7 +12,11 @@ import (
 )
 
 // maxUnserved bounds Roster.Unserved.
-const maxUnserved = 100
+const (
+	maxUnserved = 100
+	routesSQL   = `SELECT DISTINCT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key)`
+	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
+)
 
 // Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. A call that
 // changes something waits for others that do. It leaves out what meets a lock, leaving included.
@@ -188,7 +192,7 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	if free, err := w.fence(ctx, session); err != nil || !free {
 		return err
 	}
-	seqs, err := collect(ctx, w.q, value[int64], `SELECT seq FROM waybill_outbox FORCE INDEX (waybill_outbox_hold) WHERE hold = ?`, session)
+	seqs, err := collect(ctx, w.q, value[int64], `SELECT seq FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_hold) WHERE hold = ?`, session)
 	if err != nil {
 		return err
 	}
@@ -267,14 +271,25 @@ func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) 
 	if err := w.who(ctx, self, out); err != nil {
 		return err
 	}
-	routes, err := w.routes(ctx)
-	for _, r := range routes {
-		served := slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == r.route })
-		if r.dueBy(w.now) && !served && !slices.Contains(out.Unserved, r.route) && len(out.Unserved) < maxUnserved {
-			out.Unserved = append(out.Unserved, r.route)
+	return w.unserved(ctx, out)
+}
+
+// unserved fills in the routes that have due records and no units.
+func (w *work) unserved(ctx context.Context, out *core.Roster) error {
+	routes, err := collect(ctx, w.q, value[string], routesSQL)
+	var queries []query
+	for _, route := range routes {
+		if !slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route }) && len(queries) < maxUnserved {
+			queries = append(queries, query{dueOnSQL, []any{route, w.now}, func(*sql.Rows) error {
+				out.Unserved = append(out.Unserved, route)
+				return nil
+			}})
 		}
 	}
-	return err
+	if err != nil || len(queries) == 0 {
+		return err
+	}
+	return w.ask(ctx, queries...)
 }
 
 // members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server
@@ -301,22 +316,4 @@ func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 		out.Members[i].Missing = out.Members[i].Missing && renewed[i] >= (w.now/1e6-uptime)*1e6
 	}
 	return err
-}
-
-// routeState says that a route has records in a state, and when the first of them is due.
-type routeState struct {
-	route string
-	state core.State
-	due   int64
-}
-
-func (r *routeState) dueBy(now int64) bool {
-	return (r.state == core.StatePending || r.state == core.StateFailed) && r.due <= now
-}
-
-// routes goes by index from route to route and from state to state.
-func (w *work) routes(ctx context.Context) ([]routeState, error) {
-	return collect(ctx, w.q, func(rows *sql.Rows) (r routeState, err error) {
-		return r, rows.Scan(&r.route, &r.state, &r.due)
-	}, `SELECT route, state, MIN(due_at) FROM waybill_outbox FORCE INDEX (waybill_outbox_line) GROUP BY route, state`)
 }

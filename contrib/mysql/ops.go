@@ -18,9 +18,9 @@ const (
 )
 
 const (
-	expiredSQL = lightSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
-		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox.route AND u.owner <> 0)) ORDER BY ends_at LIMIT ?`
-	settledSQL = lightSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?`
+	expiredSQL = lightAside + `(waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
+		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0)) ORDER BY ends_at LIMIT ?` + endAsideSQL
+	settledSQL = lightAside + `(waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?` + endAsideSQL
 )
 
 // Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
@@ -105,7 +105,7 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 		out.Deleted[core.CleanedKind{State: r.state, Reason: r.reason}]++
 	}
 	out.More = out.More || len(rows) == cleanBatch
-	if err := w.remove(ctx, seqsOf(rows)); err != nil {
+	if err := w.remove(ctx, rows); err != nil {
 		return err
 	}
 	return w.tell(ctx, core.ControlKey, keyed(rows, flagBlocks)...)
@@ -129,7 +129,7 @@ func (w *work) stored(r *row, members map[core.Session]core.Member) admin.Stored
 		out.State, out.Owner, out.LeaseIn = core.StateProcessing, m.Name, m.Lease
 	case r.due != 0:
 		out.DueIn = duration(max(r.due-w.now, 0))
-	case r.ended:
+	case !r.live():
 		out.SettledAt = at(r.ends)
 	}
 	return out
@@ -156,7 +156,7 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (out admin.Stored
 		if err != nil {
 			return err
 		}
-		rows, err := w.rows(ctx, recordSQL+`WHERE route = ? AND id = ?`, route, id)
+		rows, err := w.rows(ctx, recordSQL+byIDSQL, id, route)
 		if err == nil && len(rows) == 0 {
 			err = admin.NoRecord("waybill/mysql: inspect", route, id)
 		}
@@ -192,26 +192,12 @@ func (w *work) list(
 	text, args := attrsSQL+`FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?`, []any(nil)
 	switch {
 	case len(f.IDs) > 0:
-		routes := map[string]bool{}
-		all, err := w.routes(ctx)
-		if err != nil {
-			return out, nil, err
-		}
-		for _, r := range all {
-			routes[r.route] = true
-		}
-		for _, r := range f.Routes {
-			routes[r] = true
-		}
-		for r := range routes {
-			args = append(args, r)
-		}
 		for _, id := range f.IDs {
 			args = append(args, id)
 		}
-		text = attrsSQL + `FORCE INDEX (waybill_outbox_id) WHERE route IN ` + places(len(routes)) + ` AND id IN ` + places(len(f.IDs)) + ` AND seq > ? ORDER BY seq LIMIT ?`
+		text = attrsSQL + `FORCE INDEX (waybill_outbox_id) WHERE id IN ` + places(len(f.IDs)) + ` AND seq > ? ORDER BY seq LIMIT ?`
 	case f.OnlyAbandoned():
-		text = attrsSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state IN (5, 6) AND seq > ? ORDER BY seq LIMIT ?`
+		text = columns + `attrs, '' FROM ` + asideSQL + `(waybill_outbox_ends) WHERE state IN (5, 6) AND seq > ? ORDER BY seq LIMIT ?` + endAsideSQL + `ORDER BY seq`
 	}
 	for looked, after := 0, page.After; ; {
 		n := min(walkBatch, page.Budget-looked)
@@ -265,8 +251,8 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 				State: st.State, Reason: st.Reason, Age: st.Age, Expired: st.Envelope.Expired(time.UnixMicro(w.now)),
 				Keyed: r.Envelope.Key != "", Last: r.Seq >= last, Taken: r.dedupe != "" && given[key],
 			}
-			if r.dedupe != "" && r.ended && !c.Taken {
-				live, err := w.rows(ctx, byKeySQL, r.dedupe, r.Envelope.Topic, r.Route)
+			if r.dedupe != "" && !r.live() && !c.Taken {
+				live, err := w.rows(ctx, byKeySQL, r.dedupe, r.Envelope.Topic, r.Route, r.Route)
 				if err != nil {
 					return err
 				}
@@ -292,15 +278,18 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
 	if r.Envelope.Expired(time.UnixMicro(w.now)) {
 		r.Envelope.Expires = time.Time{}
-		if attrs, err := encode(&r.Envelope); err != nil {
-			return err
-		} else if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, attrs); err != nil {
+		if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, encode(&r.Envelope)); err != nil {
 			return err
 		}
 	}
 	if err := w.set(ctx, []int64{r.Seq}, `state = 1, due_at = 0, ends_at = ?, version = version + 1, flags = (flags & ~5) | IF(crashes > 0, 8, 0),
-		attempts = 0, crashes = 0, deliveries = 0, reason = '', error = '', error_at = 0, live = 1`, micros(r.Envelope.Expires)); err != nil {
+		attempts = 0, crashes = 0, deliveries = 0, reason = '', error = '', error_at = 0`, micros(r.Envelope.Expires)); err != nil {
 		return err
+	}
+	if r.dedupe != "" && !r.live() {
+		if _, err := w.exec(ctx, dedupeSQL+dedupeRow, r.dedupe, r.Envelope.Topic, r.Route, r.ID); err != nil {
+			return err
+		}
 	}
 	if body != nil {
 		if err := w.set(ctx, []int64{r.Seq}, `body = ?`, body); err != nil {

@@ -9,18 +9,21 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxControl bounds Page.Control.
-const maxControl = 1000
+// maxControl bounds Page.Control, and maxRows the rows of one statement.
+const (
+	maxControl = 1000
+	maxRows    = 4096
+)
 
 const (
-	rangeSQL = recordSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
+	rangeSQL = recordSQL + `FORCE INDEX (PRIMARY) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
 		slotSQL + `AND (k <> '' OR NOT ?) AND seq NOT IN `
 	keySQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?
 		ORDER BY seq LIMIT ?`
-	keyWaitingSQL = lightSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)`
-	waitingSQL    = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
-	blockingSQL   = lightSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?`
-	heldSQL       = lightSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold <> 0 AND hold <> ? ORDER BY seq`
+	keyWaitingSQL = lightAside + `(waybill_outbox_waits) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)` + endAsideSQL
+	waitingSQL    = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 4 AND k <> '' AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
+	blockingSQL   = lightAside + `(waybill_outbox_line) WHERE route = ? AND state = 5 AND flags & 1 = 1 AND seq > ?` + slotSQL + `ORDER BY seq LIMIT ?` + endAsideSQL
+	heldSQL       = lightAside + `(waybill_outbox_hold) WHERE hold <> 0 AND hold <> ?` + endAsideSQL + `ORDER BY seq`
 
 	epochSQL = `(SELECT CONCAT(MAX(IF(name = 'database', value, 0)), '/', MAX(IF(name = 'epoch', value, 0)), '/', @@server_id) FROM waybill_meta)`
 )
@@ -36,11 +39,10 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (pa
 		w.self = self
 		rd := reader{work: w, look: &look, page: core.Page{Next: next, Running: running}}
 		page = core.Page{}
-		if rd.page.Known, err = w.one(ctx, []any{&rd.page.Flag, &w.now, &rd.page.Epoch},
-			`SELECT flag, `+nowSQL+`, `+epochSQL+` FROM waybill_outbox_members WHERE session = ?`, self); err != nil || !rd.page.Known {
+		if err := rd.head(ctx); err != nil || !rd.page.Known {
 			return err
 		}
-		for _, part := range []func(context.Context) error{rd.head, rd.fresh, rd.ranges, rd.keys, rd.again} {
+		for _, part := range []func(context.Context) error{rd.fresh, rd.ranges, rd.keys, rd.again} {
 			if err := part(ctx); err != nil {
 				return err
 			}
@@ -56,39 +58,62 @@ type reader struct {
 	*work
 	look   *core.Look
 	page   core.Page
+	first  [][]*row // the first rows of the ranges, of which limits were asked for
+	limits []int
 	others []*row // what other sessions hold
 	asked  bool
 }
 
-// head fills in the fields of a page other than records.
-func (rd *reader) head(ctx context.Context) (err error) {
+// head fills in the fields of a page other than records, and reads the first rows of the ranges, all at once.
+func (rd *reader) head(ctx context.Context) error {
 	p := &rd.page
-	if p.Last, err = rd.last(ctx); err != nil {
+	lastSQL, err := rd.s.lastSQL(ctx, rd.q)
+	if err != nil {
 		return err
-	}
-	if p.Last != rd.look.Last {
-		if p.Upper, err = rd.s.upper(ctx); err != nil {
-			return err
-		}
 	}
 	var routes []any
 	want := map[string]core.Slots{}
 	for _, part := range rd.look.Parts {
-		own, err := rd.owns(ctx, part.Route)
-		if err != nil {
-			return err
-		}
-		p.Owned = append(p.Owned, own&part.Slots)
 		want[part.Route] |= part.Slots
 		routes = append(routes, part.Route)
 	}
-	all, err := collect(ctx, rd.q, func(rows *sql.Rows) (c core.Control, err error) {
-		return c, rows.Scan(&c.Number, &c.Route, &c.Kind, &c.Slot, &c.Seq, &c.Key, &c.ID, &c.Reason)
-	}, `SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_control WHERE route IN `+places(len(routes))+` ORDER BY number`, routes...)
-	for _, c := range all {
-		if want[c.Route].Has(c.Slot) && len(p.Control) < maxControl {
-			p.Control = append(p.Control, c)
-		}
+	own := map[string]core.Slots{}
+	queries := []query{{
+		`SELECT flag, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
+		[]any{rd.self},
+		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Flag, &rd.now, &p.Epoch, &p.Last) },
+	}, {
+		unitsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
+			u, err := scanUnit(rows)
+			own[u.Unit.Route] |= u.Unit.Slots()
+			return err
+		},
+	}, {
+		`SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_control WHERE route IN ` + places(len(routes)) + ` ORDER BY number`, routes,
+		func(rows *sql.Rows) error {
+			var c core.Control
+			err := rows.Scan(&c.Number, &c.Route, &c.Kind, &c.Slot, &c.Seq, &c.Key, &c.ID, &c.Reason)
+			if want[c.Route].Has(c.Slot) && len(p.Control) < maxControl {
+				p.Control = append(p.Control, c)
+			}
+			return err
+		},
+	}}
+	rd.first, rd.limits = make([][]*row, len(rd.look.Ranges)), make([]int, len(rd.look.Ranges))
+	for i := range rd.look.Ranges {
+		rg := &rd.look.Ranges[i]
+		rd.limits[i] = rd.atFirst(rg.Limit)
+		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`,
+			rg.Route, rg.From, rg.To, int64(rg.Slots), rg.Keyed, rd.limits[i]))
+	}
+	if err := rd.ask(ctx, queries...); err != nil || !p.Known {
+		return err
+	}
+	for _, part := range rd.look.Parts {
+		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
+	}
+	if p.Last != rd.look.Last {
+		p.Upper, err = rd.s.upper(ctx)
 	}
 	return err
 }
@@ -152,7 +177,10 @@ func (rd *reader) fresh(ctx context.Context) error {
 func (rd *reader) ranges(ctx context.Context) error {
 	for i := range rd.look.Ranges {
 		rg := &rd.look.Ranges[i]
-		got, err := rd.span(ctx, rg.From, rg.Limit, func(from int64, n int) ([]*row, error) {
+		got, err := rd.span(rg.From, rg.Limit, rd.limits[i], func(from int64, n int) ([]*row, error) {
+			if from == rg.From {
+				return rd.first[i], ctx.Err()
+			}
 			return rd.rows(ctx, rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.Keyed, n)
 		})
 		if err != nil {
@@ -166,7 +194,7 @@ func (rd *reader) ranges(ctx context.Context) error {
 func (rd *reader) keys(ctx context.Context) error {
 	for i := range rd.look.Keys {
 		kr := &rd.look.Keys[i]
-		got, err := rd.span(ctx, kr.From, kr.Limit, func(from int64, n int) ([]*row, error) {
+		got, err := rd.span(kr.From, kr.Limit, rd.atFirst(kr.Limit), func(from int64, n int) ([]*row, error) {
 			return rd.rows(ctx, keySQL, kr.Route, kr.Key, from, kr.To, n)
 		})
 		if err != nil {
@@ -187,14 +215,26 @@ func (rd *reader) keys(ctx context.Context) error {
 	return nil
 }
 
-// span reads ready records within the limits. It asks for a few first, to learn how large they are: what was asked for
-// and not wanted comes all the same.
-func (rd *reader) span(ctx context.Context, from int64, limit int, ask func(from int64, n int) ([]*row, error)) (out core.Records, err error) {
+// atFirst returns how many rows to ask for at first: what is asked for and not wanted comes all the same. It allows for
+// bodies that are 16 times as large as those of the last page.
+func (rd *reader) atFirst(limit int) int {
+	if limit <= 0 {
+		limit = maxRows
+	}
+	size := rd.s.bodySize.Load()
+	if rd.look.Bytes <= 0 || size == 0 {
+		return min(limit+1, 64)
+	}
+	return min(limit+1, max(64, int(rd.look.Bytes/size/16)))
+}
+
+// span reads ready records within the limits, n rows at first.
+func (rd *reader) span(from int64, limit, n int, ask func(from int64, n int) ([]*row, error)) (out core.Records, err error) {
 	if limit <= 0 {
 		limit = 1 << 30
 	}
 	bytes := int64(0)
-	for n := min(limit+1, 64); ; {
+	for {
 		rows, err := ask(from, n)
 		if err != nil {
 			return out, err
@@ -208,10 +248,13 @@ func (rd *reader) span(ctx context.Context, from int64, limit int, ask func(from
 			out.Records = append(out.Records, r.decode().Record)
 			from = r.Seq
 		}
-		if len(rows) < n {
-			return out, ctx.Err()
+		if len(out.Records) > 0 {
+			rd.s.bodySize.Store(bytes/int64(len(out.Records)) + 1)
 		}
-		n = min(limit-len(out.Records)+1, 4096)
+		if len(rows) < n {
+			return out, nil
+		}
+		n = min(limit-len(out.Records)+1, maxRows)
 		if rd.look.Bytes > 0 && bytes > 0 {
 			n = min(n, int((rd.look.Bytes-bytes)*int64(len(out.Records))/bytes)+1)
 		}
@@ -228,7 +271,7 @@ func (rd *reader) again(ctx context.Context) error {
 	for i, ref := range rd.look.Again {
 		seqs[i], refs[ref.Seq] = ref.Seq, ref
 	}
-	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE seq IN `+list(seqs)+` ORDER BY seq`)
+	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(seqs)+` ORDER BY seq`)
 	for _, r := range rows {
 		w, waits := r.waiting(rd.self, rd.blocks(r.Route))
 		switch {

@@ -1,7 +1,8 @@
 -- Version 1. Every name is VARBINARY: text collations ignore case or trailing spaces. Times are microseconds since 1970,
 -- by this server's clock; 0 = none. Each statement can run again.
 
--- One row a message and route, until it is published, or longer if the retention says so.
+-- One row a message and route, until it is published, or longer if the retention says so. The primary key is the order
+-- of dispatch.
 CREATE TABLE IF NOT EXISTS waybill_outbox (
 	seq         BIGINT           NOT NULL AUTO_INCREMENT, -- staging order; a timer gets a new one when it comes due
 	route       VARBINARY(300)   NOT NULL,
@@ -23,18 +24,40 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	reason      VARBINARY(255)   NOT NULL DEFAULT '', -- why it was abandoned
 	error       VARBINARY(1000)  NOT NULL DEFAULT '', -- newest error, without payload
 	error_at    BIGINT           NOT NULL DEFAULT 0,
-	dedupe_key  VARBINARY(255)   NULL,                -- one live message has it on its route and topic
-	live        TINYINT          NULL DEFAULT 1,      -- NULL = ended: then the dedupe key is free
-	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope as JSON
+	dedupe_key  VARBINARY(255)   NOT NULL DEFAULT '', -- empty = none
+	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope: names and values, each with its length
 	body        LONGBLOB         NOT NULL,
 	PRIMARY KEY (seq),
-	UNIQUE KEY waybill_outbox_id (route, id),
-	UNIQUE KEY waybill_outbox_dedupe (dedupe_key, topic, route, live),
+	UNIQUE KEY waybill_outbox_id (id, route),
+	KEY waybill_outbox_key (route, k, state, due_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- What is looked for by more than its place or its key, which is why most messages pay for three indexes only: records
+-- that wait for a time, expire, are or were held, or have ended. Each change of such a record copies it here.
+CREATE TABLE IF NOT EXISTS waybill_outbox_aside (
+	seq     BIGINT           NOT NULL PRIMARY KEY,
+	route   VARBINARY(300)   NOT NULL,
+	k       VARBINARY(255)   NOT NULL,
+	slot    TINYINT UNSIGNED NOT NULL,
+	state   TINYINT          NOT NULL,
+	due_at  BIGINT           NOT NULL,
+	ends_at BIGINT           NOT NULL,
+	hold    BIGINT           NOT NULL,
+	flags   TINYINT UNSIGNED NOT NULL,
 	KEY waybill_outbox_line (route, state, due_at, seq, slot),
-	KEY waybill_outbox_key (route, k, state, due_at),
+	KEY waybill_outbox_waits (route, k, state),
 	KEY waybill_outbox_hold (hold),
 	KEY waybill_outbox_ends (state, ends_at)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+) ENGINE = InnoDB;
+
+-- Who has a dedupe key: one live message of a route and topic.
+CREATE TABLE IF NOT EXISTS waybill_outbox_dedupe (
+	dedupe_key VARBINARY(255) NOT NULL,
+	topic      VARBINARY(255) NOT NULL,
+	route      VARBINARY(300) NOT NULL,
+	id         VARBINARY(255) NOT NULL,
+	PRIMARY KEY (dedupe_key, topic, route)
+) ENGINE = InnoDB;
 
 -- A transaction locks one of these rows for share before it draws its first number. A free row has no such transaction.
 CREATE TABLE IF NOT EXISTS waybill_outbox_marks (

@@ -19,7 +19,12 @@ const (
 const (
 	insertSQL = `INSERT INTO waybill_outbox (route, id, topic, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) VALUES `
 	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
-	byKeySQL  = lightSQL + `WHERE dedupe_key = ? AND topic = ? AND route = ? AND live = 1 `
+	asideInto = `INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags) VALUES `
+	asideRow  = `(?,?,?,?,1,?,?,0,?)`
+	dedupeSQL = `INSERT INTO waybill_outbox_dedupe (dedupe_key, topic, route, id) VALUES `
+	dedupeRow = `(?,?,?,?)`
+	holderSQL = `SELECT id FROM waybill_outbox_dedupe WHERE dedupe_key = ? AND topic = ? AND route = ? `
+	byKeySQL  = lightSQL + `WHERE id = (` + holderSQL + `) AND route = ? AND ` + liveSQL
 )
 
 // Stage writes msgs in tx, a transaction in the store's database, of any pool. It never begins, commits or rolls back.
@@ -69,84 +74,143 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// stage writes rows with one statement, or one by one if there are duplicates among them.
+// stage writes rows with one statement for each table, or one by one if there are duplicates among them.
 func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
-	err := w.insert(ctx, rows)
-	if len(rows) == 1 && number(err) == duplicateEntry {
-		staged[0], err = w.again(ctx, &rows[0])
+	first, err := w.insert(ctx, rows)
+	if number(err) == duplicateEntry && len(rows) == 1 {
+		// The server has locked the entry of the index only. Lock the record, so that others see that.
+		_, err = w.one(ctx, []any{new(int)}, `SELECT 1 FROM waybill_outbox `+byIDSQL+`LOCK IN SHARE MODE`, rows[0].Envelope.ID, rows[0].Route)
+		staged[0] = waybill.Staged{ID: rows[0].Envelope.ID, Route: rows[0].Route, Duplicate: true}
 		return err
 	}
-	if number(err) != duplicateEntry {
+	if number(err) == duplicateEntry {
 		for i := range rows {
-			staged[i] = waybill.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route}
+			if err := w.stage(ctx, rows[i:i+1], staged[i:i+1]); err != nil {
+				return err
+			}
 		}
+		return nil
+	}
+	if err != nil {
 		return err
 	}
+	var keyed []int
 	for i := range rows {
-		if err := w.stage(ctx, rows[i:i+1], staged[i:i+1]); err != nil {
+		staged[i] = waybill.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route}
+		if rows[i].DedupeKey != "" {
+			keyed = append(keyed, i)
+		}
+	}
+	if err := w.claim(ctx, first, rows, staged, keyed); err != nil {
+		return err
+	}
+	return w.setAside(ctx, first, rows, staged)
+}
+
+// claim writes the dedupe keys of rows that are there, and takes those back whose key another message has.
+func (w *work) claim(ctx context.Context, first int64, rows []core.StagedRow, staged []waybill.Staged, keyed []int) error {
+	if len(keyed) == 0 {
+		return nil
+	}
+	var args []any
+	for _, i := range keyed {
+		args = append(args, rows[i].DedupeKey, rows[i].Envelope.Topic, rows[i].Route, rows[i].Envelope.ID)
+	}
+	_, err := w.exec(ctx, dedupeSQL+dedupeRow+strings.Repeat(","+dedupeRow, len(keyed)-1), args...)
+	if number(err) != duplicateEntry {
+		return err
+	}
+	if len(keyed) == 1 {
+		return w.excluded(ctx, first+int64(keyed[0]), &rows[keyed[0]], &staged[keyed[0]])
+	}
+	for i := range keyed {
+		if err := w.claim(ctx, first, rows, staged, keyed[i:i+1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// again answers for a row that another one excludes: its own, or the live one with its dedupe key, which it can
-// replace. Both are there and were waited for, so that locking them locks no gap.
-func (w *work) again(ctx context.Context, r *core.StagedRow) (waybill.Staged, error) {
-	out := waybill.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: true}
-	var n int
-	staged, err := w.one(ctx, []any{&n}, `SELECT 1 FROM waybill_outbox WHERE route = ? AND id = ? LOCK IN SHARE MODE`, r.Route, r.Envelope.ID)
-	if err != nil || staged {
-		return out, err
+// excluded answers for a row, staged as seq, whose dedupe key another message has, which it can replace. The key's row
+// is there and was waited for, so that locking it locks no gap.
+func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *waybill.Staged) error {
+	lock, key := `LOCK IN SHARE MODE`, []any{r.DedupeKey, r.Envelope.Topic, r.Route}
+	if r.Replace {
+		lock = `FOR UPDATE`
 	}
-	live, err := w.rows(ctx, byKeySQL+`FOR UPDATE`, r.DedupeKey, r.Envelope.Topic, r.Route)
-	if err != nil || len(live) > 0 && !r.Replace {
-		if err == nil {
-			out.ID = live[0].ID
-		}
-		return out, err
+	var id string
+	if _, err := w.one(ctx, []any{&id}, holderSQL+lock, key...); err != nil {
+		return err
 	}
-	if len(live) > 0 {
-		if out.Replaced, err = w.withdraw(ctx, live[0], waybill.ReasonReplaced); err != nil {
-			return out, err
-		}
-		if out.Replaced == waybill.CancelInFlight {
-			if err := w.set(ctx, seqsOf(live), `dedupe_key = NULL`); err != nil {
-				return out, err
-			}
+	live, err := w.rows(ctx, lightSQL+byIDSQL+`AND `+liveSQL+lock, id, r.Route)
+	switch {
+	case err != nil:
+		return err
+	case !r.Replace && len(live) > 0:
+		out.ID, out.Duplicate = id, true
+		return w.deleteFrom(ctx, "waybill_outbox", `seq = ?`, seq)
+	case len(live) > 0:
+		if out.Replaced, err = w.withdraw(ctx, live[0], waybill.ReasonReplaced); err == nil && out.Replaced == waybill.CancelInFlight {
+			err = w.set(ctx, seqsOf(live), `dedupe_key = ''`)
 		}
 	}
-	out.Duplicate = false
-	return out, w.insert(ctx, []core.StagedRow{*r})
+	if err == nil {
+		_, err = w.exec(ctx, dedupeSQL+dedupeRow+` ON DUPLICATE KEY UPDATE id = VALUES(id)`, append(key, r.Envelope.ID)...)
+	}
+	return err
 }
 
-func (w *work) insert(ctx context.Context, rows []core.StagedRow) error {
+// insert writes rows, and returns the number of the first one. The rows of one INSERT are numbered in turn.
+func (w *work) insert(ctx context.Context, rows []core.StagedRow) (first int64, err error) {
 	args := make([]any, 0, len(rows)*13)
 	for i := range rows {
 		r := &rows[i]
 		e := &r.Envelope
-		since, due, flags := max(w.now+r.Delay.Microseconds(), micros(r.DeliverAt)), int64(0), 0
-		if since > w.now {
-			due = since
-		}
-		if r.Withdrawable {
-			flags = flagWithdrawable
-		}
-		attrs, err := encode(e)
-		if err != nil {
-			return err
-		}
-		dedupe, body := any(nil), e.Body
-		if r.DedupeKey != "" {
-			dedupe = r.DedupeKey
-		}
+		due, since := w.dueAt(r)
+		body := e.Body
 		if body == nil {
 			body = []byte{}
 		}
-		args = append(args, r.Route, e.ID, e.Topic, e.Key, core.SlotOf(r.Route, e.Key, e.ID), due, micros(e.Expires), since, flags,
-			int64(e.HLC), dedupe, attrs, body)
+		args = append(args, r.Route, e.ID, e.Topic, e.Key, core.SlotOf(r.Route, e.Key, e.ID), due, micros(e.Expires), since, flagsOf(r),
+			int64(e.HLC), r.DedupeKey, encode(e), body)
 	}
-	_, err := w.exec(ctx, insertSQL+insertRow+strings.Repeat(","+insertRow, len(rows)-1), args...)
+	res, err := w.q.ExecContext(ctx, insertSQL+insertRow+strings.Repeat(","+insertRow, len(rows)-1), args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.LastInsertId()
+}
+
+// dueAt returns when a row is due, 0 = at once, and since when it counts as ready.
+func (w *work) dueAt(r *core.StagedRow) (due, since int64) {
+	if since = max(w.now+r.Delay.Microseconds(), micros(r.DeliverAt)); since > w.now {
+		due = since
+	}
+	return due, since
+}
+
+func flagsOf(r *core.StagedRow) int {
+	if r.Withdrawable {
+		return flagWithdrawable
+	}
+	return 0
+}
+
+// setAside copies rows that wait for a time, or expire. It has their values: under REPEATABLE READ an INSERT that
+// selects locks the gap behind them.
+func (w *work) setAside(ctx context.Context, first int64, rows []core.StagedRow, staged []waybill.Staged) error {
+	var args []any
+	for i := range rows {
+		r := &rows[i]
+		due, _ := w.dueAt(r)
+		if ends := micros(r.Envelope.Expires); (due != 0 || ends != 0) && !staged[i].Duplicate {
+			args = append(args, first+int64(i), r.Route, r.Envelope.Key, core.SlotOf(r.Route, r.Envelope.Key, r.Envelope.ID), due, ends, flagsOf(r))
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	_, err := w.exec(ctx, asideInto+asideRow+strings.Repeat(","+asideRow, len(args)/7-1), args...)
 	return err
 }
 

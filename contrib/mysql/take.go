@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	mineSQL = recordSQL + `FORCE INDEX (waybill_outbox_hold) WHERE hold = ? `
+	mineSQL = columns + `attrs, body FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ?` + endAsideSQL + `ORDER BY seq`
 	freeSQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = '' AND state = 1 AND due_at = 0 AND hold = 0` + slotSQL +
 		`ORDER BY seq LIMIT ? FOR UPDATE SKIP LOCKED`
 )
@@ -76,7 +76,7 @@ func (w *work) next(ctx context.Context, want *core.Want, out *[]core.Taken) err
 		known[ref.Seq] = ref.ID
 	}
 	var mine []*row
-	all, err := w.rows(ctx, mineSQL+`ORDER BY seq`, w.self)
+	all, err := w.rows(ctx, mineSQL, w.self)
 	for _, r := range all {
 		id, isOut := known[r.Seq]
 		if r.Route == want.Part.Route && want.Part.Slots.Has(r.Slot) && r.ready() && r.Envelope.Key == "" && (!isOut || id != r.ID) && len(mine) < want.N {
@@ -144,7 +144,7 @@ func (w *work) keep(ctx context.Context, unit core.Unit, out []core.Ref) (bool, 
 	for _, ref := range out {
 		seqs, wanted[ref.Seq] = append(seqs, ref.Seq), ref
 	}
-	mine, err := w.rows(ctx, lightSQL+`FORCE INDEX (waybill_outbox_hold) WHERE hold = ? AND route = ?`, w.self, unit.Route)
+	mine, err := w.rows(ctx, lightAside+`(waybill_outbox_hold) WHERE hold = ? AND route = ?`+endAsideSQL, w.self, unit.Route)
 	if err != nil {
 		return false, err
 	}

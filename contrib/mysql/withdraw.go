@@ -31,16 +31,16 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKe
 }
 
 func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybill.CancelKey]waybill.CancelStatus) (waybill.CancelStatus, error) {
-	text, args := lightSQL+`WHERE route = ? AND id = ? AND live = 1`, []any{key.Route, key.ID}
+	text, args := lightSQL+byIDSQL+`AND `+liveSQL, []any{key.ID, key.Route}
 	if key.DedupeKey != "" {
-		text, args = byKeySQL, []any{key.DedupeKey, key.Topic, key.Route}
+		text, args = byKeySQL, []any{key.DedupeKey, key.Topic, key.Route, key.Route}
 	} else {
 		key.Topic = ""
 	}
 	// First without a lock: a locking read of what is not there locks a gap, and stagers wait for it.
 	found, err := w.rows(ctx, text, args...)
 	if err == nil && len(found) > 0 {
-		found, err = w.rows(ctx, bySeqSQL+list(seqsOf(found))+` AND live = 1 FOR UPDATE`)
+		found, err = w.rows(ctx, bySeqSQL+at(seqsOf(found))+` AND `+liveSQL+`FOR UPDATE`)
 	}
 	if err != nil || len(found) == 0 {
 		return seen[key], err
@@ -64,7 +64,7 @@ func (w *work) withdraw(ctx context.Context, r *row, reason waybill.Reason) (way
 		return waybill.CancelInFlight, err
 	}
 	if core.RetentionWithdrawn.DroppedAtOnce(w.s.opts.Retention) {
-		err = w.remove(ctx, []int64{r.Seq})
+		err = w.remove(ctx, []*row{r})
 	} else {
 		err = w.abandon(ctx, []*row{r}, reason, 0)
 	}

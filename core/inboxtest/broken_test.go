@@ -327,7 +327,7 @@ func runBroken(t *testing.T, name string, do doFunc) error {
 }
 
 // Every fault is caught by the check that is there for it.
-func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02
+func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02 TE-06
 	t.Parallel()
 	for _, f := range faults {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02
 }
 
 // Each check is the one that some fault must be caught by.
-func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02
+func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	t.Parallel()
 	caught := map[string]bool{}
 	for _, f := range faults {

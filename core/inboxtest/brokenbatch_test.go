@@ -204,7 +204,7 @@ func elsewhere(s *memory.Store) core.Inbox[*memory.Tx] {
 }
 
 // Every fault of a capability is caught by the check that is there for it. IN-05, IN-08, IN-09.
-func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) {
+func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) { // TE-06
 	t.Parallel()
 	for _, f := range capabilityFaults {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {

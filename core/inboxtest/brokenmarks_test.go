@@ -44,7 +44,7 @@ func (b *brokenMarks) ForgetMark(ctx context.Context, key core.InboxKey, token s
 }
 
 // Every check of marks fails with a store that breaks its promise.
-func TestMarkSuiteCatchesFaults(t *testing.T) { // TE-02
+func TestMarkSuiteCatchesFaults(t *testing.T) { // TE-02 TE-06
 	t.Parallel()
 	type marks = brokenMarks
 	faults := map[string]struct {

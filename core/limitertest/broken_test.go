@@ -78,7 +78,7 @@ func (s shifted) UpdateLimit(ctx context.Context, name string, change func(strin
 }
 
 // TE-02: every check catches the limiter that breaks its promise, and a good one passes all.
-func TestBrokenLimitersAreCaught(t *testing.T) {
+func TestBrokenLimitersAreCaught(t *testing.T) { // TE-06
 	t.Parallel()
 	faults := map[string]struct {
 		check string

@@ -12,7 +12,8 @@ import (
 )
 
 // Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
-// optional interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution]) and
+// optional interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution],
+// [Meter]) and
 // of its transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
 type Harness interface {
 	// Store returns the store under test, the same one every time.
@@ -72,6 +73,14 @@ type Clock interface {
 // Resolution is a harness whose store counts times in steps of more than 10 ms.
 type Resolution interface {
 	Resolution() time.Duration
+}
+
+// Meter is a harness that can say how much its store touches. Without it the suite does not know whether reads are
+// bounded.
+type Meter interface {
+	// Touched returns how many rows, documents, blocks or the like the store has touched so far. Nobody else uses
+	// the store meanwhile.
+	Touched(ctx context.Context) (int64, error)
 }
 
 // SingleWriter is a harness whose database has one writer at a time: while a transaction of the application is open,

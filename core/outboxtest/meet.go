@@ -20,6 +20,7 @@ var meetChecks = []named{
 	{"moves-store-low-for-owner-only", movesStoreLowForOwnerOnly},
 	{"late-move-stores-nothing", lateMoveStoresNothing},
 	{"leave-frees-units", leaveFreesUnits},
+	{"served-again-keeps-low", servedAgainKeepsLow},
 	{"flag-is-set-and-cleared", flagIsSetAndCleared},
 	{"unserved-routes-are-named", unservedRoutesAreNamed},
 }
@@ -276,6 +277,21 @@ func leaveFreesUnits(k *kit) {
 	watch.hold(refs(rs)...)
 	if p, err := m.store.Read(k.ctx, m.self.Session, k.everything()); err != nil || p.Known {
 		k.fail("a member that left reads on: known %v, %v", p.Known, err)
+	}
+}
+
+// Without this the first who serves a route again passes over its records, or takes for unsent what a dead one had out.
+func servedAgainKeepsLow(k *kit) {
+	m := k.owner(2)
+	var said []core.Move
+	for _, u := range k.units(m.meet()) {
+		said = append(said, core.Move{Unit: u.Unit, From: m.self.Session, To: m.self.Session, Low: 40, Careful: 8})
+	}
+	m.meet(leave, moves(said...))
+	for _, u := range k.units(k.join(2).meet()) {
+		if u.Low > 40 || u.Careful < 8 {
+			k.fail("its last member left, and the route has a unit with Low %d and Careful %d, want at most 40, and at least 8", u.Low, u.Careful)
+		}
 	}
 }
 

@@ -181,6 +181,14 @@ var meetFaults = []faulty{
 		}
 	})},
 	{"keeps who leaves", "leave-frees-units", meets(func(m *core.Meeting) { m.Leave = false })},
+	{"forgets a route that nobody serves", "served-again-keeps-low", fault{roster: func(b *broken, m *core.Meeting, r *core.Roster) {
+		if m.Leave {
+			b.count++
+		}
+		for i := range r.Units {
+			r.Units[i].Low += int64(1000 * b.count)
+		}
+	}}},
 	{"sets no flags", "flag-is-set-and-cleared", meets(func(m *core.Meeting) { m.Flag = nil })},
 	{
 		"clears flags with each renewal", "flag-is-set-and-cleared",
@@ -240,6 +248,11 @@ var meetFaults = []faulty{
 			return b.store.Meet(ctx, m)
 		}},
 	},
+	{"keeps crashes for ever", "failed-attempt-ends-crashes", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+		for i := range p.Retries {
+			p.Retries[i].Crashes += p.Retries[i].Attempts
+		}
+	})},
 	{"forgets Careful", "removal-makes-units-careful", rosters(func(r *core.Roster) {
 		for i := range r.Units {
 			r.Units[i].Careful = 0

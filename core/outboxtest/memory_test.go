@@ -33,7 +33,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &harness{newStore(memory.Options{})}
+		h := newBroken(fault{}) // which is also a Meter
 		for _, c := range outboxtest.Checks() {
 			if err := c.Run(t.Context(), h); err != nil {
 				t.Errorf("%s: %v", c.Name, err)

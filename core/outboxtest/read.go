@@ -18,6 +18,7 @@ var readChecks = []named{
 	{"range-keeps-to-its-bytes", rangeKeepsToItsBytes},
 	{"range-may-leave-keys-out", rangeMayLeaveKeysOut},
 	{"range-of-keyed-records", rangeOfKeyedRecords},
+	{"read-is-bounded-behind-a-blocked-key", readIsBoundedBehindABlockedKey},
 	{"ready-is-what-is-due", readyIsWhatIsDue},
 	{"uncommitted-is-not-ready", uncommittedIsNotReady},
 	{"read-waits-for-no-lock", readWaitsForNoLock},
@@ -315,5 +316,46 @@ func epochIsStable(k *kit) {
 	}
 	if r := k.look(); r.Epoch != first {
 		k.fail("the epoch is %q, and %q for a call that only looks", first, r.Epoch)
+	}
+}
+
+// Without this each read goes through all records of a key that waits for a retry, and a relay stands still. DB-20.
+func readIsBoundedBehindABlockedKey(k *kit) {
+	meter, ok := core.As[Meter](k.h)
+	if !ok {
+		k.undeclared("Meter")
+	}
+	m := k.owner(1)
+	touched := func() int64 {
+		n, err := meter.Touched(k.ctx)
+		k.must("touched", err)
+		return n
+	}
+	hot, other := k.keyIn(core.AllSlots, 0), k.keyIn(core.AllSlots, 1)
+	head := m.find(k.stage(k.row(key(hot)))...)
+	m.settle(core.Retry(&head[0], errNo, far))
+	// cost stages n more records of the key, and returns what it takes to go on behind them, as an engine does that
+	// has passed the key: it reads the front, the key's first record, and what a new owner must know.
+	cost := func(n int) int64 {
+		k.stage(k.rows(n, key(hot))...)
+		front := m.read(core.Look{Parts: []core.Part{k.all()}}).Last
+		id := k.stage(k.row(key(other)))[0]
+		rg := wide(k.all())
+		rg.From, rg.Limit, rg.Leave = front, 10, []string{hot}
+		before := touched()
+		p := m.read(core.Look{
+			Parts: []core.Part{k.all()}, Fresh: []core.Part{k.all()}, Ranges: []core.Range{rg},
+			Keys: []core.KeyRange{{Route: k.route, Key: hot, To: forever, Limit: 1}}, Limit: 10, Bytes: 1 << 20,
+		})
+		after := touched()
+		if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{id}) {
+			k.fail("behind %d records of a key that waits one of another key was staged, and %d were read", n, len(got))
+		}
+		return after - before
+	}
+	cost(20) // prepares what has to be
+	few := cost(20)
+	if many := cost(2000); many > 2*few+50 {
+		k.fail("a read behind 40 records of a key that waits touches %d rows or the like, and %d behind 2,040", few, many)
 	}
 }

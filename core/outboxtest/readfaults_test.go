@@ -19,6 +19,34 @@ func pages(fn func(p *core.Page)) fault {
 	return fault{page: func(_ *broken, _ *core.Look, p *core.Page) { fn(p) }}
 }
 
+// passing goes through all records of the keys that were asked for, to find the first ones.
+var passing = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
+	if len(l.Keys) > 0 {
+		all := l
+		all.Ranges, all.Keys = nil, slices.Clone(l.Keys)
+		for i := range all.Keys {
+			all.Keys[i].Limit = 10_000
+		}
+		if _, err := b.below(ctx, self, all); err != nil {
+			return core.Page{}, err
+		}
+	}
+	return b.below(ctx, self, l)
+}}
+
+// rereading begins each range at the beginning, and leaves out what was not asked for.
+var rereading = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
+	for i := range l.Ranges {
+		all := l
+		all.Ranges, all.Keys = []core.Range{l.Ranges[i]}, nil
+		all.Ranges[0].From, all.Ranges[0].Limit, all.Ranges[0].Leave = 0, 10_000, nil
+		if _, err := b.below(ctx, self, all); err != nil {
+			return core.Page{}, err
+		}
+	}
+	return b.below(ctx, self, l)
+}}
+
 // apart reads what belongs together one after the other.
 var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
 	one := l
@@ -101,6 +129,8 @@ var readFaults = []faulty{
 			}
 		}
 	}}},
+	{"goes through a key to find its first record", "read-is-bounded-behind-a-blocked-key", passing},
+	{"reads everything each time", "read-is-bounded-behind-a-blocked-key", rereading},
 	{"ignores Keyed", "range-of-keyed-records", looks(func(l *core.Look) {
 		for i := range l.Ranges {
 			l.Ranges[i].Keyed = false

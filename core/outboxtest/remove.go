@@ -9,6 +9,7 @@ import (
 var removeChecks = []named{
 	{"removal-compares-the-beat", removalComparesTheBeat},
 	{"removal-counts-crashes-of-holds", removalCountsCrashesOfHolds},
+	{"failed-attempt-ends-crashes", failedAttemptEndsCrashes},
 	{"removal-makes-units-careful", removalMakesUnitsCareful},
 	{"removal-waits-for-no-lock", removalWaitsForNoLock},
 	{"member-removes-itself", memberRemovesItself},
@@ -63,6 +64,20 @@ func removalCountsCrashesOfHolds(k *kit) {
 	}
 	by.claim(core.AllSlots)
 	by.hold(refs(by.find(ids(rs)...))...)
+}
+
+// Without this a record goes alone, and is abandoned at last, although none died of it since.
+func failedAttemptEndsCrashes(k *kit) {
+	m, by := k.owner(1), k.join(1)
+	r := m.one(key("k"))
+	m.hold(r.Ref)
+	m.die(by)
+	by.claim(core.AllSlots)
+	r = by.live(r.Ref)
+	by.settle(core.Retry(&r, errNo, 0))
+	if got := by.dueAll(1, 0)[0]; got.Crashes != 0 || got.Attempts != 1 {
+		k.fail("a record with %d crashes failed, and has %d crashes and %d attempts, want 0 and 1", r.Crashes, got.Crashes, got.Attempts)
+	}
 }
 
 // Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be

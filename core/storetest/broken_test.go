@@ -263,7 +263,7 @@ func runBroken(t *testing.T, name string, fault *broken) error {
 	return err
 }
 
-func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02
+func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02 TE-06
 	t.Parallel()
 	for i := range faults {
 		f := &faults[i]
@@ -328,7 +328,7 @@ func TestSuiteAcceptsGoodStore(t *testing.T) { // TE-01
 }
 
 // Each check is the one that some fault must be caught by.
-func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02
+func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	t.Parallel()
 	caught := map[string]bool{"envelope-round-trip": true} // TestSuiteCatchesLostFields
 	for i := range faults {
@@ -345,6 +345,9 @@ func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02
 	}
 	for i := range opsFaults {
 		caught[opsFaults[i].check] = true
+	}
+	for i := range decideFaults {
+		caught[decideFaults[i].check] = true
 	}
 	for _, c := range storetest.Checks() {
 		if !caught[c.Name] {

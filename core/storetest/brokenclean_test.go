@@ -168,7 +168,7 @@ var cleanFaults = []struct {
 // mute tells nobody anything.
 var mute = broken{page: func(_ *broken, p *core.Page) { p.Control = nil }}
 
-func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11
+func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11 TE-06
 	t.Parallel()
 	for i := range cleanFaults {
 		f := &cleanFaults[i]

@@ -213,7 +213,7 @@ var lastingFaults = []struct {
 	{"keys without spaces", "filters-compare-exactly", without(noSpace, keyOf)},
 }
 
-func TestSuiteCatchesFaultsThatLast(t *testing.T) { // TE-01 TE-02
+func TestSuiteCatchesFaultsThatLast(t *testing.T) { // TE-01 TE-02 TE-06
 	t.Parallel()
 	for i := range lastingFaults {
 		f := &lastingFaults[i]

@@ -32,6 +32,7 @@ type brokenOps struct {
 	blocked func(keys []admin.BlockedKey, more *bool)
 	decide  func(b *brokenOps, route, key string, id *string, a *admin.HeadAction) bool
 	decided func(err error) error
+	many    func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error)
 }
 
 func (b *brokenOps) Store() core.OutboxStore { return b }
@@ -152,6 +153,8 @@ var opsFaults = []struct {
 	}}},
 	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.Budget = 0 }}},
 	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"ends where its budget does", "ids-are-found-behind-others", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"looks at few", "ids-are-found-behind-others", brokenOps{seen: func(st *admin.Stored) { *st = admin.Stored{} }}},
 	{
 		"takes what it gets", "list-refuses-bad-input",
 		brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }},
@@ -272,17 +275,23 @@ func as(a admin.HeadAction) func(*brokenOps, string, string, *string, *admin.Hea
 	}
 }
 
-func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05
+func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05 TE-06
 	t.Parallel()
 	for i := range opsFaults {
 		f := &opsFaults[i]
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
-			if err := runBrokenOps(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
-				t.Errorf("check %s does not notice: %v", f.check, err)
-			} else {
-				t.Log(err)
-			}
+			catches(t, f.check, &f.store)
 		})
+	}
+}
+
+// catches requires that a check fails with store.
+func catches(t *testing.T, check string, store *brokenOps) {
+	t.Helper()
+	if err := runBrokenOps(t, check, store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+		t.Errorf("check %s does not notice: %v", check, err)
+	} else {
+		t.Log(err)
 	}
 }

@@ -169,7 +169,7 @@ var withdrawFaults = []struct {
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
 }
 
-func TestSuiteCatchesWithdrawFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19
+func TestSuiteCatchesWithdrawFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19 TE-06
 	t.Parallel()
 	for i := range withdrawFaults {
 		f := &withdrawFaults[i]

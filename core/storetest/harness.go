@@ -77,7 +77,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		stageChecks, sequenceChecks, timeChecks, readChecks, settleChecks, dedupeChecks, cancelChecks, blockChecks, waitChecks, cleanChecks,
-		inspectChecks, redriveChecks, purgeChecks, headChecks, decideChecks, tellChecks,
+		inspectChecks, redriveChecks, purgeChecks, headChecks, decideChecks, decideManyChecks, tellChecks,
 		nameChecks, lastingChecks, waitManyChecks,
 	} {
 		for _, c := range group {

@@ -15,6 +15,7 @@ var inspectChecks = []named{
 	{"list-pages-in-order", listPagesInOrder},
 	{"list-filters", listFilters},
 	{"list-keeps-its-budget", listKeepsItsBudget},
+	{"ids-are-found-behind-others", idsAreFoundBehindOthers},
 	{"list-refuses-bad-input", listRefusesBadInput},
 	{"list-shows-what-cannot-be-read", listShowsWhatCannotBeRead},
 }
@@ -225,6 +226,33 @@ func listKeepsItsBudget(k *kit) {
 	got, pages := k.list(admin.Filter{Topics: f.Topics}, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	if !slices.Equal(got, ids[30:]) || pages < 4 {
 		k.fail("lists with a budget of 10 rows each found %s in %d pages", names(got, ids), pages)
+	}
+}
+
+// Ids that the producer left to the stager are found, whatever waits before them and however small the budget. DB-11.
+func idsAreFoundBehindOthers(k *kit) {
+	in := k.inspector()
+	unnamed := func(n int, opts ...waybill.MessageOption) []string {
+		msgs := make([]waybill.Message, n)
+		for i := range msgs {
+			msgs[i] = k.msg(opts...)
+			msgs[i].ID = ""
+		}
+		return stagedIDs(k.stageNow(msgs...))
+	}
+	scheduled, due := unnamed(15, waybill.Delay(far)), unnamed(30)
+	f := admin.Filter{IDs: []string{scheduled[3], due[0], due[29], waybill.NewID()}}
+	want := []string{scheduled[3], due[0], due[29]}
+	for _, budget := range []int{7, admin.DefaultPageBudget} {
+		if got, pages := k.list(f, admin.PageRequest{Budget: budget}); !slices.Equal(got, want) {
+			k.fail("lists by four ids, with a budget of %d rows each, found %s in %d pages, want %s",
+				budget, names(got, append(scheduled, due...)), pages, names(want, append(scheduled, due...)))
+		}
+	}
+	for _, id := range want {
+		if st, err := in.Inspect(k.ctx, k.route, id); err != nil || st.Envelope.ID != id {
+			k.fail("inspect of a record that waits behind others: id %q, error %v", st.Envelope.ID, err)
+		}
 	}
 }
 

@@ -211,7 +211,7 @@ func withoutFilter(change func(f *admin.ParkedFilter)) brokenParked {
 }
 
 // TE-01, RM-08: every broken transport is caught by the check that is named for it.
-func TestBrokenParkedQueuesAreCaught(t *testing.T) {
+func TestBrokenParkedQueuesAreCaught(t *testing.T) { // TE-06
 	t.Parallel()
 	checks := map[string]transporttest.Check{}
 	for _, c := range transporttest.Checks() {

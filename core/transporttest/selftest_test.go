@@ -14,7 +14,7 @@ import (
 )
 
 // TE-01: every broken transport is caught by the check that is named for it.
-func TestBrokenTransportsAreCaught(t *testing.T) {
+func TestBrokenTransportsAreCaught(t *testing.T) { // TE-06
 	t.Parallel()
 	checks := map[string]transporttest.Check{}
 	for _, c := range transporttest.Checks() {
@@ -94,7 +94,7 @@ func TestUndeclaredIsSkipped(t *testing.T) {
 }
 
 // TE-02: no check is without a transport that it catches.
-func TestEveryCheckCatchesSomething(t *testing.T) {
+func TestEveryCheckCatchesSomething(t *testing.T) { // TE-06
 	t.Parallel()
 	caught := map[string]bool{}
 	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports) {

@@ -133,9 +133,9 @@ func stores(t *testing.T) []adapter {
 	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0")))
 	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
-		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Inspector, KeyKeeper, Purger, Redriver, Waiter"
-		inFile   = "Checker, Cleaner, ClockSeeder, Counter, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
-		inServer = "Checker, Cleaner, ClockSeeder, Counter, DriftChecker, Inspector, KeyKeeper, Migrator, Presence, Purger, Redriver, Waiter"
+		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Decider, Inspector, KeyKeeper, Purger, Redriver, Waiter"
+		inFile   = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
+		inServer = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Presence, Purger, Redriver, Waiter"
 	)
 	shared := []any{core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}}
 	return []adapter{
@@ -172,6 +172,7 @@ func (a *adapter) capabilities() string {
 	note("Cleaner", has[core.Cleaner](a.value))
 	note("ClockSeeder", has[core.ClockSeeder](a.value))
 	note("Counter", has[admin.Counter](a.value))
+	note("Decider", has[admin.Decider](a.value))
 	note("DriftChecker", has[admin.DriftChecker](a.value))
 	note("Inspector", has[admin.Inspector](a.value))
 	note("KeyKeeper", has[admin.KeyKeeper](a.value))

@@ -41,6 +41,7 @@ var options = []struct{ pkg, name string }{
 	{"transport/memory", "Options"},
 	{"transport/table", "Options"},
 	{"transport/table", "QueueOptions"},
+	{"health", "Options"},
 	{"hlc", "Options"},
 	{"waybilltest", "Options"},
 	{"waybilltest", "LoopOptions"},

@@ -49,8 +49,9 @@ const (
 // lab runs tests on mutated files. It is safe for concurrent use.
 type lab struct {
 	root string
+	some []mutant // all that are to run
 	mu   sync.Mutex
-	// sound are the tests that ran without a mutant, and what was wrong with them.
+	// sound are the packages whose tests ran without a mutant, and what was wrong with them.
 	sound map[string]func() string
 }
 
@@ -103,33 +104,42 @@ func writeOverlay(dir, file string, text []byte) (string, error) {
 	return overlay, errors.Join(os.WriteFile(mutated, text, 0o600), os.WriteFile(overlay, b, 0o600))
 }
 
-// baseline runs m's tests without it, once for all mutants with the same tests, and returns what is wrong with them.
+// baseline runs the tests of all of m's package's mutants without them, once, and returns what is wrong with them.
 func (l *lab) baseline(ctx context.Context, m *mutant) string {
 	if m.gated {
 		return ""
 	}
-	name := strings.Join(append([]string{m.pkg, m.tests}, m.args...), " ")
 	l.mu.Lock()
 	if l.sound == nil {
 		l.sound = map[string]func() string{}
 	}
-	once := l.sound[name]
+	once := l.sound[m.pkg]
 	if once == nil {
 		once = sync.OnceValue(func() string {
-			out, err := l.test(ctx, m)
-			switch {
-			case err != nil:
+			all := *m
+			all.tests, all.slow = l.testsOf(m), true
+			if out, err := l.test(ctx, &all); err != nil {
 				_, by := judge(out, err)
 				return "the tests fail without it: " + by
-			case bytes.Contains(out, []byte("[no tests to run]")):
-				return "no test matches " + m.tests
 			}
 			return ""
 		})
-		l.sound[name] = once
+		l.sound[m.pkg] = once
 	}
 	l.mu.Unlock()
 	return once()
+}
+
+// testsOf returns a pattern for the tests of all mutants that run tests of m's package.
+func (l *lab) testsOf(m *mutant) string {
+	all := []string{m.tests}
+	for i := range l.some {
+		if l.some[i].pkg == m.pkg {
+			all = append(all, l.some[i].tests)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "|")
 }
 
 // test runs m's tests.
@@ -175,6 +185,8 @@ func judge(out []byte, err error) (v verdict, by string) {
 	}
 	by = first(names)
 	switch {
+	case err == nil && bytes.Contains(out, []byte("[no tests to run]")):
+		return invalid, "no test matches"
 	case err == nil:
 		return survived, ""
 	case by != "":

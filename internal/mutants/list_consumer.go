@@ -19,7 +19,7 @@ func consumed() []mutant {
 		mutant{id: "consumer-lanes", fault: "a copy that no broker confirms delays acknowledgements", file: settle, old: "return &s.slow", new: "return &s.quick", tests: "^TestStuckCopyHoldsUpNoAcknowledgement$"},
 		mutant{id: "consumer-short-results", fault: "a missing result of a settle counts as stored", file: settle, old: "results = append(results, errNoResult)", new: "results = append(results, nil)", tests: "^TestMissingResultIsNoSuccess$"},
 		mutant{id: "consumer-lost-count", fault: "a lost lease counts as a failed settle", file: settle, old: "if errors.Is(err, waybill.ErrLeaseLost) {\n\t\t\tr.tel.count", new: "if errors.Is(err, waybill.ErrLeaseLost) && s == nil {\n\t\t\tr.tel.count", tests: "^TestLeaseLost$"},
-		mutant{id: "consumer-spin", fault: "settles that fail make redeliveries spin", file: settle, old: "s.trouble.Add(1)", new: "s.trouble.Add(0)"},
+		mutant{id: "consumer-spin", fault: "settles that fail make redeliveries spin", file: settle, old: "s.trouble.Add(1)", new: "s.trouble.Add(0)", tests: "^TestSettleFailureDoesNotSpin$"},
 		mutant{id: "consumer-order", fault: "two messages of a key run at a time", file: schedule, old: "if q, busy := s.keys[key]; busy {", new: "if q, busy := s.keys[key]; busy && q.head == nil {", tests: "^TestBatchOutage$"},
 		mutant{id: "consumer-suspect", fault: "a suspect runs beside others", file: schedule, old: "if m.suspect {\n\t\ts.suspects", new: "if m.suspect && s.alone {\n\t\ts.suspects", tests: "^TestPoisonDoesNotTakeInnocents$"},
 		mutant{id: "consumer-putback", fault: "what is put back goes behind the others of its key", file: schedule, old: "q.behind = append(taken, q.behind...)", new: "q.behind = append(q.behind, taken...)", tests: "^TestInOrderModel$"},

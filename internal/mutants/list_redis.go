@@ -3,9 +3,14 @@ package main
 // redis are faults of the transport over Redis Streams.
 func redis() []mutant {
 	const dir = "transport/redisstreams/"
-	const publish, lib, take, settle, recovered, leave, receiver, parked = dir + "lua/publish.lua", dir + "lua/lib.lua", dir + "lua/take.lua", dir + "lua/settle.lua", dir + "lua/recover.lua", dir + "lua/leave.lua", dir + "receiver.go", dir + "lua/replay.lua"
+	const publish, store, lib, take, settle, recovered, leave, receiver, parked = dir + "lua/publish.lua", dir + "store.go", dir + "lua/lib.lua", dir + "lua/take.lua", dir + "lua/settle.lua", dir + "lua/recover.lua", dir + "lua/leave.lua", dir + "receiver.go", dir + "lua/replay.lua"
 	return group{pkg: "./transport/redisstreams", server: true}.of(
 		mutant{id: "redis-stale", fault: "a message goes by old bindings", file: publish, old: "~= ARGV[1] then", new: "== 'never' then", tests: "^TestBindingsAreCurrent$"},
+		mutant{id: "redis-stale-copy", fault: "a transaction begins by old bindings", file: store, old: "version.Val() != c.routing.version {", new: "version.Val() == \"never\" {", tests: "^TestBindingsChangeMeanwhile$"},
+		mutant{id: "redis-guard", fault: "bindings that change before the transaction do not count", file: store, old: "p.Do(ctx, \"WATCH\", t.keys.version())", new: "p.Do(ctx, \"ECHO\", \"\")", tests: "^TestBindingsChangeMeanwhile$"},
+		mutant{id: "redis-discard", fault: "a transaction stays open on a connection of the pool", file: store, old: "_ = conn.Do(ctx, \"DISCARD\").Err()", new: "_ = conn", tests: "^TestBindingsChangeMeanwhile$"},
+		mutant{id: "redis-entry-error", fault: "a message that a queue did not take counts", file: store, old: "if err, ok := id.(error); ok {", new: "if err, ok := id.(error); ok && n < 0 {", tests: "^TestQueueIsSomethingElse$"},
+		mutant{id: "redis-multi", fault: "messages are sent outside a transaction", file: store, old: "if err := firstError(begun); err != nil ||", new: "if err := firstError(begun[:2]); err != nil ||", tests: "^TestNoTransactions$"},
 		mutant{id: "redis-full", fault: "a full queue takes a message", file: publish, old: ">= bound then code", new: "> bound then code", tests: "^TestMaxLen$"},
 		mutant{id: "redis-behind", fault: "a message behind one that was refused is stored", file: publish, old: "failed[key] = true", new: "failed[key] = false", tests: "^TestMaxLen$"},
 		mutant{id: "redis-fence", fault: "a delivery of another receiver is settled", file: settle, old: "elseif holder ~= me then", new: "elseif holder == 'never' then", tests: "^TestSettleIsFenced$"},
@@ -13,6 +18,7 @@ func redis() []mutant {
 		mutant{id: "redis-death-count", fault: "a death does not count", file: lib, old: "release(queue, p[1], p[4])", new: "release(queue, p[1], p[4] - 1)", tests: "^TestCountsAreExact$"},
 		mutant{id: "redis-forget", fault: "what is done stays in the stream", file: lib, old: "  redis.call('XDEL', queue, id)\n", new: "", tests: "^TestStreamHoldsWhatIsNotDone$"},
 		mutant{id: "redis-trim", fault: "a stream is trimmed", file: publish, old: "redis.call('XADD', KEYS[m[q]], '*',", new: "redis.call('XADD', KEYS[m[q]], 'MAXLEN', 1000, '*',", tests: "^TestStreamHoldsWhatIsNotDone$"},
+		mutant{id: "redis-trim-many", fault: "a stream is trimmed by a transaction", file: store, old: "args = append(args, add, names[q], anyID)", new: "args = append(args, add, names[q], \"MAXLEN\", 1000, anyID)", tests: "^TestStreamHoldsWhatIsNotDone$"},
 		mutant{id: "redis-copy", fault: "a retry loses a field", file: lib, old: "for i = 1, #left, 2 do", new: "for i = 3, #left, 2 do", tests: "^TestForeignEntrySurvives$"},
 		mutant{id: "redis-reclaim", fault: "what a dead receiver held is lost", file: take, old: "if c['pending'] > 0 then", new: "if c['pending'] > 99999 then", tests: "^TestCountsAreExact$"},
 		mutant{id: "redis-due", fault: "a due retry stays", file: take, old: "'-inf', t, 'LIMIT'", new: "'-inf', t - 3600000, 'LIMIT'", tests: "^TestCountsAreExact$"},
@@ -24,6 +30,6 @@ func redis() []mutant {
 		mutant{id: "redis-leave", fault: "a receiver that closes keeps what it held", file: leave, old: "release_held(KEYS[1], ARGV[1], 0)", new: "", tests: "^TestConformance$"},
 		mutant{id: "redis-replay", fault: "a replayed message stays parked", file: parked, old: "redis.call('XDEL', KEYS[2], ARGV[1])", new: "", tests: "^TestForeignEntrySurvives$"},
 		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: dir + "release.go", old: "if !r.t.opts.Passive {", new: "if r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
-		mutant{id: "redis-wait", fault: "a message counts without its replica", file: dir + "publish.go", old: "have < int64(t.opts.Replicas)", new: "have < 0", tests: "^TestConfirm$"},
+		mutant{id: "redis-wait", fault: "a message counts without its replica", file: store, old: "have < int64(t.opts.Replicas)", new: "have < 0", tests: "^TestConfirm$"},
 	)
 }

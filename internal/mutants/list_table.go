@@ -35,10 +35,10 @@ func tabled() []mutant {
 		mutant{id: "table-outage-told", fault: "an outage is not told", file: pump, old: "r.err = errtext.Within(\"waybill/table: receive: queue \"+r.queue, err)\n\t\tr.notify()", new: "_ = errtext.Within(\"waybill/table: receive: queue \"+r.queue, err)", tests: "^TestOutage$"},
 		mutant{id: "table-outage-over", fault: "the end of an outage is not told", file: pump, old: "r.outage = outageOver\n\t\t\t\tr.notify()", new: "r.outage = outageOver", tests: "^TestReceiveSaysThatAnOutageIsOver$"},
 		mutant{id: "table-long", fault: "a slow handler is not told of", file: pump, old: "held >= longHeld*r.opts.Lease", new: "held >= 1000*longHeld*r.opts.Lease", tests: "^TestSlowHandlers$"},
-		mutant{id: "table-batch", fault: "the lease of a queue's own options is ignored", file: "transport/table/options.go", old: "return q.or(o.base())", new: "q.Lease = 0\n\treturn q.or(o.base())", tests: "^Test(Options|Crash|ConformanceMemory)$"},
+		mutant{id: "table-batch", fault: "the lease of a queue's own options is ignored", file: "transport/table/options.go", old: "return q.or(o.base())", new: "q.Lease = 0\n\treturn q.or(o.base())", tests: "^TestLeaseOfAQueue$"},
 		mutant{id: "table-clean-jitter", fault: "all processes clean at the same moment", file: upkeep, old: "wait := rand.N(interval); pause", new: "wait := interval; pause", tests: "^TestCleansAtItsOwnTime$"},
 		mutant{id: "table-clean-more", fault: "cleaning does not go on while there is more", file: upkeep, old: "case err == nil && done.Elected && done.More:", new: "case err == nil && done.Elected && done.More && ctx.Err() != nil:", tests: "^TestCleansAllThereIs$"},
-		mutant{id: "table-second-closed", fault: "a transport that is closed opens receivers", file: transport, old: "if t.closed {\n\t\tr.cancel()", new: "if t.closed && t.base == nil {\n\t\tr.cancel()", tests: "^Test(BadInput|ConformanceMemory)$"},
+		mutant{id: "table-second-closed", fault: "a transport that is closed opens receivers", file: transport, old: "if t.closed {\n\t\tr.cancel()", new: "if t.closed && t.base == nil {\n\t\tr.cancel()", tests: "^TestConformanceMemory$/^transport-close$"},
 		mutant{id: "table-wildcard", fault: "bindings with a wildcard are accepted", file: transport, old: "strings.ContainsAny(b, \"*#\")", new: "strings.ContainsAny(b, \"\")", tests: "^TestBadInput$"},
 	)
 }

@@ -46,9 +46,9 @@ func TestSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{root: root}
 	day := time.Now().UTC().Unix() / int64(24*time.Hour/time.Second)
-	for _, m := range sample(list(), results(t), int(day)) {
+	l := &lab{root: root, some: sample(list(), results(t), int(day))}
+	for _, m := range l.some {
 		r := l.run(t.Context(), &m)
 		if t.Log(r); r.verdict != killed && r.verdict != hung {
 			t.Errorf("%s: %s: %s", m.id, r.verdict, m.fault)
@@ -112,6 +112,7 @@ func TestJudge(t *testing.T) {
 		by   string
 	}{
 		{"ok  \tx\t0.1s\n", nil, survived, ""},
+		{"ok  \tx\t0.1s [no tests to run]\n", nil, invalid, "no test matches"},
 		{"--- FAIL: TestA (0.0s)\n    --- FAIL: TestA/b (0.0s)\nFAIL\tx\t0.1s\n", failure, killed, "TestA/b"},
 		{"--- FAIL: TestA (0.0s)\n--- FAIL: TestB (0.0s)\n", failure, killed, "TestA and 1 more"},
 		{"# x\nx.go:1: undefined\nFAIL\tx [build failed]\n", failure, unbuilt, "# x | x.go:1: undefined | FAIL\tx [build failed]"},

@@ -49,10 +49,6 @@ func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string)
 	if err != nil {
 		return false, fmt.Errorf("waybill/mutants: %w", err)
 	}
-	results := try(ctx, &lab{root: root}, some, max(jobs, 1), func(r result) { _, _ = fmt.Fprintln(w, r) })
-	if err := ctx.Err(); err != nil {
-		return false, fmt.Errorf("waybill/mutants: %w", err)
-	}
 	rows := map[string]row{}
 	if out != "" {
 		page, err := os.ReadFile(out)
@@ -61,24 +57,33 @@ func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string)
 		}
 		rows = read(string(page))
 	}
-	ok := add(rows, results)
-	text := write(list(), rows)
-	_, _ = fmt.Fprint(w, "\n", text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:])
-	if out != "" {
-		err = os.WriteFile(out, []byte(text), 0o600)
+	ok, text := true, ""
+	try(ctx, &lab{root: root, some: some}, max(jobs, 1), func(r result) {
+		if ctx.Err() != nil {
+			return
+		}
+		_, _ = fmt.Fprintln(w, r)
+		ok = add(rows, []result{r}) && ok
+		if text = write(list(), rows); out != "" { // after each, since all take long
+			err = errors.Join(err, os.WriteFile(out, []byte(text), 0o600))
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return false, fmt.Errorf("waybill/mutants: %w", err)
 	}
+	_, _ = fmt.Fprint(w, "\n", text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:])
 	return ok, err
 }
 
-// try runs mutants, some at a time, and returns what became of each. Those that need a server run one after the other.
-func try(ctx context.Context, l *lab, some []mutant, jobs int, say func(result)) []result {
-	results := make([]result, len(some))
+// try runs mutants, some at a time, and says what became of each, one after the other. Those that need a server run one
+// after the other.
+func try(ctx context.Context, l *lab, jobs int, say func(result)) {
+	some := l.some
 	var mu sync.Mutex
 	one := func(i int) {
 		r := l.run(ctx, &some[i])
 		mu.Lock()
 		defer mu.Unlock()
-		results[i] = r
 		say(r)
 	}
 	var all sync.WaitGroup
@@ -99,5 +104,4 @@ func try(ctx context.Context, l *lab, some []mutant, jobs int, say func(result))
 			one(i)
 		}
 	}
-	return results
 }

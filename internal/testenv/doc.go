@@ -11,6 +11,7 @@
 //	testenv.OwnPostgres(t)   a private server: may be killed, paused, ...    removed at the end of the test
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
 //	testenv.OwnRedis(t)      a private Redis; OwnRedisCluster starts several that are a cluster
+//	testenv.OwnPrometheus(t) a private Prometheus with alert rules, which reads a program of the test
 //	testenv.SQS(t)           the endpoint of an emulator of Amazon SQS; package fakesqs has another one
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //

@@ -112,15 +112,26 @@ func (w *work) tended(ctx context.Context, r *record) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	d := docs[r.Route]
+	if docs[r.Route].tends(r.Slot) {
+		return true, nil
+	}
+	return false, w.keepUnowned(ctx, r.Route)
+}
+
+// tends reports whether the unit of a slot has an owner. d can be nil.
+func (d *routeDoc) tends(slot int32) bool {
 	for i := 0; d != nil && i < len(d.Units); i++ {
-		if u := &d.Units[i]; u.From <= r.Slot && r.Slot < u.To && u.Owner != 0 {
-			return true, nil
+		if u := &d.Units[i]; u.From <= slot && slot < u.To {
+			return u.Owner != 0
 		}
 	}
-	// It conflicts with a move of the unit.
-	_, err = w.s.routes.UpdateOne(ctx, bson.M{"_id": r.Route}, bson.M{"$inc": bson.M{"decisions": 1}}, options.UpdateOne().SetUpsert(true))
-	return false, raced(err)
+	return false
+}
+
+// keepUnowned conflicts with a move of a unit of the route: until the transaction ends, nobody takes one.
+func (w *work) keepUnowned(ctx context.Context, route string) error {
+	_, err := w.s.routes.UpdateOne(ctx, bson.M{"_id": route}, bson.M{"$inc": bson.M{"decisions": 1}}, options.UpdateOne().SetUpsert(true))
+	return raced(err)
 }
 
 // isHead reports whether r, which nobody holds, blocks its key, and whether it is the first of its key that is due.

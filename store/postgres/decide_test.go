@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -74,10 +75,29 @@ func TestDecideWithoutAnOwner(t *testing.T) {
 // OP-18: whoever takes the unit at that moment waits for the decision, and does not hand the message out.
 func TestDecideWhileAMemberJoins(t *testing.T) {
 	t.Parallel()
+	head := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
+		return skip(ctx, o, "k", st.Envelope.ID)
+	}
+	many := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
+		d := admin.Decision{Route: st.Route, Seq: st.Seq, ID: st.Envelope.ID}
+		got, err := o.DecideRecords(ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{d}})
+		if err == nil && got[0].Fate != admin.FateEnded {
+			err = fmt.Errorf("%+v", got[0])
+		}
+		return err
+	}
 	for _, tc := range []struct {
 		name         string
 		units, leave bool
-	}{{"a route that nobody has served", false, false}, {"free units", true, false}, {"a route that is served no more", true, true}} {
+		decide       func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error
+	}{
+		{"a route that nobody has served", false, false, head},
+		{"free units", true, false, head},
+		{"a route that is served no more", true, true, head},
+		{"many, of a route that nobody has served", false, false, many},
+		{"many, of free units", true, false, many},
+		{"many, of a route that is served no more", true, true, many},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
@@ -95,10 +115,14 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 				}
 				m.Session = newSession()
 			}
+			st, err := o.Inspect(t.Context(), waybill.DefaultRoute, id)
+			if err != nil {
+				t.Fatal(err)
+			}
 			exec(t, pool, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW; END $$;
 				CREATE TRIGGER slow BEFORE UPDATE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION slow()`)
 			decided := make(chan error, 1)
-			go func() { decided <- skip(t.Context(), o, "k", id) }()
+			go func() { decided <- tc.decide(t.Context(), o, &st) }()
 			eventually(t, "it is being decided", func() bool {
 				return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
 			})

@@ -2,11 +2,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"regexp"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -30,17 +33,21 @@ const storedSQL = `
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
 
-// Ids that the program chose, and those of what is not simply due, are in indexes. The others are looked for among
-// all that is due.
+// Ids that the program chose, and those of what is not simply due, are in indexes. The others are found by a walk,
+// which says what their sequence is, $3.
 const inspectSQL = `SELECT` + storedSQL + `, o.body FROM (
     SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
     SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND ` + inFoundSQL + `
     UNION ALL
-    SELECT o.* FROM {outbox} o
-    WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+    SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.seq = $3
     LIMIT 1
 ) o`
+
+// madeID is what ids look like that Waybill makes. Only they can be outside of the indexes of ids.
+const madeID = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+
+var isMadeID = regexp.MustCompile(madeID).MatchString
 
 // matchSQL is a filter, whose fields are the parameters from $4 on; see filterArgs.
 const matchSQL = `
@@ -96,46 +103,29 @@ const filteredRoutesSQL = `asked AS MATERIALIZED (
 const oneRow = `LIMIT 1`
 
 // sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
-// what was looked at if there is more, and p, the first $3 of w that match. An id that no index has, of a record that
-// is simply due, is looked for among all that is due, unless only others are asked for, such as abandoned ones.
+// what was looked at if there is more, and p, the first $3 of w that match.
 func (w walk) sql(match string, others bool) string {
+	from := `
+WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL
 	if w == walkIDs {
-		among := `
-        UNION ALL
-        SELECT o.* FROM (
-            SELECT o.* FROM {outbox} o
-            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
-              AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR {pending} = ANY ($6))
-            ORDER BY o.seq LIMIT $2
-        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0`
-		if others {
-			among = ``
-		}
-		return `
-WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, w AS MATERIALIZED (
-    SELECT o.route, o.seq, ` + match + ` AS ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
-        UNION ALL
-        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (
-            SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND ` + inFoundSQL + ` LIMIT 1
-        ) o` + among + `
-    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
-), e AS MATERIALIZED (
-    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
-)` + matchedSQL
+		return from + idsSQL(match, others) + matchedSQL
 	}
 	only := ""
 	if w == walkAbandoned {
 		only = ` AND o.reason <> ''`
 	}
-	// As much of each route, and of that what all have.
-	return `
-WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, share AS MATERIALIZED (
-    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+	return from + stepSQL(`asked`, match, only) + `, w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+)` + matchedSQL
+}
+
+// stepSQL is a step of a walk over some routes: a, as many rows of each route after $1 as are its share of $2, and e,
+// the end of what all routes have.
+func stepSQL(routes, match, only string) string {
+	return `, share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM ` + routes + `
 ), a AS MATERIALIZED (
-    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+    SELECT r.route, o.seq, o.ok FROM ` + routes + ` r CROSS JOIN LATERAL (
         SELECT o.seq, ` + match + ` AS ok FROM {outbox} o
         WHERE o.route = r.route AND o.seq > $1` + only + `
         ORDER BY o.seq LIMIT (SELECT n FROM share)
@@ -143,9 +133,38 @@ WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, share AS MATERIA
 ), e AS MATERIALIZED (
     SELECT min(x.seq) AS seq
     FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
-), w AS MATERIALIZED (
-    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
-)` + matchedSQL
+)`
+}
+
+// idsSQL finds ids by their indexes, byid. Those that no index has, of records that are simply due, it looks for in a
+// step of a walk over the routes that lack one, unless only other records are asked for, such as abandoned ones.
+func idsSQL(match string, others bool) string {
+	step, due := `, e AS MATERIALIZED (
+    SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
+)`, ``
+	if !others {
+		step = `, lacking AS MATERIALIZED (
+    SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
+    WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
+      AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR {pending} = ANY ($6))
+)` + stepSQL(`lacking`, `(o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
+            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0)`, ``)
+		due = ` UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok`
+	}
+	return `, ids AS MATERIALIZED (
+    SELECT DISTINCT u.id, u.id ~ '` + madeID + `' AS made FROM unnest($4::text[]) u (id)
+), byid AS MATERIALIZED (
+    SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
+        (SELECT o.seq FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
+        UNION ALL
+        (SELECT o.seq FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND ` + inFoundSQL + ` LIMIT 1)
+    ) o
+)` + step + `, w AS MATERIALIZED (
+    SELECT o.route, o.seq, ` + match + ` AS ok
+    FROM (SELECT x.route, x.seq FROM byid x` + due + `) y CROSS JOIN e CROSS JOIN LATERAL (
+        SELECT o.* FROM {outbox} o WHERE o.route = y.route AND o.seq = y.seq LIMIT 1
+    ) o WHERE y.seq > $1 AND (e.seq IS NULL OR y.seq <= e.seq)
+)`
 }
 
 // matchedSQL are the first rows of a walk that match.
@@ -209,8 +228,28 @@ func filterArgs(f *admin.Filter, page admin.PageRequest) []any {
 }
 
 // Inspect returns the record of a message on a route. It finds it by an index, unless the message is simply due and
-// Waybill made its id: then it goes through all that is due on the route.
+// Waybill made its id: then it goes through the route in steps of [admin.DefaultPageBudget] rows, each a short
+// transaction of its own. So it does for an id of that form that is not there; ctx can end it.
 func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
+	st, err := o.inspect(ctx, route, id, 0)
+	f := admin.Filter{IDs: []string{id}, Routes: []string{route}}
+	page := admin.PageRequest{Limit: 1, Budget: admin.DefaultPageBudget}
+	for errors.Is(err, waybill.ErrNotFound) && isMadeID(id) {
+		l, errList := o.list(ctx, "inspect", &f, page)
+		switch page.After = l.Next; {
+		case errList != nil:
+			return admin.Stored{}, errList
+		case len(l.Records) > 0:
+			return o.inspect(ctx, route, id, l.Records[0].Seq)
+		case l.Next == 0:
+			return admin.Stored{}, err
+		}
+	}
+	return st, err
+}
+
+// inspect returns a record that an index of ids has, or that has the sequence seq.
+func (o *Outbox) inspect(ctx context.Context, route, id string, seq int64) (admin.Stored, error) {
 	var st admin.Stored
 	found := false
 	err := o.transact(ctx, "inspect", readSQL, func(b *batch) {
@@ -221,7 +260,7 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 			st, err = scanStored(rows, nil, []any{&body})
 			st.Envelope.Body = body
 			return err
-		}, b.sql.admin.inspect, route, id)
+		}, b.sql.admin.inspect, route, id, seq)
 	})
 	if err == nil && !found {
 		err = admin.NoRecord("waybill/postgres: inspect", route, id)
@@ -229,15 +268,19 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 	return st, err
 }
 
-// List returns a page of the records that f selects, without bodies. It finds ids by their index, and abandoned records
-// (f names reasons, or only that state) by theirs; anything else it looks for by sequence, at most page.Budget rows.
+// List returns a page of the records that f selects, without bodies. It finds abandoned records (f names reasons, or
+// only that state) by their index, and ids by theirs, except those that Waybill made, of records that are simply due.
+// These and anything else it looks for by sequence, at most page.Budget rows.
 func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (admin.Listing, error) {
 	page, err := admin.CheckList(&f, page)
 	if err != nil {
 		return admin.Listing{}, err
 	}
-	var out admin.Listing
-	err = o.transact(ctx, "list", readSQL, func(b *batch) {
+	return o.list(ctx, "list", &f, page)
+}
+
+func (o *Outbox) list(ctx context.Context, op string, f *admin.Filter, page admin.PageRequest) (out admin.Listing, err error) {
+	err = o.transact(ctx, op, readSQL, func(b *batch) {
 		out = admin.Listing{}
 		b.each(func(rows pgx.Rows) error {
 			if rows.RawValues()[1] == nil { // nothing matches
@@ -246,7 +289,7 @@ func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageReques
 			st, err := scanStored(rows, []any{&out.Next}, nil)
 			out.Records = append(out.Records, st)
 			return err
-		}, b.sql.admin.list[walkOf(&f)], filterArgs(&f, page)...)
+		}, b.sql.admin.list[walkOf(f)], filterArgs(f, page)...)
 	})
 	return out, err
 }

@@ -64,7 +64,7 @@ func TestOperatorPlans(t *testing.T) {
 	with("purge: abandoned", 6000, func() (string, []any) { return purge(abandoned, false) })
 	with("purge: a dry run", 3000, func() (string, []any) { return purge(abandoned, true) })
 	with("purge: ids", 2000, func() (string, []any) { return purge(ids, false) })
-	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007"})
+	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007", int64(0)})
 	add("blocked keys", 800, blockedSQL, []any{waybill.DefaultRoute, "a1", true, 20})
 	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("keep that a route is unserved", 60, keepUnservedSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
@@ -72,6 +72,16 @@ func TestOperatorPlans(t *testing.T) {
 	add("whether a decision was carried out", 20, decidedSQL, []any{int64(1), waybill.DefaultRoute, int64(7), "000000007"})
 	add("skip a head", 200, decideSQL(false), []any{waybill.DefaultRoute, "000000007", "k7", "skipped", true})
 	add("requeue a head", 200, decideSQL(true), []any{waybill.DefaultRoute, "000000007", "k7", "", true})
+	var routes, hundred []string
+	var seqs, numbers []int64
+	for i := range 100 {
+		routes, seqs = append(routes, waybill.DefaultRoute), append(seqs, int64(100*i+1))
+		hundred, numbers = append(hundred, fmt.Sprintf("%09d", 100*i+1)), append(numbers, 0)
+	}
+	add("keep that routes are unserved", 60, keepRoutesUnservedSQL, []any{routes[:1]})
+	add("keep routes", 20, keepRoutesSQL, []any{routes[:1]})
+	add("keep units without an owner", 150, keepUnitsSQL, []any{routes[:1]})
+	add("end a hundred", 5000, decideRecordsSQL, []any{routes, seqs, hundred, numbers, "skipped", true, 1, 2, 3, 4})
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
 			p := explain(t, pool, o.names, q.sql, q.args...)

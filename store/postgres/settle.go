@@ -67,16 +67,17 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THE
 FROM u`
 
 	// heededSQL deletes control records. A core.ControlFrom concerns all slots of a route: it goes when all their
-	// owners have heeded it.
+	// owners have heeded it. The place of each is looked up once. The planner takes the table for empty, as it
+	// mostly is, and would go over all of it for each number.
 	heededSQL = `
 WITH l AS MATERIALIZED (
-    SELECT c.number, c.kind,
+    SELECT c.ctid AS at, c.kind,
         c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
     FROM {control} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
 ), d AS (
-    DELETE FROM {control} c USING l WHERE c.number = l.number AND (l.kind <> {tell_from} OR l.rest = 0)
+    DELETE FROM {control} c USING l WHERE c.ctid = l.at AND (l.kind <> {tell_from} OR l.rest = 0)
 )
-UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = {tell_from} AND l.rest <> 0`
+UPDATE {control} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
 )
 
 type settleStatements struct{ hurry, deleteNear, deleteAll, settle, heeded string }

@@ -12,31 +12,33 @@ func newNames(schemaName, outbox, inbox string) schema.Names {
 
 // statements are the texts of an outbox, with its names in their places. They are rendered once.
 type statements struct {
-	fence  string
-	clock  clockStatements
-	read   readStatements
-	settle settleStatements
-	take   takeStatements
-	due    dueStatements
-	giveUp giveUpStatements
-	meet   meetStatements
-	clean  cleanStatements
-	admin  adminStatements
-	decide decideStatements
+	fence         string
+	clock         clockStatements
+	read          readStatements
+	settle        settleStatements
+	take          takeStatements
+	due           dueStatements
+	giveUp        giveUpStatements
+	meet          meetStatements
+	clean         cleanStatements
+	admin         adminStatements
+	decide        decideStatements
+	decideRecords decideRecordsStatements
 }
 
 func newStatements(n schema.Names) *statements {
 	return &statements{
-		fence:  n.SQL(fenceSQL),
-		clock:  newClockStatements(n),
-		read:   newReadStatements(n),
-		settle: newSettleStatements(n),
-		take:   newTakeStatements(n),
-		due:    newDueStatements(n),
-		giveUp: newGiveUpStatements(n),
-		meet:   newMeetStatements(n),
-		clean:  newCleanStatements(n),
-		admin:  newAdminStatements(n),
-		decide: newDecideStatements(n),
+		fence:         n.SQL(fenceSQL),
+		clock:         newClockStatements(n),
+		read:          newReadStatements(n),
+		settle:        newSettleStatements(n),
+		take:          newTakeStatements(n),
+		due:           newDueStatements(n),
+		giveUp:        newGiveUpStatements(n),
+		meet:          newMeetStatements(n),
+		clean:         newCleanStatements(n),
+		admin:         newAdminStatements(n),
+		decide:        newDecideStatements(n),
+		decideRecords: newDecideRecordsStatements(n),
 	}
 }

@@ -71,10 +71,11 @@ func TestCancelAndClaimRace(t *testing.T) {
 					out = append(out, core.Published(&c.Records[i]))
 				}
 				mu.Unlock()
-				// A canceller that saw a record before it was claimed may still lock it: until its transaction ends.
+				// A canceller that saw a record before it was claimed may lock it until its
+				// transaction ends. What is settled already is gone, which is no error.
 				err = o.Settle(ctx, self, out).FirstErr()
 				for errors.Is(err, core.ErrBusy) && ctx.Err() == nil {
-					err = o.Settle(ctx, self, out).FirstErr() // what is settled already is gone, which is no error
+					err = o.Settle(ctx, self, out).FirstErr()
 				}
 				if err != nil {
 					errs <- err

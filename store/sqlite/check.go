@@ -35,8 +35,9 @@ var neededIndexes = []string{
 	"outbox_settled", "outbox_expires", "outbox_units_owner", "outbox_control_route", "inbox_handled",
 }
 
-// Check reports missing tables, tables of an old version or of another shape, and settings with which transactions are
-// not atomic or not durable. With AutoMigrate it migrates first.
+// Check reports missing tables, tables of an old version or of another shape, settings with which transactions are not
+// atomic or not durable, and a driver that wraps SQLite's and hides its commit hook, which the inbox needs.
+// With AutoMigrate it migrates first.
 func (s *Store) Check(ctx context.Context) error {
 	if s.closed.Load() {
 		return s.classify("check", sql.ErrConnDone)
@@ -99,7 +100,10 @@ func (s *Store) check(ctx context.Context) error {
 		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: "+
 			"create them again as Migrations.SQL does", s.opts.Prefix, strings.Join(missing, ", ")))
 	}
-	return s.checkSettings(ctx)
+	if err := s.checkSettings(ctx); err != nil {
+		return err
+	}
+	return s.checkDriver(ctx)
 }
 
 // checkSettings refuses a database without rollback or without any syncing.

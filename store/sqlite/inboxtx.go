@@ -32,10 +32,10 @@ func (s *Store) beginInbox(ctx context.Context) (*inboxTx, error) {
 		}
 		return 1
 	})
-	if err == nil {
-		t.Tx, err = conn.BeginTx(ctx, nil)
-	}
 	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if t.Tx, err = conn.BeginTx(ctx, nil); err != nil {
 		return nil, errors.Join(err, t.hook(nil), conn.Close())
 	}
 	return t, nil
@@ -43,14 +43,35 @@ func (s *Store) beginInbox(ctx context.Context) (*inboxTx, error) {
 
 func (t *inboxTx) hook(fn sqlite.CommitHookFn) error {
 	return t.conn.Raw(func(c any) error {
-		h, ok := c.(sqlite.HookRegisterer)
-		if !ok {
-			return fmt.Errorf("waybill/sqlite: inbox: a connection of type %T has no commit hook; open the database with "+
-				"the driver of modernc.org/sqlite", c)
+		h, err := hooksOf("inbox", c)
+		if err == nil {
+			h.RegisterCommitHook(fn)
 		}
-		h.RegisterCommitHook(fn)
-		return nil
+		return err
 	})
+}
+
+// hooksOf returns the hooks of a driver's connection.
+func hooksOf(op string, conn any) (sqlite.HookRegisterer, error) {
+	h, ok := conn.(sqlite.HookRegisterer)
+	if !ok {
+		return nil, misconfigured(op, fmt.Errorf("a connection of type %T has no commit hook, which the inbox needs: give New a database "+
+			"that is opened with the driver of modernc.org/sqlite itself, not with one that wraps it and hides its hooks", conn))
+	}
+	return h, nil
+}
+
+// checkDriver refuses a driver without hooks, such as one that wraps SQLite's.
+func (s *Store) checkDriver(ctx context.Context) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	err = conn.Raw(func(c any) error {
+		_, err := hooksOf("check", c)
+		return err
+	})
+	return errors.Join(err, conn.Close())
 }
 
 // end rolls back what was not committed, and gives the connection back.

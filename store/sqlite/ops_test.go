@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +151,42 @@ func TestClean(t *testing.T) {
 	counts, err := s.Counts(t.Context())
 	if err != nil || len(counts) != 2 || counts[0].N != 2 || counts[1].State != core.StateProcessing || counts[1].N != 1 {
 		t.Errorf("%+v %v", counts, err)
+	}
+}
+
+// DB-09: a cleaner's lease that a wrong clock left in the far future stops nobody.
+func TestCleanAfterAWrongClock(t *testing.T) {
+	t.Parallel()
+	clk := newClock()
+	s := open(t, Options{Now: clk.Now})
+	elected := func(owner string, want bool) {
+		t.Helper()
+		if got, err := s.Clean(t.Context(), owner, time.Minute); err != nil || got.Elected != want {
+			t.Errorf("%s: %+v %v", owner, got, err)
+		}
+	}
+	elected("one", true)
+	elected("two", false)
+	clk.advance(-48 * time.Hour)
+	elected("two", true)
+	elected("one", false)
+}
+
+// DB-09: one call of Clean deletes 1,000 records of a kind, and says that there are more.
+func TestCleanSaysThatThereIsMore(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{Retention: waybill.Retention{Abandoned: time.Hour}})
+	msgs := make([]waybill.Message, cleanBatch+1)
+	for i := range msgs {
+		msgs[i] = raw(strconv.Itoa(i), "")
+	}
+	stage(t, s, msgs...)
+	run(t, s.DB(), `UPDATE waybill_outbox SET state = ?, reason = ?, settled_at = 1`, core.StateAbandoned, waybill.ReasonRejected)
+	for _, want := range []int{cleanBatch, 1, 0} {
+		got, err := s.Clean(t.Context(), "cleaner", time.Second)
+		if n := got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonRejected}]; err != nil ||
+			n != want || got.More != (want == cleanBatch) {
+			t.Errorf("%+v %v, want %d deleted", got, err, want)
+		}
 	}
 }

@@ -204,6 +204,9 @@ func (m *Migrations) applied(ctx context.Context, q querier) (int, error) {
 		return 0, err
 	}
 	if err := q.QueryRowContext(ctx, "SELECT value FROM "+meta+" WHERE name = 'version'").Scan(&v); err != nil {
+		if ctx.Err() != nil {
+			return 0, err // it says nothing about the table
+		}
 		return 0, misconfigured("schema", fmt.Errorf("table %s is not Waybill's or holds no version (%w): "+
 			"choose another Options.Prefix", meta, err))
 	}

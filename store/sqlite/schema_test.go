@@ -545,3 +545,37 @@ func TestLockedIsToBeRunAgain(t *testing.T) {
 		t.Errorf("%v, then %v", errs[0], err)
 	}
 }
+
+// cutOff is a database whose question about the version comes too late.
+type cutOff struct {
+	querier
+	cancel context.CancelFunc
+	asked  int
+}
+
+func (c *cutOff) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if c.asked++; c.asked == 2 {
+		c.cancel()
+	}
+	return c.querier.QueryRowContext(ctx, query, args...)
+}
+
+// A caller that gives up while the version is read learns nothing about the tables: that is no misconfiguration, which
+// would end a relay.
+func TestCancelledWhileTheVersionIsRead(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "app.db"), Options{Source: "/test"})
+	if err == nil {
+		err = s.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = s.migrations.applied(ctx, &cutOff{querier: s.db, cancel: cancel})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, waybill.ErrMisconfigured) {
+		t.Error(err)
+	}
+}

@@ -83,8 +83,9 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// New returns a store in db, which must use the driver of modernc.org/sqlite. The application should open it with WAL,
-// synchronous=FULL, a busy timeout and immediate transactions:
+// New returns a store in db, which must use the driver of modernc.org/sqlite itself: Check refuses one that wraps it
+// and hides its hooks, as drivers for tracing do. The application should open it with WAL, synchronous=FULL, a busy
+// timeout and immediate transactions:
 //
 //	file:app.db?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)
 //

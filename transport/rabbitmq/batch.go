@@ -21,7 +21,7 @@ type batch struct {
 	flight  []inFlight // sent, in order; flight[:settled] have results
 	settled int
 	lost    []int       // in flight when the channel closed
-	refused bool        // a queue has refused one
+	suspect bool        // a queue has refused one, or the broker has not answered in time
 	cause   *amqp.Error // why it closed; nil if it did not
 }
 
@@ -91,7 +91,6 @@ func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 			continue
 		}
 		if err := b.waitFor(ctx, b.pc.freed); err != nil {
-			b.pc.replaceIfStuck()
 			return 0, err
 		}
 	}
@@ -206,7 +205,7 @@ func (b *batch) result(f *inFlight) {
 		return
 	}
 	b.pc.takeReturn(f)
-	b.refused = true
+	b.suspect = true
 	b.msgs.failed(f.index)
 	b.results[f.index] = &waybill.Error{
 		Op: "waybill/rabbitmq: publish", Class: waybill.ClassOutage, TopicOnly: true,
@@ -253,12 +252,11 @@ func (b *batch) giveUp(unsent []int, err error) {
 	if len(left) == 0 {
 		return
 	}
-	b.pc.abandoned.Add(int64(len(left)))
+	b.suspect = true
 	go func() {
 		for _, f := range left {
 			<-f.confirm.Done()
 			b.pc.takeReturn(&f)
-			b.pc.abandoned.Add(-1)
 			b.pc.release(1)
 		}
 	}()

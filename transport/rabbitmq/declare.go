@@ -33,6 +33,10 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 // declare declares in order, on a channel of its own, since a failure closes the channel. A user that may not configure
 // is served too, as long as everything is there: after a lateClose a passive declare looks for the object. There is no
 // passive form of a binding: verify looks for bindings, with the management API.
+//
+// If a queue is bound while its exchange is being deleted, RabbitMQ 4.3 can keep the binding. Once the exchange is
+// there again it lists that binding, does not route by it, and takes another bind for done. So what is bound to an
+// exchange that was missing is unbound first.
 func (p *preparation) declare(ctx context.Context, c *conn) error {
 	s := probe{c: c}
 	defer s.close()
@@ -43,7 +47,9 @@ func (p *preparation) declare(ctx context.Context, c *conn) error {
 		}
 		return declareError(name.String(), err)
 	}
+	missing := map[string]bool{}
 	for _, e := range p.want.Exchanges {
+		missing[e.Name] = refused(s.run(ctx, exchangeExists(e)), amqp.NotFound)
 		if err := ensure(e, declareExchange(e), exchangeExists(e)); err != nil {
 			return err
 		}
@@ -54,6 +60,9 @@ func (p *preparation) declare(ctx context.Context, c *conn) error {
 		}
 	}
 	for _, b := range p.want.Bindings {
+		if missing[b.Exchange] { // an error comes back from the bind
+			_ = s.run(ctx, func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, nil) })
+		}
 		err := s.run(ctx, func(ch *amqp.Channel) error { return ch.QueueBind(b.Queue, b.Key, b.Exchange, false, nil) })
 		switch {
 		case err == nil, refused(err, amqp.AccessRefused) && p.broker != nil: // verify looks for it

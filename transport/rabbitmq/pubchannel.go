@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"sync"
-	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -21,8 +20,6 @@ type pubChannel struct {
 	freed    chan struct{} // capacity 1: the window has room again
 	windowMu sync.Mutex
 	inFlight int
-
-	abandoned atomic.Int64 // in flight, and their callers gave up
 
 	users   int  // calls that use it; guarded by publisher.mu
 	retired bool // it closes with the last of them; guarded by publisher.mu
@@ -60,14 +57,6 @@ func (pc *pubChannel) release(n int) {
 	pc.inFlight -= n
 	pc.windowMu.Unlock()
 	pc.notify()
-}
-
-// replaceIfStuck closes the channel if most of its window is taken by messages whose callers gave up, such as those of
-// a queue that lost its majority: a new channel has a window of its own, so that messages for other queues get through.
-func (pc *pubChannel) replaceIfStuck() {
-	if pc.abandoned.Load() > int64(pc.limit/2) {
-		go func() { _ = pc.ch.Close() }()
-	}
 }
 
 func (pc *pubChannel) notify() {

@@ -64,7 +64,7 @@ func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results c
 		}
 		run := batch{pc: pc, msgs: msgs, results: results, window: p.opts.Window}
 		sent := run.send(ctx, todo)
-		p.leave(pc, run.refused)
+		p.leave(pc, run.suspect)
 		if run.cause == nil {
 			return
 		}
@@ -181,13 +181,15 @@ func (p *publisher) use() *pubChannel {
 	return p.main
 }
 
-// leave ends a call's use of the channel. If a queue has refused a message, later calls open a new channel: RabbitMQ
-// 3.10 refuses everything for a quorum queue on a channel whose first message for the queue came just after its
-// leader's node had died, until that node is back; a new channel finds the new leader.
-func (p *publisher) leave(pc *pubChannel, refused bool) {
+// leave ends a call's use of the channel. If it is suspect, since a queue has refused a message or the broker has not
+// answered in time, later calls open a new one. RabbitMQ 3.10 refuses everything for a quorum queue on a channel whose
+// first message for the queue came just after its leader's node had died, until that node is back. A channel whose
+// first message came while the queue had no majority was seen to stay without any answer after the majority was back. A
+// new channel finds the new leader, and has a window of its own.
+func (p *publisher) leave(pc *pubChannel, suspect bool) {
 	p.mu.Lock()
 	pc.users--
-	pc.retired = pc.retired || refused
+	pc.retired = pc.retired || suspect
 	if pc.retired && p.main == pc {
 		p.main = nil
 	}

@@ -111,6 +111,8 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	inOrder := subscribe(t, bus, core.Subscription{Queue: "ordered", Bindings: []string{"b"}, InOrder: true})
 	publish(t, pub, envelope("1", "b"))
+	subscribe(t, bus, core.Subscription{Queue: "bulk", Bindings: []string{"c"}})
+	publish(t, pub, envelopes(many, "c")...)
 	settle(t, inOrder, core.AckDone(receive(t, inOrder, 1)[0]))
 	if err := inOrder.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -168,15 +170,18 @@ func TestConfirm(t *testing.T) {
 	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: 2 * time.Second})
 	bus := dial(t, primary.URL(), opts)
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
-	err := bus.Publish(t.Context(), envelopes(1, "a"))[0]
-	if waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "0 of 1 replicas") {
-		t.Error(err)
+	for _, n := range []int{1, many} {
+		err := bus.Publish(t.Context(), envelopes(n, "a"))[n-1]
+		if waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "0 of 1 replicas") {
+			t.Errorf("%d messages: %v", n, err)
+		}
 	}
 	replica := testenv.OwnRedis(t, testenv.RedisOptions{})
 	if err := replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", primary.Port); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the replica confirms", func() bool { return bus.Publish(t.Context(), envelopes(1, "a"))[0] == nil })
+	publish(t, bus, envelopes(many, "a")...)
 	if err := bus.Publish(t.Context(), envelopes(1, "unbound"))[0]; !errors.Is(err, waybill.ErrUnroutable) {
 		t.Error(err)
 	}
@@ -205,7 +210,7 @@ func TestConfirmSynced(t *testing.T) {
 	}
 	bus := dial(t, server.URL(), redisstreams.Options{Confirm: redisstreams.ConfirmSynced})
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
-	err = bus.Publish(t.Context(), envelopes(1, "a"))[0]
+	err = bus.Publish(t.Context(), envelopes(many, "a"))[0]
 	if has := len(known) == 1 && known[0] != nil; has != (err == nil) || !has && !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("the server has WAITAOF: %t, and %v", has, err)
 	}

@@ -7,8 +7,8 @@
 // Each queue is a stream with one consumer group. A publisher puts a message into the stream of every queue that is
 // bound for its topic. What is done is deleted from the stream. So it holds what is not done, and nothing else trims
 // it. Retries wait in a stream of their own with a sorted set of due times, parked messages in another stream. All keys
-// of a bus begin with its name in braces: they are in one slot of a cluster, so that each step is one script. A bus is
-// as large, and as fast, as one node; use several for more. docs/redis.md lists the keys.
+// of a bus begin with its name in braces: they are in one slot of a cluster, so that each step is one script
+// or transaction. A bus is as large, and as fast, as one node; use several for more. docs/redis.md lists the keys.
 //
 // # Parked messages
 //
@@ -36,7 +36,8 @@
 // # Concurrency
 //
 // A Transport is safe for concurrent use. Calls of Publish share the client and its pool. Each call sends chunks of up
-// to 128 messages or 1 MiB, one after the other, each one round trip. An open receiver uses a connection to wait.
+// to 250 messages or 1 MiB, one after the other, each a transaction of two round trips. Fewer than 32 messages, or with
+// Options.MaxLen 128, are one call of a script. An open receiver uses a connection to wait.
 //
 // # Ownership
 //

@@ -122,9 +122,11 @@ func TestErrorsOfServers(t *testing.T) {
 		if err := server.Do(t.Context(), step.do...); err != nil {
 			t.Fatal(err)
 		}
-		err := bus.Publish(t.Context(), envelopes(1, "a"))[0]
-		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), step.want) {
-			t.Errorf("%v: %v", step.do, err)
+		for _, n := range []int{1, many} {
+			err := bus.Publish(t.Context(), envelopes(n, "a"))[n-1]
+			if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), step.want) {
+				t.Errorf("%v, %d messages: %v", step.do, n, err)
+			}
 		}
 		if err := server.Do(t.Context(), step.undo...); err != nil {
 			t.Fatal(err)

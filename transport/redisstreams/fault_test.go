@@ -60,7 +60,7 @@ func TestServerIsKilled(t *testing.T) {
 				return
 			case <-room:
 			}
-			batch := envelopes(20, "a")
+			batch := envelopes(20+i%2*20, "a") // by the script and by transactions
 			for j := range batch {
 				batch[j].ID = fmt.Sprintf("%d/%d", i, j)
 			}
@@ -209,12 +209,15 @@ func TestLostAnswers(t *testing.T) {
 		t.Errorf("%d messages are parked", n)
 	}
 
-	proxy.Blackhole(testenv.Down)
-	if err := bus.Publish(t.Context(), envelopes(1, "a"))[0]; waybill.ClassOf(err) != waybill.ClassOutage {
-		t.Error(err)
+	for _, n := range []int{1, many} {
+		proxy.Blackhole(testenv.Down)
+		if err := bus.Publish(t.Context(), envelopes(n, "a"))[n-1]; waybill.ClassOf(err) != waybill.ClassOutage {
+			t.Error(err)
+		}
+		proxy.Cut()
+		proxy.Heal()
+		eventually(t, "the server answers again", func() bool { return bus.Publish(t.Context(), envelopes(n, "a")).FirstErr() == nil })
 	}
-	proxy.Cut()
-	proxy.Heal()
 }
 
 // TR-04: a failover that has lost bindings and a queue is over once the receiver has connected again.
@@ -257,6 +260,7 @@ func TestServerIsPaused(t *testing.T) {
 	server.Pause()
 	for name, err := range map[string]error{
 		"publish": bus.Publish(t.Context(), envelopes(1, "a"))[0],
+		"many":    bus.Publish(t.Context(), envelopes(many, "a"))[0],
 		"settle":  r.Settle(t.Context(), []core.Ack{core.AckDone(d)})[0],
 		"check":   bus.Check(t.Context()),
 	} {

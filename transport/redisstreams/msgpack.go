@@ -19,7 +19,7 @@ func packInt(b []byte, n int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
 }
 
-func packString[T string | []byte](b []byte, s T) []byte {
+func packString(b []byte, s string) []byte {
 	switch n := len(s); {
 	case n < 32:
 		b = append(b, 0xa0|byte(n))
@@ -31,7 +31,9 @@ func packString[T string | []byte](b []byte, s T) []byte {
 	return append(b, s...)
 }
 
-// packArray16 is packArray with a header of three bytes, which can be written before n is known.
-func packArray16(b []byte, n int) []byte {
-	return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n))
+func packStrings(b []byte, list []string) []byte {
+	for _, s := range list {
+		b = packString(b, s)
+	}
+	return b
 }

@@ -128,9 +128,8 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 	return t.changeParked(ctx, op, &req, matches, func(p *admin.Parked, id string) (bool, error) {
 		var fields []byte
 		if req.Edit != nil {
-			var n int
-			fields, n = encode(nil, &p.Envelope)
-			fields = append(packArray16(nil, n), fields...)
+			list := appendFields(nil, &p.Envelope)
+			fields = packStrings(packArray(nil, len(list)), list)
 		}
 		code, err := call(ask, t, op, func(ctx context.Context) (int64, error) {
 			return replayScript.Run(ctx, t.client, []string{t.keys.queue(req.Queue), t.keys.parked(req.Queue)}, id, t.opts.MaxLen, fields).Int64()

@@ -128,11 +128,7 @@ func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
 	b = packString(b, h.id)
 	b = packString(b, verdict)
 	b = packInt(b, a.Delay.Milliseconds())
-	b = packArray(b, len(set))
-	for _, s := range set {
-		b = packString(b, s)
-	}
-	return b
+	return packStrings(packArray(b, len(set)), set)
 }
 
 // RenewDeliveries implements core.DeliveryRenewer. More than Options.HoldFor is not possible.

@@ -39,36 +39,23 @@ var fieldNames = func() map[string]string {
 	return m
 }()
 
-// encode appends the fields of e to b as msgpack strings, names and values in turn, and returns how many it appended.
-func encode(b []byte, e *waybill.Envelope) (_ []byte, n int) {
-	add := func(name, value string) {
-		b = packString(packString(b, name), value)
-		n += 2
-	}
+// appendFields appends the fields of e, names and values in turn.
+func appendFields(list []string, e *waybill.Envelope) []string {
 	var buf [24]core.Attribute
 	for _, a := range core.AppendAttributes(buf[:0], e) {
-		add(fieldNames[a.Name], a.Value)
+		list = append(list, fieldNames[a.Name], a.Value)
 	}
-	add(prefixCE+core.AttrTopic, e.Topic)
+	list = append(list, prefixCE+core.AttrTopic, e.Topic)
 	if e.ContentType != "" {
-		add(prefixCE+core.AttrContentType, e.ContentType)
+		list = append(list, prefixCE+core.AttrContentType, e.ContentType)
 	}
 	if e.Priority > 0 {
-		add(fieldPriority, strconv.Itoa(int(e.Priority)))
+		list = append(list, fieldPriority, strconv.Itoa(int(e.Priority)))
 	}
 	for name, value := range e.Headers {
-		b = packString(packHeaderName(b, name), value)
-		n += 2
+		list = append(list, prefixHeader+name, value)
 	}
-	return packString(packString(b, fieldBody), e.Body), n + 2
-}
-
-func packHeaderName(b []byte, name string) []byte {
-	if len(name) > 1000 {
-		return packString(b, prefixHeader+name)
-	}
-	var buf [1024]byte
-	return packString(b, append(append(buf[:0], prefixHeader...), name...))
+	return append(list, fieldBody, string(e.Body))
 }
 
 // checkSendable returns an error if no retry can help e.

@@ -208,7 +208,7 @@ func TestLeaseLost(t *testing.T) {
 				if phase == "renew" {
 					time.Sleep(time.Second) // virtual time
 				}
-				err := r.Settle(aDay(t), []core.Ack{ack(d)}).FirstErr()
+				err := r.Settle(tenMinutes(t), []core.Ack{ack(d)}).FirstErr()
 				if !errors.Is(err, waybill.ErrLeaseLost) {
 					t.Errorf("settled with %v", err)
 				}
@@ -253,8 +253,8 @@ func TestOutage(t *testing.T) {
 		}
 		synctest.Wait() // it is tried for the last time
 		s.set(func() { s.settle = nil; s.call = func(string) error { return errDown } })
-		day := aDay(t)
-		if _, err := r.Receive(day, 1); waybill.ClassOf(err) != waybill.ClassOutage || day.Err() != nil {
+		ctx = tenMinutes(t)
+		if _, err := r.Receive(ctx, 1); waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
 			t.Errorf("received with %v", err)
 		}
 		s.set(func() { s.call = nil })

@@ -59,8 +59,11 @@
 //
 // A receiver has as many deliveries in hand as its subscription has handlers, although the default of
 // Subscription.Prefetch is twice as many; a greater Prefetch, as batch handlers have, is taken as it is. Every replica
-// of a queue must use the same Order. What a process had that was killed comes when its lease ends, by the clock of
-// those that are left. What a handler did outside of its transaction is not undone when its delivery is lost. A message
-// that ended two processes waits until whoever took it has finished what else it has in hand. Retries in place
-// (InOrder) are not counted: neither Record.Attempts nor Delivery.Attempt of a parked message says how many there were.
+// of a queue must use the same Order. Records with a key are divided by units, and units between processes by their
+// number, not by the work in them; a process gives up first those without any. So of a queue with few keys a process
+// that joins may get no work while another has all of it. What a process had that was killed comes when its lease ends,
+// by the clock of those that are left. What a handler did outside of its transaction is not undone when its delivery is
+// lost. A message that ended two processes waits until whoever took it has finished what else it has in hand. Retries
+// in place (InOrder) are not counted: neither Record.Attempts nor Delivery.Attempt of a parked message says how many
+// there were.
 package table

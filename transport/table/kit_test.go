@@ -145,10 +145,11 @@ func subscribeTo(t *testing.T, tr *table.Transport, queue string) core.Receiver 
 	return r
 }
 
-// aDay returns a context that ends after a day of virtual time: what never comes fails the test, instead of hanging it.
-func aDay(t *testing.T) context.Context {
+// tenMinutes returns a context that ends after ten minutes of virtual time: what never comes fails the test, instead of
+// hanging it.
+func tenMinutes(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -156,7 +157,8 @@ func aDay(t *testing.T) context.Context {
 // receive returns the next n deliveries.
 func receive(t *testing.T, r core.Receiver, n int) []*waybill.Delivery {
 	t.Helper()
-	ctx := aDay(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
+	defer cancel()
 	var all []*waybill.Delivery
 	for len(all) < n {
 		ds, err := r.Receive(ctx, n-len(all))
@@ -182,7 +184,7 @@ func none(t *testing.T, r core.Receiver, d time.Duration) {
 
 func settled(t *testing.T, r core.Receiver, acks ...core.Ack) {
 	t.Helper()
-	if err := r.Settle(aDay(t), acks).FirstErr(); err != nil {
+	if err := r.Settle(tenMinutes(t), acks).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -79,7 +79,7 @@ func TestHandlerOfALostMessage(t *testing.T) {
 					if !errors.Is(err, waybill.ErrLeaseLost) {
 						t.Errorf("the context ended because of %v", err)
 					}
-				case <-aDay(t).Done():
+				case <-tenMinutes(t).Done():
 					t.Fatal("the context never ended")
 				}
 				time.Sleep(time.Second) // virtual time
@@ -100,4 +100,24 @@ func TestHandlerOfALostMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLeaseOfAQueue: a queue's own lease counts, not the one of the transport.
+//
+// TQ-05
+func TestLeaseOfAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, message("a"))
+		opts := table.Options{Lease: time.Hour, Queues: map[string]table.QueueOptions{"mails": {Lease: time.Second}}}
+		p := newProcess(s)
+		receive(t, subscribe(t, newTable(t, p, opts)), 1)
+		p.gone.Store(true)
+		begin := time.Now()
+		d := receive(t, subscribe(t, newTable(t, s, opts)), 1)[0]
+		if took := time.Since(begin); d.Redeliveries != 1 || took > 10*time.Second {
+			t.Errorf("it came after %s, with %d redeliveries", took, d.Redeliveries)
+		}
+	})
 }

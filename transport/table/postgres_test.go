@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -211,57 +210,6 @@ func TestConnections(t *testing.T) {
 	if s := tr.Stats(); s.Claimed != queues*each || s.Settles > queues*each/2 {
 		t.Errorf("%+v: settles do not go together", s)
 	}
-}
-
-// TestTimersPostgres: 100 timers over a second, half of them staged while the receiver waits, come when they
-// are due and none before, though the poll interval is an hour.
-//
-// TQ-04
-func TestTimersPostgres(t *testing.T) {
-	t.Parallel()
-	b, _ := postgresBackend(t, 4)
-	tr := newTable(t, b.store, table.Options{PollMin: time.Hour})
-	const n = 100
-	begin := time.Now().Add(1500 * time.Millisecond)
-	at := func(i int) time.Time { return begin.Add(time.Duration(i) * 10 * time.Millisecond) }
-	stage := func(from, step int) error {
-		var msgs []waybill.Message
-		for i := from; i < n; i += step {
-			msgs = append(msgs, mail.Message(i, waybill.ID(strconv.Itoa(i)), waybill.DeliverAt(at(i))))
-		}
-		return b.stage(t.Context(), msgs...)
-	}
-	if err := stage(1, 2); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var late []time.Duration
-	done := make(chan struct{})
-	go func() {
-		// so that the receiver waits by then; nothing depends on it
-		time.Sleep(time.Until(begin.Add(-time.Second)))
-		if err := stage(0, 2); err != nil {
-			t.Error(err)
-		}
-	}()
-	run(t, tr, done, map[string]waybill.Handler{"mails": {Name: "mail.send", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
-		var i int
-		if _, err := fmt.Sscan(d.Envelope.ID, &i); err != nil {
-			return 0, err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if late = append(late, time.Since(at(i))); len(late) == n {
-			close(done)
-		}
-		return 0, nil
-	}}})
-	slices.Sort(late)
-	if len(late) != n || late[0] < -5*time.Millisecond {
-		t.Fatalf("%d came, the first %s late", len(late), late[0])
-	}
-	// how late depends on the machine: the bench says it, and TestTimersFireWhenDue proves it in virtual time
-	t.Logf("late: median %s, p90 %s, greatest %s; %+v", late[n/2], late[n*9/10], late[n-1], tr.Stats())
 }
 
 // TestKilledProcess: what a process held that vanished comes to another one when its lease ends, with Redeliveries 1.

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -127,6 +128,11 @@ func (q *inquiry) get(ctx context.Context, out any, kind string, parts ...string
 
 // do is get with another method. An answer without content leaves out as it is.
 func (q *inquiry) do(ctx context.Context, method string, out any, kind string, parts ...string) error {
+	return q.send(ctx, method, nil, out, kind, parts...)
+}
+
+// send is do with a JSON value in the request; nil = none.
+func (q *inquiry) send(ctx context.Context, method string, in, out any, kind string, parts ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
 	var path strings.Builder
@@ -134,7 +140,15 @@ func (q *inquiry) do(ctx context.Context, method string, out any, kind string, p
 	for _, p := range parts {
 		path.WriteString("/" + url.PathEscape(p))
 	}
-	req, err := http.NewRequestWithContext(ctx, method, path.String(), nil)
+	var content io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return outage(err)
+		}
+		content = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, path.String(), content)
 	if err != nil {
 		return outage(errors.New("the address cannot be read: check the management URL"))
 	}
@@ -165,7 +179,7 @@ func (q *inquiry) do(ctx context.Context, method string, out any, kind string, p
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return misconfigured("the user of the management URL was refused (status %d): check its name and password, "+
 			"give it the tag \"management\" and any permission on virtual host %q", resp.StatusCode, q.vhost)
-	case resp.StatusCode == http.StatusNoContent:
+	case resp.StatusCode == http.StatusNoContent, resp.StatusCode == http.StatusCreated:
 		return nil
 	case resp.StatusCode != http.StatusOK:
 		return outage(fmt.Errorf("status %d: check that the management URL leads to the management API", resp.StatusCode))

@@ -65,9 +65,12 @@ type (
 		Effective any `json:"effective_policy_definition"`
 	}
 	liveBinding struct {
-		Source    string         `json:"source"`
-		Key       string         `json:"routing_key"`
-		Arguments map[string]any `json:"arguments"`
+		Source        string         `json:"source"`
+		Destination   string         `json:"destination"`
+		Kind          string         `json:"destination_type"`
+		Key           string         `json:"routing_key"`
+		PropertiesKey string         `json:"properties_key"`
+		Arguments     map[string]any `json:"arguments"`
 	}
 )
 

@@ -5,3 +5,6 @@ var DelayName = delayName
 
 // IsDelayName is what the tests of package topology_test need to see.
 var IsDelayName = isDelayName
+
+// DeleteUnusedQueueAfter is DeleteUnusedQueue with another age of the broker's statistics.
+var DeleteUnusedQueueAfter = (*Broker).deleteUnusedQueue

@@ -1343,6 +1343,66 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
     coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
     (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
 
+-- statement outbox.decideRecords.decide
+WITH t AS MATERIALIZED (
+    SELECT t.*, (t.number IN (SELECT c.number FROM "waybill"."waybill_outbox_control" c WHERE c.number = ANY ($4))) IS TRUE AS told
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS t(route, seq, id, number, n)
+), f AS MATERIALIZED (
+    SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, e.owned, o.reason, o.settled_at IS NULL AS live,
+            NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.withdrawable OR NOT e.owned) AS free
+        FROM "waybill"."waybill_outbox" o CROSS JOIN LATERAL (
+            SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        ) e
+        WHERE o.route = t.route AND o.seq = t.seq AND o.id = t.id LIMIT 1
+    ) o WHERE t.number = 0 OR t.told OR NOT o.live
+), l AS MATERIALIZED (
+    SELECT f.* FROM (SELECT f.* FROM f WHERE f.live AND f.free ORDER BY f.seq) f CROSS JOIN LATERAL (
+        SELECT FROM "waybill"."waybill_outbox" o
+        WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL
+        FOR UPDATE SKIP LOCKED
+    ) o
+), u AS (
+    UPDATE "waybill"."waybill_outbox" o
+    SET state = 5, reason = $5::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
+        hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
+    FROM l WHERE o.route = l.route AND o.seq = l.seq
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT l.route, l.seq, l.id FROM l)) IS TRUE
+), k AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    SELECT DISTINCT ON (l.route, l.key) 1, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
+    FROM l WHERE l.tell AND l.owned ORDER BY l.route, l.key, l.seq
+    RETURNING route
+), c AS (
+    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    SELECT 4, f.route, f.slot, 1::bigint << f.slot, f.key, f.id, f.seq, $5
+    FROM f WHERE f.live AND NOT f.free AND f.number = 0 ORDER BY f.seq
+    RETURNING number, route, seq
+), x AS (
+    SELECT count(pg_notify('waybill_25c50bbafea3b626', x.route)) FROM (SELECT k.route FROM k UNION SELECT c.route FROM c) x WHERE $6::boolean
+)
+SELECT coalesce(c.number, t.number), CASE
+    WHEN l.n IS NOT NULL OR NOT f.live AND f.reason = $5 THEN $7::int
+    WHEN f.live AND f.free THEN $8::int
+    WHEN f.live THEN $9::int
+    ELSE $10::int END, x.count
+FROM t CROSS JOIN x LEFT JOIN f ON f.n = t.n LEFT JOIN l ON l.n = t.n LEFT JOIN c ON c.route = f.route AND c.seq = f.seq
+ORDER BY t.n
+
+-- statement outbox.decideRecords.keepRoutes
+SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = ANY ($1::text[]) ORDER BY ro.route FOR SHARE
+
+-- statement outbox.decideRecords.keepUnits
+SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER BY un.route, un.from_slot FOR SHARE
+
+-- statement outbox.decideRecords.keepUnserved
+INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT r FROM unnest($1::text[]) r
+WHERE NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = r) AND EXISTS (SELECT FROM "waybill"."waybill_outbox" o WHERE o.route = r)
+ORDER BY 1 ON CONFLICT DO NOTHING
+
 -- statement outbox.due.nextDue
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
@@ -1736,13 +1796,13 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXIS
 
 -- statement outbox.settle.heeded
 WITH l AS MATERIALIZED (
-    SELECT c.number, c.kind,
+    SELECT c.ctid AS at, c.kind,
         c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
     FROM "waybill"."waybill_outbox_control" c WHERE c.number = ANY ($2::bigint[]) AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) FOR UPDATE OF c SKIP LOCKED
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c USING l WHERE c.number = l.number AND (l.kind <> 3 OR l.rest = 0)
+    DELETE FROM "waybill"."waybill_outbox_control" c USING l WHERE c.ctid = l.at AND (l.kind <> 3 OR l.rest = 0)
 )
-UPDATE "waybill"."waybill_outbox_control" c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0
+UPDATE "waybill"."waybill_outbox_control" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
 
 -- statement outbox.settle.hurry
 SELECT set_config('lock_timeout', '5ms', true)

@@ -17,6 +17,9 @@ DELETE FROM waybill_outbox WHERE settled_at IS NULL AND seq IN (
 		RETURNING seq, id
 
 -- statement
+DELETE FROM waybill_outbox_control WHERE number = ?1
+
+-- statement
 DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)
 
 -- statement
@@ -403,6 +406,12 @@ UPDATE waybill_outbox
 		SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
 			reason = 'expired', settled_at = ?2
 		WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
+			maybe_sent = maybe_sent OR orphaned OR ?4, orphaned = 0
+		WHERE seq = ?1 AND hold = 0
 
 -- statement
 UPDATE waybill_outbox

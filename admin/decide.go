@@ -1,0 +1,97 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/enum"
+)
+
+// Fate is what has become of a decision.
+type Fate uint8
+
+// The fates of a decision.
+const (
+	// FatePending: the owner of the record is told, and has not carried it out yet. The decision stands.
+	FatePending Fate = iota + 1
+	// FateEnded: the record is abandoned with the reason of the decision.
+	FateEnded
+	// FateOtherwise: the record was published meanwhile, or it ended for another reason, is not there any more, or
+	// has another number.
+	FateOtherwise
+	// FateLocked: a transaction has locked the record, and nothing was done. Decide again.
+	FateLocked
+)
+
+// String returns the name of the fate.
+func (f Fate) String() string {
+	return enum.Name("Fate", f, 1, "pending", "ended", "otherwise", "locked")
+}
+
+// Decision is an operator's decision to end one record, and what has become of it.
+type Decision struct {
+	// Route, Seq and ID name the record, as [Stored] does.
+	Route string
+	Seq   int64
+	ID    string
+	// Number is 0 for a new decision. A decision that the owner of the record was told about has a number. With it
+	// the call only asks what has become of it.
+	Number int64
+	// Fate is set by the store.
+	Fate Fate
+}
+
+// DecideRequest asks to end records that have not ended.
+type DecideRequest struct {
+	// Reason is waybill.ReasonSkipped, or waybill.ReasonSetAside for records that are to be redriven some day.
+	Reason waybill.Reason
+	// Decisions are about different records, at most [MaxPageLimit].
+	Decisions []Decision
+}
+
+// Decider ends records that are due, scheduled, wait for a retry, or are being processed. [DecideAll] does it for all
+// that a filter selects.
+type Decider interface {
+	// DecideRecords returns req.Decisions with their fates. A record that nobody can have out is ended at once:
+	// one that waits for a time, a withdrawable one that nobody holds, a due one whose unit has no owner. Any other
+	// can be out without a hold, and only the owner of its unit knows. So the owner is told. It ends the record as
+	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
+	// decisions that it returned, until none is pending. If the unit has no owner any more, that call carries the
+	// decision out. An ended record lets its key go on, whatever BlockAfterAbandon says. After an error the call
+	// can be repeated: decisions that owners were told about twice are carried out once.
+	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
+}
+
+// CheckDecideRecords returns a copy of the decisions of req without their fates, or an [*waybill.InvalidError]. Every
+// store's DecideRecords begins with it.
+func CheckDecideRecords(req DecideRequest) ([]Decision, error) {
+	p := checkReason(nil, req.Reason)
+	if n := len(req.Decisions); n > MaxPageLimit {
+		p = append(p, fmt.Sprintf("Decisions: are %d; at most %d are allowed: split the call", n, MaxPageLimit))
+	}
+	out := make([]Decision, len(req.Decisions))
+	seen := make(map[Decision]bool, len(out))
+	for i, d := range req.Decisions {
+		d.Fate = 0
+		out[i] = d
+		if d.Route == "" || d.ID == "" || d.Seq <= 0 || d.Number < 0 {
+			p = append(p, fmt.Sprintf("Decisions[%d]: has no Route, ID or Seq, or a negative Number: take them from List", i))
+			break
+		}
+		d.Number = 0
+		if seen[d] {
+			p = append(p, fmt.Sprintf("Decisions[%d]: is about the same record as an earlier one", i))
+			break
+		}
+		seen[d] = true
+	}
+	return out, waybill.Invalid("waybill: decide records", p...)
+}
+
+func checkReason(p []string, reason waybill.Reason) []string {
+	if reason != waybill.ReasonSkipped && reason != waybill.ReasonSetAside {
+		p = append(p, fmt.Sprintf("Reason: %q is none of an operator; choose waybill.ReasonSkipped or waybill.ReasonSetAside", reason))
+	}
+	return p
+}

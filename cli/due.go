@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+)
+
+const dueHelp = "also those that are due: the relay that owns them ends them, or this command if none runs"
+
+// ended is what became of records that were to be ended.
+type ended struct {
+	Matched int `json:"matched"`
+	Ended   int `json:"ended"`
+	Deleted int `json:"deleted"`
+	// Otherwise were published meanwhile, or ended for another reason. Locked are in somebody's transaction.
+	// Pending are decided, and their relay has not carried it out yet.
+	Otherwise int  `json:"otherwise"`
+	Locked    int  `json:"locked"`
+	Pending   int  `json:"pending"`
+	DryRun    bool `json:"dry_run,omitempty"`
+}
+
+// endOptions show the progress, and bound how long relays may do nothing.
+func (c *command) endOptions(show *progress) admin.EndOptions {
+	return admin.EndOptions{Wait: c.timeout, Progress: func(sum admin.Ended) { show.at("ended", int64(sum.Ended), int64(sum.Matched)) }}
+}
+
+// cancelDue ends what f selects, what is due included, and keeps it with reason skipped.
+func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
+	store, err := able[admin.Ender](s.Outbox, "store", "end messages that are due")
+	if err != nil {
+		return err
+	}
+	if !dryRun {
+		if err := c.confirm(ctx, "end all messages that match, which are never sent then"); err != nil {
+			return err
+		}
+	}
+	show := c.newProgress()
+	sum, err := admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+	show.end()
+	return c.showEnded(ended{sum.Matched, sum.Ended, 0, sum.Otherwise, sum.Locked, sum.Pending, dryRun}, err)
+}
+
+// purgeDue deletes what req selects, what is due included.
+func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest) error {
+	store, err := able[admin.Eraser](s.Outbox, "store", "delete messages that are due")
+	if err != nil {
+		return err
+	}
+	if len(req.Filter.States)+len(req.Filter.Reasons) > 0 {
+		return withCode(ExitUsage, "--due: leave --state and --reason out: it deletes what matches in any state")
+	}
+	if !req.DryRun {
+		if err := c.confirm(ctx, "delete all records that match for good, those that are not sent yet included"); err != nil {
+			return err
+		}
+	}
+	show := c.newProgress()
+	sum, err := admin.PurgeAll(ctx, store, req, c.endOptions(show))
+	show.end()
+	return c.showEnded(ended{
+		max(sum.Ended.Matched, sum.Purged.Matched), sum.Ended.Ended, sum.Purged.Deleted, sum.Ended.Otherwise, sum.Ended.Locked, sum.Ended.Pending, req.DryRun,
+	}, err)
+}
+
+// showEnded shows out, even after an error, and says what is left.
+func (c *command) showEnded(out ended, failed error) error {
+	if c.json {
+		if err := c.writeJSON(out); err != nil {
+			return err
+		}
+	} else {
+		say(c.io.Out, "%s matched: %s ended, %s deleted, %s published or ended otherwise, %s locked, %s pending\n", records(out.Matched),
+			grouped(int64(out.Ended)), grouped(int64(out.Deleted)), grouped(int64(out.Otherwise)), grouped(int64(out.Locked)), grouped(int64(out.Pending)))
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case out.Pending > 0:
+		return withCode(ExitRefused, "%s decided about, and not carried out by their relay yet: that stands; look again later", records(out.Pending))
+	case out.Locked > 0:
+		return withCode(ExitRefused, "%s locked by a transaction: repeat it", records(out.Locked))
+	}
+	return nil
+}

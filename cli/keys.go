@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/check"
+)
+
+// blockedJSON is a blocked key as programs get it.
+type blockedJSON struct {
+	Route  string     `json:"route"`
+	Key    string     `json:"key"`
+	Cause  string     `json:"cause"`
+	Since  float64    `json:"since_seconds"`
+	Record recordJSON `json:"head"`
+}
+
+func (c *command) keysCommand() *cobra.Command {
+	var store, route string
+	g := group("keys", "list keys that wait behind a message, and free them",
+		c.keysList(&store, &route),
+		c.keysDecide(&store, &route, "skip", "give up the message that a key waits for; the key goes on", admin.HeadSkip),
+		c.keysDecide(&store, &route, "park", "put the message that a key waits for aside, to be redriven some day; the key goes on", admin.HeadSetAside),
+		c.keysDecide(&store, &route, "requeue", "try the message that a key waits for at once, with attempts reset", admin.HeadRequeue),
+	)
+	for _, cmd := range g.Commands() {
+		storeFlag(cmd, &store)
+		cmd.Flags().StringVar(&route, "route", waybill.DefaultRoute, "route")
+	}
+	return g
+}
+
+func (c *command) keysList(store, route *string) *cobra.Command {
+	var req admin.BlockedKeysRequest
+	cmd := &cobra.Command{
+		Use: "list", Short: "list the keys of a route whose first message blocks later ones", Args: cobra.NoArgs,
+		Long: `list shows the keys of a route in per-key order whose first message waits for a retry, so that the later ones wait, too.
+On a route that the configuration serves with block_after_abandon it also shows keys behind an abandoned message.`,
+		RunE: c.onStore(store, func(ctx context.Context, s *Store, _ []string) error {
+			p := problems{}
+			p.between("--limit", req.Limit, 1, admin.MaxPageLimit)
+			if err := p.err(); err != nil {
+				return err
+			}
+			keeper, err := able[admin.KeyKeeper](s.Outbox, "store", "list blocked keys")
+			if err != nil {
+				return err
+			}
+			req.Route = *route
+			req.BlockAfterAbandon = req.BlockAfterAbandon || c.conf.blocks(*store, []string{*route})
+			ctx, cancel := c.limited(ctx)
+			defer cancel()
+			keys, more, err := keeper.BlockedKeys(ctx, req)
+			if err != nil {
+				return err
+			}
+			return c.showKeys(keys, more)
+		}),
+	}
+	cmd.Flags().StringVar(&req.After, "after", "", "go on after this key")
+	cmd.Flags().IntVar(&req.Limit, "limit", 50, "keys to show, at most 1000")
+	cmd.Flags().BoolVar(&req.BlockAfterAbandon, "block-after-abandon", false, "the route is served so, whatever the configuration says")
+	return cmd
+}
+
+func (c *command) showKeys(keys []admin.BlockedKey, more bool) error {
+	next := ""
+	if more && len(keys) > 0 {
+		next = keys[len(keys)-1].Key
+	}
+	if c.json {
+		out := make([]blockedJSON, 0, len(keys))
+		for i := range keys {
+			k := &keys[i]
+			out = append(out, blockedJSON{k.Route, k.Key, k.Cause, k.Since.Seconds(), recordOf(&k.Head)})
+		}
+		return c.writeJSON(struct {
+			Keys []blockedJSON `json:"keys"`
+			Next string        `json:"next,omitempty"`
+		}{out, next})
+	}
+	if len(keys) == 0 {
+		say(c.io.Out, "no key is blocked\n")
+		return nil
+	}
+	rows := make([][]string, 0, len(keys))
+	for i := range keys {
+		k := &keys[i]
+		due := ""
+		if k.Head.DueIn > 0 {
+			due = "in " + ago(k.Head.DueIn)
+		}
+		rows = append(rows, []string{k.Key, k.Cause, ago(k.Since), k.Head.Envelope.ID, k.Head.Envelope.Topic, due, oneLine(k.Head.LastError)})
+	}
+	if err := c.table([]string{"KEY", "CAUSE", "SINCE", "ID", "TOPIC", "DUE", "ERROR"}, rows); err != nil {
+		return err
+	}
+	if next != "" {
+		say(c.io.Out, "there are more; go on with --after %s\n", clean(next))
+	}
+	return nil
+}
+
+// reached asks the store something, so that one that is down is noticed within the time for one question.
+func (c *command) reached(ctx context.Context, keeper admin.KeyKeeper, route string) error {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	_, _, err := keeper.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: route, Limit: 1})
+	return err
+}
+
+func (c *command) keysDecide(store, route *string, use, short string, action admin.HeadAction) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " KEY ID", Short: short, Args: cobra.ExactArgs(2),
+		Long: short + `. ID is the message as keys list shows it: if another one is in its place
+by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the message; the decision can stand then.`,
+		RunE: c.onStore(store, func(ctx context.Context, s *Store, args []string) error {
+			keeper, err := able[admin.KeyKeeper](s.Outbox, "store", "free blocked keys")
+			if err != nil {
+				return err
+			}
+			key, id := args[0], args[1]
+			if action == admin.HeadSkip {
+				if err := c.confirm(ctx, "give up message %s of key %s", id, check.Clip(key, 80)); err != nil {
+					return err
+				}
+			}
+			if err := c.reached(ctx, keeper, *route); err != nil {
+				return err
+			}
+			// the relay may take ten seconds to carry it out
+			ctx, cancel := context.WithTimeout(ctx, max(c.timeout, 15*time.Second))
+			defer cancel()
+			if err := keeper.DecideHead(ctx, *route, key, id, action); err != nil {
+				return err
+			}
+			if c.json {
+				return c.writeJSON(struct {
+					Route  string `json:"route"`
+					Key    string `json:"key"`
+					ID     string `json:"id"`
+					Action string `json:"action"`
+				}{*route, key, id, use})
+			}
+			say(c.io.Out, "%s: message %s of key %s of route %s\n", use, clean(id), clean(key), clean(*route))
+			return nil
+		}),
+	}
+}

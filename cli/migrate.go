@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *command) migrateCommand() *cobra.Command {
+	var store string
+	var to int
+	schema := func(fn func(ctx context.Context, s Schema) error) func(*cobra.Command, []string) error {
+		return c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
+			if s.Schema == nil {
+				return withCode(ExitUsage, "this store has no schema that a command could manage")
+			}
+			return fn(ctx, s.Schema)
+		})
+	}
+	up := &cobra.Command{
+		Use: "up", Short: "create the tables, or bring them to the newest version", Args: cobra.NoArgs,
+		Long: `up creates the tables, or brings them to the newest version. It takes as long as it takes, and can be run again at any
+time. Several at once wait for each other.`,
+		RunE: schema(func(ctx context.Context, s Schema) error {
+			if err := c.alive(ctx, s); err != nil {
+				return err
+			}
+			if err := s.Up(ctx); err != nil {
+				return err
+			}
+			return c.schemaStatus(ctx, s, false)
+		}),
+	}
+	down := &cobra.Command{
+		Use: "down --to VERSION", Short: "go back to an older version; 0 deletes the tables and all messages", Args: cobra.NoArgs,
+		RunE: schema(func(ctx context.Context, s Schema) error {
+			if to < 0 {
+				return withCode(ExitUsage, "--to: name the version to go back to; 0 deletes the tables and all messages in them")
+			}
+			if err := c.alive(ctx, s); err != nil {
+				return err
+			}
+			what := "take the schema back to version " + strconv.Itoa(to)
+			if to == 0 {
+				what = "delete all tables of Waybill, with every message and mark in them"
+			}
+			if err := c.confirm(ctx, "%s", what); err != nil {
+				return err
+			}
+			if err := s.Down(ctx, to); err != nil {
+				return err
+			}
+			return c.schemaStatus(ctx, s, false)
+		}),
+	}
+	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
+	status := &cobra.Command{
+		Use: "status", Short: "show the versions of the tables; exit code 5 if something is missing or differs", Args: cobra.NoArgs,
+		RunE: schema(func(ctx context.Context, s Schema) error { return c.schemaStatus(ctx, s, true) }),
+	}
+	text := &cobra.Command{
+		Use: "print", Short: "print the SQL that makes the tables in an empty database", Args: cobra.NoArgs,
+		RunE: schema(func(_ context.Context, s Schema) error {
+			sql, err := s.Print()
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return c.writeJSON(struct {
+					SQL string `json:"sql"`
+				}{sql})
+			}
+			say(c.io.Out, "%s", sql)
+			return nil
+		}),
+	}
+	g := group("migrate", "manage the tables of a store", up, down, status, text)
+	for _, cmd := range g.Commands() {
+		storeFlag(cmd, &store)
+	}
+	return g
+}
+
+// alive asks the database something, so that one that is down is noticed within the time for one question.
+func (c *command) alive(ctx context.Context, s Schema) error {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	_, err := s.Status(ctx)
+	return err
+}
+
+// schemaStatus shows the versions, and with drift what differs from them.
+func (c *command) schemaStatus(ctx context.Context, s Schema, drift bool) error {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	parts, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	behind := 0
+	rows := make([][]string, 0, len(parts))
+	for _, p := range parts {
+		state := "up to date"
+		switch {
+		case p.Applied < p.Newest:
+			behind++
+			state = "run waybill migrate up"
+		case p.Applied > p.Newest:
+			state = "made by a newer program"
+		}
+		rows = append(rows, []string{p.Part, strconv.Itoa(p.Applied), strconv.Itoa(p.Newest), state})
+	}
+	out := struct {
+		Parts       []SchemaStatus   `json:"parts"`
+		Differences []differenceJSON `json:"differences,omitempty"`
+	}{Parts: parts}
+	if drift && behind == 0 {
+		found, err := s.Drift(ctx)
+		if err != nil {
+			return err
+		}
+		out.Differences = differences(found)
+	}
+	if c.json {
+		err = c.writeJSON(out)
+	} else if err = c.table([]string{"PART", "APPLIED", "NEWEST", ""}, rows); err == nil && len(out.Differences) > 0 {
+		say(c.io.Out, "\n")
+		err = c.differenceTable(out.Differences)
+	}
+	switch {
+	case err != nil:
+		return err
+	case drift && behind > 0:
+		return withCode(ExitFindings, "the schema is missing or old: run waybill migrate up")
+	case len(out.Differences) > 0:
+		return withCode(ExitFindings, "the schema has %s", counted(len(out.Differences), "difference"))
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybill-go/waybill/admin"
+)
+
+// statusEvery is how often status asks with --wait-empty.
+const statusEvery = time.Second
+
+// countJSON is a count as programs get it.
+type countJSON struct {
+	Route     string  `json:"route"`
+	State     string  `json:"state"`
+	Reason    string  `json:"reason,omitempty"`
+	Records   int64   `json:"records"`
+	Estimated bool    `json:"estimated,omitempty"`
+	Oldest    float64 `json:"oldest_seconds,omitempty"`
+}
+
+func (c *command) statusCommand() *cobra.Command {
+	var store string
+	var routes []string
+	var waitEmpty bool
+	var most time.Duration
+	cmd := &cobra.Command{
+		Use: "status", Short: "count the records of a store by route, state and reason", Args: cobra.NoArgs,
+		Long: `status counts the records of a store by route, state and reason. OLDEST is how long the oldest record has been due.
+A large number can be an estimate, which a ~ marks.
+
+With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
+5 if some still wait after --wait-timeout.`,
+		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
+			counter, err := able[admin.Counter](s.Outbox, "store", "count its records")
+			if err != nil {
+				return err
+			}
+			counts, err := c.counts(ctx, counter, routes)
+			if err != nil {
+				return err
+			}
+			if waitEmpty {
+				if counts, err = c.waitEmpty(ctx, counter, routes, most, counts); err != nil {
+					return err
+				}
+			}
+			if err := c.showCounts(counts); err != nil {
+				return err
+			}
+			if n, _ := waiting(counts); waitEmpty && n > 0 {
+				return withCode(ExitFindings, "still waiting after %s: %s", most, records(int(n)))
+			}
+			return nil
+		}),
+	}
+	storeFlag(cmd, &store)
+	c.progressFlag(cmd)
+	cmd.Flags().StringArrayVar(&routes, "route", nil, "only this route; repeatable")
+	cmd.Flags().BoolVar(&waitEmpty, "wait-empty", false, "wait until no record waits")
+	cmd.Flags().DurationVar(&most, "wait-timeout", 10*time.Minute, "how long --wait-empty waits at most")
+	return cmd
+}
+
+func (c *command) counts(ctx context.Context, counter admin.Counter, routes []string) ([]admin.Count, error) {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	counts, err := counter.Counts(ctx)
+	return slices.DeleteFunc(counts, func(n admin.Count) bool { return len(routes) > 0 && !slices.Contains(routes, n.Route) }), err
+}
+
+// waiting returns how many records have not ended, and whether that is an estimate.
+func waiting(counts []admin.Count) (n int64, estimated bool) {
+	for i := range counts {
+		if !counts[i].State.Terminal() {
+			n += counts[i].N
+			estimated = estimated || counts[i].Estimated
+		}
+	}
+	return n, estimated
+}
+
+// waitEmpty asks until nothing waits, or until most is over, and returns the latest counts.
+func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes []string, most time.Duration, counts []admin.Count) ([]admin.Count, error) {
+	end := time.NewTimer(most)
+	defer end.Stop()
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	show := c.newProgress()
+	defer show.end()
+	first, _ := waiting(counts)
+	for {
+		n, _ := waiting(counts)
+		if n == 0 {
+			return counts, nil
+		}
+		first = max(first, n)
+		show.at("gone", first-n, first)
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return counts, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		var err error
+		if counts, err = c.counts(ctx, counter, routes); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *command) showCounts(counts []admin.Count) error {
+	n, estimated := waiting(counts)
+	if c.json {
+		out := make([]countJSON, 0, len(counts))
+		for _, k := range counts {
+			out = append(out, countJSON{k.Route, k.State.String(), string(k.Reason), k.N, k.Estimated, k.Oldest.Seconds()})
+		}
+		return c.writeJSON(struct {
+			Counts    []countJSON `json:"counts"`
+			Waiting   int64       `json:"waiting"`
+			Estimated bool        `json:"estimated,omitempty"`
+		}{out, n, estimated})
+	}
+	about := map[bool]string{true: "~"}
+	rows := make([][]string, 0, len(counts))
+	for _, k := range counts {
+		oldest := ""
+		if k.Oldest > 0 {
+			oldest = ago(k.Oldest)
+		}
+		rows = append(rows, []string{k.Route, k.State.String(), string(k.Reason), about[k.Estimated] + grouped(k.N), oldest})
+	}
+	if len(rows) > 0 {
+		if err := c.table([]string{"ROUTE", "STATE", "REASON", "RECORDS", "OLDEST"}, rows); err != nil {
+			return err
+		}
+	}
+	say(c.io.Out, "%s%s waiting\n", about[estimated], grouped(n))
+	return nil
+}

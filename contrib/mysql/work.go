@@ -1,0 +1,204 @@
+package waybillmysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// querier is a *sql.DB, a *sql.Conn, a *sql.Tx or a *transaction.
+type querier interface {
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
+}
+
+// work is a transaction, or some statements outside of one.
+type work struct {
+	s    *Store
+	q    querier
+	self core.Session
+	now  int64
+	own  map[string]core.Slots
+	safe bool // the connection is one of Open's own: it has sql_safe_updates, and takes several statements at once
+}
+
+// The statements that begin a transaction.
+const (
+	beginRead  = `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY; `
+	beginWrite = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; `
+)
+
+// transaction is a transaction of the store. It begins with its first statement, in the same round trip.
+type transaction struct {
+	conn  *sql.Conn
+	begin string
+}
+
+func (t *transaction) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	text, t.begin = t.begin+text, ""
+	return t.conn.QueryContext(ctx, text, args...)
+}
+
+func (t *transaction) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	text, t.begin = t.begin+text, ""
+	return t.conn.ExecContext(ctx, text, args...)
+}
+
+// write runs fn in a transaction of the store, and again if another transaction made it fail.
+func (s *Store) write(ctx context.Context, op string, fn func(w *work) error) error {
+	for try := 0; ; try++ {
+		err := s.transact(ctx, beginWrite, fn)
+		if err = classify(op, err); try == 3 || !errors.Is(err, waybill.ErrRetryTx) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// read runs fn in a transaction that reads one snapshot.
+func (s *Store) read(ctx context.Context, op string, fn func(w *work) error) error {
+	return classify(op, s.transact(ctx, beginRead, fn))
+}
+
+// transact runs fn again if the driver finds that the server had ended an idle connection.
+func (s *Store) transact(ctx context.Context, begin string, fn func(w *work) error) (err error) {
+	for range 3 {
+		if err = s.transactOnce(ctx, begin, fn); !errors.Is(err, driver.ErrBadConn) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *Store) transactOnce(ctx context.Context, begin string, fn func(w *work) error) error {
+	conn, err := s.own.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	t := &transaction{conn: conn}
+	if s.opened {
+		t.begin = begin
+	} else {
+		for text := range strings.SplitSeq(strings.TrimSuffix(begin, "; "), "; ") {
+			if _, err := conn.ExecContext(ctx, text); err != nil {
+				return discard(conn, err)
+			}
+		}
+	}
+	clean := false
+	defer func() {
+		if clean {
+			_ = conn.Close()
+		} else {
+			_ = discard(conn, nil) // and the server rolls back
+		}
+	}()
+	end := `COMMIT`
+	if err = fn(&work{s: s, q: t, safe: s.opened}); err != nil {
+		end = `ROLLBACK`
+	}
+	_, e := conn.ExecContext(ctx, end)
+	clean = e == nil
+	return cmp.Or(err, e)
+}
+
+// fenced is write for a member: its session cannot be removed meanwhile.
+func (s *Store) fenced(ctx context.Context, op string, self core.Session, fn func(w *work) error) error {
+	return s.write(ctx, op, func(w *work) error {
+		w.self = self
+		known, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_outbox_fence WHERE session = ? LOCK IN SHARE MODE`, self)
+		if err == nil && !known {
+			err = core.Fenced("waybill/mysql: "+op, self)
+		}
+		if err != nil {
+			return err
+		}
+		return fn(w)
+	})
+}
+
+// query is a statement, and what is done with each of its rows.
+type query struct {
+	text string
+	args []any
+	scan func(rows *sql.Rows) error
+}
+
+// ask runs statements, in one round trip if the connection can do that.
+func (w *work) ask(ctx context.Context, queries ...query) error {
+	if !w.safe && len(queries) > 1 {
+		for i := range queries {
+			if err := w.ask(ctx, queries[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var texts []string
+	var args []any
+	for _, q := range queries {
+		texts, args = append(texts, q.text), append(args, q.args...)
+	}
+	rows, err := w.q.QueryContext(ctx, strings.Join(texts, "; "), args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // read to the end, or failed already
+	for i, q := range queries {
+		if i > 0 && !rows.NextResultSet() {
+			return errors.Join(rows.Err(), fmt.Errorf("the server answered %d of %d statements", i, len(queries)))
+		}
+		for rows.Next() {
+			if err := q.scan(rows); err != nil {
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	rows.NextResultSet() // there is none, but what came behind can have failed
+	return rows.Err()
+}
+
+// collect returns what scan makes of each row.
+func collect[T any](ctx context.Context, q querier, scan func(rows *sql.Rows) (T, error), text string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // read to the end, or failed already
+	var out []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}
+
+// value scans a row of one column.
+func value[T any](rows *sql.Rows) (v T, err error) { return v, rows.Scan(&v) }
+
+// one scans the first row, and reports whether there is one.
+func (w *work) one(ctx context.Context, dest []any, text string, args ...any) (bool, error) {
+	got, err := collect(ctx, w.q, func(rows *sql.Rows) (bool, error) { return true, rows.Scan(dest...) }, text, args...)
+	return len(got) > 0, err
+}
+
+// exec returns the number of rows that were changed.
+func (w *work) exec(ctx context.Context, text string, args ...any) (int64, error) {
+	res, err := w.q.ExecContext(ctx, text, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}

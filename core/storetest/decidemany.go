@@ -1,0 +1,290 @@
+package storetest
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+var decideManyChecks = []named{
+	{"decisions-end-what-nobody-can-have-out", decisionsEndWhatIsFree},
+	{"decisions-without-owner", decisionsWithoutOwner},
+	{"decisions-through-owner", decisionsThroughOwner},
+	{"decisions-of-an-owner-that-left", decisionsOfAnOwnerThatLeft},
+	{"decisions-leave-what-ended", decisionsLeaveWhatEnded},
+	{"decisions-pass-over-what-is-locked", decisionsPassOverLocked},
+	{"decisions-refuse-bad-input", decisionsRefuseBadInput},
+	{"decide-all", decideAll},
+	{"purge-all", purgeAll},
+}
+
+func (k *kit) decider() admin.Decider {
+	d, ok := core.As[admin.Decider](k.store)
+	if !ok {
+		k.undeclared("admin.Decider")
+	}
+	return d
+}
+
+// decisions returns new decisions about the records with ids.
+func (k *kit) decisions(ids ...string) (out []admin.Decision) {
+	for _, id := range ids {
+		out = append(out, admin.Decision{Route: k.route, Seq: k.inspect(id).Seq, ID: id})
+	}
+	return out
+}
+
+// fates decides, and requires these fates. It returns the decisions to ask about again.
+func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.Fate) []admin.Decision {
+	got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: reason, Decisions: asked})
+	k.must("decide about records", err)
+	if len(got) != len(asked) {
+		k.fail("%s: %d answers to %d decisions", why, len(got), len(asked))
+	}
+	for i, d := range got {
+		same := d.Route == asked[i].Route && d.Seq == asked[i].Seq && d.ID == asked[i].ID
+		if !same || d.Fate != want[min(i, len(want)-1)] || (d.Fate == admin.FatePending) != (d.Number != 0) && asked[i].Number == 0 {
+			k.fail("%s: decision %d is answered with %+v, want it %s", why, i, d, want[min(i, len(want)-1)])
+		}
+	}
+	return got
+}
+
+// What waits for a time, or is withdrawable, is not out unless somebody holds it: it is ended at once, though its unit
+// has an owner. That owner is told that its key goes on. OP-18 OR-05.
+func decisionsEndWhatIsFree(k *kit) {
+	k.decider()
+	r := k.out(waybill.Key("a"))
+	k.retry(r, far)
+	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Delay(far)))
+	k.told("a decision about a head that waits for a retry", r, func() {
+		k.fates("a retry", waybill.ReasonSkipped, k.decisions(r.ID), admin.FateEnded)
+	})
+	k.fates("a scheduled one", waybill.ReasonSetAside, k.decisions(ids[1]), admin.FateEnded)
+	k.gaveUp(r.ID, waybill.ReasonSkipped, 1)
+	k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
+	k.drainIDs(ids[:1])
+	k.canCancel()
+	dedupe := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("d")), k.msg(waybill.Key("a")))
+	k.fates("a withdrawable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.FateEnded)
+	k.drainIDs(dedupe[1:])
+	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; s.Duplicate {
+		k.fail("the dedupe key of an ended message is not free")
+	}
+}
+
+// Due records whose unit nobody owns are ended at once, wherever they are in their key. The rest keeps its order, also
+// on a route on which an abandoned record blocks its key. OP-18 OR-05.
+func decisionsWithoutOwner(k *kit) {
+	k.decider()
+	k = k.blocking()
+	ids := k.keys(5, "a", "")
+	k.unowned()
+	ended := slices.Concat([]string{ids["a"][0], ids["a"][2]}, ids[""][1:3])
+	asked := k.fates("due ones without an owner", waybill.ReasonSkipped, k.decisions(ended...), admin.FateEnded)
+	k.fates("the same again", waybill.ReasonSkipped, asked, admin.FateEnded)
+	for _, id := range ended {
+		k.gaveUp(id, waybill.ReasonSkipped, 0)
+	}
+	rest := slices.DeleteFunc(slices.Concat(ids["a"], ids[""]), func(id string) bool { return slices.Contains(ended, id) })
+	got := recordIDs(k.drain(len(rest)))
+	of := func(key string) []string {
+		return slices.DeleteFunc(slices.Clone(got), func(id string) bool { return !slices.Contains(ids[key], id) })
+	}
+	if want := []string{ids["a"][1], ids["a"][3], ids["a"][4]}; !slices.Equal(of("a"), want) || len(of("")) != 3 {
+		k.fail("after decisions about others these were handed out: %s", names(got, rest))
+	}
+	k.none("the others were ended")
+}
+
+// Due records whose unit has an owner are ended by it. What it has out, held or not, is ended when it comes back,
+// unless it was published. OP-18 OR-05.
+func decisionsThroughOwner(k *kit) {
+	k.decider()
+	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("b")), k.msg(), k.msg(waybill.Key("b")), k.msg(waybill.Key("b")))
+	held := k.takeIDs(ids[:1])
+	line := slices.DeleteFunc(k.mustLook(), func(r core.Record) bool { return !slices.Contains(ids[1:3], r.ID) })
+	out := k.driver.promise(line) // b, and the one without a key
+	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.FatePending)
+	again := k.fates("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.FatePending)
+	if !slices.Equal(asked, again) || len(k.controls()) != len(asked) {
+		k.fail("asked again about %+v the answer is %+v, with %d control records", asked, again, len(k.controls()))
+	}
+	for _, id := range ids[:4] {
+		if st := k.inspect(id).State; st.Terminal() {
+			k.fail("message %s, which its owner can have out, is %s before its owner knows", id, st)
+		}
+	}
+	k.attended(func() {
+		k.published(held[0], out[0])
+		k.retry(out[1], far)
+		for deadline := time.Now().Add(patience); len(k.controls()) > 0; k.sleep(pause) {
+			if time.Now().After(deadline) {
+				k.fail("the owner does not carry out %d decisions", len(k.controls()))
+			}
+		}
+	})
+	other, ended := admin.FateOtherwise, admin.FateEnded
+	k.fates("carried out", waybill.ReasonSetAside, asked, other, other, ended, ended)
+	k.gaveUp(ids[2], waybill.ReasonSetAside, 1)
+	k.gaveUp(ids[3], waybill.ReasonSetAside, 0)
+	k.drainIDs(ids[4:])
+}
+
+// A decision stands when the owner leaves before it has carried it out. Asked again, the store does it, and nothing is
+// left for the next owner: what is redriven then goes out. OP-18.
+func decisionsOfAnOwnerThatLeft(k *kit) {
+	k.decider()
+	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("a")))
+	k.release(k.takeIDs(ids[:1])...)
+	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:2]...), admin.FatePending)
+	k.unowned()
+	k.fates("those of an owner that left", waybill.ReasonSetAside, asked, admin.FateEnded)
+	if _, ok := core.As[admin.Redriver](k.store); ok {
+		k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
+		k.fates("those that were redriven", waybill.ReasonSetAside, asked, admin.FateOtherwise)
+		k.drainIDs(ids)
+		return
+	}
+	k.drainIDs(ids[2:])
+}
+
+// A decision comes too late for what has ended, and for a number or id that is another's. OP-18.
+func decisionsLeaveWhatEnded(k *kit) {
+	k.decider()
+	ids := k.stage(k.msgs(5)...)
+	asked := k.decisions(ids...)
+	k.published(k.takeIDs(ids[:1])...)
+	k.giveUp(waybill.ReasonRejected, ids[1])
+	k.giveUp(waybill.ReasonSkipped, ids[2])
+	wrong := asked[3]
+	wrong.ID, wrong.Seq = asked[4].ID, asked[4].Seq+1000
+	asked = append(asked[:3:3], wrong, admin.Decision{Route: "no-" + k.route, Seq: asked[4].Seq, ID: ids[4]})
+	k.fates("those that ended", waybill.ReasonSkipped, asked,
+		admin.FateOtherwise, admin.FateOtherwise, admin.FateEnded, admin.FateOtherwise, admin.FateOtherwise)
+	if st := k.inspect(ids[1]); st.Reason != waybill.ReasonRejected {
+		k.fail("a decision changed the reason of an abandoned message to %s", st.Reason)
+	}
+	k.drainIDs(ids[3:])
+}
+
+// What a transaction has locked is passed over, without waiting. OP-18.
+func decisionsPassOverLocked(k *kit) {
+	k.decider()
+	k.canCancel()
+	ids := k.stage(k.msg(waybill.Delay(far)), k.msg(waybill.Delay(far)))
+	asked := k.decisions(ids...)
+	tx := k.begin()
+	k.cancelIn(tx, k.byID(ids[0]))
+	type answer struct {
+		got []admin.Decision
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: asked})
+		done <- answer{got, err}
+	}()
+	t := time.NewTimer(soon)
+	defer t.Stop()
+	select {
+	case a := <-done: // a store with a single writer may be busy
+		if a.err == nil && (a.got[0].Fate != admin.FateLocked || a.got[1].Fate != admin.FateEnded) {
+			k.fail("of two records, the first of which is locked, the fates are %s and %s", a.got[0].Fate, a.got[1].Fate)
+		}
+	case <-t.C: // or wait for it
+	}
+	k.rollback(tx)
+	k.fates("after the transaction", waybill.ReasonSkipped, asked, admin.FateEnded)
+}
+
+// Bad input is refused with everything that is wrong. OP-18.
+func decisionsRefuseBadInput(k *kit) {
+	d := admin.Decision{Route: k.route, Seq: 1, ID: "x"}
+	for _, req := range []admin.DecideRequest{
+		{Reason: waybill.ReasonCancelled},
+		{Decisions: []admin.Decision{d}},
+		{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{d, d}},
+		{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{{Route: k.route, ID: "x"}}},
+		{Reason: waybill.ReasonSkipped, Decisions: make([]admin.Decision, admin.MaxPageLimit+1)},
+	} {
+		_, err := k.decider().DecideRecords(k.ctx, req)
+		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
+			k.fail("%d decisions for reason %q: %v, want a *waybill.InvalidError", len(req.Decisions), req.Reason, err)
+		}
+	}
+	if got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped}); err != nil || len(got) > 0 {
+		k.fail("no decision: %v, %v", got, err)
+	}
+}
+
+func (k *kit) eraser() admin.Eraser {
+	k.decider()
+	k.purger()
+	return struct {
+		admin.Inspector
+		admin.Decider
+		admin.Purger
+	}{k.inspector(), k.decider(), k.purger()}
+}
+
+// mixed stages messages of two tenants in all live states, one of them out, and returns the ids of each.
+func (k *kit) mixed() (x, y []string) {
+	var msgs []waybill.Message
+	for _, tenant := range []string{"x", "y"} {
+		of := waybill.Tenant(tenant)
+		msgs = append(msgs, k.msg(of), k.msg(of, waybill.Key("a")), k.msg(of), k.msg(of, waybill.Key("a")), k.msg(of, waybill.Delay(far)))
+	}
+	ids := k.stage(msgs...)
+	k.retry(k.takeIDs(ids[:1])[0], far)
+	return ids[:5], ids[5:]
+}
+
+// All that a filter selects is ended, by the owner or at once, and each result is told. OP-18 ST-09.
+func decideAll(k *kit) {
+	e := k.eraser()
+	x, y := k.mixed()
+	req := admin.EndRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}}), Reason: waybill.ReasonSkipped, Page: admin.PageRequest{Limit: 2}}
+	dry := req
+	dry.DryRun = true
+	if sum, err := admin.DecideAll(k.ctx, e, dry, admin.EndOptions{}); err != nil || sum != (admin.Ended{Matched: 5}) {
+		k.fail("a dry run: %+v, %v", sum, err)
+	}
+	told := map[string]admin.Fate{}
+	k.attended(func() {
+		sum, err := admin.DecideAll(k.ctx, e, req, admin.EndOptions{Result: func(d admin.Decision) { told[d.ID] = d.Fate }})
+		if err != nil || sum != (admin.Ended{Matched: 5, Ended: 5}) {
+			k.fail("five of a tenant: %+v, %v", sum, err)
+		}
+	})
+	for i, id := range x {
+		if told[id] != admin.FateEnded || len(told) != 5 {
+			k.fail("the fate of record %d is told as %s, with %d others", i, told[id], len(told)-1)
+		}
+		k.gaveUp(id, waybill.ReasonSkipped, map[int]int{0: 1}[i])
+	}
+	k.drainIDs(y[:4])
+}
+
+// All that a filter selects is deleted, whatever its state. OP-18.
+func purgeAll(k *kit) {
+	e := k.eraser()
+	x, y := k.mixed()
+	k.attended(func() {
+		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.EndOptions{})
+		if err != nil || sum.Ended.Ended != 5 || sum.Purged.Matched != 5 || sum.Purged.Deleted != 5 {
+			k.fail("five of a tenant: %+v, %v", sum, err)
+		}
+	})
+	for _, id := range x {
+		k.gone("after a purge", id)
+	}
+	if s := k.stageNow(k.msg(waybill.ID(x[1])))[0]; s.Duplicate {
+		k.fail("the id of a purged record is a duplicate")
+	}
+	k.drainIDs(append(y[:4:4], x[1]))
+}

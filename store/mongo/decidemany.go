@@ -1,0 +1,179 @@
+package mongo
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ admin.Decider = (*Store)(nil)
+
+// DecideRecords ends records, or tells their owners to; see [admin.Decider]. Mostly it is one transaction. If another
+// transaction has locked some of the records, it is several.
+func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]admin.Decision, error) {
+	out, err := admin.CheckDecideRecords(req)
+	if err != nil || len(out) == 0 {
+		return nil, err
+	}
+	p := pieces{
+		s: s, op: "decide records",
+		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
+			d := decider{work: w, reason: req.Reason, list: append([]admin.Decision(nil), out[from:to]...)}
+			err := d.run(ctx)
+			return func() { copy(out[from:to], d.list) }, err
+		},
+		busy: func(i int) { out[i].Fate = admin.FateLocked },
+	}
+	if err := p.run(ctx, 0, len(out)); err != nil {
+		return nil, err
+	}
+	s.Wake()
+	return out, nil
+}
+
+// decider is a part of one DecideRecords, in its transaction.
+type decider struct {
+	*work
+	reason waybill.Reason
+	list   []admin.Decision
+
+	routes map[string]*routeDoc
+	free   map[string]bool // routes on which units without an owner must stay so
+	ended  bson.A
+	models []driver.WriteModel
+	told   []core.Control
+	asked  []int // whose control records the first of told are
+}
+
+func (d *decider) run(ctx context.Context) error {
+	if err := d.clock(ctx); err != nil {
+		return err
+	}
+	refs, numbers, names := make([]core.Ref, len(d.list)), bson.A{}, map[string]bool{}
+	for i := range d.list {
+		to := &d.list[i]
+		refs[i], names[to.Route] = core.Ref{Route: to.Route, Seq: to.Seq, ID: to.ID}, true
+		if to.Number != 0 {
+			numbers = append(numbers, to.Number)
+		}
+	}
+	pending, err := d.pendingOf(ctx, numbers)
+	if err != nil {
+		return err
+	}
+	now, err := d.byID(ctx, refs, withoutBody)
+	if err != nil {
+		return err
+	}
+	var routes []string
+	for name := range names {
+		routes = append(routes, name)
+	}
+	if d.routes, err = d.routeDocs(ctx, routes); err != nil {
+		return err
+	}
+	d.free = map[string]bool{}
+	var keys []core.Control
+	for i := range d.list {
+		to := &d.list[i]
+		r := now[recordID{to.Route, to.ID}]
+		to.Fate = d.fate(r, to, pending[to.Number])
+		switch {
+		case to.Fate == admin.FatePending && to.Number == 0:
+			c := controlOf(core.ControlDecide, r)
+			c.Reason = d.reason
+			d.told, d.asked = append(d.told, c), append(d.asked, i)
+		case to.Fate == admin.FateEnded && r.live():
+			if r.Key != "" && r.Phase != phaseTimer && d.routes[r.Route].tends(r.Slot) {
+				keys = append(keys, controlOf(core.ControlKey, r))
+			}
+			d.end(r)
+		}
+	}
+	d.told = append(d.told, keys...)
+	return d.store(ctx)
+}
+
+// pendingOf returns which control records are there.
+func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool, error) {
+	there := map[int64]bool{}
+	if len(numbers) == 0 {
+		return there, nil
+	}
+	opts := options.Find().SetProjection(bson.M{"_id": 1}).SetBatchSize(int32(len(numbers) + 1))
+	cursor, err := d.s.control.Find(ctx, bson.M{"_id": bson.M{"$in": numbers}}, opts)
+	if err != nil {
+		return nil, err
+	}
+	var docs []struct {
+		Number int64 `bson:"_id"`
+	}
+	if err := cursor.All(ctx, &docs); err != nil {
+		return nil, err
+	}
+	for _, c := range docs {
+		there[c.Number] = true
+	}
+	return there, nil
+}
+
+// fate returns what becomes of a decision about r. Told says that its owner was told, and has not carried it out.
+func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.Fate {
+	switch {
+	case r == nil || r.Seq != to.Seq || r.live() && to.Number != 0 && !told:
+		return admin.FateOtherwise
+	case !r.live() && r.Phase == phaseAbandoned && r.Reason == string(d.reason):
+		return admin.FateEnded
+	case !r.live():
+		return admin.FateOtherwise
+	case r.Hold != 0 || !r.waits() && !r.Withdrawable && d.routes[r.Route].tends(r.Slot):
+		return admin.FatePending
+	}
+	return admin.FateEnded
+}
+
+// end ends r, which nobody can have out.
+func (d *decider) end(r *record) {
+	if !r.waits() && !r.Withdrawable {
+		d.free[r.Route] = true
+	}
+	l := ledger{routes: d.routes}
+	r.Maybe = r.Maybe || r.Orphaned || l.careful(r)
+	r.abandon(d.reason, d.now)
+	set := abandoned(r)
+	set["$set"].(bson.M)["maybe"] = r.Maybe
+	d.ended, d.models = append(d.ended, r.ID.ID), append(d.models, change(r.ID, set))
+}
+
+// store writes what was decided.
+func (d *decider) store(ctx context.Context) error {
+	for route := range d.free {
+		if err := d.keepUnowned(ctx, route); err != nil {
+			return err
+		}
+	}
+	if len(d.models) > 0 {
+		if err := d.write(ctx, d.models); err != nil {
+			return locked(raced(err))
+		}
+		var routes bson.A
+		for route := range d.routes {
+			routes = append(routes, route)
+		}
+		before := bson.M{"kind": int32(core.ControlDecide), "route": bson.M{"$in": routes}, "id": bson.M{"$in": d.ended}}
+		if _, err := d.s.control.DeleteMany(ctx, before); err != nil {
+			return raced(err)
+		}
+	}
+	err := d.tell(ctx, d.told)
+	for i, at := range d.asked {
+		d.list[at].Number = d.told[i].Number
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ admin.Decider = (*Store)(nil)
+
+const (
+	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_control WHERE kind = {tell_decide}`
+	undecideText  = `DELETE FROM waybill_outbox_control WHERE number = ?1`
+	// endDueText is putAwayText for a record that can have been delivered.
+	endDueText = `UPDATE waybill_outbox
+		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
+			maybe_sent = maybe_sent OR orphaned OR ?4, orphaned = 0
+		WHERE seq = ?1 AND hold = 0`
+)
+
+// DecideRecords ends records, or tells their owners to; see [admin.Decider]. It is one transaction with SQLite's write
+// lock.
+func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) (out []admin.Decision, err error) {
+	asked, err := admin.CheckDecideRecords(req)
+	if err != nil || len(asked) == 0 {
+		return nil, err
+	}
+	err = s.write(ctx, "decide records", func(w *work) (changed bool, err error) {
+		out = slices.Clone(asked)
+		d := decider{work: w, reason: req.Reason}
+		for i := range out {
+			if err := d.decide(ctx, &out[i]); err != nil {
+				return false, err
+			}
+		}
+		return d.changed, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Wake()
+	return out, nil
+}
+
+// decider is one DecideRecords in its transaction.
+type decider struct {
+	*work
+	reason  waybill.Reason
+	changed bool
+	pending map[core.Ref][]int64 // the numbers of all decisions that are pending; nil = not read yet
+}
+
+func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
+	to.Fate = admin.FateOtherwise
+	r, err := d.lookup(ctx, nil, storedText, to.Seq)
+	if err != nil || r == nil || r.Route != to.Route || r.Envelope.ID != to.ID {
+		return err
+	}
+	if r.State.Terminal() {
+		if r.State == core.StateAbandoned && r.Reason == d.reason {
+			to.Fate = admin.FateEnded
+		}
+		return nil
+	}
+	var one int
+	if to.Number != 0 {
+		if told, err := d.one(ctx, []any{&one}, untoldText, to.Number); err != nil || !told {
+			return err
+		}
+	}
+	tended, err := d.one(ctx, []any{&one}, tendedText, to.Route, int64(r.row.slot))
+	switch {
+	case err != nil:
+		return err
+	case r.row.holder == 0 && (r.row.waits || r.row.withdrawable || !tended):
+		to.Fate = admin.FateEnded
+		return d.end(ctx, &r.row, tended)
+	case to.Number == 0:
+		d.changed = true
+		_, err = d.one(ctx, []any{&to.Number}, tellOwnerText,
+			int64(core.ControlDecide), to.Route, int64(r.row.slot), r.row.key, to.ID, to.Seq, string(d.reason))
+	}
+	to.Fate = admin.FatePending
+	return err
+}
+
+// end ends r, which nobody can have out, and whatever was decided about it before.
+func (d *decider) end(ctx context.Context, r *row, tended bool) error {
+	d.changed = true
+	if d.pending == nil {
+		d.pending = map[core.Ref][]int64{}
+		err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
+			var number int64
+			var ref core.Ref
+			err := rows.Scan(&number, &ref.Route, &ref.Seq, &ref.ID)
+			d.pending[ref] = append(d.pending[ref], number)
+			return true, err
+		}, decisionsText)
+		if err != nil {
+			return err
+		}
+	}
+	for _, number := range d.pending[core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}] {
+		if _, err := d.exec(ctx, undecideText, number); err != nil {
+			return err
+		}
+	}
+	careful, err := d.careful(ctx, r)
+	if err != nil {
+		return err
+	}
+	if _, err := d.exec(ctx, endDueText, r.Seq, d.now, string(d.reason), careful); err != nil {
+		return err
+	}
+	if r.key == "" || r.timer() || !tended {
+		return nil
+	}
+	return d.tell(ctx, core.ControlKey, r)
+}

@@ -1,0 +1,126 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
+
+// UnusedQueues returns the queues that belong to t's exchange and not to t, by name: those that are bound to its
+// dead-letter exchange, as the queues of every subscription are, and shared delay queues. Those of other services that
+// share the exchange are among them, unless t has their subscriptions too.
+func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error) {
+	ask := b.begin()
+	defer ask.end()
+	var bound []liveBinding
+	if err := ask.get(ctx, &bound, "exchanges", t.names.DeadLetterExchange(), "bindings", "source"); err != nil && !errors.Is(err, errNotFound) {
+		return nil, err
+	}
+	var live []struct {
+		Name string `json:"name"`
+	}
+	if err := ask.get(ctx, &live, "queues"); err != nil && !errors.Is(err, errNotFound) {
+		return nil, err
+	}
+	var out []string
+	for _, q := range live {
+		of := slices.ContainsFunc(bound, func(b liveBinding) bool { return b.Kind == "queue" && b.Destination == q.Name })
+		shared, ok := strings.CutPrefix(q.Name, t.names.Exchange()+delaySuffix)
+		if (of || ok && isDelayName(shared)) && !slices.ContainsFunc(t.Queues, func(have Queue) bool { return have.Name == q.Name }) {
+			out = append(out, q.Name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// DeleteUnusedQueue deletes a queue that UnusedQueues returned, if it is empty and nobody receives from it; otherwise
+// the error matches waybill.ErrInFlight, and the queue stays as it was. It takes twelve seconds, in which the queue is
+// unbound, since the broker's statistics are late. What is published meanwhile does not reach the queue: do not use it
+// while services start. The user needs the permissions to configure, write and read it.
+func (b *Broker) DeleteUnusedQueue(ctx context.Context, t Topology, queue string) error {
+	return b.deleteUnusedQueue(ctx, t, queue, statsAge)
+}
+
+func (b *Broker) deleteUnusedQueue(ctx context.Context, t Topology, queue string, age time.Duration) error {
+	unused, err := b.UnusedQueues(ctx, t)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(unused, queue) {
+		return misconfigured("queue %q is no unused queue of the exchange: take a name that UnusedQueues returns", queue)
+	}
+	ask := b.begin()
+	defer ask.end()
+	if err := ask.unused(ctx, queue); err != nil {
+		return gone(err)
+	}
+	var bindings []liveBinding
+	if err := ask.get(ctx, &bindings, "queues", queue, "bindings"); err != nil {
+		return gone(err)
+	}
+	bindings = slices.DeleteFunc(bindings, func(b liveBinding) bool { return b.Source == "" })
+	for _, at := range bindings {
+		err := ask.do(ctx, http.MethodDelete, nil, "bindings", "e", at.Source, "q", queue, at.PropertiesKey)
+		if err != nil && !errors.Is(err, errNotFound) {
+			return ask.restore(ctx, queue, bindings, err)
+		}
+	}
+	timer := time.NewTimer(age)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ask.restore(ctx, queue, bindings, outage(context.Cause(ctx)))
+	}
+	if err := ask.unused(ctx, queue); err != nil {
+		return gone(ask.restore(ctx, queue, bindings, err))
+	}
+	return gone(ask.do(ctx, http.MethodDelete, nil, "queues", queue))
+}
+
+// gone is no error for what somebody else deleted.
+func gone(err error) error {
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	return err
+}
+
+// unused returns an error if queue holds messages or somebody receives from it.
+func (q *inquiry) unused(ctx context.Context, queue string) error {
+	var live struct {
+		Messages  int `json:"messages"`
+		Consumers int `json:"consumers"`
+	}
+	if err := q.get(ctx, &live, "queues", queue); err != nil {
+		return err
+	}
+	if live.Messages == 0 && live.Consumers == 0 {
+		return nil
+	}
+	return &waybill.Error{Op: "waybill/rabbitmq: delete queue", Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"queue %q has %d messages and %d receivers (%w)", queue, live.Messages, live.Consumers, waybill.ErrInFlight)}
+}
+
+// restore binds queue again after why prevented its end.
+func (q *inquiry) restore(ctx context.Context, queue string, bindings []liveBinding, why error) error {
+	if errors.Is(why, errNotFound) {
+		return why
+	}
+	ctx = context.WithoutCancel(ctx) // each question has its own bound
+	for _, at := range bindings {
+		in := map[string]any{"routing_key": at.Key, "arguments": at.Arguments}
+		if err := q.send(ctx, http.MethodPost, in, nil, "bindings", "e", at.Source, "q", queue); err != nil {
+			return fmt.Errorf("%w; queue %q lost its binding to exchange %q with key %q, which could not be restored: restart what receives from it (%w)",
+				why, queue, at.Source, at.Key, err)
+		}
+	}
+	return why
+}

@@ -1,0 +1,93 @@
+package topology_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
+)
+
+// management answers as RabbitMQ does with one unused queue "old". later is what the queue holds after it was unbound.
+func management(t *testing.T, now, later string) (*topology.Broker, func() []string) {
+	t.Helper()
+	var changes []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := strings.TrimPrefix(r.URL.EscapedPath(), "/api")
+		if r.Method != http.MethodGet {
+			body, _ := io.ReadAll(r.Body)
+			changes = append(changes, fmt.Sprint(r.Method, " ", path, " ", string(body)))
+			w.WriteHeader(map[string]int{http.MethodPost: http.StatusCreated, http.MethodDelete: http.StatusNoContent}[r.Method])
+			return
+		}
+		answer := map[string]string{
+			"/exchanges/%2F/waybill.dlx/bindings/source": `[{"destination":"old","destination_type":"queue"},{"destination":"q","destination_type":"queue"}]`,
+			"/queues/%2F": `[{"name":"old"},{"name":"q"},{"name":"foreign"},{"name":"waybill.delay_5s"},{"name":"waybill.delay_soon"}]`,
+			"/queues/%2F/old/bindings": `[{"source":"","routing_key":"old","properties_key":"old"},` +
+				`{"source":"waybill","routing_key":"a.#","properties_key":"a.%23","arguments":{}}]`,
+			"/queues/%2F/old": now,
+		}[path]
+		if path == "/queues/%2F/old" && len(changes) > 0 {
+			answer = later
+		}
+		if answer == "" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	b, err := topology.NewBroker(topology.BrokerOptions{URL: server.URL, User: "u", Password: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, func() []string { return changes }
+}
+
+// RM-09: queues of the exchange that no subscription has are found, and no others.
+func TestUnusedQueues(t *testing.T) {
+	t.Parallel()
+	b, _ := management(t, "", "")
+	want := newTopology(t, topology.Options{}, core.Subscription{Queue: "q"})
+	if got, err := b.UnusedQueues(t.Context(), want); err != nil || fmt.Sprint(got) != "[old waybill.delay_5s]" {
+		t.Error(got, err)
+	}
+	for _, name := range []string{"q", "foreign", "nobody"} {
+		if err := topology.DeleteUnusedQueueAfter(b, t.Context(), want, name, 0); !errors.Is(err, waybill.ErrMisconfigured) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// RM-09: an unused queue is deleted only if it is empty and nobody receives from it, also after it was unbound;
+// otherwise its bindings are there afterwards.
+func TestDeleteUnusedQueue(t *testing.T) {
+	t.Parallel()
+	const (
+		empty  = `{"messages":0,"consumers":0}`
+		unbind = "DELETE /bindings/%2F/e/waybill/q/old/a.%2523 "
+		bind   = `POST /bindings/%2F/e/waybill/q/old {"arguments":{},"routing_key":"a.#"}`
+		del    = "DELETE /queues/%2F/old "
+	)
+	for _, c := range []struct {
+		now, later, want string
+		refused          bool
+	}{
+		{empty, empty, unbind + "\n" + del, false},
+		{`{"messages":1}`, empty, "", true},
+		{`{"consumers":1}`, empty, "", true},
+		{empty, `{"messages":1}`, unbind + "\n" + bind, true},
+		{empty, `{"consumers":2}`, unbind + "\n" + bind, true},
+	} {
+		b, changes := management(t, c.now, c.later)
+		err := topology.DeleteUnusedQueueAfter(b, t.Context(), newTopology(t, topology.Options{}), "old", 0)
+		if got := strings.Join(changes(), "\n"); got != c.want || errors.Is(err, waybill.ErrInFlight) != c.refused || !c.refused && err != nil {
+			t.Errorf("%s, then %s: %v\n%s", c.now, c.later, err, got)
+		}
+	}
+}
