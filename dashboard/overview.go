@@ -103,7 +103,7 @@ func (d *Dashboard) charts(samples []sample) []chart {
 		note := "from due to confirmed, p99"
 		value := "–"
 		if p99 > 0 {
-			value = "≤ " + short(time.Duration(p99*float64(time.Second)))
+			value = "≤\u202f" + short(time.Duration(p99*float64(time.Second)))
 			note += "; p50 ≤ " + short(time.Duration(p50*float64(time.Second)))
 		}
 		out = append(out, chart{"Latency", value, note, line(ages, "99th percentile of the time from due to confirmed, over time")})
@@ -187,6 +187,14 @@ func (l *lookOf) attention() []attention {
 			a.Link, a.Action = link("messages", "&state=pending"), "See what waits"
 		}
 		out = append(out, a)
+	}
+	for i := range rows {
+		if n := rows[i].Failed; n > 0 {
+			out = append(out, attention{
+				"warn", fmt.Sprintf("%s on route %s of %s failed and %s for the next attempt; later ones of the same key wait behind.", plural(n, "message"), rows[i].Route, l.Name, waitWaits(n)),
+				link("keys", "&route="+urlquery(rows[i].Route)), "See the keys",
+			})
+		}
 	}
 	for i := range l.Counts {
 		c := &l.Counts[i]

@@ -41,7 +41,7 @@ func TestPages(t *testing.T) {
 	page := b.get("/", http.StatusOK)
 	has(t, page, "1 message on route default of shop is given up: it is larger than the broker takes.", "Look at it",
 		"1 message on route default of shop is given up: no queue is bound for its topic.",
-		"1 message of queue billing.orders is parked: the consumer gave up.", "shop: run: not running", "Waiting 5", "Published", "Staged", "archive")
+		"1 message of queue billing.orders is parked: the consumer gave up.", "shop: run: not running", "1 message on route default of shop failed and waits for the next attempt", "Waiting 5", "Published", "Staged", "archive")
 	has(t, b.get("/messages", http.StatusOK), "orders.imported", "invoices.sent", "frame of 135266304 bytes")
 	has(t, b.get("/messages?state=failed", http.StatusOK), "order-13", "queue billing.orders is full")
 	if got := b.get("/messages?state=failed", http.StatusOK); strings.Contains(got, "invoices.sent") {
