@@ -7,7 +7,7 @@ import (
 )
 
 func (c *command) relayCommand() *cobra.Command {
-	var untilEmpty, printConfig bool
+	var untilEmpty, printConfig, demo bool
 	var most time.Duration
 	cmd := &cobra.Command{
 		Use: "relay", Short: "run the relays of the configuration until a signal stops them", Args: cobra.NoArgs,
@@ -23,6 +23,9 @@ http.listen serves /livez, /readyz, /healthz and /metrics.
 With --until-empty it ends when no record waits on the routes that it serves, those that are scheduled included. It ends
 with exit code 5 if some still wait after --for.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if demo {
+				return runDemo(cmd.Context(), c.logger(), c.io.Out)
+			}
 			conf, err := c.load()
 			if err != nil {
 				return err
@@ -45,6 +48,7 @@ with exit code 5 if some still wait after --for.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&untilEmpty, "until-empty", false, "end when nothing waits any more")
+	f.BoolVar(&demo, "demo", false, "run a shop in this process, with traffic and troubles, and the dashboard over it; needs nothing")
 	f.DurationVar(&most, "for", 0, "how long --until-empty may take; 0 = as long as it takes")
 	f.BoolVar(&printConfig, "print-config", false, "show the settings, without secrets, and end")
 	return cmd

@@ -1,0 +1,33 @@
+// Package dashboard is a page for operators: what goes on in outboxes and queues, what needs attention, and what can be
+// done about it.
+//
+//	page, err := dashboard.New(dashboard.Options{
+//		Outboxes: []dashboard.Outbox{{Name: "shop", Store: store, Relay: relay}},
+//		Queues:   []dashboard.Queue{{Name: "billing.orders", Parked: bus}},
+//		Metrics:  reader,
+//	})
+//	http.Handle("/waybill/", page) // with Options.Path "/waybill"
+//
+// # Guarantees
+//
+//   - Every value that comes from outside is escaped. No script or style stands in a page, and the Content-Security-
+//     Policy allows none, so what a message holds is shown and never executed.
+//   - Whatever changes something is a POST with a token of the session, from the page's own origin. It shows first what
+//     would happen, asks, and leaves a line in the log: event=dashboard.action with user, action and result.
+//   - With ReadOnly no action exists. Without ShowBodies no body leaves the process.
+//   - A page asks a store a bounded number of bounded questions. All viewers share what the overview knows, which is at
+//     most one set of questions in two seconds.
+//
+// # Concurrency
+//
+// A Dashboard is safe for concurrent use.
+//
+// # Ownership
+//
+// It keeps the Options, and changes and closes nothing in them.
+//
+// # Limits
+//
+// A page shows at most 100 records, and a body of at most 256 KiB. The charts reach back ten minutes, while somebody
+// looks or Run runs. Sessions end after twelve hours, and when the process ends.
+package dashboard

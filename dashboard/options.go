@@ -1,0 +1,104 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Options configures a Dashboard.
+type Options struct {
+	// Path is where the page is mounted, such as "/waybill"; empty = the root.
+	Path string
+	// Title stands at the top; default "Waybill".
+	Title string
+	// Outboxes and Queues are what can be seen. Names must differ.
+	Outboxes []Outbox
+	Queues   []Queue
+	// Metrics gives the rates and latencies of this process: a reader of its own, given to the MeterProvider of the
+	// relays and consumers. Nil = no charts.
+	Metrics *sdkmetric.ManualReader
+	// ReadOnly takes all actions away.
+	ReadOnly bool
+	// ShowBodies shows bodies of messages. Mask, if not nil, returns what may be shown of one.
+	ShowBodies bool
+	Mask       func(e *waybill.Envelope) []byte
+	// Users are names with bcrypt hashes of their passwords. Without any, requests from other machines than this
+	// one are refused, unless Open.
+	Users map[string]string
+	// Open lets everybody in, such as behind a proxy that asks who they are.
+	Open bool
+	// Logger gets one line for each action; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Outbox is a store, with the relay of this process that serves it; nil = there is none here.
+type Outbox struct {
+	Name  string
+	Store core.OutboxStore
+	Relay Relay
+	// Blocking are the routes whose relays have BlockAfterAbandon: there an abandoned message blocks its key.
+	Blocking []string
+}
+
+// blocks reports whether abandoned messages block their keys on a route.
+func (b *Outbox) blocks(route string) bool {
+	return slices.Contains(b.Blocking, waybill.BaseRoute(route))
+}
+
+// Relay is what the dashboard asks of a relay.
+type Relay interface {
+	Health(ctx context.Context) waybill.Health
+	Pause(route string) error
+	Resume(route string) error
+}
+
+// Queue is a queue whose parked messages are shown.
+type Queue struct {
+	Name   string
+	Parked admin.ParkedQueue
+}
+
+func (o *Options) validate() error {
+	var p []string
+	if o.Path != "" && (!strings.HasPrefix(o.Path, "/") || strings.HasSuffix(o.Path, "/")) {
+		p = append(p, fmt.Sprintf("Path: %q must begin with a slash and end without one", o.Path))
+	}
+	if len(o.Outboxes)+len(o.Queues) == 0 {
+		p = append(p, "Outboxes: is empty, and so is Queues: name what there is to see")
+	}
+	seen := map[string]bool{}
+	for i, b := range o.Outboxes {
+		if b.Name == "" || seen[b.Name] {
+			p = append(p, fmt.Sprintf("Outboxes[%d].Name: %q is empty or listed twice", i, b.Name))
+		}
+		seen[b.Name] = true
+		if b.Store == nil {
+			p = append(p, fmt.Sprintf("Outboxes[%d].Store: is nil", i))
+		}
+	}
+	seen = map[string]bool{}
+	for i, q := range o.Queues {
+		if q.Name == "" || seen[q.Name] {
+			p = append(p, fmt.Sprintf("Queues[%d].Name: %q is empty or listed twice", i, q.Name))
+		}
+		seen[q.Name] = true
+		if q.Parked == nil {
+			p = append(p, fmt.Sprintf("Queues[%d].Parked: is nil", i))
+		}
+	}
+	for name, hash := range o.Users {
+		if name == "" || !strings.HasPrefix(hash, "$2") {
+			p = append(p, fmt.Sprintf("Users[%q]: is no bcrypt hash: make one with htpasswd -nB", name))
+		}
+	}
+	return waybill.Invalid("waybill/dashboard: options", p...)
+}

@@ -1,0 +1,221 @@
+package dashboard_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// find returns the record of the only message that matches.
+func find(t *testing.T, d *demo.Demo, f admin.Filter) admin.Stored {
+	t.Helper()
+	l, err := d.Store.List(t.Context(), f, admin.PageRequest{})
+	if err != nil || len(l.Records) != 1 {
+		t.Fatalf("%d records, error %v; want one", len(l.Records), err)
+	}
+	return l.Records[0]
+}
+
+func messageURL(s *admin.Stored) string {
+	return "/message?route=" + url.QueryEscape(s.Route) + "&id=" + url.QueryEscape(s.Envelope.ID)
+}
+
+// OP-07
+func TestPages(t *testing.T) {
+	t.Parallel()
+	d := newShop(t)
+	b, _ := open(t, d.Options())
+	page := b.get("/", http.StatusOK)
+	has(t, page, "1 message on route default of shop is given up: it is larger than the broker takes.", "Look at it",
+		"1 message on route default of shop is given up: no queue is bound for its topic.",
+		"1 message of queue billing.orders is parked: the consumer gave up.", "shop: run: not running", "1 message on route default of shop failed and waits for the next attempt", "Waiting 5", "Published", "Staged", "archive")
+	has(t, b.get("/messages", http.StatusOK), "orders.imported", "invoices.sent", "frame of 135266304 bytes")
+	has(t, b.get("/messages?state=failed", http.StatusOK), "order-13", "queue billing.orders is full")
+	if got := b.get("/messages?state=failed", http.StatusOK); strings.Contains(got, "invoices.sent") {
+		t.Error("the filter lets everything through")
+	}
+	poison := find(t, d, admin.Filter{Topics: []string{demo.TopicPoison}})
+	has(t, b.get("/messages?id="+poison.Envelope.ID, http.StatusOK), "orders.imported")
+	has(t, b.get(messageURL(&poison), http.StatusOK), "orders.imported abandoned", "as number 1 of outbox shop", "1 attempt was refused",
+		"it is larger than the broker takes", `"city": "Turin"`, "Send again…", poison.Envelope.ID)
+	has(t, b.get("/keys", http.StatusOK), "order-13", "Blocked on route default", "it is tried again in", "after 1 attempt", "queue billing.orders is full")
+	has(t, b.get("/keys?after=zzz", http.StatusOK), "No key is blocked.")
+	if got := text(b.get("/keys", http.StatusOK)); strings.Contains(got, "order-102") {
+		t.Errorf("a key is shown as blocked by an abandoned message, on a route that does not block: %s", got)
+	}
+	blocking := d.Options()
+	blocking.Outboxes[0].Blocking = []string{waybill.DefaultRoute}
+	c, _ := open(t, blocking)
+	has(t, c.get("/keys", http.StatusOK), "order-102", "by invoices.sent : no queue is bound for its topic.")
+	has(t, b.get("/schedule", http.StatusOK), "scheduled", "retry 1", "1h 59m")
+	has(t, b.get("/parked", http.StatusOK), "the order has no total", "1 × rejected")
+	has(t, b.get("/parked?error=nothing+such", http.StatusOK), "None matches.")
+	parked, err := d.Bus.ListParked(t.Context(), demo.Queue, admin.ParkedFilter{}, 10)
+	if err != nil || len(parked) != 1 {
+		t.Fatal(parked, err)
+	}
+	has(t, b.get("/parked/message?id="+parked[0].Envelope.ID, http.StatusOK), "Oslo", "the order has no total", "Mend the body and replay")
+	has(t, b.get("/parked/message?position=1", http.StatusOK), "Oslo")
+	for _, name := range []string{"/static/style.css", "/static/live.js", "/static/icon.svg"} {
+		b.get(name, http.StatusOK)
+	}
+	has(t, b.get("/nothing", http.StatusNotFound), "There is no such page.")
+	has(t, b.get("/messages?outbox=none", http.StatusNotFound), `There is no outbox "none" here.`)
+	has(t, b.get("/parked?queue=none", http.StatusNotFound), `There is no queue "none" here.`)
+}
+
+// OP-07
+func TestWhatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	d := newShop(t)
+	b, _ := open(t, d.Options())
+	has(t, b.get("/messages?after=99999999", http.StatusOK), "No message matches.")
+	for _, target := range []string{
+		"/messages?after=-1", "/messages?after=x", "/messages?state=lost", "/messages?since=yesterday",
+		"/messages?since=2026-02-02T00:00&until=2026-01-01T00:00", "/messages?after=99999999999999999999",
+	} {
+		has(t, b.get(target, http.StatusBadRequest), "That cannot be asked")
+	}
+	for _, target := range []string{"/parked/message", "/parked/message?position=0", "/parked/message?position=99", "/parked/message?id=none", "/jobs/none"} {
+		b.get(target, http.StatusNotFound)
+	}
+	poison := find(t, d, admin.Filter{Topics: []string{demo.TopicPoison}})
+	key := b.get("/keys", http.StatusOK)
+	b.get(messageURL(&poison), http.StatusOK)
+	if _, err := d.Store.PurgeRecords(t.Context(), admin.PurgeRequest{Filter: admin.Filter{Routes: []string{waybill.DefaultRoute}}, Waiting: true}); err != nil {
+		t.Fatal(err)
+	}
+	has(t, b.get(messageURL(&poison), http.StatusNotFound), "It was published and deleted, or purged, meanwhile.")
+	form := fields(t, key, `value="skip"`)
+	form.Set("action", "skip")
+	if w := b.send(http.MethodPost, "/preview", form); w.Code != http.StatusNotFound {
+		t.Errorf("the preview for a message that has vanished has status %d", w.Code)
+	}
+	form = url.Values{"token": form["token"], "outbox": {demo.Outbox}, "id": {poison.Envelope.ID}, "action": {"redrive"}}
+	has(t, b.send(http.MethodPost, "/preview", form).Body.String(), "Nothing would change.")
+}
+
+// The chain of causes leads to the messages.
+// OP-07
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	d := newShop(t)
+	opts := d.Options()
+	opts.Path = "/waybill"
+	opts.Outboxes[0].Store = &shown{OutboxStore: d.Store, inspect: func(s *admin.Stored) {
+		s.Envelope.CausationID, s.Envelope.Lineage = "b&c", []string{"a", "b&c"}
+	}}
+	b, _ := open(t, opts)
+	poison := find(t, d, admin.Filter{Topics: []string{demo.TopicPoison}})
+	page := b.get("/waybill"+messageURL(&poison), http.StatusOK)
+	if want := `<a class="id" href="/waybill/messages?id=b%26c&amp;outbox=shop">b&amp;c</a>`; strings.Count(page, want) != 2 {
+		t.Errorf("want twice %s: %s", want, page)
+	}
+	if w := b.send(http.MethodGet, "/waybill", nil); w.Header().Get("Location") != "/waybill/" {
+		t.Errorf("the path without a slash leads to %q", w.Header().Get("Location"))
+	}
+	has(t, b.get("/waybill/", http.StatusOK), "What needs attention")
+}
+
+// shown is a store that shows something else, and counts what it is asked.
+type shown struct {
+	core.OutboxStore
+	inspect func(*admin.Stored)
+	asked   int
+	err     error
+}
+
+func (s *shown) Unwrap() any { return s.OutboxStore }
+
+func (s *shown) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
+	inspector, _ := core.As[admin.Inspector](s.OutboxStore)
+	found, err := inspector.Inspect(ctx, route, id)
+	if s.inspect != nil {
+		s.inspect(&found)
+	}
+	return found, err
+}
+
+func (s *shown) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (admin.Listing, error) {
+	inspector, _ := core.As[admin.Inspector](s.OutboxStore)
+	return inspector.List(ctx, f, p)
+}
+
+func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
+	s.asked++
+	if s.err != nil {
+		return nil, s.err
+	}
+	counter, _ := core.As[admin.Counter](s.OutboxStore)
+	return counter.Counts(ctx)
+}
+
+// However many look at the overview, the store is asked once in two seconds. A stream ends after a minute, and with
+// its viewer.
+// OP-07
+func TestViewersShareTheQuestions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memory.New(memory.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := &shown{OutboxStore: store}
+		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: counted}}})
+		const viewers = 20
+		ended := make(chan string, viewers)
+		for range viewers {
+			go func() {
+				w := httptest.NewRecorder()
+				b.page.ServeHTTP(w, b.request(http.MethodGet, "/live", nil))
+				ended <- w.Body.String()
+			}()
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if counted.asked < 8 || counted.asked > 11 {
+			t.Errorf("the store was asked %d times in 20 s by %d viewers", counted.asked, viewers)
+		}
+		for range viewers {
+			if n := strings.Count(<-ended, "data: "); n < 25 || n > 31 {
+				t.Errorf("a stream of a minute had %d events", n)
+			}
+		}
+		asked := counted.asked
+		time.Sleep(time.Hour)
+		if counted.asked != asked {
+			t.Error("the store is asked although nobody looks")
+		}
+	})
+}
+
+// What does not answer is said on top, and once it answers the page is as before.
+// OP-07
+func TestStoreThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memory.New(memory.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken := &shown{OutboxStore: store, err: errors.New("connection refused")}
+		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: broken}}})
+		has(t, b.get("/", http.StatusOK), "Outbox x does not answer: connection refused")
+		broken.err = nil
+		time.Sleep(3 * time.Second)
+		has(t, b.get("/", http.StatusOK), "Nothing. All that is known works.")
+	})
+}

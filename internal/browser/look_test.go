@@ -1,0 +1,150 @@
+package browser_test
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/demo"
+)
+
+// axe returns axe-core, which scripts/servers installs.
+func axe(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("axe", "node_modules", "axe-core", "axe.min.js"))
+	if err != nil {
+		t.Fatalf("no axe-core: %v: run scripts/servers", err)
+	}
+	return string(source)
+}
+
+// Every page, light and dark, on a desk and on a phone: axe-core finds nothing serious, and no page is wider than its
+// window.
+// OP-07
+func TestEveryPageIsAccessible(t *testing.T) {
+	source := axe(t)
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, closed := shop(t, func(o *dashboard.Options) { o.Users = map[string]string{"ada": string(hash)} })
+	d, site := shop(t, nil)
+	b := newTab(t)
+	b.open(site + "/parked")
+	b.until(`document.body.innerText.includes("the order has no total")`)
+	b.open(site)
+	b.see("Overview", "it is larger than the broker takes")
+	l, err := d.Store.List(t.Context(), admin.Filter{Topics: []string{demo.TopicPoison}}, admin.PageRequest{})
+	if err != nil || len(l.Records) != 1 {
+		t.Fatal(len(l.Records), err)
+	}
+	one := "/message?route=default&id=" + url.QueryEscape(l.Records[0].Envelope.ID)
+	preview := func(at, button string) func() {
+		return func() {
+			b.open(site + at)
+			b.click(`//button[starts-with(., "` + button + `")]`)
+			b.until(`document.body.innerText.includes("Leave it")`)
+		}
+	}
+	for name, show := range map[string]func(){
+		"overview":        func() { b.open(site) },
+		"messages":        func() { b.open(site + "/messages?outbox=shop") },
+		"messages-none":   func() { b.open(site + "/messages?topic=none") },
+		"message":         func() { b.open(site + one) },
+		"keys":            func() { b.open(site + "/keys") },
+		"schedule":        func() { b.open(site + "/schedule") },
+		"parked":          func() { b.open(site + "/parked") },
+		"parked-message":  func() { b.open(site + "/parked/message?position=1"); b.click(`//summary`) },
+		"preview":         preview(one, "Send again"),
+		"preview-delete":  preview(one, "Delete"),
+		"preview-nothing": preview("/messages?topic="+demo.TopicNobody, "Send again"),
+		"result": func() {
+			for _, route := range []string{waybill.DefaultRoute, demo.RouteMails} {
+				if err := d.Relay.Resume(route); err != nil {
+					t.Fatal(err)
+				}
+			}
+			preview("/", "Pause")()
+			b.click(`//main//button[.="Pause"]`)
+			b.see("Pause", "done")
+		},
+		"login": func() { b.open(closed) },
+		"login-refused": func() {
+			b.open(closed + "/login")
+			b.run(chromedp.SendKeys("[name=user]", "ada\tx\n", chromedp.ByQuery))
+			b.until(`document.body.innerText.includes("Wrong")`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &tab{t, b.ctx}
+			b.look(name, source, show)
+		})
+	}
+}
+
+// look shows a page in every way, and checks it.
+func (b *tab) look(name, source string, show func()) {
+	for _, size := range []struct {
+		name string
+		w, h int64
+	}{{"wide", 1280, 900}, {"narrow", 390, 844}} {
+		b.run(emulation.SetDeviceMetricsOverride(size.w, size.h, 1, size.name == "narrow"))
+		for _, scheme := range []string{"light", "dark"} {
+			b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+			show()
+			b.until(`document.readyState === "complete"`)
+			b.shot(name + "-" + scheme + "-" + size.name)
+			var wide bool
+			if b.run(chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wide)); wide {
+				b.t.Errorf("%s: %s: the page is wider than its window", name, size.name)
+			}
+			var found []string
+			b.run(chromedp.Evaluate(source+`; axe.run().then(r => r.violations.filter(v => v.impact === "serious" || v.impact === "critical").map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html).join(" ")))`,
+				&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+			for _, problem := range found {
+				b.t.Errorf("%s: %s, %s: %s", name, scheme, size.name, problem)
+			}
+		}
+	}
+}
+
+// capture returns a picture of the window, or nil.
+func (b *tab) capture() (picture []byte) {
+	ctx, stop := context.WithTimeout(b.ctx, 3*time.Second)
+	defer stop()
+	_ = chromedp.Run(ctx, page.BringToFront(), chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		picture, err = page.CaptureScreenshot().Do(ctx)
+		return err
+	}))
+	return picture
+}
+
+// shot keeps a picture, if somebody wants it.
+func (b *tab) shot(name string) {
+	dir := os.Getenv("WAYBILL_TEST_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	picture := b.capture()
+	for range 3 {
+		if picture != nil {
+			break
+		}
+		picture = b.capture() // now and then the browser forgets to answer
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
