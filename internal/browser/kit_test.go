@@ -37,7 +37,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 		return nil, fmt.Errorf("no browser: %w: run scripts/servers, or set WAYBILL_TEST_CHROMIUM", err)
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(file), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.Flag("headless", "new"))
-	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...) //nolint:forbidigo // for the whole run
+	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, _ = chromedp.NewContext(ctx)
 	stopBrowser = stop
 	return ctx, chromedp.Run(ctx)
@@ -91,7 +91,7 @@ func shop(t *testing.T, change func(*dashboard.Options), more ...waybill.Message
 // tab is a page of the browser.
 type tab struct {
 	t   *testing.T
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // chromedp keeps the page in its context
 }
 
 // newTab opens a page. Whatever the browser complains about fails the test.
