@@ -73,7 +73,11 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop, err := d.serve(ctx, listener, tel.metrics, cancel)
+	page, err := d.page(tel.page)
+	if err != nil {
+		return err
+	}
+	stop, err := d.serve(ctx, listener, tel.metrics, page, cancel)
 	if err != nil {
 		return err
 	}
@@ -87,6 +91,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 			}
 			return nil
 		}))
+	}
+	if page != nil {
+		runners = append(runners, page)
 	}
 	if d.untilEmpty {
 		runners = append(runners, runner(func(ctx context.Context) error {

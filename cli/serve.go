@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/health"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -39,7 +40,7 @@ func (d *daemon) listen(ctx context.Context) (net.Listener, error) {
 }
 
 // serve answers probes and /metrics until the function that it returns is called. If the server fails, fail is.
-func (d *daemon) serve(ctx context.Context, l net.Listener, metrics http.Handler, fail func(error)) (stop func(), err error) {
+func (d *daemon) serve(ctx context.Context, l net.Listener, metrics http.Handler, page *dashboard.Dashboard, fail func(error)) (stop func(), err error) {
 	if l == nil {
 		return func() {}, nil
 	}
@@ -52,8 +53,11 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, metrics http.Handler
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}
+	if page != nil {
+		mount(mux, page)
+	}
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		Handler: mux, BaseContext: func(net.Listener) context.Context { return ctx }, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan struct{})

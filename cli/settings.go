@@ -17,6 +17,7 @@ import (
 type settings struct {
 	Log           logSettings               `doc:"the log, which goes to standard error"`
 	HTTP          httpSettings              `doc:"health and metrics over HTTP"`
+	Dashboard     dashboardSettings         `doc:"the dashboard at /dashboard/"`
 	Telemetry     telemetrySettings         `doc:"where metrics and traces go"`
 	Stores        map[string]config.Section `doc:"the databases, by names of your choice"`
 	Transports    map[string]config.Section `doc:"the brokers, by names of your choice"`
@@ -32,6 +33,14 @@ type logSettings struct {
 type httpSettings struct {
 	Listen string    `doc:"address of health and metrics, such as 127.0.0.1:9464; empty = off"`
 	TLS    serverTLS `doc:"certificate of the listener; empty = plain HTTP"`
+}
+
+type dashboardSettings struct {
+	Enabled    bool              `doc:"whether it is there; needs http.listen"`
+	ReadOnly   bool              `doc:"without actions"`
+	ShowBodies bool              `doc:"shows bodies of messages"`
+	Open       bool              `doc:"lets everybody in, such as behind a proxy that asks who they are"`
+	Users      map[string]Secret `doc:"names with bcrypt hashes of their passwords; without any, only this machine may look"`
 }
 
 type serverTLS struct {
@@ -163,6 +172,9 @@ func (l *loaded) check() {
 	l.checkTelemetry()
 	if (l.HTTP.TLS.CertFile == "") != (l.HTTP.TLS.KeyFile == "") {
 		l.bad("http.tls", "give cert_file and key_file, or none")
+	}
+	if l.Dashboard.Enabled && l.HTTP.Listen == "" {
+		l.bad("dashboard.enabled", "needs an address: set http.listen")
 	}
 	owners := map[string]string{}
 	for _, name := range sortedKeys(l.Relays) {

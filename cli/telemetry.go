@@ -35,6 +35,7 @@ const defaultInterval = time.Minute
 type telemetry struct {
 	Env
 	metrics http.Handler                  // nil = off
+	page    *sdkmetric.ManualReader       // of the dashboard; nil = off
 	closers []func(context.Context) error // send what is left
 }
 
@@ -65,6 +66,10 @@ func newTelemetry(ctx context.Context, l *loaded, version string) (*telemetry, e
 		}
 		opts = append(opts, sdkmetric.WithReader(reader))
 		t.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+	}
+	if l.Dashboard.Enabled {
+		t.page = sdkmetric.NewManualReader()
+		opts = append(opts, sdkmetric.WithReader(t.page))
 	}
 	if o := &l.Telemetry.OTLP; o.Endpoint != "" {
 		target, err := o.target()

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/relay"
+)
+
+// dashboardPath is where the daemon shows the dashboard.
+const dashboardPath = "/dashboard"
+
+// page returns the dashboard over the relays of the daemon, and the parked messages of the subscriptions; nil = off.
+func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, error) {
+	s := &d.conf.Dashboard
+	if !s.Enabled {
+		return nil, nil
+	}
+	opts := dashboard.Options{
+		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Users: map[string]string{}, Logger: d.log,
+	}
+	for name, hash := range s.Users {
+		text, err := hash.Value()
+		if err != nil {
+			return nil, errors.New(d.conf.from.Problem("dashboard.users."+name, "%s", err))
+		}
+		opts.Users[name] = text
+	}
+	for _, name := range sortedKeys(d.fleet.stores) {
+		var serving together
+		for _, r := range sortedKeys(d.fleet.relays) {
+			if d.fleet.ends[r].store == name {
+				serving = append(serving, d.fleet.relays[r])
+			}
+		}
+		opts.Outboxes = append(opts.Outboxes, dashboard.Outbox{Name: name, Store: d.fleet.stores[name].Outbox, Relay: serving})
+	}
+	seen := map[string]bool{}
+	for i := range d.conf.Subscriptions {
+		sub := &d.conf.Subscriptions[i]
+		t := d.fleet.transports[the(sub.Transport, d.conf.transports)]
+		if t == nil || seen[sub.Queue] {
+			continue
+		}
+		if parked, ok := core.As[admin.ParkedQueue](t.Publisher); ok {
+			seen[sub.Queue] = true
+			opts.Queues = append(opts.Queues, dashboard.Queue{Name: sub.Queue, Parked: parked})
+		}
+	}
+	page, err := dashboard.New(opts)
+	if err != nil {
+		return nil, d.conf.opening("dashboard", err)
+	}
+	return page, nil
+}
+
+// mount shows the page beside what mux has.
+func mount(mux *http.ServeMux, page *dashboard.Dashboard) {
+	mux.Handle(dashboardPath, page)
+	mux.Handle(dashboardPath+"/", page)
+}
+
+// together are the relays of one store.
+type together []*relay.Relay
+
+// Health joins what the relays say.
+func (t together) Health(ctx context.Context) waybill.Health {
+	if len(t) == 1 {
+		return t[0].Health(ctx)
+	}
+	all := waybill.Health{Live: true, Ready: true}
+	for _, r := range t {
+		h := r.Health(ctx)
+		all.Live, all.Ready = all.Live && h.Live, all.Ready && h.Ready
+		all.Checks = append(all.Checks, h.Checks...)
+	}
+	return all
+}
+
+// Pause pauses the route at the relay that serves it.
+func (t together) Pause(route string) error { return t.each(route, (*relay.Relay).Pause) }
+
+// Resume is the way back.
+func (t together) Resume(route string) error { return t.each(route, (*relay.Relay).Resume) }
+
+func (t together) each(route string, do func(*relay.Relay, string) error) (err error) {
+	for _, r := range t {
+		if err = do(r, route); err == nil {
+			return nil
+		}
+	}
+	return err
+}
