@@ -118,7 +118,8 @@ func newTab(t *testing.T) *tab {
 			}
 		}
 	})
-	if err := chromedp.Run(ctx, log.Enable(), runtime.Enable()); err != nil { // the page lives as long as this context
+	// The page lives as long as the context of its first use.
+	if err := chromedp.Run(ctx, log.Enable(), runtime.Enable()); err != nil {
 		t.Fatal(err)
 	}
 	return b
