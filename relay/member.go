@@ -176,8 +176,9 @@ func (e *engine) storeWorks(method string) {
 	e.member.answered = e.now
 }
 
-// storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a right
-// that is missing is told at once. It ends none that has settled something: what is wrong since then will be mended.
+// storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a
+// right that is missing is told at once. It ends none that has settled something: what is wrong since then will be
+// mended.
 func (e *engine) storeFails(method string, err error) {
 	first := !e.worked.store[method] && !e.worked.store["settle"]
 	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && first) {

@@ -37,8 +37,8 @@ type Relay struct {
 	engine  *engine         // the running one
 	lastErr error           // the error that ended the latest run
 
-	// worked notes what of the store and of the publishers has worked; see storeFails. Only a running engine touches
-	// it.
+	// worked notes what of the store and of the publishers has worked; see storeFails. Only a running engine
+	// touches it.
 	worked worked
 }
 
