@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -35,12 +36,18 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 	}
 	for _, name := range sortedKeys(d.fleet.stores) {
 		var serving together
+		var blocking []string
 		for _, r := range sortedKeys(d.fleet.relays) {
 			if d.fleet.ends[r].store == name {
 				serving = append(serving, d.fleet.relays[r])
+				for i := range d.fleet.options[r].Routes {
+					if route := &d.fleet.options[r].Routes[i]; route.BlockAfterAbandon {
+						blocking = append(blocking, cmp.Or(route.Name, waybill.DefaultRoute))
+					}
+				}
 			}
 		}
-		opts.Outboxes = append(opts.Outboxes, dashboard.Outbox{Name: name, Store: d.fleet.stores[name].Outbox, Relay: serving})
+		opts.Outboxes = append(opts.Outboxes, dashboard.Outbox{Name: name, Store: d.fleet.stores[name].Outbox, Relay: serving, Blocking: blocking})
 	}
 	seen := map[string]bool{}
 	for i := range d.conf.Subscriptions {
