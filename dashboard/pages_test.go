@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,7 +135,7 @@ func TestCauses(t *testing.T) {
 type shown struct {
 	core.OutboxStore
 	inspect func(*admin.Stored)
-	asked   int
+	asked   atomic.Int64
 	err     error
 }
 
@@ -155,7 +156,7 @@ func (s *shown) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (
 }
 
 func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
-	s.asked++
+	s.asked.Add(1)
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -186,17 +187,17 @@ func TestViewersShareTheQuestions(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if counted.asked < 8 || counted.asked > 11 {
-			t.Errorf("the store was asked %d times in 20 s by %d viewers", counted.asked, viewers)
+		if n := counted.asked.Load(); n < 8 || n > 11 {
+			t.Errorf("the store was asked %d times in 20 s by %d viewers", n, viewers)
 		}
 		for range viewers {
 			if n := strings.Count(<-ended, "data: "); n < 25 || n > 31 {
 				t.Errorf("a stream of a minute had %d events", n)
 			}
 		}
-		asked := counted.asked
+		asked := counted.asked.Load()
 		time.Sleep(time.Hour)
-		if counted.asked != asked {
+		if counted.asked.Load() != asked {
 			t.Error("the store is asked although nobody looks")
 		}
 	})
