@@ -57,10 +57,11 @@ func (a *asked) ask(ctx context.Context) *question {
 	answer := make(chan waybill.Health, 1)
 	go func() {
 		defer cancel()
-		answer <- a.call(ctx)
+		h := a.call(ctx)
 		a.mu.Lock()
-		a.open = false
+		a.open = false // before the answer is out: who asks again at once must not be told that it hangs
 		a.mu.Unlock()
+		answer <- h
 	}()
 	go func() {
 		// A checker gets a moment to say itself that its time is over.

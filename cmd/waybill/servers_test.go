@@ -117,6 +117,7 @@ func TestRestarts(t *testing.T) {
 	}
 	pool := migrated(t, db.DSN)
 	depth := queue(t, broker.AMQPURL("/"), "shop")
+	declared := time.Now()
 	server.Stop()
 	conf := write(t, "stores:\n  shop: {kind: postgres, url: '"+db.DSN+"'}\ntransports:\n  bus: {kind: rabbitmq, exchange: shop, url: '"+broker.AMQPURL("/")+"'}\n"+
 		"relays:\n  a: {lease: "+(3*heartbeat).String()+"}\nhttp: {listen: '127.0.0.1:0'}\n")
@@ -164,6 +165,7 @@ func TestRestarts(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
+				<-time.After(testenv.DefinitionsOnDisk - time.Since(declared)) // the queue survives a kill from then on
 				broker.Kill()
 				turns("/healthz", 503, 2*heartbeat, "no broker")
 				turns("/readyz", 200, 2*heartbeat, "no broker")
