@@ -165,7 +165,8 @@ func TestRestarts(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				<-time.After(testenv.DefinitionsOnDisk - time.Since(declared)) // the queue survives a kill from then on
+				// From then on the queue survives a kill.
+				<-time.After(testenv.DefinitionsOnDisk - time.Since(declared))
 				broker.Kill()
 				turns("/healthz", 503, 2*heartbeat, "no broker")
 				turns("/readyz", 200, 2*heartbeat, "no broker")
