@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
 )
@@ -85,6 +86,25 @@ func shop(t *testing.T, change func(*dashboard.Options), more ...waybill.Message
 			t.Error(err)
 		}
 	})
+	// The troubles are there once one message is parked and two were given up.
+	there := func() bool {
+		counts, err := d.Store.Counts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := int64(0)
+		for _, c := range counts {
+			if c.State == core.StateAbandoned {
+				gone += c.N
+			}
+		}
+		return gone >= 2 && len(d.Bus.Parked(demo.Queue)) > 0
+	}
+	for deadline := time.Now().Add(30 * time.Second); !there(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 30s: the troubles are there")
+		}
+	}
 	return d, server.URL
 }
 
