@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxRoutes bounds the routes of which one page shows the blocked keys.
+// maxRoutes is how many routes one page of blocked keys covers.
 const maxRoutes = 20
 
 // keysData are the blocked keys of an outbox.

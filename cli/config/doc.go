@@ -26,7 +26,7 @@
 //
 // # Ownership
 //
-// The struct given to Decode belongs to its caller. A [Section] keeps what it was read from.
+// Decode fills the caller's struct and keeps no pointer to it. A [Section] shares the settings with its [Loaded].
 //
 // # Limits
 //

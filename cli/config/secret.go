@@ -27,7 +27,7 @@ func NewSecret(text string) Secret { return Secret{text: text} }
 // IsZero reports whether there is none.
 func (s Secret) IsZero() bool { return s.text == "" && s.file == "" }
 
-// Value returns the text. The error names the file and no part of what it holds.
+// Value returns the text. An error names the file. It never shows what the file holds.
 func (s Secret) Value() (string, error) {
 	if s.file == "" {
 		return s.text, nil

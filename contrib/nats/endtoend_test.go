@@ -74,7 +74,7 @@ func runRole(ctx context.Context, role, dir string) error {
 		return err
 	}
 	if role == "relay" {
-		r, err := relay.New(store, bus, relay.Options{Lease: 5 * time.Second, PollMax: 500 * time.Millisecond})
+		r, err := relay.New(store, bus, relay.Options{Lease: 2 * time.Second, PollMax: 500 * time.Millisecond})
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ func TestFetchedIsRenewed(t *testing.T) {
 		t.Fatalf("%d deliveries came", len(ds))
 	}
 	publish(t, bus, "a")
-	wait(t.Context(), 2*briefHold) // without a renewal it is delivered again
+	wait(t.Context(), 4*briefHold) // without a renewal it is delivered again
 	d := receive(t, r)
 	if d.Redeliveries != 0 {
 		t.Errorf("%d redeliveries", d.Redeliveries)
