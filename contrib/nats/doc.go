@@ -20,7 +20,8 @@
 //   - Retries wait in the server, as long as it takes, and stop no new messages. Attempts and redeliveries count apart.
 //     A release raises neither.
 //   - A delivery belongs to its receiver for Options.HoldFor, which it can renew. The server does not check who
-//     acknowledges; the receiver itself refuses to settle what it has held for longer.
+//     acknowledges; the receiver itself refuses to settle what it has held for longer, or what was
+//     delivered to it again.
 //   - A replayed message is removed from the parked ones after the server stored the copy. Two replays of one queue by
 //     two processes at the same time can make duplicates.
 //

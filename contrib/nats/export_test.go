@@ -1,5 +1,7 @@
 package nats
 
+import "github.com/waybill-go/waybill"
+
 // Exported for the tests.
 var (
 	Encode   = encode
@@ -9,3 +11,6 @@ var (
 	Patterns = patterns
 	Classify = classify
 )
+
+// ReplyOf returns where the server takes acknowledgements of a delivery.
+func ReplyOf(d *waybill.Delivery) string { return d.Handle.(*handle).m.Reply }

@@ -40,7 +40,26 @@ func TestHeldForTooLong(t *testing.T) {
 	bus := dial(t, s.url(), nats.Options{HoldFor: briefHold})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	publish(t, bus, "a")
+	stale(t, r, receive(t, r))
+}
+
+// What came again is another delivery, although the receiver's own clock says that the first one is still held.
+func TestComesAgainWhileHeld(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{HoldFor: time.Hour})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, "a")
 	first := receive(t, r)
+	if err := client(t, s).Conn().Publish(nats.ReplyOf(first), []byte("-NAK")); err != nil {
+		t.Fatal(err)
+	}
+	stale(t, r, first)
+}
+
+// stale fails unless first comes again, and is nobody's then.
+func stale(t *testing.T, r core.Receiver, first *waybill.Delivery) {
+	t.Helper()
 	again := receive(t, r)
 	if again.Redeliveries != 1 {
 		t.Errorf("%d redeliveries, want 1", again.Redeliveries)

@@ -167,7 +167,26 @@ func (r *receiver) arrived(m *nats.Msg) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if h.delivered > 1 {
+		r.oust(h.seq)
+	}
 	r.fetched = append(r.fetched, h)
+}
+
+// oust ends the holds of a message that the server has delivered again. It counts HoldFor from when it sends, which is
+// before the receiver reads. The caller holds mu.
+func (r *receiver) oust(seq uint64) {
+	for h := range r.held {
+		if h.seq == seq {
+			delete(r.held, h)
+			h.until = time.Time{}
+		}
+	}
+	for _, h := range r.fetched {
+		if h.seq == seq {
+			h.until = time.Time{}
+		}
+	}
 }
 
 func (r *receiver) signal() {

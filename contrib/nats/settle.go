@@ -41,6 +41,7 @@ type handle struct {
 	id        string
 	attempt   int
 	delivered int       // times, this one included
+	seq       uint64    // of the message in the stream
 	stored    time.Time // by the server's clock
 	due       time.Time
 
@@ -54,7 +55,7 @@ func (r *receiver) read(m *nats.Msg) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handle{r: r, m: m, attempt: 1, delivered: int(meta.NumDelivered), stored: meta.Timestamp, until: time.Now().Add(r.t.opts.HoldFor)}
+	h := &handle{r: r, m: m, attempt: 1, delivered: int(meta.NumDelivered), seq: meta.Sequence.Stream, stored: meta.Timestamp, until: time.Now().Add(r.t.opts.HoldFor)}
 	topic, published := strings.CutPrefix(m.Subject, r.t.topics)
 	redeliveries := h.delivered - 1
 	if !published { // a copy: the headers are our own
