@@ -92,7 +92,7 @@ SELECT 'r' || i %% %d, 'key-' || i %% 1000, 'bench.topic', $1, false, %s FROM ge
 // blocks returns how many blocks the backends of the database have touched. They report when they end.
 func blocks(ctx context.Context, db *database) (n float64, err error) {
 	db.pool.Reset()
-	for range 100 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		var others int
 		if err := db.pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&others); err != nil {
@@ -104,5 +104,5 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return 0, errors.New("backends did not end")
+	return 0, errors.New("backends did not end within a minute")
 }

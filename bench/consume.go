@@ -50,6 +50,7 @@ func consumed(ctx context.Context, env *servers, n int, loop func(context.Contex
 	if err != nil {
 		return s, err
 	}
+	defer func() { err = errors.Join(err, env.drop(queue)) }() // else it takes a copy of what others publish later
 	if err := in.Close(ctx); err != nil {
 		return s, err
 	}

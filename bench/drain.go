@@ -31,6 +31,8 @@ type drainCase struct {
 	nowhere      bool           // the publisher does nothing
 	bus          core.Publisher // if not nil: instead of RabbitMQ
 	prefix       string         // of keys; default key
+	sampled      int            // one message in so many is in a sampled trace; 0 = none has a trace
+	telemetry    *providers     // nil: the global ones
 	curve        *[]float64     // if not nil: the rate of each tenth
 }
 
@@ -141,6 +143,9 @@ func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 					m.Key = "hot"
 				}
 			}
+			if n := i + j + 1; c.sampled > 0 {
+				m.TraceParent = traceParent(n, n%c.sampled == 0)
+			}
 			msgs = append(msgs, m)
 		}
 		err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
@@ -182,7 +187,11 @@ func runRelays(ctx context.Context, env *servers, db *database, c drainCase) (s 
 			defer bus.Close(ctx) //nolint:errcheck // everything is confirmed
 			to = bus
 		}
-		r, err := relay.New(outbox, &counted{to, count}, relay.Options{})
+		opts := relay.Options{}
+		if p := c.telemetry; p != nil {
+			opts.MeterProvider, opts.TracerProvider = p.meter, p.tracer
+		}
+		r, err := relay.New(outbox, &counted{to, count}, opts)
 		if err != nil {
 			return s, err
 		}

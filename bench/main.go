@@ -23,6 +23,8 @@ func main() {
 		brief = flag.Bool("brief", false, "run everything once, shortly: it shows that the benchmarks work, not how fast anything is")
 		pairs = flag.Int("pairs", 5, "interleaved pairs a benchmark")
 		out   = flag.String("out", "", "also write the table to this file")
+		sizes = flag.String("sizing", "", "measure the tables of the sizing guide instead, and rewrite them in this file")
+		part  = flag.Int("part", 1, "for -sizing on a machine that is busy: so many times fewer messages")
 		prof  = flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
 	)
 	flag.Parse()
@@ -33,7 +35,13 @@ func main() {
 	if *brief {
 		s = briefScale()
 	}
-	if err := profiled(*prof, func() error { return run(ctx, *only, s, *out) }); err != nil {
+	err := profiled(*prof, func() error {
+		if *sizes != "" {
+			return size(ctx, *sizes, *part, *brief)
+		}
+		return run(ctx, *only, s, *out)
+	})
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -69,19 +77,20 @@ type scale struct {
 	passed  int           // messages that pass before a run under an old snapshot
 	disk    time.Duration // length of a run that watches the size on disk
 	many    int           // records of the larger outbox, where two sizes are compared
+	timeout time.Duration // statement_timeout of the role, where one is set
 }
 
 func briefScale() scale {
 	return scale{
 		pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500, timers: time.Second,
-		hot: time.Second, passed: 2000, disk: time.Second, many: 20_000,
+		hot: time.Second, passed: 2000, disk: time.Second, many: 20_000, timeout: 5 * time.Second,
 	}
 }
 
 func fullScale(pairs int) scale {
 	return scale{
 		pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000, timers: 10 * time.Second,
-		hot: 30 * time.Second, passed: 1_000_000, disk: 10 * time.Minute, many: 10_000_000,
+		hot: 30 * time.Second, passed: 1_000_000, disk: 10 * time.Minute, many: 10_000_000, timeout: 250 * time.Millisecond,
 	}
 }
 
@@ -101,6 +110,7 @@ func benchmarks() []benchmark {
 		{"drain-two-relays", drainTwoRelays},
 		{"drain-old-snapshot", drainOldSnapshot},
 		{"drain-redis", drainRedis},
+		{"telemetry", telemetryCost},
 		{"relays", withoutBroker},
 		{"hot-front", hotFront},
 		{"stage", stageCost},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -122,6 +121,7 @@ func (s *servers) queue(ctx context.Context, name string) (drop func() error, er
 	if err != nil {
 		return nil, err
 	}
+	defer conn.Close() //nolint:errcheck // done with it
 	ch, err := conn.Channel()
 	if err == nil {
 		_, err = ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
@@ -129,13 +129,22 @@ func (s *servers) queue(ctx context.Context, name string) (drop func() error, er
 	if err == nil {
 		err = ch.QueueBind(name, "#", "bench", false, nil)
 	}
+	return func() error { return s.drop(name) }, err
+}
+
+// drop deletes a queue.
+func (s *servers) drop(name string) error {
+	conn, err := amqp.Dial(s.url)
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return err
 	}
-	return func() error {
-		_, err := ch.QueueDelete(name, false, false, false)
-		return errors.Join(err, conn.Close())
-	}, nil
+	defer conn.Close() //nolint:errcheck // done with it
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDelete(name, false, false, false)
+	return err
 }
 
 // expect fails unless a queue holds exactly n messages: a benchmark that loses or doubles measures nothing.

@@ -50,9 +50,9 @@ type steadyCase struct {
 
 // latencyOldSnapshot compares the time from commit to publisher after many messages have passed, with and without a
 // session that holds an older snapshot, so that no vacuum removes what they left; and the same where the role's
-// statements end after 250 ms.
+// statements end after s.timeout.
 func latencyOldSnapshot(ctx context.Context, env *servers, s scale) (rows []row, err error) {
-	for _, timeout := range []time.Duration{0, 250 * time.Millisecond} {
+	for _, timeout := range []time.Duration{0, s.timeout} {
 		name := "after messages passed under an old snapshot"
 		if timeout > 0 {
 			name += fmt.Sprintf(", statement_timeout %s", timeout)
