@@ -115,7 +115,10 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 			return nil, err
 		}
 		if inspector, ok := core.As[admin.Inspector](b.Store); ok {
-			if _, err := inspector.Inspect(ctx, a.Form.Route, a.Form.ID); err != nil {
+			// Heads are in indexes.
+			if _, err := inspect(ctx, inspector, b.Store, &a.Form, 0); errors.Is(err, errLong) {
+				return nil, &notFound{"It is not at the head of its key any more."}
+			} else if err != nil {
 				return nil, err
 			}
 		}
@@ -226,6 +229,9 @@ func (a *action) facts() []pair {
 func atLeast(n int, next int64) string {
 	if next != 0 {
 		return "at least " + plural(int64(n), "message")
+	}
+	if n == 1 {
+		return "1 message that matches"
 	}
 	return plural(int64(n), "message") + " that match"
 }

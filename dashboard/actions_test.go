@@ -204,6 +204,33 @@ func TestSendWhatIsRefused(t *testing.T) {
 	}
 }
 
+// What vanishes between the preview and the confirmation is not done, and the answer says so.
+// OP-07
+func TestMessageThatVanishesAfterThePreview(t *testing.T) {
+	t.Parallel()
+	d := newShop(t)
+	b, log := open(t, d.Options())
+	poison := find(t, d, admin.Filter{Topics: []string{demo.TopicPoison}})
+	again, skip := b.ask(messageURL(&poison), "redrive", nil), b.ask("/keys", "skip", nil)
+	replay := b.ask("/parked/message?id="+d.Bus.Parked(demo.Queue)[0].Envelope.ID, "replay", nil)
+	if _, err := d.Store.PurgeRecords(t.Context(), admin.PurgeRequest{Filter: admin.Filter{Routes: []string{waybill.DefaultRoute}}, Waiting: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Bus.PurgeParked(t.Context(), admin.ParkedRequest{Queue: demo.Queue, All: true}); err != nil {
+		t.Fatal(err)
+	}
+	before := states(t, d)
+	has(t, b.confirm(again), "0 sent again, of 0 that matched")
+	has(t, b.confirm(skip), "not found")
+	has(t, b.confirm(replay), "0 messages replayed")
+	if after := states(t, d); !equal(before, after) {
+		t.Errorf("something has changed: %v, before %v", after, before)
+	}
+	if lines := log.lines("event=dashboard.action"); len(lines) != 3 {
+		t.Errorf("the lines in the log: %q", lines)
+	}
+}
+
 // What would touch everything, or what nobody was shown, is not done.
 // OP-07
 func TestOnlyWhatWasShownIsDone(t *testing.T) {

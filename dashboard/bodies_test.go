@@ -72,6 +72,27 @@ func TestHugeBodies(t *testing.T) {
 		}
 	}
 	has(t, page(t, d, []byte(text16), nil), "The first 262 144 of 16 777 216 bytes.")
+	opts := d.Options()
+	opts.Queues = []dashboard.Queue{{Name: demo.Queue, Parked: hugeQueue{body: []byte(text16)}}}
+	b, _ := open(t, opts)
+	for _, target := range []string{"/parked", "/parked/message?id=1"} {
+		got := b.get(target, http.StatusOK)
+		if len(got) > 600<<10 || strings.Contains(got, "<textarea") {
+			t.Errorf("%s: the page has %d bytes, or a field with the cut body", target, len(got))
+		}
+	}
+}
+
+// hugeQueue has one parked message with a body.
+type hugeQueue struct {
+	hostileQueue
+	body []byte
+}
+
+func (q hugeQueue) InspectParked(context.Context, string, admin.ParkedFilter) (admin.Parked, error) {
+	p := hostileParked()
+	p.Envelope.Body = q.body
+	return p, nil
 }
 
 // hostileQueue answers with hostile texts.

@@ -53,6 +53,7 @@ func New(opts Options) (*Dashboard, error) {
 			d.pages[page] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
 		}
 	}
+	d.state.watches = make([]watch, len(opts.Outboxes))
 	d.mux = d.routes()
 	return d, nil
 }

@@ -16,7 +16,8 @@
 //     would happen, asks, and leaves a line in the log: event=dashboard.action with user, action and result.
 //   - With ReadOnly no action exists. Without ShowBodies no body leaves the process.
 //   - A page asks a store a bounded number of bounded questions. All viewers share what the overview knows, which is at
-//     most one set of questions in two seconds.
+//     most one set of questions in two seconds. Who the members are is part of it at most once in five seconds.
+//   - Looking joins nothing, renews nothing and takes no lock that others wait for.
 //
 // # Concurrency
 //

@@ -186,9 +186,15 @@ func TestForgedRequests(t *testing.T) {
 	if w := b.send(http.MethodGet, "/do?"+preview.Encode(), nil); w.Code/100 != 4 {
 		t.Errorf("GET /do: status %d", w.Code)
 	}
-	huge := url.Values{"token": preview["token"], "body": {strings.Repeat("x", 3<<20)}}
-	if w := b.send(http.MethodPost, "/preview", huge); w.Code != http.StatusBadRequest {
-		t.Errorf("a form of 3 MiB: status %d", w.Code)
+	for _, n := range []int{3 << 20, 16 << 20} {
+		huge := url.Values{"token": preview["token"], "body": {strings.Repeat("x", n)}}
+		for _, target := range []string{"/preview", "/do", "/logout"} {
+			if w := b.send(http.MethodPost, target, huge); w.Code != http.StatusBadRequest {
+				t.Errorf("POST %s of %d bytes: status %d", target, n, w.Code)
+			} else {
+				has(t, w.Body.String(), "The form cannot be read, or has more than 2 MiB.")
+			}
+		}
 	}
 	if after := states(t, d); !equal(before, after) || len(log.lines("event=dashboard.action")) != 0 {
 		t.Errorf("something has changed: %v", after)

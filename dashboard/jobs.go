@@ -75,7 +75,7 @@ func (j *job) result(err error) string {
 		j.text += core.ErrorText(err)
 	}
 	if j.text == "" {
-		j.text = "done"
+		j.text = "It is done."
 	}
 	return j.text
 }

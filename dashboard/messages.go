@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,7 +16,30 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const pageSize = 50
+const (
+	pageSize = 50
+	// searchFor is how long a search begins another step. Each step is twice as large as the one before.
+	searchFor = 250 * time.Millisecond
+	// inspectFor is how long one message is searched for. Then the search goes on in the list, step by step.
+	inspectFor = 500 * time.Millisecond
+)
+
+// search returns the first p.Limit records that match, or those that it finds within a second: then Next says where it
+// stopped.
+func search(ctx context.Context, in admin.Inspector, f admin.Filter, p admin.PageRequest) (out admin.Listing, err error) {
+	limit := p.Limit
+	p.Budget = admin.DefaultPageBudget
+	for began := time.Now(); ; p.Budget = min(2*p.Budget, admin.MaxPageBudget) {
+		l, err := in.List(ctx, f, p)
+		if err != nil {
+			return out, err
+		}
+		if out.Records, out.Next = append(out.Records, l.Records...), l.Next; l.Next == 0 || len(out.Records) >= limit || time.Since(began) > searchFor {
+			return out, nil
+		}
+		p.After, p.Limit = l.Next, limit-len(out.Records)
+	}
+}
 
 // filterForm is a filter as a form has it.
 type filterForm struct {
@@ -128,7 +152,7 @@ func (d *Dashboard) messages(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return &notFound{"This store cannot list its messages."}
 	}
-	l, err := inspector.List(r.Context(), f, admin.PageRequest{After: after, Limit: pageSize})
+	l, err := search(r.Context(), inspector, f, admin.PageRequest{After: after, Limit: pageSize})
 	if err != nil {
 		return err
 	}
@@ -185,7 +209,13 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return &notFound{"This store cannot show its messages."}
 	}
-	s, err := inspector.Inspect(r.Context(), r.FormValue("route"), r.FormValue("id"))
+	form := filterForm{Outbox: b.Name, Route: r.FormValue("route"), ID: r.FormValue("id")}
+	seq, _ := strconv.ParseInt(r.FormValue("seq"), 10, 64) // 0 = unknown
+	s, err := inspect(r.Context(), inspector, b.Store, &form, seq)
+	if errors.Is(err, errLong) {
+		http.Redirect(w, r, d.opts.Path+"/messages?"+form.query().Encode(), http.StatusSeeOther)
+		return nil
+	}
 	if errors.Is(err, waybill.ErrNotFound) {
 		return &notFound{"The outbox has no such message on this route any more. It was published and deleted, or purged, meanwhile."}
 	}
@@ -194,6 +224,25 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	}
 	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(b), Headers: headersOf(&s.Envelope), Facts: d.factsOf(b.Name, &s.Envelope), Ended: s.State.Terminal()}
 	return d.render(w, r, http.StatusOK, "message", data)
+}
+
+// errLong reports a search that would take long.
+var errLong = errors.New("the search for this message takes long")
+
+// inspect finds a record by its sequence if the store can, and else searches for it, but not for long.
+func inspect(ctx context.Context, in admin.Inspector, store core.OutboxStore, at *filterForm, seq int64) (admin.Stored, error) {
+	if direct, ok := core.As[admin.SeqInspector](store); ok {
+		if s, err := direct.InspectAt(ctx, at.Route, at.ID, seq); !errors.Is(err, waybill.ErrNotFound) {
+			return s, err
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, inspectFor)
+	defer cancel()
+	s, err := in.Inspect(short, at.Route, at.ID)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		return s, errLong
+	}
+	return s, err
 }
 
 func headersOf(e *waybill.Envelope) []pair {

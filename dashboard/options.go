@@ -56,7 +56,8 @@ func (b *Outbox) blocks(route string) bool {
 
 // Relay is what the dashboard asks of a relay.
 type Relay interface {
-	Health(ctx context.Context) waybill.Health
+	// HealthWith says how the relay is, with the counts of c, which is nil if the store does not count.
+	HealthWith(ctx context.Context, c admin.Counter) waybill.Health
 	Pause(route string) error
 	Resume(route string) error
 }

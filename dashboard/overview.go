@@ -27,8 +27,11 @@ type attention struct {
 	Level, Text, Link, Action string
 }
 
-// unservedAfter is how long a due message waits on a route without a relay here before that is said.
+// unservedAfter is how long a due message waits on a route without a member before that is said.
 const unservedAfter = 10 * time.Second
+
+// tellEvery is how often a stream tells. It leaves the stores time to answer, so that the numbers are new each time.
+const tellEvery = freshFor + 250*time.Millisecond
 
 // liveFor bounds a stream. The browser then asks for another one, and with it whether the session still holds.
 const liveFor = time.Minute
@@ -162,13 +165,28 @@ func (l *lookOf) attention() []attention {
 	if l.Err != "" {
 		out = append(out, attention{"bad", fmt.Sprintf("Outbox %s does not answer: %s", l.Name, l.Err), "", ""})
 	}
+	if l.NoMeet != "" && l.NoMeet != l.Err {
+		out = append(out, attention{"warn", fmt.Sprintf("The members of %s are unknown: %s", l.Name, l.NoMeet), "", ""})
+	}
+	var dead []string
+	for i := range l.Members {
+		if m := &l.Members[i]; m.Dead {
+			dead = append(dead, clip(m.Name, 100))
+		}
+	}
+	if n := int64(len(dead)); n > 0 {
+		out = append(out, attention{
+			"bad", fmt.Sprintf("%s of %s %s silent for longer than the lease: %s. What ended or cannot reach the store hands out nothing; another member takes its units over, if there is one.",
+				plural(n, "member"), l.Name, isAre(n), strings.Join(dead[:min(n, 3)], ", ")), "", "",
+		})
+	}
 	link := func(of, query string) string { return "/" + of + "?outbox=" + urlquery(l.Name) + query }
 	rows := l.rows()
 	for i := range rows {
-		if row := &rows[i]; l.Running && !row.Relay && row.Oldest >= unservedAfter {
+		if row := &rows[i]; l.Served != nil && !l.Served[row.Route] && row.Oldest >= unservedAfter {
 			waiting := row.Pending + row.Failed
 			out = append(out, attention{
-				"warn", fmt.Sprintf("%s on route %s of %s %s, the oldest for %s: the relay of this process does not serve the route, and no other one seems to.",
+				"warn", fmt.Sprintf("%s on route %s of %s %s, the oldest for %s: no member serves the route.",
 					plural(waiting, "message"), row.Route, l.Name, waitWaits(waiting), short(row.Oldest)),
 				link("messages", "&state=pending&route="+urlquery(row.Route)), "See what waits",
 			})
@@ -221,7 +239,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) error {
 	end := time.NewTimer(liveFor)
 	defer end.Stop()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-	t := time.NewTicker(freshFor)
+	t := time.NewTicker(tellEvery)
 	defer t.Stop()
 	for {
 		var b bytes.Buffer

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -136,7 +137,9 @@ type shown struct {
 	core.OutboxStore
 	inspect func(*admin.Stored)
 	asked   atomic.Int64
+	met     atomic.Int64
 	err     error
+	noMeet  error
 }
 
 func (s *shown) Unwrap() any { return s.OutboxStore }
@@ -155,6 +158,14 @@ func (s *shown) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (
 	return inspector.List(ctx, f, p)
 }
 
+func (s *shown) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	s.met.Add(1)
+	if err := cmp.Or(s.err, s.noMeet); err != nil {
+		return core.Roster{}, err
+	}
+	return s.OutboxStore.Meet(ctx, m)
+}
+
 func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
 	s.asked.Add(1)
 	if s.err != nil {
@@ -164,8 +175,18 @@ func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
 	return counter.Counts(ctx)
 }
 
-// However many look at the overview, the store is asked once in two seconds. A stream ends after a minute, and with
-// its viewer.
+// curious is a relay that wants the counts again and again.
+type curious struct{ dashboard.Relay }
+
+func (curious) HealthWith(ctx context.Context, c admin.Counter) waybill.Health {
+	for range 10 {
+		_, _ = c.Counts(ctx)
+	}
+	return waybill.Health{Live: true, Ready: true}
+}
+
+// However many look at the overview, and whatever the relay wants to know, the store is asked once in two seconds. A
+// stream ends after a minute, and with its viewer.
 // OP-07
 func TestViewersShareTheQuestions(t *testing.T) {
 	t.Parallel()
@@ -175,7 +196,7 @@ func TestViewersShareTheQuestions(t *testing.T) {
 			t.Fatal(err)
 		}
 		counted := &shown{OutboxStore: store}
-		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: counted}}})
+		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: counted, Relay: curious{}}}})
 		const viewers = 20
 		ended := make(chan string, viewers)
 		for range viewers {
@@ -190,14 +211,17 @@ func TestViewersShareTheQuestions(t *testing.T) {
 		if n := counted.asked.Load(); n < 8 || n > 11 {
 			t.Errorf("the store was asked %d times in 20 s by %d viewers", n, viewers)
 		}
+		if n := counted.met.Load(); n < 3 || n > 4 {
+			t.Errorf("the store was asked %d times in 20 s who its members are", n)
+		}
 		for range viewers {
 			if n := strings.Count(<-ended, "data: "); n < 25 || n > 31 {
 				t.Errorf("a stream of a minute had %d events", n)
 			}
 		}
-		asked := counted.asked.Load()
+		asked := counted.asked.Load() + counted.met.Load()
 		time.Sleep(time.Hour)
-		if counted.asked.Load() != asked {
+		if counted.asked.Load()+counted.met.Load() != asked {
 			t.Error("the store is asked although nobody looks")
 		}
 	})

@@ -22,6 +22,7 @@ type state struct {
 	mu      sync.Mutex
 	at      time.Time
 	looks   []lookOf // one for each outbox
+	watches []watch  // the same
 	parked  []parkedOf
 	samples []sample
 }
@@ -33,7 +34,19 @@ type lookOf struct {
 	Err     string
 	Health  waybill.Health
 	Running bool // a relay of this process serves it
+	Members []memberRow
+	More    string          // how many are not shown
+	Served  map[string]bool // routes that some member serves; nil = unknown
+	NoMeet  string          // why the members are unknown
 }
+
+// known are counts that were read already.
+type known struct {
+	counts []admin.Count
+	err    error
+}
+
+func (k *known) Counts(context.Context) ([]admin.Count, error) { return k.counts, k.err }
 
 // parkedOf is what is known of a queue.
 type parkedOf struct {
@@ -66,7 +79,7 @@ func (d *Dashboard) look(ctx context.Context) (looks []lookOf, parked []parkedOf
 		// The answer is for others, too: it does not end with this viewer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 		defer cancel()
-		d.state.looks, d.state.parked = d.ask(ctx)
+		d.state.looks, d.state.parked = d.ask(ctx, now)
 		s := d.measure(ctx, now)
 		for i := range d.state.looks {
 			s.add(d.state.looks[i].Counts)
@@ -81,22 +94,12 @@ func (d *Dashboard) look(ctx context.Context) (looks []lookOf, parked []parkedOf
 }
 
 // ask asks all outboxes and queues at once.
-func (d *Dashboard) ask(ctx context.Context) ([]lookOf, []parkedOf) {
+func (d *Dashboard) ask(ctx context.Context, now time.Time) ([]lookOf, []parkedOf) {
 	looks, parked := make([]lookOf, len(d.opts.Outboxes)), make([]parkedOf, len(d.opts.Queues))
 	var wg sync.WaitGroup
 	for i := range d.opts.Outboxes {
 		wg.Go(func() {
-			b, l := &d.opts.Outboxes[i], &looks[i]
-			l.Name = b.Name
-			if c, ok := core.As[admin.Counter](b.Store); ok {
-				counts, err := c.Counts(ctx)
-				if l.Counts = counts; err != nil {
-					l.Err = core.ErrorText(err)
-				}
-			}
-			if b.Relay != nil {
-				l.Running, l.Health = true, b.Relay.Health(ctx)
-			}
+			looks[i] = d.opts.Outboxes[i].look(ctx, &d.state.watches[i], now)
 		})
 	}
 	for i := range d.opts.Queues {
@@ -111,6 +114,30 @@ func (d *Dashboard) ask(ctx context.Context) ([]lookOf, []parkedOf) {
 	}
 	wg.Wait()
 	return looks, parked
+}
+
+// look asks one outbox. What its relay needs of the store is read already.
+func (b *Outbox) look(ctx context.Context, w *watch, now time.Time) lookOf {
+	l := lookOf{Name: b.Name, Running: b.Relay != nil}
+	var counter admin.Counter
+	if c, ok := core.As[admin.Counter](b.Store); ok {
+		counts, err := c.Counts(ctx)
+		counter = &known{counts, err}
+		if l.Counts = counts; err != nil {
+			l.Err = core.ErrorText(err)
+		}
+	}
+	if b.Relay != nil {
+		l.Health = b.Relay.HealthWith(ctx, counter)
+	}
+	w.look(ctx, b.Store, now)
+	if l.Members, l.NoMeet = w.rows(now), w.err; w.err == "" {
+		l.Served = w.served()
+	}
+	if more := len(l.Members) - maxMembers; more > 0 {
+		l.Members, l.More = l.Members[:maxMembers], "And "+count(int64(more))+" more."
+	}
+	return l
 }
 
 func (s *sample) add(counts []admin.Count) {

@@ -202,11 +202,11 @@ func (b *tab) open(url string) {
 	b.run(chromedp.Navigate(url))
 }
 
-// click clicks what an XPath finds, once it is there.
+// click clicks what an XPath finds, once it is there and at its place: the styles move it when they arrive.
 func (b *tab) click(path string) {
 	b.t.Helper()
 	find := fmt.Sprintf(`document.evaluate(%s, document, null, XPathResult.FIRST_ORDERED_NODE_TYPE, null).singleNodeValue`, strconv.Quote(path))
-	b.until(find + ` !== null`)
+	b.until(`document.readyState === "complete" && ` + find + ` !== null`)
 	var at []float64
 	b.run(chromedp.Evaluate(`(() => { const e = `+find+`; e.scrollIntoView({ block: "center" }); const r = e.getClientRects()[0]; return [r.x + r.width / 2, r.y + r.height / 2]; })()`, &at))
 	b.run(chromedp.MouseClickXY(at[0], at[1]))

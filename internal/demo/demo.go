@@ -63,11 +63,12 @@ func (d *Demo) connect(logger *slog.Logger) (err error) {
 	if d.Bus, err = memory.New(memory.Options{}); err != nil {
 		return err
 	}
-	if err := d.Bus.Declare("mails", "mails.#"); err != nil {
+	// Before the consumer comes: what no queue is bound for is given up at once.
+	if err := errors.Join(d.Bus.Declare("mails", "mails.#"), d.Bus.Declare(Queue, "orders.#")); err != nil {
 		return err
 	}
 	d.Relay, err = relay.New(d.Store, &moody{d.Bus}, relay.Options{
-		MeterProvider: d.provider, Logger: logger, UnroutableTimeout: -1,
+		Name: "shop relay", MeterProvider: d.provider, Logger: logger, UnroutableTimeout: -1,
 		Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Hour, Cap: time.Hour}}, {Name: RouteMails}},
 	})
 	if err != nil {
