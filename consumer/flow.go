@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -16,10 +18,14 @@ const (
 	flowNone                  // nothing: what it had sent was released
 )
 
+// flowPatience is how long releases wait for the broker to be told that a pause began.
+const flowPatience = time.Second
+
 // flow is the Receive in progress, which a pause ends. The runner's mu guards it.
 type flow struct {
 	call context.Context //nolint:containedctx // of Receive calls, until one is ended
 	cut  context.CancelFunc
+	told chan struct{} // of a pause that the broker is not told of yet
 }
 
 // begin returns the context of the next Receive.
@@ -34,6 +40,52 @@ func (f *flow) begin(ctx context.Context) context.Context {
 func (f *flow) end() {
 	if f.cut != nil {
 		f.cut()
+	}
+}
+
+// hold has releases wait until the broker is told of a pause. Without that the broker can send a released message here
+// again at once, and count a delivery that no handler sees.
+func (f *flow) hold(s *session) {
+	if _, ok := core.As[core.Pauser](s.rcv); ok && f.told == nil {
+		f.told = make(chan struct{})
+	}
+}
+
+// tell ends hold.
+func (f *flow) tell() {
+	if f.told != nil {
+		close(f.told)
+		f.told = nil
+	}
+}
+
+// toldFlow ends hold when the broker was told something. If that was to send, and a pause has begun meanwhile, hold
+// goes on.
+func (r *runner) toldFlow(told flowState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if told == flowNone || r.pause.state != paused {
+		r.flow.tell()
+	}
+}
+
+// awaitFlow waits before the releases of a batch are sent; see hold. The quick lane has none.
+func (r *runner) awaitFlow(l *lane, batch *acks) {
+	if l == &l.session.quick {
+		return
+	}
+	r.mu.Lock()
+	told := r.flow.told
+	r.mu.Unlock()
+	if told == nil || !slices.ContainsFunc(batch.list, func(a core.Ack) bool { return a.Verdict == core.VerdictRelease }) {
+		return
+	}
+	limit := time.NewTimer(flowPatience)
+	defer limit.Stop()
+	select {
+	case <-told:
+	case <-limit.C:
+	case <-r.settleCtx.Done():
 	}
 }
 

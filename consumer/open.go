@@ -64,6 +64,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		rcv, err := r.source.subscribe(ctx, r.settleCtx)
 		switch {
 		case err == nil:
+			r.log.Event(ctx, slog.LevelDebug, "consumer.subscribed", "subscribed", slog.Any("bindings", r.source.asked.Bindings))
 			tell(nil)
 			r.watch(rcv)
 			r.setDown(false, nil)

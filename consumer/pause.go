@@ -67,6 +67,7 @@ func (r *runner) observe(m *message, v *verdict) turn {
 	case v.outage && !r.stopping && (probed || p.state == open):
 		p.begin(r.pauseDelay(p.n+1), v.err)
 		if !r.sub.InOrder { // else everything stays where it is
+			r.flow.hold(m.session)
 			r.releaseWaiting()
 			r.flow.end()
 		}

@@ -33,6 +33,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.flow.end()
+		r.flow.tell()
 	}()
 	failures := 0
 	for {
@@ -97,15 +98,18 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 			return nil, 0
 		case limit > 0:
 			r.setFlow(ctx, s, send)
+			r.toldFlow(send)
 			return call, limit
 		case wait > 0: // paused
 			r.setFlow(ctx, s, flowNone)
+			r.toldFlow(flowNone)
 			if !sleep(ctx, wait) {
 				return nil, 0
 			}
 			r.probeDependencies(ctx)
 			continue
 		}
+		r.toldFlow(flowNone)
 		select {
 		case <-ctx.Done():
 			return nil, 0
@@ -155,11 +159,14 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	}
 	r.tel.count(ctx, r.tel.received, len(ds))
 	r.counts.received.Add(int64(len(ds)))
-	now := time.Now()
+	now, debug := time.Now(), r.log.Enabled(ctx, slog.LevelDebug)
 	messages := make([]message, len(ds))
 	for n, d := range ds {
 		m := &messages[n]
 		unwrap(d)
+		if debug {
+			r.log.Event(r.tel.under(ctx, d), slog.LevelDebug, "consumer.received", "message received", ofMessage(d)...)
+		}
 		m.d, m.session, m.since = d, s, now
 		if m.refused = r.judge.refuse(d); m.refused == nil {
 			m.h = r.judge.handlers.find(&d.Envelope)

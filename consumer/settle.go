@@ -96,6 +96,7 @@ func (r *runner) settleAll(l *lane) {
 		batch, waits := r.takePending(l)
 		switch {
 		case len(batch.list) > 0:
+			r.awaitFlow(l, &batch)
 			results := r.settleBatch(r.settleCtx, l.session, batch)
 			r.announce(r.settledBatch(l, batch, results))
 		case waits:
@@ -192,14 +193,17 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 	for len(results) < len(acks) {
 		results = append(results, errNoResult)
 	}
-	failed := 0
+	failed, debug := 0, r.log.Enabled(ctx, slog.LevelDebug)
 	for i := range acks {
-		err := results[i]
+		err, d, step := results[i], acks[i].Delivery, steps[acks[i].Verdict]
 		if err == nil {
+			if debug {
+				r.log.Event(r.tel.under(ctx, d), slog.LevelDebug, "consumer.settled", "the transport has stored what was decided",
+					append(ofMessage(d), slog.String("step", step))...)
+			}
 			continue
 		}
 		failed++
-		d, step := acks[i].Delivery, steps[acks[i].Verdict]
 		if errors.Is(err, waybill.ErrLeaseLost) {
 			r.tel.count(ctx, r.tel.lost, 1)
 			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.lease_lost", "the message is no longer this consumer's; another one has it, or it was settled",

@@ -237,6 +237,7 @@ func TestLogs(t *testing.T) {
 		want := map[string]int{
 			"INFO consumer.start": 1, "INFO consumer.stop": 1, "INFO consumer.stopped": 1, "DEBUG consumer.done": 2,
 			"WARN consumer.retry": 10 + 3, "WARN consumer.parked": 2, "ERROR consumer.parked": 1,
+			"DEBUG consumer.subscribed": 1, "DEBUG consumer.received": 45, "DEBUG consumer.settled": 45, "DEBUG consumer.retry": 37 - 10,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)

@@ -84,6 +84,9 @@ type Roster struct {
 	Units   []OwnedUnit
 	// Unserved are routes with due records and no unit; at most 100.
 	Unserved []string
+	// Told reports that there are control records on routes that Meeting.Self serves. The caller is to read them,
+	// although nothing has woken it.
+	Told bool
 }
 
 // OwnedUnit is a unit and its owner, 0 if it is free. Term grows with each change of the owner, and is above 0.

@@ -283,7 +283,8 @@ func ContextOf(ctx context.Context, e *waybill.Envelope) context.Context {
 
 // SpanContextOf returns the context of the span that created e; invalid if it carries none.
 func SpanContextOf(e *waybill.Envelope) trace.SpanContext {
-	return trace.SpanContextFromContext(ContextOf(context.Background(), e)) //nolint:forbidigo // nothing waits for it
+	c := obs.Carried{Parent: e.TraceParent, State: e.TraceState, Headers: e.Headers}
+	return c.SpanContext()
 }
 
 // TracerProvider is OpenTelemetry's type, named here so that adapters need not import OpenTelemetry.

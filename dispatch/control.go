@@ -78,6 +78,15 @@ func (d *Dispatcher) readOn() {
 	}
 }
 
+// readControls has the routes read now: control records are there, and nothing else may wake this member for them.
+func (d *Dispatcher) readControls() {
+	for _, rt := range d.routes {
+		if rt.pace.readAt.After(d.now) {
+			rt.pace.readAt = d.now
+		}
+	}
+}
+
 // lookAgain schedules another read of the records that a control record is about.
 func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
 	switch c.Kind {

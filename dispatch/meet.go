@@ -166,6 +166,9 @@ func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed 
 		d.self.beatSent, d.self.arrived = c.sent, m.Self.Beat
 	}
 	d.noteOwn(m.Self.Presence, renewed, c)
+	if roster.Told {
+		d.readControls()
+	}
 	d.peers.lookAt = time.Time{}
 	d.observe(c)
 	d.own(c)

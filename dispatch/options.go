@@ -13,7 +13,7 @@ type Options struct {
 	Name string
 	// NewSession returns a random number above 0; it is called at each join.
 	NewSession func() core.Session
-	// Routes to serve; at least one.
+	// Routes to serve. A member without any owns nothing, and only removes members that are dead.
 	Routes []Route
 	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every
 	// third of it.

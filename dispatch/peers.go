@@ -23,6 +23,7 @@ type peers struct {
 // peer is another member, and since when its beat has not changed.
 type peer struct {
 	beat     int64
+	risen    bool      // the beat has changed since the peer was first seen
 	since    time.Time // the answer that first showed this beat
 	token    int64     // of its presence; 0 = none
 	doubtful bool      // its token was not seen since the member took its own anew
@@ -87,6 +88,7 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 		d.work.activeAt = d.now
 	}
 	if !known || p.beat != m.Beat || d.self.gapped && d.has(ruleGapped) {
+		p.risen = p.risen || known && p.beat != m.Beat
 		p.beat, p.since = m.Beat, d.now
 		d.peers.seen[m.Session] = p
 		return
@@ -139,4 +141,19 @@ func (p *peers) freeUnits() (free []core.OwnedUnit) {
 		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
 	})
 	return free
+}
+
+// MaybeDead reports that another member has not renewed since this one first saw it. Each member either renews or is
+// removed. So that lasts for the member's lease and a little, at most.
+func (d *Dispatcher) MaybeDead(s core.Session) bool {
+	p, seen := d.peers.seen[s]
+	return s != d.session && (!seen || !p.risen)
+}
+
+// AnyMaybeDead reports that some other member is [Dispatcher.MaybeDead], or that the members are not known yet.
+func (d *Dispatcher) AnyMaybeDead() bool {
+	if !d.self.joined {
+		return true
+	}
+	return slices.ContainsFunc(d.peers.roster.Members, func(m core.Member) bool { return d.MaybeDead(m.Session) })
 }

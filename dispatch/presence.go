@@ -101,6 +101,7 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) {
 
 // observeToken takes in whether another member's token is there, and returns whether that member is dead. Only a member
 // whose own token is there can tell. Of a token that it has not seen since it took its own anew it cannot tell either.
+// A flagged member has the grace to take another token, and again if this member hears nothing meanwhile either.
 func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
 		p.token, p.doubtful, p.flagged = m.Presence, false, time.Time{}
@@ -119,7 +120,12 @@ func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) 
 		p.flagged = d.now
 		d.peers.lookBy(d.now.Add(grace))
 	default:
-		return c.sent.Sub(p.flagged) >= grace
+		in := c.sent.Sub(p.flagged)
+		if in < 2*grace {
+			return in >= grace
+		}
+		p.flagged = d.now // nobody was heard for so long: the store was away, for that member too
+		d.peers.lookBy(d.now.Add(grace))
 	}
 	return false
 }

@@ -85,6 +85,45 @@ func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
 	}
 }
 
+// A flagged member cannot say anything while the store is away; it has the grace once more after that.
+func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
+	t.Parallel()
+	w, s := newWatched(t, 0)
+	ctx, away := context.WithCancel(context.Background())
+	defer away()
+	met := 0
+	w.call = func(c *Call) {
+		if c.Do(ctx, s); c.kind == callMeet && c.err == nil {
+			met++
+		}
+	}
+	s.gone[9] = true
+	flagged := func() bool {
+		r, err := w.st.Meet(t.Context(), core.Meeting{})
+		w.must(err)
+		return slices.ContainsFunc(r.Members, func(m core.Member) bool { return m.Session == 1 && m.Flag })
+	}
+	for range 200 {
+		if flagged() {
+			break
+		}
+		w.run(10 * time.Millisecond)
+	}
+	w.run(100 * time.Millisecond)
+	away()
+	w.run(3 * time.Second)
+	ctx, met = context.Background(), 0
+	for met == 0 {
+		w.run(time.Millisecond)
+	}
+	if w.run(400 * time.Millisecond); !flagged() {
+		t.Error("removed, or not flagged, before it could say anything")
+	}
+	if w.run(5 * time.Second); w.there(1) {
+		t.Error("still there five seconds later")
+	}
+}
+
 func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 	t.Parallel()
 	w, s := newWatched(t, 0)

@@ -43,6 +43,19 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	return st
 }
 
+// Owned returns the units of a route that the member owns, in order.
+func (d *Dispatcher) Owned(route string) []core.Unit {
+	rt := d.byName[route]
+	if rt == nil {
+		return nil
+	}
+	units := make([]core.Unit, 0, len(rt.units))
+	for _, u := range rt.sortedUnits() {
+		units = append(units, u.Unit)
+	}
+	return units
+}
+
 // Roster returns the members and owners at the time of the latest answer. It must not be changed.
 func (d *Dispatcher) Roster() *core.Roster { return &d.peers.roster }
 

@@ -11,9 +11,9 @@ import (
 )
 
 // The files of this package are layers: a function calls what is in its own file or in one further down, and rarely
-// anything further up. From the top: relay, health, pause, loop, once, member, share, feed, publish, unroutable,
-// stop, wait, presence, upkeep, park, outcome, breaker, engine, tasks, lease, telemetry, hooks, limit, unserved,
-// record, options.
+// anything further up. From the top: relay, health, pause, removedead, loop, once, member, share, feed, publish,
+// unroutable, stop, wait, presence, upkeep, park, outcome, breaker, engine, log, tasks, lease, telemetry, hooks, limit,
+// unserved, record, options.
 
 // engine is one Run or RunOnce. The loop goroutine owns everything in it. Blocking calls run as tasks; each returns its
 // result as a function for the loop.
@@ -109,38 +109,4 @@ func (e *engine) newRoute(o *served) *route {
 // timeout is context.WithTimeout, at least a millisecond.
 func (e *engine) timeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(d, time.Millisecond))
-}
-
-// warn logs a warning about an item (nil = about no record), unless there were too many of its event lately.
-func (e *engine) warn(item *dispatch.Item, event, text string, err error, more ...any) {
-	key := event
-	if item != nil {
-		key += item.Route()
-	}
-	suppressed, ok := e.limiter.Allow(e.now, key)
-	if !ok {
-		return
-	}
-	ctx, args := e.base, []any{"event", event}
-	if item != nil {
-		ctx, args = core.ContextOf(ctx, &item.Record.Envelope), append(args, ofMessage(item)...)
-	}
-	args = append(append(args, more...), "error", core.ErrorText(err))
-	if suppressed > 0 {
-		args = append(args, obs.Suppressed, suppressed)
-	}
-	e.log.WarnContext(ctx, text, args...)
-}
-
-// ofMessage names the message of item in a log line.
-func ofMessage(item *dispatch.Item) []any {
-	env := &item.Record.Envelope
-	args := []any{"route", item.Route(), "id", env.ID, "attempt", attempt(item), "topic", env.Topic}
-	if env.Key != "" {
-		args = append(args, "key", env.Key)
-	}
-	if env.Tenant != "" {
-		args = append(args, "tenant", env.Tenant)
-	}
-	return args
 }

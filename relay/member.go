@@ -3,12 +3,14 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
 // timed is the store for one call. In its results the ages and lives of records count from began, so that they can be
@@ -18,6 +20,11 @@ type timed struct {
 	began   time.Time
 	settled error          // why nothing of a settle could be stored
 	refused []core.Outcome // outcomes of records that belong to another relay
+
+	noting   bool           // for the log, at level debug:
+	read     map[string]int // records read, by route
+	outcomes []core.Outcome // outcomes that were to be stored, and their results
+	results  core.Results
 }
 
 // Read reads from the store, and shifts times.
@@ -31,6 +38,9 @@ func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (co
 		shift(page.Keys[i].Records, d)
 	}
 	shift(page.Again, d)
+	if s.noting {
+		s.read = perRoute(&page)
+	}
 	return page, err
 }
 
@@ -45,6 +55,9 @@ func (s *timed) Due(ctx context.Context, self core.Session, parts []core.Part, l
 func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res := s.OutboxStore.Settle(ctx, self, outcomes)
 	guardEach("an error of the store", res)
+	if s.noting {
+		s.outcomes, s.results = slices.Clone(outcomes), res
+	}
 	for i, err := range res {
 		switch {
 		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].Control() == 0:
@@ -71,6 +84,7 @@ type member struct {
 	lease    *lease
 	failing  map[string]*trouble // by method of the store
 	answered time.Time           // the latest answer of the store
+	seen     upkeep.Watch        // what the log says of members and units, at level debug
 }
 
 // trouble is a method of the store that fails.
@@ -99,7 +113,7 @@ func (e *engine) call(c *dispatch.Call) {
 		from = e.upkeep.ctx
 	}
 	ctx, cancel := e.timeout(from, c.Limit())
-	s := &timed{OutboxStore: e.store, began: e.began}
+	s := &timed{OutboxStore: e.store, began: e.began, noting: e.debug()}
 	sent := e.now
 	e.async(func() func() {
 		defer cancel()
@@ -117,6 +131,10 @@ func (e *engine) call(c *dispatch.Call) {
 // takeAnswer takes in the answer of the store.
 func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	e.d.Done(e.now, c)
+	if s.noting {
+		e.noteChanges()
+		e.noteAnswer(s)
+	}
 	err := c.Err()
 	switch c.Name() {
 	case "meet":

@@ -20,7 +20,6 @@ const leftEvery = 400 * time.Millisecond
 type pass struct {
 	counting bool
 	countAt  time.Time
-	beats    map[core.Session]int64 // beats of members that own units, as first seen
 }
 
 // stepOnce stops a RunOnce when its work is done: nothing is due, or the due records cannot be had.
@@ -51,7 +50,7 @@ func (e *engine) stepOnce() (next time.Time) {
 	if e.now.Before(e.pass.countAt) {
 		return e.pass.countAt
 	}
-	doubt := !outage && e.doubtful(owners)
+	doubt := !outage && e.anyMaybeDead(owners)
 	counter, _ := core.As[admin.Counter](e.store)
 	e.pass.counting = true
 	e.async(func() func() {
@@ -93,24 +92,14 @@ func (e *engine) othersHold() bool {
 	return slices.ContainsFunc(e.order, func(rt *route) bool { return e.d.Status(rt.Name).Elsewhere > 0 })
 }
 
-// doubtful reports whether an owner of units may be dead: its beat has not risen yet.
-func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
-	if e.pass.beats == nil {
-		e.pass.beats = map[core.Session]int64{}
-	}
-	beats := map[core.Session]int64{}
-	for i := range e.d.Roster().Members {
-		m := &e.d.Roster().Members[i]
-		beats[m.Session] = m.Beat
-	}
+// anyMaybeDead reports whether an owner of units may be dead.
+func (e *engine) anyMaybeDead(owners map[core.Session]int) bool {
 	for s := range owners {
-		first, seen := e.pass.beats[s]
-		if !seen {
-			e.pass.beats[s] = beats[s]
+		if e.d.MaybeDead(s) {
+			return true
 		}
-		doubt = doubt || !seen || first == beats[s]
 	}
-	return doubt
+	return false
 }
 
 // leftOver describes due records that were not published; empty if there are none.

@@ -19,6 +19,9 @@ func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 // once.
 func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++
+	if e.debug() {
+		e.note(item, "relay.released", "message released: it costs no attempt, and will be sent later", "unknown", unknown)
+	}
 	in := time.Duration(0)
 	if b := e.routes[item.Route()].breakers.topics[item.Record.Envelope.Topic]; b != nil && item.Record.Failed {
 		in = max(b.until.Sub(e.now), e.opts.PollMin)

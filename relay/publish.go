@@ -31,6 +31,7 @@ type call struct {
 	generation uint64          // breakers opened when it began
 	lost       bool            // given up at the drain limit
 	late       bool            // it did not begin: the lease had ended
+	noting     bool            // its messages are logged one by one
 	plans      map[*dispatch.Item]plan
 }
 
@@ -71,6 +72,11 @@ func (e *engine) send(c *call) {
 	c.route.calls++
 	c.route.out += len(c.items)
 	e.publishes.inFlight[c] = struct{}{}
+	if c.noting = e.debug(); c.noting {
+		for _, item := range c.items {
+			e.note(item, "relay.claimed", "message goes to the publisher")
+		}
+	}
 	c.under = c.lease.ctx
 	ctx, cancel := e.timeout(c.under, e.opts.PublishTimeout)
 	e.async(func() func() {
@@ -212,6 +218,9 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	if !c.late {
 		e.tel.published(e.base, rt, confirmed, took)
 	}
+	if c.noting {
+		e.log.DebugContext(e.base, "batch published", "event", "relay.batch", "route", rt.Name, "confirmed", confirmed, "records", len(c.items), "took", took)
+	}
 	e.freeCall(c)
 }
 
@@ -261,6 +270,9 @@ func (e *engine) published(item *dispatch.Item, c *call) {
 	e.tel.age(e.base, c.route, e.age(item))
 	e.conclude(item, core.Published(&item.Record))
 	e.noteSent(item, c.generation)
+	if c.noting {
+		e.note(item, "relay.published", "message published", "age", round(e.age(item)))
+	}
 	if e.opts.Hooks.OnPublished != nil {
 		e.observer.tell(e.opts.Hooks.OnPublished, e.event(item))
 	}

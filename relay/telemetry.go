@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,8 @@ type routeLabels struct {
 	add     []metric.AddOption
 	record  []metric.RecordOption
 	publish []metric.RecordOption // of a publish call, by the messaging conventions
+	spans   core.Description
+	span    []attribute.KeyValue // of every span
 }
 
 // routeLabels makes the attribute sets of a route, and begins its counters at 0: a counter that begins with its first
@@ -76,6 +79,7 @@ func (t *telemetry) routeLabels(ctx context.Context, route, transport string, d 
 	l := routeLabels{
 		set: set, add: []metric.AddOption{metric.WithAttributeSet(set)}, record: []metric.RecordOption{metric.WithAttributeSet(set)},
 		publish: []metric.RecordOption{metric.WithAttributeSet(call)},
+		spans:   d, span: describe(&d, "publish", semconv.MessagingOperationTypeSend, attribute.String("waybill.route", route)),
 	}
 	t.sent.Add(ctx, 0, l.add...)
 	t.lost.Add(ctx, 0, l.add...)
@@ -155,6 +159,9 @@ func (t *telemetry) age(ctx context.Context, rt *route, d time.Duration) {
 }
 
 func (t *telemetry) failed(ctx context.Context, rt *route, class waybill.Class, err error) {
+	if !t.failures.Enabled(ctx) {
+		return
+	}
 	t.failures.Add(ctx, 1, t.failureLabels(rt.Name, rt.transport, class, errorType(err)))
 }
 
@@ -182,6 +189,9 @@ func errorType(err error) string {
 }
 
 func (t *telemetry) abandoned(ctx context.Context, rt *route, reason waybill.Reason) {
+	if !t.abandons.Enabled(ctx) {
+		return
+	}
 	t.abandons.Add(ctx, 1, t.abandonLabels(rt.Name, reason))
 }
 
@@ -270,8 +280,7 @@ type publishSpans []trace.Span
 // message's create span, and linked to it. The message carries the context of the create span, which nobody changes on
 // the way.
 func (t *telemetry) startPublish(ctx context.Context, c *call) (spans publishSpans) {
-	var common []attribute.KeyValue
-	var d core.Description
+	l := &c.route.labels
 	for i := range c.envs {
 		env := &c.envs[i]
 		if env.TraceParent == "" {
@@ -281,19 +290,19 @@ func (t *telemetry) startPublish(ctx context.Context, c *call) (spans publishSpa
 		if !created.IsSampled() {
 			continue
 		}
+		destination := l.spans.Destination(env.Topic, "")
+		attrs := append(slices.Clip(l.span), semconv.MessagingDestinationName(destination), semconv.MessagingMessageID(env.ID),
+			semconv.MessagingMessageBodySize(len(env.Body)), attribute.Int("waybill.attempt", attempt(c.items[i])))
+		if l.spans.System == semconv.MessagingSystemRabbitMQ.Value.AsString() {
+			attrs = append(attrs, semconv.MessagingRabbitMQDestinationRoutingKey(env.Topic))
+		}
+		_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, created), "publish "+destination,
+			trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(trace.Link{SpanContext: created}), trace.WithAttributes(attrs...))
+		if span.SpanContext().SpanID() == created.SpanID() {
+			return nil // there is no provider: the span is that of the message
+		}
 		if spans == nil {
 			spans = make(publishSpans, len(c.envs))
-			d = core.DescriptionOf(c.route.Publisher)
-			common = describe(&d, "publish", semconv.MessagingOperationTypeSend, attribute.String("waybill.route", c.route.Name))
-		}
-		destination := d.Destination(env.Topic, "")
-		_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, created), "publish "+destination,
-			trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(trace.Link{SpanContext: created}),
-			trace.WithAttributes(common...), trace.WithAttributes(semconv.MessagingDestinationName(destination),
-				semconv.MessagingMessageID(env.ID), semconv.MessagingMessageBodySize(len(env.Body)),
-				attribute.Int("waybill.attempt", attempt(c.items[i]))))
-		if d.System == semconv.MessagingSystemRabbitMQ.Value.AsString() {
-			span.SetAttributes(semconv.MessagingRabbitMQDestinationRoutingKey(env.Topic))
 		}
 		spans[i] = span
 	}

@@ -13,6 +13,7 @@ var controlChecks = []named{
 	{"heeded-deletes-a-control-record", heededDeletesAControlRecord},
 	{"decision-is-told-with-its-reason", decisionIsToldWithItsReason},
 	{"control-from-waits-for-all-owners", controlFromWaitsForAllOwners},
+	{"roster-tells-of-control-records", rosterTellsOfControlRecords},
 }
 
 func (k *kit) redriveIn(tx Tx, rs ...core.Record) {
@@ -223,5 +224,32 @@ func controlFromWaitsForAllOwners(k *kit) {
 	b.settle(core.Heeded(&second[0]))
 	if len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0 {
 		k.fail("both owners heeded a control record, and it is still there")
+	}
+}
+
+// Without this an owner that nothing wakes carries out an operator's decision only when it reads again by itself, which
+// can take minutes. DB-17 OP-18.
+func rosterTellsOfControlRecords(k *kit) {
+	m := k.owner(1)
+	told := func(route string) bool {
+		return m.meet(func(x *core.Meeting) {
+			x.Self = core.Member{Serves: []core.Serving{{Route: route, Units: 1}}} // only looks
+		}).Told
+	}
+	if m.meet().Told || told(k.route) {
+		k.fail("no control record was written, and the roster tells of one")
+	}
+	m.redriven(k.row(key("k")))
+	if !m.meet().Told || !told(k.route) {
+		k.fail("a control record was written, and the roster of one who serves its route does not tell of it")
+	}
+	if told(k.route + "-other") {
+		k.fail("a control record was written, and the roster of one who serves another route tells of it")
+	}
+	for _, c := range m.controls(core.AllSlots) {
+		m.settle(core.Heeded(&c))
+	}
+	if m.meet().Told {
+		k.fail("all control records were heeded, and the roster tells of one")
 	}
 }

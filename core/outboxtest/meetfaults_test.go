@@ -212,6 +212,8 @@ var meetFaults = []faulty{
 		}},
 	},
 	{"keeps flags for ever", "flag-is-set-and-cleared", meets(func(m *core.Meeting) { m.Self.Presence = 1 })},
+	{"tells of no control records", "roster-tells-of-control-records", rosters(func(r *core.Roster) { r.Told = false })},
+	{"tells of control records that are not there", "roster-tells-of-control-records", rosters(func(r *core.Roster) { r.Told = true })},
 	{"names no unserved routes", "unserved-routes-are-named", rosters(func(r *core.Roster) { r.Unserved = nil })},
 	{
 		"removes whatever the beat", "removal-compares-the-beat",

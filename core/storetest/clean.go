@@ -148,7 +148,7 @@ func cleanElectsOne(k *kit) {
 // Records that are held, not yet expired, or ready with an owner, are left alone. ST-11.
 func cleanSweeps(k *kit) {
 	k.clean()
-	const ttl = time.Second
+	const ttl = lax
 	held := k.takeIDs(k.stage(k.msg(waybill.TTL(ttl))))
 	failed := k.stage(k.msg(waybill.TTL(ttl)))
 	k.retry(k.takeIDs(failed)[0], far)
@@ -178,7 +178,7 @@ func cleanSweeps(k *kit) {
 // A swept message no longer blocks its key. An expired message behind it is then due: its owner finds out. ST-11 OR-02.
 func cleanFreesKeys(k *kit) {
 	k.clean()
-	const ttl = 500 * time.Millisecond
+	const ttl = lax
 	key := waybill.Key("k")
 	head := k.stage(k.msg(key, waybill.TTL(ttl)))
 	k.retry(k.takeIDs(head)[0], far)

@@ -64,6 +64,11 @@ var faults = []struct {
 	})}},
 	{"ignores delays", "delay-is-honoured", broken{messages: eachMessage(func(m *waybill.Message) { m.Delay = 0 })}},
 	{"ignores times", "deliver-at-is-honoured", broken{messages: eachMessage(func(m *waybill.Message) { m.DeliverAt = time.Time{} })}},
+	{"is two seconds early", "deliver-at-is-honoured", broken{messages: eachMessage(func(m *waybill.Message) {
+		if time.Until(m.DeliverAt) > 0 {
+			m.DeliverAt = m.DeliverAt.Add(-2 * time.Second)
+		}
+	})}},
 	{"cuts long bodies", "large-body-round-trip", eachEnvelope(func(e *waybill.Envelope) { e.Body = e.Body[:min(len(e.Body), 650_000)] })},
 	{"loses the scope", "context-fills-scope", eachEnvelope(func(e *waybill.Envelope) { e.RunID = "" })},
 	{"loses the content type", "empty-fields-are-filled", eachEnvelope(func(e *waybill.Envelope) { e.Type = "" })},

@@ -18,6 +18,7 @@ var errNo = errors.New("the broker said no")
 const (
 	patience = 10 * time.Second       // for what must happen
 	short    = 300 * time.Millisecond // leases and delays that a check waits for
+	lax      = 3 * time.Second        // the same, where a slow store must make some calls before they end
 	long     = time.Minute            // waits that something else must end
 	far      = time.Hour              // delays that a check does not wait for
 	pause    = 5 * time.Millisecond   // between looks

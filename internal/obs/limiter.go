@@ -31,8 +31,8 @@ func NewLogger(l *slog.Logger) *Logger { return &Logger{Logger: l} }
 // With returns a logger with more attributes. It counts repeats apart from l.
 func (l *Logger) With(args ...any) *Logger { return NewLogger(l.Logger.With(args...)) }
 
-// Event writes a line of event, which has the form "component.verb". It suppresses a line of level warning or higher if
-// there were too many of the event.
+// Event writes a line of event, which has the form "component.verb". If there were too many of the event, a line of
+// level warning or higher is one of level debug.
 func (l *Logger) Event(ctx context.Context, level slog.Level, event, text string, attrs ...slog.Attr) {
 	if !l.Enabled(ctx, level) {
 		return
@@ -41,13 +41,13 @@ func (l *Logger) Event(ctx context.Context, level slog.Level, event, text string
 	if level >= slog.LevelWarn {
 		n, ok := l.limits.Allow(time.Now(), event)
 		if !ok {
-			return
+			level = slog.LevelDebug
 		}
 		if n > 0 {
 			attrs = append(attrs, slog.Int(Suppressed, n))
 		}
 	}
-	l.LogAttrs(ctx, level, text, attrs...)
+	l.LogAttrs(ctx, level, text, attrs...) // does nothing if the level is off
 }
 
 // Limiter counts lines by event. Its zero value is ready. It is safe for concurrent use.

@@ -37,6 +37,20 @@ func TestRepeatedWarningsAreLimited(t *testing.T) {
 	})
 }
 
+// OP-05: at level debug nothing is left out.
+func TestDebugHasWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	l := NewLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for range Burst + 15 {
+		l.Event(t.Context(), slog.LevelWarn, "x.failed", "failed")
+	}
+	warnings, rest := strings.Count(out.String(), "level=WARN"), strings.Count(out.String(), "level=DEBUG")
+	if warnings != Burst || rest != 15 {
+		t.Errorf("%d warnings, %d lines of level debug", warnings, rest)
+	}
+}
+
 // An outage that goes on for an hour, with a warning a second, takes few lines.
 func TestLongRepetitionIsQuiet(t *testing.T) {
 	t.Parallel()

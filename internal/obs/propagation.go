@@ -96,6 +96,15 @@ func (c *Carried) Extract(ctx context.Context) context.Context {
 	return ctx
 }
 
+// SpanContext returns the span context that Extract finds. It costs less if the application's global propagator reads
+// the trace context only.
+func (c *Carried) SpanContext() trace.SpanContext {
+	if !more(otel.GetTextMapPropagator()) {
+		return SpanContext(c.Parent, c.State)
+	}
+	return trace.SpanContextFromContext(c.Extract(context.Background())) //nolint:forbidigo // nothing waits for it
+}
+
 // more reports whether p has fields other than those of the trace context.
 func more(p propagation.TextMapPropagator) bool {
 	return slices.ContainsFunc(p.Fields(), func(f string) bool { return f != traceParent && f != traceState })

@@ -1,7 +1,7 @@
 package obs
 
 import (
-	"fmt"
+	"strconv"
 
 	"go.opentelemetry.io/otel/trace"
 )
@@ -31,8 +31,7 @@ func SpanContext(parent, state string) trace.SpanContext {
 	}
 	tid, err1 := trace.TraceIDFromHex(p[3:35])
 	sid, err2 := trace.SpanIDFromHex(p[36:52])
-	var flags byte
-	_, err3 := fmt.Sscanf(p[53:55], "%02x", &flags)
+	flags, err3 := strconv.ParseUint(p[53:55], 16, 8)
 	if err1 != nil || err2 != nil || err3 != nil {
 		return trace.SpanContext{}
 	}

@@ -83,12 +83,6 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 
 const decideOp = "waybill/memory: decide head"
 
-// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
-const (
-	decideLimit = 10 * time.Second
-	decideLook  = 50 * time.Millisecond
-)
-
 // DecideHead skips, sets aside or requeues the head of a blocked key: a record that waits for a retry, or was abandoned
 // and blocks. The owner of the key is told, and reads the key again. A record that a member holds, or that a
 // transaction has locked, is in flight.
@@ -107,7 +101,7 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 	if err != nil || told == nil {
 		return err
 	}
-	return s.decided(ctx, told)
+	return admin.AwaitHead(ctx, decideOp, s, told)
 }
 
 // Decide is DecideHead for a model, which cannot wait: it returns the control record for the owner, or nil if the
@@ -152,40 +146,6 @@ func headReason(action admin.HeadAction) waybill.Reason {
 		return waybill.ReasonSetAside
 	}
 	return waybill.ReasonSkipped
-}
-
-// decided waits until the owner has carried out a decision, and returns the result.
-func (s *Store) decided(ctx context.Context, told *core.Control) error {
-	look := time.NewTicker(decideLook)
-	defer look.Stop()
-	for limit := time.Now().Add(decideLimit); ; {
-		pending, err := s.outcomeOf(told)
-		if !pending {
-			return err
-		}
-		if time.Now().After(limit) {
-			return admin.HeadPending(decideOp, told.Route, told.Key, told.ID)
-		}
-		select {
-		case <-ctx.Done():
-			return outage("decide head", ctx.Err())
-		case <-look.C:
-		}
-	}
-}
-
-// outcomeOf reports whether a decision is still to be carried out, and otherwise its result.
-func (s *Store) outcomeOf(told *core.Control) (pending bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, pending = slices.BinarySearchFunc(s.control, told.Number, byNumber); pending {
-		return true, nil
-	}
-	r := s.stored(told.Route, told.ID)
-	if r != nil && r.reason == told.Reason {
-		return false, nil
-	}
-	return false, admin.NotHead(decideOp, told.Route, told.Key, told.ID)
 }
 
 // isHead reports whether an operator can decide about r, which nobody holds and nobody has locked.

@@ -41,7 +41,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 			s.end(self)
 		}
 	}
-	return s.roster(m.Self.Session), nil
+	return s.roster(&m.Self), nil
 }
 
 // renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
@@ -150,8 +150,8 @@ func (u *unit) give(to core.Session) {
 	u.Term++
 }
 
-func (s *Store) roster(self core.Session) core.Roster {
-	out := core.Roster{Known: s.members[self] != nil, Epoch: s.epoch()}
+func (s *Store) roster(self *core.Member) core.Roster {
+	out := core.Roster{Known: s.members[self.Session] != nil, Epoch: s.epoch()}
 	for _, m := range s.members {
 		member := m.Member
 		member.Serves = slices.Clone(m.Serves)
@@ -175,5 +175,8 @@ func (s *Store) roster(self core.Session) core.Roster {
 			out.Unserved = append(out.Unserved, name)
 		}
 	}
+	out.Told = slices.ContainsFunc(s.control, func(c *core.Control) bool {
+		return slices.ContainsFunc(self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
+	})
 	return out
 }

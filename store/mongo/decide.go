@@ -3,7 +3,6 @@ package mongo
 import (
 	"context"
 	"errors"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -15,10 +14,7 @@ import (
 )
 
 const (
-	// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
-	decideLimit = 10 * time.Second
-	decideLook  = 50 * time.Millisecond
-	decideOp    = "waybill/mongo: decide head"
+	decideOp = "waybill/mongo: decide head"
 )
 
 // DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.KeyKeeper]. A control record tells the
@@ -36,7 +32,7 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 		d.reason = waybill.ReasonSetAside
 	}
 	err := s.transact(ctx, "decide head", func(ctx context.Context, w *work) error {
-		d.told, d.answer = 0, nil
+		d.told, d.answer = nil, nil
 		return d.carryOut(ctx, w)
 	})
 	if _, ok := errors.AsType[*lockedError](err); ok {
@@ -46,10 +42,10 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 		return err
 	}
 	s.Wake()
-	if d.told == 0 {
+	if d.told == nil {
 		return d.answer
 	}
-	return s.carriedOut(ctx, &d)
+	return admin.AwaitHead(ctx, decideOp, s, d.told)
 }
 
 // decision is one call of DecideHead.
@@ -57,7 +53,7 @@ type decision struct {
 	route, key, id string
 	action         admin.HeadAction
 	reason         waybill.Reason // of a skip or a set aside
-	told           int64          // the control record that tells the owner to do it
+	told           *core.Control  // the control record that tells the owner to do it
 	answer         error          // not the database's
 }
 
@@ -99,7 +95,7 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 			c.Reason = d.reason
 			list := []core.Control{c}
 			err := w.tell(ctx, list)
-			d.told = list[0].Number
+			d.told = &list[0]
 			return err
 		}
 	}
@@ -174,39 +170,6 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 		return locked(raced(err))
 	}
 	return w.tell(ctx, []core.Control{told})
-}
-
-// carriedOut waits until the owner has carried out d, and returns the result.
-func (s *Store) carriedOut(ctx context.Context, d *decision) error {
-	for limit := time.Now().Add(decideLimit); ; {
-		pending := false
-		var r *record
-		err := s.transact(ctx, "decide head", func(ctx context.Context, w *work) (err error) {
-			pending, r = false, nil
-			switch err := s.control.FindOne(ctx, bson.M{"_id": d.told}).Err(); {
-			case err == nil:
-				pending = true
-				return nil
-			case !errors.Is(err, driver.ErrNoDocuments):
-				return err
-			}
-			r, err = w.lookup(ctx, bson.M{"_id": recordID{d.route, d.id}}, headOnly)
-			return err
-		})
-		switch {
-		case err != nil:
-			return err
-		case !pending && r != nil && r.Phase == phaseAbandoned && r.Reason == string(d.reason):
-			return nil
-		case !pending:
-			return d.notHead()
-		case time.Now().After(limit):
-			return admin.HeadPending(decideOp, d.route, d.key, d.id)
-		}
-		if err := pause(ctx, decideLook); err != nil {
-			return outage("decide head", err)
-		}
-	}
 }
 
 // putAway abandons r, which nobody holds, for a reason that does not block its key.

@@ -32,7 +32,7 @@ type worker struct {
 
 func startWorker(t *testing.T, s *Store, bus *memory.Transport, handle func(ctx context.Context, tx Tx, o order) error) *worker {
 	t.Helper()
-	r, err := relay.New(s, bus, relay.Options{Lease: time.Second, BatchSize: 10, Logger: quiet})
+	r, err := relay.New(s, bus, relay.Options{BatchSize: 10, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if runChild() {
 		return
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
 }
 
 // quiet is the logger of tests that look at no log.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -67,7 +68,12 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 		if err != nil {
 			return core.Roster{}, classify("meet", err)
 		}
-		if roster.Unserved, err = s.unserved(outside(ctx), roster.Units); err != nil {
+		var beside error
+		var asked sync.WaitGroup // both at once: a member has a third of its lease for a Meet
+		asked.Go(func() { roster.Told, beside = s.told(outside(ctx), m.Self.Serves) })
+		roster.Unserved, err = s.unserved(outside(ctx), roster.Units)
+		asked.Wait()
+		if err = errors.Join(err, beside); err != nil {
 			return core.Roster{}, classify("meet", err)
 		}
 		return roster, nil

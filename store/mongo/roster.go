@@ -246,6 +246,19 @@ func (s *Store) unserved(ctx context.Context, units []core.OwnedUnit) (out []str
 	return out, nil
 }
 
+// told reports whether there are control records on one of the routes.
+func (s *Store) told(ctx context.Context, serves []core.Serving) (bool, error) {
+	if len(serves) == 0 {
+		return false, nil
+	}
+	routes := make([]string, len(serves))
+	for i := range serves {
+		routes[i] = serves[i].Route
+	}
+	n, err := s.control.CountDocuments(ctx, bson.M{"route": bson.M{"$in": routes}}, options.Count().SetLimit(1))
+	return n > 0, err
+}
+
 // routeNames returns the routes that have records.
 func (s *Store) routeNames(ctx context.Context) (names []string, err error) {
 	if err := s.outbox.Distinct(ctx, "route", bson.M{}).Decode(&names); err != nil {

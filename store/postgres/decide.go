@@ -9,7 +9,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
@@ -38,10 +37,6 @@ INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EX
 ON CONFLICT DO NOTHING`
 	keepRouteSQL = `SELECT FROM {routes} ro WHERE ro.route = $1 FOR SHARE`
 	keepUnitSQL  = `SELECT FROM {units} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
-
-	// decidedSQL is whether the control record $1 is there, and the reason of record ($2, $3, $4).
-	decidedSQL = `SELECT EXISTS (SELECT FROM {control} c WHERE c.number = $1),
-    coalesce((SELECT r.reason FROM {outbox} r WHERE r.route = $2 AND r.seq = $3 AND r.id = $4), '')`
 )
 
 // decideSQL changes the row if it is the head of its key, or tells its owner to, and says what it found.
@@ -93,24 +88,16 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
 type decideStatements struct {
 	lockHead, keepUnserved, keepRoute, keepUnit string
 	end, requeue                                string
-	decided                                     string
 }
 
 func newDecideStatements(n schema.Names) decideStatements {
 	return decideStatements{
 		lockHead: n.SQL(lockHeadSQL), keepUnserved: n.SQL(keepUnservedSQL), keepRoute: n.SQL(keepRouteSQL), keepUnit: n.SQL(keepUnitSQL),
 		end: n.SQL(decideSQL(false)), requeue: n.SQL(decideSQL(true)),
-		decided: n.SQL(decidedSQL),
 	}
 }
 
-const (
-	// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
-	decideLimit = 10 * time.Second
-	decideLook  = 50 * time.Millisecond
-
-	decideOp = "waybill/postgres: decide head"
-)
+const decideOp = "waybill/postgres: decide head"
 
 // DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It compares and sets: whatever
 // relays do at the same time, either they have the head or the decision holds. It waits for a transaction that cancels
@@ -157,40 +144,11 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action a
 		return admin.HeadInFlight(decideOp, route, key, id)
 	case told.Number != 0:
 		o.waiter.Wake()
-		return o.decided(ctx, &told)
+		return admin.AwaitHead(ctx, decideOp, o, &told)
 	case head && expired != nil:
 		return admin.HeadExpired(id, *expired)
 	case head && duplicate:
 		return admin.HeadDuplicate(id)
 	}
 	return admin.NotHead(decideOp, route, key, id)
-}
-
-// decided waits until the owner has carried out a decision, and says what came of it.
-func (o *Outbox) decided(ctx context.Context, told *core.Control) error {
-	look := time.NewTicker(decideLook)
-	defer look.Stop()
-	for limit := time.Now().Add(decideLimit); ; {
-		var pending bool
-		var reason waybill.Reason
-		err := o.transact(ctx, "decide head", readSQL, func(b *batch) {
-			b.Queue(b.sql.decide.decided, told.Number, told.Route, told.Seq, told.ID).
-				QueryRow(func(row pgx.Row) error { return row.Scan(&pending, &reason) })
-		})
-		switch {
-		case err != nil:
-			return err
-		case !pending && reason == told.Reason:
-			return nil
-		case !pending:
-			return admin.NotHead(decideOp, told.Route, told.Key, told.ID)
-		case time.Now().After(limit):
-			return admin.HeadPending(decideOp, told.Route, told.Key, told.ID)
-		}
-		select {
-		case <-ctx.Done():
-			return dberr.Failure("decide head", ctx.Err())
-		case <-look.C:
-		}
-	}
 }

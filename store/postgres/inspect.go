@@ -16,7 +16,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-var _ admin.Inspector = (*Outbox)(nil)
+var (
+	_ admin.Inspector    = (*Outbox)(nil)
+	_ admin.SeqInspector = (*Outbox)(nil)
+)
 
 // stateSQL is the state of a row o: what a member holds is being processed.
 const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN {processing} ELSE o.state END`
@@ -246,6 +249,12 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 		}
 	}
 	return st, err
+}
+
+// InspectAt returns the record of a message on a route whose id is in an index, or whose sequence is seq. It makes one
+// round trip, whatever waits.
+func (o *Outbox) InspectAt(ctx context.Context, route, id string, seq int64) (admin.Stored, error) {
+	return o.inspect(ctx, route, id, seq)
 }
 
 // inspect returns a record that an index of ids has, or that has the sequence seq.

@@ -19,7 +19,7 @@ import (
 func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var roster core.Roster
 	if m.Self.Session == 0 {
-		m = core.Meeting{} // it only looks
+		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}} // it only looks
 	}
 	if len(m.Remove) > 0 {
 		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
@@ -152,5 +152,9 @@ func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
 		roster.Known = roster.Known || v.Session == m.Self.Session
 		return nil
 	}, b.sql.meet.rosterMembers)
-	b.Queue(b.sql.meet.roster).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Unserved) })
+	serves := make([]string, len(m.Self.Serves))
+	for i := range serves {
+		serves[i] = m.Self.Serves[i].Route
+	}
+	b.Queue(b.sql.meet.roster, serves).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Told, &roster.Unserved) })
 }

@@ -69,7 +69,6 @@ func TestOperatorPlans(t *testing.T) {
 	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("keep that a route is unserved", 60, keepUnservedSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("keep the owner of a head", 60, keepUnitSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
-	add("whether a decision was carried out", 20, decidedSQL, []any{int64(1), waybill.DefaultRoute, int64(7), "000000007"})
 	add("skip a head", 200, decideSQL(false), []any{waybill.DefaultRoute, "000000007", "k7", "skipped", true})
 	add("requeue a head", 200, decideSQL(true), []any{waybill.DefaultRoute, "000000007", "k7", "", true})
 	var routes, hundred []string

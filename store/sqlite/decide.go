@@ -11,12 +11,6 @@ import (
 )
 
 const (
-	// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
-	decideLimit = 10 * time.Second
-	decideLook  = 50 * time.Millisecond
-)
-
-const (
 	// nextText selects the first record of a key that is due, if no other record keeps it waiting.
 	nextText = `SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
@@ -53,10 +47,10 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 		return err
 	}
 	s.Wake()
-	if d.told == 0 {
+	if d.told == nil {
 		return d.answer
 	}
-	return s.carriedOut(ctx, &d)
+	return admin.AwaitHead(ctx, decideOp, s, d.told)
 }
 
 // decision is one call of DecideHead.
@@ -64,7 +58,7 @@ type decision struct {
 	route, key, id string
 	action         admin.HeadAction
 	reason         waybill.Reason // of a skip or a park
-	told           int64          // the control record that tells the owner to do it
+	told           *core.Control  // the control record that tells the owner to do it
 	answer         error          // not the database's
 }
 
@@ -103,7 +97,8 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 			return err
 		}
 		if tended {
-			_, err = w.one(ctx, []any{&d.told}, tellOwnerText,
+			d.told = &core.Control{Kind: core.ControlDecide, Route: d.route, Key: d.key, ID: d.id, Seq: r.Seq, Reason: d.reason}
+			_, err = w.one(ctx, []any{&d.told.Number}, tellOwnerText,
 				int64(core.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
 			return err
 		}
@@ -143,35 +138,6 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 		return nil
 	}
 	return w.requeue(ctx, &r.row)
-}
-
-// carriedOut waits until the owner has carried out d, and returns the result.
-func (s *Store) carriedOut(ctx context.Context, d *decision) error {
-	for limit := time.Now().Add(decideLimit); ; {
-		var pending int
-		var r *stored
-		err := s.read(ctx, "decide head", func(w *work) (err error) {
-			if there, err := w.one(ctx, []any{&pending}, untoldText, d.told); err != nil || there {
-				return err
-			}
-			var body sql.RawBytes
-			r, err = w.lookup(ctx, []any{&body}, inspectText, d.route, d.id)
-			return err
-		})
-		switch {
-		case err != nil:
-			return err
-		case pending == 0 && r != nil && r.State == core.StateAbandoned && r.Reason == d.reason:
-			return nil
-		case pending == 0:
-			return d.notHead()
-		case time.Now().After(limit):
-			return admin.HeadPending(decideOp, d.route, d.key, d.id)
-		}
-		if err := pause(ctx, decideLook); err != nil {
-			return outage("decide head", err)
-		}
-	}
 }
 
 // putAway abandons r, which nobody holds, for a reason that does not block its key.

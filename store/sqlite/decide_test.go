@@ -99,7 +99,7 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 			t.Parallel()
 			s := open(t, Options{})
 			self := join(t, s, route).Session
-			stage(t, s, raw("a", "k", waybill.DedupeKey("d")))
+			stage(t, s, raw("a", "k"))
 			r := get(t, s, self, route, "a")
 			err := decide(t, s, self, admin.HeadSetAside, func(c *core.Control) {
 				want := core.Control{
@@ -116,11 +116,26 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 			}
 			if tc.want == nil {
 				expectAbandoned(t, s, "a", waybill.ReasonSetAside)
-				if got := stage(t, s, raw("b", "k", waybill.DedupeKey("d")))[0]; got.Duplicate {
-					t.Error("what was withdrawn keeps its dedupe key")
-				}
 			}
 		})
+	}
+}
+
+// OP-18: what is due, withdrawable and not held is nowhere out: it is ended although it has an owner.
+func TestDecideDueThatIsWithdrawable(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "k", waybill.DedupeKey("d")))
+	if err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSetAside); err != nil {
+		t.Fatal(err)
+	}
+	expectAbandoned(t, s, "a", waybill.ReasonSetAside)
+	if got, want := told(t, s, self), "1k:a "; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	if got := stage(t, s, raw("b", "k", waybill.DedupeKey("d")))[0]; got.Duplicate {
+		t.Error("what was withdrawn keeps its dedupe key")
 	}
 }
 
@@ -131,9 +146,10 @@ func TestDecideDueInVain(t *testing.T) {
 		s := open(t, Options{})
 		self := join(t, s, route).Session
 		stage(t, s, raw("a", "k"))
+		const limit = 10 * time.Second
 		began := time.Now()
 		err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip)
-		if !errors.Is(err, waybill.ErrInFlight) || time.Since(began) < decideLimit || time.Since(began) > decideLimit+time.Second {
+		if !errors.Is(err, waybill.ErrInFlight) || time.Since(began) < limit || time.Since(began) > limit+time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -144,7 +160,7 @@ func TestDecideDueInVain(t *testing.T) {
 		}
 		hold(t, s, self, get(t, s, self, route, "a"))
 		if err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip); !errors.Is(err, waybill.ErrInFlight) ||
-			time.Since(began) > decideLimit+3*time.Second {
+			time.Since(began) > limit+3*time.Second {
 			t.Errorf("held: %v", err)
 		}
 		if got, want := told(t, s, self), "4k:a 4k:a "; got != want {

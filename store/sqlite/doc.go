@@ -55,6 +55,9 @@
 // writer of the file, the renewals of members included. Keep transactions much shorter than a lease, and never call a
 // network within one. Read, Meet without a session, and Due with nothing due take no lock.
 //
+// SQLite does not queue processes. On a slow disk, a process that writes without a pause can keep another one waiting
+// for longer than five seconds: then raise Options.BusyTimeout, or let one process write.
+//
 // SQLite has no clock of its own. Due times and ages are measured by the clock of the calling process. The processes
 // share one machine, so they share its clock.
 //

@@ -36,7 +36,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var err error
 	if m.Self.Session == 0 {
 		err = s.read(ctx, "meet", func(w *work) (err error) {
-			roster, err = w.roster(ctx, 0)
+			roster, err = w.roster(ctx, 0, m.Self.Serves)
 			return err
 		})
 	} else {
@@ -44,7 +44,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 			if changed, err = w.meet(ctx, &m); err != nil {
 				return false, err
 			}
-			roster, err = w.roster(ctx, m.Self.Session)
+			roster, err = w.roster(ctx, m.Self.Session, m.Self.Serves)
 			return changed, err
 		})
 	}

@@ -34,6 +34,8 @@ const (
 				WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
 		LIMIT ?2`
 
+	toldText = `SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 LIMIT 1`
+
 	endHoldsText = `UPDATE waybill_outbox
 		SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
 		WHERE hold = ?1 AND hold <> 0`
@@ -48,8 +50,8 @@ const (
 	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
 )
 
-// roster returns the members and the units with their owners.
-func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, err error) {
+// roster returns the members and the units with their owners, as self may see them, and whether self is to read.
+func (w *work) roster(ctx context.Context, self core.Session, serves []core.Serving) (out core.Roster, err error) {
 	if out.Epoch, err = w.epoch(ctx); err != nil {
 		return out, err
 	}
@@ -68,7 +70,26 @@ func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, 
 		out.Unserved = append(out.Unserved, route)
 		return true, err
 	}, unservedText, w.now, maxUnserved)
+	if err != nil {
+		return out, err
+	}
+	out.Told, err = w.told(ctx, serves)
 	return out, err
+}
+
+// told reports whether there are control records on one of the routes.
+func (w *work) told(ctx context.Context, serves []core.Serving) (bool, error) {
+	var one int
+	some, err := w.one(ctx, []any{&one}, anyControlText)
+	if err != nil || !some {
+		return false, err
+	}
+	for _, sv := range serves {
+		if found, err := w.one(ctx, []any{&one}, toldText, sv.Route); err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
 }
 
 func (w *work) members(ctx context.Context) (out []core.Member, err error) {

@@ -142,7 +142,8 @@ func TestRefusedBySQL(t *testing.T) {
 func TestTwoStoresTake(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "test.db")
-	stores := []*Store{openAt(t, path, Options{}), openAt(t, path, Options{})}
+	opts := Options{BusyTimeout: time.Minute} // SQLite does not queue processes: one can wait for seconds
+	stores := []*Store{openAt(t, path, opts), openAt(t, path, opts)}
 	const n = 200
 	var done sync.Map
 	var count atomic.Int32

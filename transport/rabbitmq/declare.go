@@ -35,8 +35,9 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 // passive form of a binding: verify looks for bindings, with the management API.
 //
 // If a queue is bound while its exchange is being deleted, RabbitMQ 4.3 can keep the binding. Once the exchange is
-// there again it lists that binding, does not route by it, and takes another bind for done. So what is bound to an
-// exchange that was missing is unbound first.
+// there again it lists that binding, does not route by it, and takes another bind for done. So a queue that was there
+// and is bound to an exchange that was missing is unbound first. Queues are looked for before exchanges: of two
+// processes that make both, neither then takes the other's new queue for an old one, and unbinds it.
 func (p *preparation) declare(ctx context.Context, c *conn) error {
 	s := probe{c: c}
 	defer s.close()
@@ -47,7 +48,10 @@ func (p *preparation) declare(ctx context.Context, c *conn) error {
 		}
 		return declareError(name.String(), err)
 	}
-	missing := map[string]bool{}
+	missing, old := map[string]bool{}, map[string]bool{}
+	for _, q := range p.want.Queues {
+		old[q.Name] = s.run(ctx, queueExists(q)) == nil
+	}
 	for _, e := range p.want.Exchanges {
 		missing[e.Name] = refused(s.run(ctx, exchangeExists(e)), amqp.NotFound)
 		if err := ensure(e, declareExchange(e), exchangeExists(e)); err != nil {
@@ -58,14 +62,17 @@ func (p *preparation) declare(ctx context.Context, c *conn) error {
 		if err := ensure(q, declareQueue(q), queueExists(q)); err != nil {
 			return err
 		}
+		p.opts.Logger.DebugContext(ctx, "queue is there", "event", "rabbitmq.declared", "queue", q.Name)
 	}
 	for _, b := range p.want.Bindings {
-		if missing[b.Exchange] { // an error comes back from the bind
+		if old[b.Queue] && missing[b.Exchange] { // an error comes back from the bind
 			_ = s.run(ctx, func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, nil) })
 		}
 		err := s.run(ctx, func(ch *amqp.Channel) error { return ch.QueueBind(b.Queue, b.Key, b.Exchange, false, nil) })
 		switch {
-		case err == nil, refused(err, amqp.AccessRefused) && p.broker != nil: // verify looks for it
+		case err == nil:
+			p.opts.Logger.DebugContext(ctx, "queue is bound", "event", "rabbitmq.bound", "queue", b.Queue, "exchange", b.Exchange, "key", b.Key)
+		case refused(err, amqp.AccessRefused) && p.broker != nil: // verify looks for it
 		case refused(err, amqp.AccessRefused):
 			return misconfigured("declare", "%s: the user may not bind: permit it to write to the queue and to read from the exchange, "+
 				"or provision the topology beforehand and set Options.Passive (%w)", b, err)

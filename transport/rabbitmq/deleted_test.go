@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -29,6 +30,34 @@ func TestExchangeIsDeletedAgainAndAgain(t *testing.T) {
 		select {
 		case <-time.After(rand.N(20 * time.Millisecond)): // anywhere between two looks
 		case <-t.Context().Done():
+		}
+	}
+}
+
+// RM-05: consumers that start at once on a broker without their exchanges make them together. None takes the queue that
+// another one has just made for an old one, and unbinds it.
+func TestConsumersStartTogether(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	for round := range 10 {
+		opts := rabbitmq.Options{Exchange: fmt.Sprint("new", round), ManagementURL: mq.ManagementURL, Logger: quiet()}
+		sub := core.Subscription{Queue: fmt.Sprint("q", round), Bindings: []string{"#"}}
+		started := make(chan error)
+		const consumers = 4
+		for range consumers {
+			tr := dial(t, mq.URL, opts)
+			go func() {
+				r, err := tr.Subscribe(t.Context(), sub)
+				if err == nil {
+					closeLater(t, r)
+				}
+				started <- err
+			}()
+		}
+		for range consumers {
+			if err := <-started; err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
 		}
 	}
 }

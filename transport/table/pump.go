@@ -118,6 +118,9 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 		r.sayLong()
 	}
 	r.d.Done(time.Now(), c)
+	if r.t.log.Enabled(r.base, slog.LevelDebug) {
+		r.noteChanges()
+	}
 	err := c.Err()
 	if settles {
 		err = r.d.Err()
@@ -146,6 +149,17 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 		r.notify()
 	}
 	r.pump()
+}
+
+// noteChanges logs which members came and went, and which units the receiver got and has no longer. mu is held.
+func (r *receiver) noteChanges() {
+	queue := slog.String("queue", r.queue)
+	if met, gone := r.calls.seen.Members(r.d.Roster().Members); len(met)+len(gone) > 0 {
+		r.t.log.Event(r.base, slog.LevelDebug, "table.members", "members changed", queue, slog.Any("met", met), slog.Any("gone", gone))
+	}
+	if taken, given := r.calls.seen.Units(r.queue, r.d.Owned(r.queue)); len(taken)+len(given) > 0 {
+		r.t.log.Event(r.base, slog.LevelDebug, "table.units", "units changed", queue, slog.Any("taken", taken), slog.Any("gone", given))
+	}
 }
 
 // sayLong says which handlers take long. mu is held.

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
 const defaultConcurrency = 10 // of a subscription that nobody completed
@@ -83,6 +84,8 @@ type closing struct {
 type calls struct {
 	running int
 	looking int // those of them that may bring something
+	// seen is what the log says, at level debug, that their answers have changed.
+	seen upkeep.Watch
 }
 
 // closeLimit bounds the Close of a receiver whose context has ended.

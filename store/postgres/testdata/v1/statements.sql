@@ -1245,10 +1245,6 @@ WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m WHERE m.name = 'wayb
 -- statement outbox.clock.restored
 UPDATE "waybill"."waybill_meta" SET value = value + 1 WHERE name = 'waybill_outbox.epoch'
 
--- statement outbox.decide.decided
-SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_control" c WHERE c.number = $1),
-    coalesce((SELECT r.reason FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = $3 AND r.id = $4), '')
-
 -- statement outbox.decide.end
 WITH h AS MATERIALIZED (
     SELECT e.seq, e.slot, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held,
@@ -1630,7 +1626,7 @@ WITH RECURSIVE k AS (
     SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 )
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), ARRAY(
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_control" c WHERE c.route = ANY ($1::text[]) LIMIT 1), false), ARRAY(
     SELECT f.route FROM f
     WHERE coalesce(
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),

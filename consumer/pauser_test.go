@@ -1,0 +1,77 @@
+package consumer_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+)
+
+// ahead is a bus that sends messages ahead, until it is told that there is a pause.
+type ahead struct {
+	*bus
+	early atomic.Int32 // releases while it sends
+}
+
+func (a *ahead) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	r, err := a.bus.Subscribe(ctx, sub)
+	return &aheadReceiver{Receiver: r, a: a}, err
+}
+
+type aheadReceiver struct {
+	core.Receiver
+	a      *ahead
+	silent atomic.Bool
+}
+
+func (r *aheadReceiver) Pause(context.Context) error {
+	time.Sleep(10 * time.Millisecond) // a round trip
+	r.silent.Store(true)
+	return nil
+}
+
+func (r *aheadReceiver) Resume(context.Context, int) error {
+	r.silent.Store(false)
+	return nil
+}
+
+func (r *aheadReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	if !r.silent.Load() && slices.ContainsFunc(acks, func(a core.Ack) bool { return a.Verdict == core.VerdictRelease }) {
+		r.a.early.Add(1)
+	}
+	return r.Receiver.Settle(ctx, acks)
+}
+
+// CO-05, CO-19: what a pause releases goes back when the broker has been told of the pause. Else the broker sends it
+// here at once, and can count a delivery that nobody sees.
+func TestReleasedAfterThePauseIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &ahead{bus: declared(t)}
+		var calls, handled atomic.Int32
+		up := time.Now().Add(time.Minute)
+		o := consumer.Options{Prefetch: 10, Pause: waybill.Backoff{Jitter: waybill.JitterNone}}
+		stop := start(t, a, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			if calls.Add(1); time.Now().Before(up) {
+				return waybill.Outage(errBoom)
+			}
+			handled.Add(1)
+			return nil
+		}))
+		a.publish(t, 30)
+		time.Sleep(5 * time.Minute)
+		stop()
+		if n := a.early.Load(); n > 0 || calls.Load() < 35 {
+			t.Errorf("released %d times before the broker knew of the pause, in %d calls", n, calls.Load())
+		}
+		if n := handled.Load(); n != 30 {
+			t.Errorf("%d handled after the outage, want 30", n)
+		}
+	})
+}
