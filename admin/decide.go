@@ -3,8 +3,10 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
@@ -61,6 +63,43 @@ type Decider interface {
 	// decision out. An ended record lets its key go on, whatever BlockAfterAbandon says. After an error the call
 	// can be repeated: decisions that owners were told about twice are carried out once.
 	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
+}
+
+const (
+	// headWait is how long AwaitHead waits for an owner.
+	headWait = 10 * time.Second
+	headLook = 50 * time.Millisecond
+)
+
+// AwaitHead waits until the owner of a key has carried out the decision that told says, and returns what came of it.
+// Every store's DecideHead ends with it if the owner must be told. If the unit loses its owner meanwhile, AwaitHead
+// carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts of its
+// errors begin with op.
+func AwaitHead(ctx context.Context, op string, store Decider, told *core.Control) error {
+	look := time.NewTicker(headLook)
+	defer look.Stop()
+	req := DecideRequest{Reason: told.Reason, Decisions: []Decision{{Route: told.Route, Seq: told.Seq, ID: told.ID, Number: told.Number}}}
+	for limit := time.Now().Add(headWait); ; {
+		decided, err := store.DecideRecords(ctx, req)
+		if err != nil {
+			return err
+		}
+		switch decided[0].Fate {
+		case FateEnded:
+			return nil
+		case FateOtherwise:
+			return NotHead(op, told.Route, told.Key, told.ID)
+		case FatePending, FateLocked:
+		}
+		if time.Now().After(limit) {
+			return HeadPending(op, told.Route, told.Key, told.ID)
+		}
+		select {
+		case <-ctx.Done():
+			return &waybill.Error{Op: op, Class: waybill.ClassOutage, Err: ctx.Err()}
+		case <-look.C:
+		}
+	}
 }
 
 // CheckDecideRecords returns a copy of the decisions of req without their fates, or an [*waybill.InvalidError]. Every

@@ -91,6 +91,12 @@ type Inspector interface {
 	List(ctx context.Context, f Filter, p PageRequest) (Listing, error)
 }
 
+// SeqInspector finds a record at once that a listing has named. By its id alone that can take a search; see Inspector.
+type SeqInspector interface {
+	// InspectAt is Inspect, but it looks only where an index has the id, and at the sequence seq; 0 = nowhere else.
+	InspectAt(ctx context.Context, route, id string, seq int64) (Stored, error)
+}
+
 // Matches reports whether f selects s. Adapters without a query language filter with it.
 func (f *Filter) Matches(s *Stored) bool {
 	in := func(list []string, v string) bool { return len(list) == 0 || slices.Contains(list, v) }

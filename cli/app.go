@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/cli/config"
 	"github.com/waybill-go/waybill/core"
@@ -93,6 +94,9 @@ type Store struct {
 	Schema Schema
 	// Unit stages and withdraws; nil = cancel by id and bench cannot be used.
 	Unit Unit
+	// Mark makes a handler of a topic that only marks what it handles in the inbox under a consumer's name, for
+	// bench; nil = there is no such thing. Make it with NewMark.
+	Mark func(consumer, topic string) (waybill.Handler, error)
 	// Close closes everything. It must end with its context.
 	Close func(context.Context) error
 }
@@ -142,6 +146,9 @@ type Transport struct {
 	// Sink makes a place at the broker for the messages of a topic, whose size is bounded, and returns what removes
 	// it, for bench; nil = there is no such thing.
 	Sink func(ctx context.Context, topic string) (remove func(context.Context) error, err error)
+	// Drop deletes the queues that a consumer made for a subscription, with all that is in them, for bench; nil =
+	// bench has no consumers here. What is not there is no error.
+	Drop func(ctx context.Context, sub core.Subscription) error
 	// Close closes everything. It must end with its context.
 	Close func(context.Context) error
 }

@@ -2,82 +2,73 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"runtime"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
 )
 
-// benchName is the route and the topic of the messages of bench. No other route is touched.
+// benchName is the route, the topic, the queue and the inbox's consumer name of bench. No other route is touched.
 const benchName = "waybill-bench"
 
 // benchOptions are the flags of bench.
 type benchOptions struct {
-	store, transport, topic      string
-	messages, size, batch, alone int
-	keys                         int
-	besideWaiting                bool
+	store, transport, topic              string
+	messages, size, perTransaction, keys int
+	paced, rate                          int
+	relays, batchSize, window            int
+	consumers, concurrency, prefetch     int
+	inbox, inOrder, besideWaiting        bool
 }
 
 func (c *command) benchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use: "bench", Short: "measure how fast a store and a transport are here", Args: cobra.NoArgs,
-		Long: `bench stages messages into a store, drains them through a relay to a transport or to nowhere, and shows rates and
-latencies. It uses a route of its own, and removes what it made. It refuses a store in which messages wait, since it
-would slow them down, unless it is told to run beside them.`,
-		RunE: c.onStore(&o.store, func(ctx context.Context, s *Store, _ []string) error {
+		Long: `bench stages messages into a store and lets relays drain them to a transport or to nowhere. Then it stages more, one by
+one at a steady rate, to see how long each takes. With --consumers it receives them, too: a message counts when its
+handler is done, else when it is confirmed. bench fails unless every message counts, and tells how many came again.
+
+It uses a route of its own, with --consumers a queue of its own, and removes what it made. It refuses a store in which
+messages wait, since it would slow them down, unless it is told to run beside them. If the configuration has no store, it
+takes an SQLite file that it deletes.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(); err != nil {
 				return err
 			}
-			if s.Unit == nil {
-				return withCode(ExitUsage, "this store cannot stage messages for a command")
-			}
-			counter, err := able[admin.Counter](s.Outbox, "store", "count its records")
+			remove, err := c.embedStore(o.store)
 			if err != nil {
 				return err
 			}
-			counts, err := c.counts(ctx, counter, nil)
-			if err != nil {
-				return err
-			}
-			if n, _ := waiting(counts); n > 0 && !o.besideWaiting {
-				return withCode(ExitRefused, "the store has %s waiting: give --beside-waiting if bench may slow them down", records(int(n)))
-			}
-			b := &bench{c: c, o: o, store: s, counter: counter, out: &benchPublisher{}}
-			remove, err := b.connect(ctx)
-			if err != nil {
-				return err
-			}
-			result, err := b.run(ctx)
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			for _, undo := range []func(context.Context) error{b.clean, remove} {
-				if lost := undo(ctx); lost != nil && err == nil {
-					err = fmt.Errorf("bench could not remove what it made: %w", lost)
-				}
-			}
-			if err != nil {
-				return err
-			}
-			return c.showBench(result)
-		}),
+			defer func() { c.opened = append(c.opened, remove) }() // after the stores in it
+			return c.onStore(&o.store, func(ctx context.Context, s *Store, _ []string) error { return c.bench(ctx, o, s) })(cmd, args)
+		},
 	}
 	storeFlag(cmd, &o.store)
 	c.progressFlag(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&o.transport, "transport", "none", "name in transports, or none")
+	fl.StringVar(&o.transport, "transport", "none", "name in transports; none = nowhere, or with --consumers a queue in this process")
 	fl.StringVar(&o.topic, "topic", benchName, "topic; name one that a queue takes if the transport has no place of its own for bench")
-	fl.IntVar(&o.messages, "messages", 10_000, "messages, at most 10000000")
-	fl.IntVar(&o.size, "size", 256, "bytes of a body, at most 1048576")
-	fl.IntVar(&o.batch, "batch", 100, "messages staged in one transaction, at most 1000")
+	fl.IntVar(&o.messages, "messages", 10_000, "messages to drain, at most 10000000")
+	fl.IntVar(&o.size, "size", 256, "bytes of a body, at most 1048576; they are random, so that nothing can compress them")
+	fl.IntVar(&o.perTransaction, "per-transaction", 100, "messages staged in one transaction, at most 1000")
 	fl.IntVar(&o.keys, "keys", 0, "number of keys; 0 = messages without a key")
-	fl.IntVar(&o.alone, "alone", 50, "messages staged one by one at the end, to see how long each takes from commit to confirm, at most 10000")
+	fl.IntVar(&o.paced, "paced", 500, "messages staged one by one after the drain, at most 100000")
+	fl.IntVar(&o.rate, "rate", 200, "how many of these per second, at most 10000")
+	fl.IntVar(&o.relays, "relays", 1, "relays, each with connections of its own, at most 16")
+	fl.IntVar(&o.batchSize, "batch-size", relay.DefaultBatchSize, "BatchSize of the relays, at most 10000")
+	fl.IntVar(&o.window, "window", relay.DefaultWindow, "Window of the relays, at most 256")
+	fl.IntVar(&o.consumers, "consumers", 0, "consumers, each with connections of its own, at most 16; 0 = none")
+	fl.IntVar(&o.concurrency, "concurrency", 10, "Concurrency of each consumer, at most 1000")
+	fl.IntVar(&o.prefetch, "prefetch", 0, "Prefetch of each consumer, at most 65535; 0 = twice the concurrency")
+	fl.BoolVar(&o.inbox, "inbox", false, "the consumers handle through the inbox of the store: one transaction a message")
+	fl.BoolVar(&o.inOrder, "in-order", false, "the consumers keep the order of a key")
 	fl.BoolVar(&o.besideWaiting, "beside-waiting", false, "run although messages wait in the store")
 	return cmd
 }
@@ -86,103 +77,69 @@ func (o *benchOptions) check() error {
 	var p problems
 	p.between("--messages", o.messages, 1, 10_000_000)
 	p.between("--size", o.size, 0, 1<<20)
-	p.between("--batch", o.batch, 1, 1000)
+	p.between("--per-transaction", o.perTransaction, 1, 1000)
 	p.between("--keys", o.keys, 0, 1_000_000)
-	p.between("--alone", o.alone, 0, 10_000)
+	p.between("--paced", o.paced, 0, 100_000)
+	p.between("--rate", o.rate, 1, 10_000)
+	p.between("--relays", o.relays, 1, 16)
+	p.between("--batch-size", o.batchSize, 1, 10_000)
+	p.between("--window", o.window, 1, 256)
+	p.between("--consumers", o.consumers, 0, 16)
+	p.between("--concurrency", o.concurrency, 1, 1000)
+	p.between("--prefetch", o.prefetch, 0, 65_535)
+	if o.prefetch > 0 && o.prefetch < o.concurrency {
+		p.add("--prefetch: %d is less than --concurrency, %d: handlers would idle", o.prefetch, o.concurrency)
+	}
+	if o.consumers == 0 && o.inbox {
+		p.add("--inbox: there are no consumers: give --consumers")
+	}
+	if o.consumers == 0 && o.inOrder {
+		p.add("--in-order: there are no consumers: give --consumers")
+	}
 	return p.err()
 }
 
-// benchResult is what bench shows.
-type benchResult struct {
-	Store     string  `json:"store"`
-	Transport string  `json:"transport"`
-	Go        string  `json:"go"`
-	CPUs      int     `json:"cpus"`
-	Messages  int     `json:"messages"`
-	Size      int     `json:"size_bytes"`
-	Batch     int     `json:"batch"`
-	Keys      int     `json:"keys"`
-	Stage     phase   `json:"stage"`
-	Drain     phase   `json:"drain"`
-	Alone     latency `json:"alone"`
-}
-
-// phase is a part of a measurement; the latencies are those of its calls.
-type phase struct {
-	PerSecond float64 `json:"per_second"`
-	Calls     latency `json:"calls"`
-}
-
-func (c *command) showBench(r *benchResult) error {
-	if c.json {
-		return c.writeJSON(r)
-	}
-	say(c.io.Out, "store %s, transport %s, %s, %d CPUs\n", clean(r.Store), clean(r.Transport), r.Go, r.CPUs)
-	keys := "without keys"
-	if r.Keys > 0 {
-		keys = counted(r.Keys, "key")
-	}
-	say(c.io.Out, "%s of %s, %d in a transaction, %s\n", counted(r.Messages, "message"), counted(r.Size, "byte"), r.Batch, keys)
-	row := func(name string, rate float64, l latency) []string {
-		perSecond := ""
-		if rate > 0 {
-			perSecond = grouped(int64(rate))
-		}
-		return []string{name, perSecond, grouped(int64(l.Count)), l.text(l.P50), l.text(l.P99), l.text(l.Max)}
-	}
-	return c.table([]string{"PHASE", "MESSAGES/S", "CALLS", "P50", "P99", "MAX"}, [][]string{
-		row("stage: transactions", r.Stage.PerSecond, r.Stage.Calls),
-		row("drain: publish calls", r.Drain.PerSecond, r.Drain.Calls),
-		row("alone: commit to confirm", 0, r.Alone),
-	})
-}
-
-// message returns the i-th message.
-func (b *bench) message(i int) waybill.Message {
-	opts := []waybill.MessageOption{waybill.Routes(benchName)}
-	if b.o.keys > 0 {
-		opts = append(opts, waybill.Key(fmt.Sprintf("key-%d", i%b.o.keys)))
-	}
-	return waybill.RawMessage(b.o.topic, "application/octet-stream", make([]byte, b.o.size), opts...)
-}
-
-// label names what is measured.
-func (b *bench) label() benchResult {
-	conf, kind := b.c.conf, func(name, kind string) string { return name + " (" + kind + ")" }
-	store, _ := only("store", b.o.store, conf.stores)
-	r := benchResult{
-		Store: kind(store, conf.Stores[store].Text("kind")), Transport: "none", Go: runtime.Version(), CPUs: runtime.NumCPU(),
-		Messages: b.o.messages, Size: b.o.size, Batch: b.o.batch, Keys: b.o.keys,
-	}
-	if b.out.to != nil {
-		r.Transport = kind(b.o.transport, conf.Transports[b.o.transport].Text("kind"))
-	}
-	return r
-}
-
-// connect opens the transport and makes the place for the messages. It returns what removes that.
-func (b *bench) connect(ctx context.Context) (remove func(context.Context) error, err error) {
+// embedStore adds a store to a configuration without any: an SQLite file in a folder that remove deletes.
+func (c *command) embedStore(name string) (remove func(context.Context) error, err error) {
 	nothing := func(context.Context) error { return nil }
-	if b.o.transport == "none" {
-		return nothing, nil
+	conf, err := c.load()
+	if err != nil || name != "" || len(conf.stores) > 0 {
+		return nothing, err
 	}
-	t, err := b.c.openTransport(ctx, b.o.transport, b.c.quiet())
+	dir, err := os.MkdirTemp("", "waybill-bench-")
 	if err != nil {
-		return nil, err
+		return nothing, err
 	}
-	ctx, cancel := b.c.limited(ctx)
+	c.set = append(c.set, "stores.embedded.kind=sqlite", "stores.embedded.path="+filepath.Join(dir, "bench.db"), "stores.embedded.auto_migrate=true")
+	c.conf = nil
+	return func(context.Context) error { return os.RemoveAll(dir) }, nil
+}
+
+// bench measures on s, and removes what it made there and at the transport.
+func (c *command) bench(ctx context.Context, o benchOptions, s *Store) error {
+	if s.Unit == nil {
+		return withCode(ExitUsage, "this store cannot stage messages for a command")
+	}
+	counter, err := able[admin.Counter](s.Outbox, "store", "count its records")
+	if err != nil {
+		return err
+	}
+	counts, err := c.counts(ctx, counter, nil)
+	if err != nil {
+		return err
+	}
+	if n, _ := waiting(counts); n > 0 && !o.besideWaiting {
+		return withCode(ExitRefused, "the store has %s waiting: give --beside-waiting if bench may slow them down", records(int(n)))
+	}
+	b := newBench(c, o, s, counter)
+	result, err := b.run(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	if checker, ok := core.As[core.Checker](t.Publisher); ok {
-		if err := checker.Check(ctx); err != nil {
-			return nil, err
-		}
+	if lost := b.clean(ctx); lost != nil {
+		err = errors.Join(err, fmt.Errorf("bench could not remove what it made: %w", lost))
 	}
-	b.out.to = t.Publisher
-	switch {
-	case b.o.topic != benchName:
-		return nothing, nil
-	case t.Sink == nil:
-		return nil, withCode(ExitUsage, "this transport has no place of its own for bench: name a --topic that a queue takes, and empty that queue afterwards")
+	if err != nil {
+		return err
 	}
-	return t.Sink(ctx, b.o.topic)
+	return c.showBench(result)
 }

@@ -2,8 +2,9 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -18,65 +19,77 @@ type bench struct {
 	o       benchOptions
 	store   *Store
 	counter admin.Counter
-	out     *benchPublisher
+	body    []byte
+	tally   *tally
+	undo    []func(context.Context) error // removes what was made, the latest first
 }
 
-// latency sums up how long calls took.
-type latency struct {
-	Count int           `json:"count"`
-	P50   time.Duration `json:"p50_ns"`
-	P99   time.Duration `json:"p99_ns"`
-	Max   time.Duration `json:"max_ns"`
+func newBench(c *command, o benchOptions, s *Store, counter admin.Counter) *bench {
+	b := &bench{c: c, o: o, store: s, counter: counter, body: make([]byte, o.size)}
+	_, _ = rand.Read(b.body) // it never fails
+	b.tally = newTally(rand.Text()+"-", o.messages+o.paced, o.messages)
+	return b
 }
 
-func latencyOf(took []time.Duration) latency {
-	if len(took) == 0 {
-		return latency{}
-	}
-	slices.Sort(took)
-	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }
-	return latency{len(took), at(50), at(99), took[len(took)-1]}
-}
-
-func (l latency) text(d time.Duration) string {
-	if l.Count == 0 {
-		return ""
-	}
-	return d.Round(time.Microsecond).String()
-}
-
-// run stages, drains, and sends single messages.
+// run stages, drains, and stages at a steady rate.
 func (b *bench) run(ctx context.Context) (*benchResult, error) {
-	result := b.label()
-	if err := b.stage(ctx, &result.Stage); err != nil {
-		return nil, err
-	}
-	r, err := b.relay()
+	relays, consumers, err := b.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	ctx, stop := b.start(ctx, r)
-	err = b.await(ctx, b.o.messages, b.c.newProgress())
-	result.Drain.PerSecond = rate(b.o.messages, began)
-	result.Drain.Calls = latencyOf(b.out.takeCalls())
-	var took []time.Duration
-	for i := 0; i < b.o.alone && err == nil; i++ {
-		if err = b.staged(ctx, b.message(i)); err == nil {
-			committed := time.Now()
-			err = b.await(ctx, b.o.messages+i+1, nil)
-			took = append(took, time.Since(committed))
+	result := newBenchResult(b.c, &b.o)
+	if err := b.stage(ctx, &result.Stage); err != nil {
+		return nil, err
+	}
+	consuming, stopConsumers := start(ctx, consumers)
+	defer stopConsumers() //nolint:errcheck // told below, unless another error was first
+	if err := b.ready(consuming, consumers); err != nil {
+		return nil, err
+	}
+	began := begin()
+	relaying, stopRelays := start(consuming, relays)
+	defer stopRelays() //nolint:errcheck // as above
+	if err := b.await(relaying, b.o.messages, b.c.newProgress()); err != nil {
+		return nil, err
+	}
+	result.Drain = began.phase(b.o.messages, b.tally.takeCalls())
+	if err := b.paced(relaying, &result.Paced); err != nil {
+		return nil, err
+	}
+	if err := stopRelays(); err != nil {
+		return nil, err
+	}
+	if len(consumers) > 0 {
+		if err := b.awaitCopies(consuming); err != nil {
+			return nil, err
 		}
 	}
-	result.Alone = latencyOf(took)
-	if ended := stop(); err == nil {
-		err = ended
-	}
-	return &result, err
+	distinct, counts, _ := b.tally.soFar()
+	result.Again = counts - distinct
+	return &result, stopConsumers()
 }
 
-func rate(n int, began time.Time) float64 {
-	return float64(n) / max(time.Since(began), time.Microsecond).Seconds()
+// beginning is when a phase began, and the CPU time until then.
+type beginning struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+func begin() beginning { return beginning{time.Now(), cpuTime()} }
+
+// phase sums up what n messages took.
+func (s beginning) phase(n int, took []time.Duration) phase {
+	cpu := (cpuTime() - s.cpu) * 1000 / time.Duration(n)
+	return phase{float64(n) / max(time.Since(s.at), time.Microsecond).Seconds(), cpu, latencyOf(took)}
+}
+
+// message returns the i-th message.
+func (b *bench) message(i int) waybill.Message {
+	opts := []waybill.MessageOption{waybill.ID(b.tally.id(i)), waybill.Routes(benchName)}
+	if b.o.keys > 0 {
+		opts = append(opts, waybill.Key(fmt.Sprintf("key-%d", i%b.o.keys)))
+	}
+	return waybill.RawMessage(b.o.topic, "application/octet-stream", b.body, opts...)
 }
 
 func (b *bench) staged(ctx context.Context, msgs ...waybill.Message) error {
@@ -88,10 +101,10 @@ func (b *bench) staged(ctx context.Context, msgs ...waybill.Message) error {
 func (b *bench) stage(ctx context.Context, result *phase) error {
 	show := b.c.newProgress()
 	defer show.end()
-	began := time.Now()
+	began := begin()
 	var took []time.Duration
 	for done := 0; done < b.o.messages; {
-		msgs := make([]waybill.Message, min(b.o.batch, b.o.messages-done))
+		msgs := make([]waybill.Message, min(b.o.perTransaction, b.o.messages-done))
 		for i := range msgs {
 			msgs[i] = b.message(done + i)
 		}
@@ -103,59 +116,126 @@ func (b *bench) stage(ctx context.Context, result *phase) error {
 		done += len(msgs)
 		show.at("staged", int64(done), int64(b.o.messages))
 	}
-	result.PerSecond, result.Calls = rate(b.o.messages, began), latencyOf(took)
+	*result = began.phase(b.o.messages, took)
 	return nil
 }
 
-// relay makes a relay of the bench's route alone.
-func (b *bench) relay() (*relay.Relay, error) {
-	env := b.c.quiet()
-	return relay.New(b.store.Outbox, b.out, relay.Options{
-		Name: benchName, Routes: []relay.Route{{Name: benchName}}, CleanInterval: -1, StaleAfter: -1,
-		Logger: env.Logger, MeterProvider: env.MeterProvider, TracerProvider: env.TracerProvider,
-	})
+// paced stages messages one by one at a steady rate, and waits until they have counted.
+func (b *bench) paced(ctx context.Context, result *phase) error {
+	if b.o.paced == 0 {
+		return nil
+	}
+	began := begin()
+	pace := time.NewTicker(time.Second / time.Duration(b.o.rate))
+	defer pace.Stop()
+	var committed []time.Time
+	for i := range b.o.paced {
+		if err := b.staged(ctx, b.message(b.o.messages+i)); err != nil {
+			return err
+		}
+		committed = append(committed, time.Now())
+		<-pace.C
+	}
+	if err := b.await(ctx, b.o.messages+b.o.paced, nil); err != nil {
+		return err
+	}
+	*result = began.phase(b.o.paced, b.tally.since(committed))
+	return nil
 }
 
-// start runs r, and returns what stops it and waits for it. The context that it returns ends with r.
-func (b *bench) start(ctx context.Context, r *relay.Relay) (running context.Context, stop func() error) {
-	ctx, cancel := context.WithCancel(ctx)
-	running, ended := context.WithCancelCause(ctx)
-	done := make(chan error, 1)
-	go func() {
-		err := r.Run(ctx)
-		ended(err)
-		done <- err
-	}()
-	return running, func() error {
-		cancel()
-		return <-done
+// await waits until so many messages have counted.
+func (b *bench) await(ctx context.Context, want int, show *progress) error {
+	defer show.end()
+	reached := b.tally.reach(want)
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	before, moved := 0, time.Now()
+	for {
+		select {
+		case <-reached:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-look.C:
+		}
+		n, _, confirmed := b.tally.soFar()
+		show.at("drained", int64(n), int64(want))
+		if n+confirmed > before {
+			before, moved = n+confirmed, time.Now()
+		}
+		if time.Since(moved) > b.c.timeout {
+			return withCode(ExitFailed, "nothing went on for %s; of %d messages %d were confirmed and %d counted: %w", b.c.timeout, want, confirmed, n, b.tally.lastError())
+		}
 	}
 }
 
-// await waits until so many messages are confirmed.
-func (b *bench) await(ctx context.Context, want int, show *progress) error {
-	defer show.end()
-	stuck := time.NewTimer(b.c.timeout)
-	defer stuck.Stop()
-	for {
-		n, changed := b.out.confirmed()
-		if n >= want {
+// awaitCopies waits, once the relays have ended, until the consumers have concluded every copy that was confirmed.
+func (b *bench) awaitCopies(ctx context.Context) error {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for end := time.Now().Add(b.c.timeout); ; {
+		_, counts, confirmed := b.tally.soFar()
+		if counts >= confirmed {
 			return nil
 		}
-		show.at("drained", int64(n), int64(want))
+		if time.Now().After(end) {
+			return withCode(ExitFailed, "%d deliveries were confirmed and %d came within %s: %w", confirmed, counts, b.c.timeout, b.tally.lastError())
+		}
 		select {
-		case <-changed:
-			stuck.Reset(b.c.timeout)
-		case <-stuck.C:
-			return withCode(ExitFailed, "no message was confirmed for %s; %d of %d were before: %w", b.c.timeout, n, want, b.out.lastError())
+		case <-look.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// clean removes the records of the bench's route: what was not sent yet is sent to nowhere.
+// start runs runners, and returns what stops them and waits for their end. The context that it returns ends with them.
+func start[R waybill.Runner](ctx context.Context, runners []R) (running context.Context, stop func() error) {
+	if len(runners) == 0 {
+		return ctx, func() error { return nil }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	running, ended := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		all := make([]waybill.Runner, len(runners))
+		for i := range runners {
+			all[i] = runners[i]
+		}
+		err = waybill.Run(ctx, all...)
+		ended(err)
+	}()
+	return running, func() error {
+		cancel()
+		<-done
+		return err
+	}
+}
+
+// relay makes a relay of the bench's route alone.
+func (b *bench) relay(outbox core.OutboxStore, to core.Publisher) (*relay.Relay, error) {
+	env := b.c.quiet()
+	return relay.New(outbox, to, relay.Options{
+		Name: benchName, Routes: []relay.Route{{Name: benchName}}, CleanInterval: -1, StaleAfter: -1,
+		BatchSize: b.o.batchSize, Window: b.o.window,
+		Logger: env.Logger, MeterProvider: env.MeterProvider, TracerProvider: env.TracerProvider,
+	})
+}
+
+// clean removes what was made. Of the records, what was not sent yet is sent to nowhere.
 func (b *bench) clean(ctx context.Context) error {
+	err := b.cleanRecords(ctx)
+	for _, undo := range slices.Backward(b.undo) {
+		if lost := undo(ctx); err == nil {
+			err = lost
+		}
+	}
+	return err
+}
+
+func (b *bench) cleanRecords(ctx context.Context) error {
 	routes := []string{benchName}
 	counts, err := b.c.counts(ctx, b.counter, routes)
 	if n, _ := waiting(counts); n > 0 && err == nil {
@@ -175,85 +255,14 @@ func (b *bench) clean(ctx context.Context) error {
 
 // drain sends what waits to nowhere.
 func (b *bench) drain(ctx context.Context, routes []string, counts []admin.Count) error {
-	b.out.to = nil
-	r, err := b.relay()
+	r, err := b.relay(b.store.Outbox, &benchPublisher{tally: b.tally})
 	if err != nil {
 		return err
 	}
-	ctx, stop := b.start(ctx, r)
+	ctx, stop := start(ctx, []*relay.Relay{r})
 	_, err = b.c.waitEmpty(ctx, b.counter, routes, time.Minute, counts)
 	if ended := stop(); err == nil {
 		err = ended
 	}
 	return err
-}
-
-// benchPublisher counts what was confirmed, and times the calls.
-type benchPublisher struct {
-	to core.Publisher // nil = nowhere: everything is confirmed at once
-
-	mu      sync.Mutex
-	n       int
-	changed chan struct{} // closed when n changes; nil = nobody waits
-	calls   []time.Duration
-	last    error
-}
-
-// Traits are those of the transport.
-func (p *benchPublisher) Traits() core.PublisherTraits {
-	if p.to != nil {
-		return p.to.Traits()
-	}
-	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
-}
-
-// Publish passes the messages on.
-func (p *benchPublisher) Publish(ctx context.Context, envelopes []waybill.Envelope) core.Results {
-	began := time.Now()
-	results := make(core.Results, len(envelopes))
-	if p.to != nil {
-		results = p.to.Publish(ctx, envelopes)
-	}
-	took := time.Since(began)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.calls = append(p.calls, took)
-	confirmed := len(envelopes) - results.Failed()
-	p.n += confirmed
-	if err := results.FirstErr(); err != nil {
-		p.last = err
-	}
-	if confirmed > 0 && p.changed != nil {
-		close(p.changed)
-		p.changed = nil
-	}
-	return results
-}
-
-// confirmed returns how many were, and what is closed when that changes.
-func (p *benchPublisher) confirmed() (int, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	return p.n, p.changed
-}
-
-func (p *benchPublisher) takeCalls() []time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	calls := p.calls
-	p.calls = nil
-	return calls
-}
-
-// lastError is the latest refusal.
-func (p *benchPublisher) lastError() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.last == nil {
-		return context.DeadlineExceeded
-	}
-	return p.last
 }

@@ -23,8 +23,8 @@ id is kept with reason cancelled, as long as the store's retention says.
 
 By flags it takes messages that are scheduled or wait for a retry, and keeps no record of them. Those that are due stay;
 exit code 4 says that there were such. With --due it ends all that match and are not sent yet, by id or by flags: the
-relay that owns a message ends it within two heartbeats, unless it is being sent; if no relay runs, the command does.
-They are kept with reason skipped.`,
+relay that owns a message ends it within two heartbeats, unless it is being sent; if no relay runs, the command does. A
+relay that was killed is waited for, until it is missed for its lease. They are kept with reason skipped.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, ids []string) error {
 			filter, err := f.filter()
 			if err != nil {

@@ -86,6 +86,48 @@ func TestDue(t *testing.T) {
 	s.run("show", "kept").is(t, 3)
 }
 
+// OP-18: a relay that was killed is removed, so that the command ends what it owned.
+func TestDueOfAKilledRelay(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.stage(message("fine", "a", waybill.Tenant("gone")), message("fine", "b", waybill.Key("k")), message("fine", "c"))
+	s.killedRelay(time.Second)
+	s.run("cancel", "--tenant", "gone", "--due", "--dry-run").is(t, 0, "1 record matched: 0 ended")
+	s.run("cancel", "--tenant", "gone", "--due", "--yes").is(t, 0, "1 record matched: 1 ended")
+	s.killedRelay(time.Second)
+	s.run("keys", "park", "k", "b").is(t, 0, "park: message b")
+	s.killedRelay(time.Second)
+	s.run("purge", "--all", "--due", "--yes").is(t, 0, "3 records matched: 1 ended, 3 deleted")
+}
+
+// OP-18: the same if its lease lasts for longer than a decision is waited for. Nothing of the decision is left, so that
+// the message can be put back.
+func TestHeadOfAKilledRelay(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.stage(message("fine", "a", waybill.Key("k")), message("fine", "b", waybill.Key("k")))
+	s.killedRelay(10*time.Second + 500*time.Millisecond)
+	s.run("keys", "park", "k", "a").is(t, 0, "park: message a")
+	s.run("list", "--reason", "set_aside").is(t, 0, "a")
+	s.run("redrive", "--id", "a", "--force", "--yes").is(t, 0, "1 of 1 record put back")
+	s.relayed()
+	s.run("list", "--reason", "set_aside").is(t, 0, "no record matches")
+}
+
+// killedRelay has a relay take all records, and vanish.
+func (s *shop) killedRelay(lease time.Duration) {
+	s.tb.Helper()
+	self := core.Member{Session: core.Session(time.Now().UnixNano()), Lease: lease, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	r, err := s.store.Meet(s.tb.Context(), core.Meeting{Self: self, Join: true})
+	if err != nil || len(r.Units) != 1 || r.Units[0].Owner != 0 {
+		s.tb.Fatal(r, err)
+	}
+	self.Beat++
+	if _, err := s.store.Meet(s.tb.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: r.Units[0].Unit, To: self.Session}}}); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
 // OP-01: purge deletes what ended, and with --waiting what waits for a time.
 func TestPurge(t *testing.T) {
 	t.Parallel()

@@ -77,14 +77,14 @@ func mount(mux *http.ServeMux, page *dashboard.Dashboard) {
 // together are the relays of one store.
 type together []*relay.Relay
 
-// Health joins what the relays say.
-func (t together) Health(ctx context.Context) waybill.Health {
+// HealthWith joins what the relays say.
+func (t together) HealthWith(ctx context.Context, c admin.Counter) waybill.Health {
 	if len(t) == 1 {
-		return t[0].Health(ctx)
+		return t[0].HealthWith(ctx, c)
 	}
 	all := waybill.Health{Live: true, Ready: true}
 	for _, r := range t {
-		h := r.Health(ctx)
+		h := r.HealthWith(ctx, c)
 		all.Live, all.Ready = all.Live && h.Live, all.Ready && h.Ready
 		all.Checks = append(all.Checks, h.Checks...)
 	}

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/relay"
 )
 
 const dueHelp = "also those that are due: the relay that owns them ends them, or this command if none runs"
@@ -27,6 +29,36 @@ func (c *command) endOptions(show *progress) admin.EndOptions {
 	return admin.EndOptions{Wait: c.timeout, Progress: func(sum admin.Ended) { show.at("ended", int64(sum.Ended), int64(sum.Matched)) }}
 }
 
+// withoutDead calls fn, and removes relays that were killed meanwhile: they would never do what they are told. If fn
+// ends earlier, they stay. With again, and if fn returns waybill.ErrInFlight, it goes on with that until ctx ends, and
+// calls again if some are gone.
+func withoutDead(ctx context.Context, s *Store, fn, again func() error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	removed := make(chan int, 1)
+	go func() {
+		gone, _ := relay.RemoveDead(ctx, s.Outbox) // fn meets the same errors
+		removed <- gone
+	}()
+	err := fn()
+	waits := again != nil && errors.Is(err, waybill.ErrInFlight)
+	if !waits {
+		stop()
+	}
+	if gone := <-removed; waits && gone > 0 {
+		return again()
+	}
+	return err
+}
+
+// endDue calls end, beside the removal of killed relays unless in a dry run.
+func endDue(ctx context.Context, s *Store, dryRun bool, end func() error) error {
+	if dryRun {
+		return end()
+	}
+	return withoutDead(ctx, s, end, nil)
+}
+
 // cancelDue ends what f selects, what is due included, and keeps it with reason skipped.
 func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
 	store, err := able[admin.Ender](s.Outbox, "store", "end messages that are due")
@@ -39,7 +71,11 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 		}
 	}
 	show := c.newProgress()
-	sum, err := admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+	var sum admin.Ended
+	err = endDue(ctx, s, dryRun, func() (err error) {
+		sum, err = admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+		return err
+	})
 	show.end()
 	return c.showEnded(ended{sum.Matched, sum.Ended, 0, sum.Otherwise, sum.Locked, sum.Pending, dryRun}, err)
 }
@@ -59,7 +95,11 @@ func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest
 		}
 	}
 	show := c.newProgress()
-	sum, err := admin.PurgeAll(ctx, store, req, c.endOptions(show))
+	var sum admin.Erased
+	err = endDue(ctx, s, req.DryRun, func() (err error) {
+		sum, err = admin.PurgeAll(ctx, store, req, c.endOptions(show))
+		return err
+	})
 	show.end()
 	return c.showEnded(ended{
 		max(sum.Ended.Matched, sum.Purged.Matched), sum.Ended.Ended, sum.Purged.Deleted, sum.Ended.Otherwise, sum.Ended.Locked, sum.Ended.Pending, req.DryRun,

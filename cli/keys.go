@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
 )
 
@@ -133,10 +134,15 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 			if err := c.reached(ctx, keeper, *route); err != nil {
 				return err
 			}
-			// the relay may take ten seconds to carry it out
+			// the relay may take ten seconds to carry it out, and a dead one is missed for its lease
 			ctx, cancel := context.WithTimeout(ctx, max(c.timeout, 15*time.Second))
 			defer cancel()
-			if err := keeper.DecideHead(ctx, *route, key, id, action); err != nil {
+			decide := func() error { return keeper.DecideHead(ctx, *route, key, id, action) }
+			again := decide
+			if ender, ok := core.As[admin.Ender](s.Outbox); ok && action != admin.HeadRequeue {
+				again = func() error { return endHead(ctx, ender, *route, key, id, action) }
+			}
+			if err := withoutDead(ctx, s, decide, again); err != nil {
 				return err
 			}
 			if c.json {
@@ -151,4 +157,18 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 			return nil
 		}),
 	}
+}
+
+// endHead ends the message with id in place of a relay that was told to, and is dead. It deletes the control record.
+func endHead(ctx context.Context, store admin.Ender, route, key, id string, action admin.HeadAction) error {
+	reason := waybill.ReasonSkipped
+	if action == admin.HeadSetAside {
+		reason = waybill.ReasonSetAside
+	}
+	one := admin.Filter{Routes: []string{route}, Keys: []string{key}, IDs: []string{id}}
+	sum, err := admin.DecideAll(ctx, store, admin.EndRequest{Filter: one, Reason: reason}, admin.EndOptions{})
+	if err == nil && sum.Ended == 0 {
+		return notThere(id)
+	}
+	return err
 }

@@ -216,16 +216,22 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// OP-01: transports without a topology say so; bench on a broker leaves nothing there.
+// OP-01, OP-09: transports without a topology say so; bench on a broker leaves nothing there, nor in the inbox.
 func TestBenchOfTransport(t *testing.T) {
 	t.Parallel()
 	r, s := newRabbit(t, "q"), newShop(t)
 	settings := append(s.settings, r.settings[:3]...)
-	a := command(t, settings, "bench", "--transport", "mq", "--messages", "30", "--alone", "2").is(t, 0, "transport mq (rabbitmq)", "alone")
+	a := command(t, settings, "bench", "--transport", "mq", "--messages", "30", "--paced", "2").is(t, 0, "transport mq (rabbitmq)", "paced")
+	if strings.Contains(a.err, "error") {
+		t.Error(a.err)
+	}
+	a = command(t, settings, "bench", "--transport", "mq", "--messages", "30", "--paced", "2", "--relays", "2", "--consumers", "2", "--inbox").is(t, 0,
+		"2 consumers: concurrency 10, prefetch 20, inbox true", "paced: commit to handled", "32 messages staged, each one handled; 0 came again")
 	if strings.Contains(a.err, "error") {
 		t.Error(a.err)
 	}
 	s.run("list").is(t, 0, "no record matches")
+	s.run("inbox", "purge", "--older", "1us", "--yes").is(t, 0, "0 marks")
 	var queues []struct{ Name string }
 	if err := r.mq.Do(t.Context(), "GET", "/api/queues/"+r.mq.VHost, nil, &queues); err != nil || len(queues) != 0 {
 		t.Error(queues, err)
@@ -233,4 +239,5 @@ func TestBenchOfTransport(t *testing.T) {
 	settings = append(s.settings, "transports.r.kind=redis", "transports.r.url=redis://"+strings.TrimPrefix(testenv.Redis(t), "redis://"))
 	command(t, settings, "topology", "print").is(t, 2, "has no topology to manage")
 	command(t, settings, "bench", "--transport", "r").is(t, 2, "name a --topic")
+	command(t, settings, "bench", "--transport", "r", "--consumers", "1").is(t, 2, "cannot delete the queue of bench: leave out --consumers")
 }

@@ -37,7 +37,7 @@ func TestPostgres(t *testing.T) {
 	run("migrate print").is(t, 0, "CREATE TABLE")
 	run("migrate up").is(t, 0, "up to date")
 	run("migrate status").is(t, 0)
-	run("bench --messages 50 --alone 2").is(t, 0, "store shop (postgres)")
+	run("bench --messages 50 --paced 2").is(t, 0, "store shop (postgres)")
 	pool, err := pgxpool.New(t.Context(), pg.DSN)
 	if err != nil {
 		t.Fatal(err)

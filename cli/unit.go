@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
 )
 
 // Unit stages and withdraws messages in transactions of its own, for the commands cancel and bench. Make one with
@@ -46,4 +48,15 @@ func (u unit[Tx]) Cancel(ctx context.Context, keys ...waybill.CancelKey) (status
 		return err
 	})
 	return statuses, err
+}
+
+// NewMark returns a [Store.Mark] of an inbox.
+func NewMark[Tx any](store core.Inbox[Tx]) func(consumer, topic string) (waybill.Handler, error) {
+	return func(consumer, topic string) (waybill.Handler, error) {
+		box, err := inbox.New(store, consumer, inbox.Options{})
+		if err != nil {
+			return waybill.Handler{}, err
+		}
+		return inbox.Handler(box, waybill.NewTopic(topic, waybill.Bytes("")), func(context.Context, Tx, []byte) error { return nil }), nil
+	}
 }

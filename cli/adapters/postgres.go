@@ -83,7 +83,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		return nil, err
 	}
 	return &cli.Store{
-		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool}, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do),
+		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool}, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
 		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
 	}, nil
 }

@@ -57,7 +57,8 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 		}
 	}
 	return &cli.Transport{
-		Publisher: bus, Topology: manage, Sink: rabbitSink(text, opts.Connection.TLS, manage.opts), Close: bus.Close,
+		Publisher: bus, Topology: manage, Close: bus.Close,
+		Sink: rabbitSink(text, opts.Connection.TLS, manage.opts), Drop: rabbitDrop(text, opts.Connection.TLS, manage.opts),
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -18,7 +19,7 @@ const sinkMessages = 1000
 // rabbitSink makes an exclusive queue for a topic, which drops its oldest messages. It goes with its connection.
 func rabbitSink(url string, tls *tls.Config, opts topology.Options) func(context.Context, string) (func(context.Context) error, error) {
 	return func(_ context.Context, topic string) (func(context.Context) error, error) {
-		conn, err := amqp.DialConfig(url, amqp.Config{TLSClientConfig: tls, Dial: amqp.DefaultDial(10 * time.Second), Heartbeat: 10 * time.Second})
+		conn, err := connect(url, tls)
 		if err != nil {
 			return nil, sinkError(err)
 		}
@@ -38,6 +39,34 @@ func rabbitSink(url string, tls *tls.Config, opts topology.Options) func(context
 	}
 }
 
+// rabbitDrop deletes the queues of a subscription. Its exchanges stay.
+func rabbitDrop(url string, tls *tls.Config, opts topology.Options) func(context.Context, core.Subscription) error {
+	return func(_ context.Context, sub core.Subscription) error {
+		conn, err := connect(url, tls)
+		if err != nil {
+			return sinkError(err)
+		}
+		defer conn.Close() //nolint:errcheck // done with it
+		if opts.SharedDelays {
+			sub.RetryDelays = nil // other subscriptions use them, too
+		}
+		ch, err := conn.Channel()
+		for _, q := range topology.Of(opts, sub).Queues {
+			if err == nil {
+				_, err = ch.QueueDelete(q.Name, false, false, false)
+			}
+		}
+		if err != nil {
+			return sinkError(err)
+		}
+		return nil
+	}
+}
+
+func connect(url string, tls *tls.Config) (*amqp.Connection, error) {
+	return amqp.DialConfig(url, amqp.Config{TLSClientConfig: tls, Dial: amqp.DefaultDial(10 * time.Second), Heartbeat: 10 * time.Second})
+}
+
 // sinkError does not hold the URL.
 func sinkError(err error) error {
 	if e, ok := errors.AsType[*amqp.Error](err); ok {
@@ -45,5 +74,5 @@ func sinkError(err error) error {
 	} else {
 		err = errors.New("cannot connect")
 	}
-	return &waybill.Error{Op: "waybill: make a queue for bench", Class: waybill.ClassOutage, Err: err}
+	return &waybill.Error{Op: "waybill: the queue of bench", Class: waybill.ClassOutage, Err: err}
 }

@@ -17,7 +17,7 @@ func TestDashboard(t *testing.T) {
 	r := start(t, b.app(), "relay", "--config", write(t, conf))
 	at := address(t, &r.log)
 	eventually(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
-	for path, want := range map[string]string{"": "Overview", "/": "<td class=\"n\">0</td>", "/messages": "No message matches", "/parked?queue=q": "Parked messages of q"} {
+	for path, want := range map[string]string{"": "Overview", "/": "data-label=\"parked\">0</td>", "/messages": "No message matches", "/parked?queue=q": "Parked messages of q"} {
 		if code, text := get(t, at+"/dashboard"+path); code != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d\n%s", path, code, text)
 		}

@@ -36,6 +36,17 @@ import (
 const asCommand = "WAYBILL_TEST_ARGUMENTS"
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(asPart); text != "" {
+		var p part
+		err := json.Unmarshal([]byte(text), &p)
+		if err == nil {
+			err = p.play()
+		}
+		if err != nil {
+			panic(err)
+		}
+		os.Exit(0)
+	}
 	if text := os.Getenv(asCommand); text != "" {
 		var args []string
 		if err := json.Unmarshal([]byte(text), &args); err != nil {

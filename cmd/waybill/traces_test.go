@@ -3,10 +3,15 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,9 +27,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/sharedtest"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/sqlite"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // collector is an OTLP receiver, over HTTP and over gRPC.
@@ -35,7 +42,7 @@ type collector struct {
 	keys    map[string]bool // values of the header x-key
 }
 
-type span struct{ service, name, trace, id, parent, link string }
+type span struct{ service, name, trace, id, parent string }
 
 func (c *collector) takeSpans(r *tracepb.ExportTraceServiceRequest, key string) {
 	c.mu.Lock()
@@ -50,11 +57,7 @@ func (c *collector) takeSpans(r *tracepb.ExportTraceServiceRequest, key string) 
 		}
 		for _, ss := range rs.GetScopeSpans() {
 			for _, s := range ss.GetSpans() {
-				one := span{service, s.GetName(), hex.EncodeToString(s.GetTraceId()), hex.EncodeToString(s.GetSpanId()), hex.EncodeToString(s.GetParentSpanId()), ""}
-				for _, l := range s.GetLinks() {
-					one.link = hex.EncodeToString(l.GetTraceId())
-				}
-				c.spans = append(c.spans, one)
+				c.spans = append(c.spans, span{service, s.GetName(), hex.EncodeToString(s.GetTraceId()), hex.EncodeToString(s.GetSpanId()), hex.EncodeToString(s.GetParentSpanId())})
 			}
 		}
 	}
@@ -139,18 +142,82 @@ func newCollector(t *testing.T) (c *collector, overHTTP, overGRPC string) {
 	return c, web.URL + "/base", "grpc://" + l.Addr().String()
 }
 
-// provider is the tracing of a service.
-func provider(t *testing.T, service, endpoint string) *sdktrace.TracerProvider {
-	t.Helper()
-	to, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"))
+// asPart holds a part, as JSON, of a test binary that plays it.
+const asPart = "WAYBILL_TEST_PART"
+
+// placed is what the parts are about.
+var placed = waybill.NewTopic("orders.placed", waybill.JSON[int]())
+
+// part is a service in a process of its own: the shop stages a message, billing handles one.
+type part struct{ Service, Path, Broker, Collector string }
+
+// start plays p in another process.
+func (p part) start(tb testing.TB) *sharedtest.Process {
+	tb.Helper()
+	text, err := json.Marshal(p)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(to), sdktrace.WithResource(resource.NewSchemaless(semconv.ServiceName(service))))
+	return sharedtest.StartProcess(tb, asPart+"="+string(text))
 }
 
-// OP-04, OP-16: an OTLP receiver sees one trace from the business transaction through staging and publishing, in the
-// daemon, to handling, each in its own service; over HTTP and over gRPC. Metrics arrive there, too.
+// play does what the part does, and sends its spans.
+func (p part) play() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(p.Collector+"/v1/traces"))
+	if err != nil {
+		return err
+	}
+	traces := sdktrace.NewTracerProvider(sdktrace.WithBatcher(to), sdktrace.WithResource(resource.NewSchemaless(semconv.ServiceName(p.Service))))
+	if p.Service == "shop" {
+		err = p.place(ctx, traces)
+	} else {
+		err = p.bill(ctx, traces)
+	}
+	return errors.Join(err, traces.Shutdown(ctx))
+}
+
+// place stages one message in a trace.
+func (p part) place(ctx context.Context, traces *sdktrace.TracerProvider) error {
+	store, err := sqlite.Open(ctx, p.Path, sqlite.Options{Source: "/shop", TracerProvider: traces})
+	if err != nil {
+		return err
+	}
+	ctx, span := traces.Tracer("shop").Start(ctx, "place order")
+	defer span.End()
+	tx, err := store.DB().BeginTx(ctx, nil)
+	if err == nil {
+		_, err = store.Stage(ctx, tx, placed.Message(7))
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	return errors.Join(err, store.Close(ctx))
+}
+
+// bill handles one message.
+func (p part) bill(ctx context.Context, traces *sdktrace.TracerProvider) error {
+	bus, err := rabbitmq.Dial(ctx, p.Broker, rabbitmq.Options{Exchange: "shop"})
+	if err != nil {
+		return err
+	}
+	work, err := consumer.New(bus, consumer.Options{TracerProvider: traces})
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	handle := func(context.Context, int) error { stop(); return nil }
+	if err := work.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}, waybill.HandlerFor(placed, handle)); err != nil {
+		return err
+	}
+	return errors.Join(work.Run(running), bus.Close(ctx))
+}
+
+// OP-04, OP-16: an OTLP receiver sees one trace over three processes: from the business transaction through staging, in
+// the shop, and publishing, in the daemon, to handling, in billing. The daemon sends over HTTP and over gRPC. Its
+// metrics arrive there, too.
 func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	for _, over := range []string{"http", "grpc"} {
@@ -158,74 +225,45 @@ func TestOneTrace(t *testing.T) {
 			t.Parallel()
 			c, overHTTP, overGRPC := newCollector(t)
 			endpoint := map[string]string{"http": overHTTP, "grpc": overGRPC}[over]
-			b := newBench(t)
-			shop, billing := provider(t, "shop", overHTTP), provider(t, "billing", overHTTP)
-			producer, err := sqlite.Open(t.Context(), b.path, sqlite.Options{Source: "/shop", TracerProvider: shop})
-			if err != nil {
-				t.Fatal(err)
-			}
-			daemon := start(t, b.app(), "relay", "--config", write(t, b.base()+"relays:\n  a: {}\ntelemetry:\n  otlp:\n    endpoint: "+endpoint+"\n    headers: x-key=k1\n"))
-
-			ctx, begun := shop.Tracer("shop").Start(t.Context(), "place order")
-			tx, err := producer.DB().BeginTx(ctx, nil)
-			if err == nil {
-				_, err = producer.Stage(ctx, tx, waybill.NewTopic("orders.placed", waybill.JSON[int]()).Message(7))
-			}
-			if err == nil {
-				err = tx.Commit()
-			}
-			begun.End()
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			handled := make(chan struct{})
-			work, err := consumer.New(b.bus, consumer.Options{TracerProvider: billing})
-			if err == nil {
-				err = work.Handle(waybill.Subscription{Queue: "q"}, waybill.HandlerFor(waybill.NewTopic("orders.placed", waybill.JSON[int]()), func(context.Context, int) error {
-					close(handled)
-					return nil
-				}))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			working, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- work.Run(working) }()
-			select {
-			case <-handled:
-			case <-time.After(time.Minute):
-				t.Error("not handled")
-			}
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-			daemon.stop()
-			daemon.end(t, cli.ExitOK)
-			for _, p := range []*sdktrace.TracerProvider{shop, billing} {
-				if err := p.Shutdown(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-			_ = producer.Close(t.Context())
+			path, broker := filepath.Join(t.TempDir(), "shop.db"), testenv.RabbitMQ(t).URL
+			_ = database(t, path)
+			billing := part{"billing", "", broker, overHTTP}.start(t)
+			eventually(t, "billing listens", func() bool { return strings.Contains(billing.Log.String(), "event=consumer.start") })
+			shop := part{"shop", path, "", overHTTP}.start(t)
+			ended(t, shop)
+			daemon := process(t, "relay", "--config", write(t, "stores:\n  shop: {kind: sqlite, path: '"+path+"'}\n"+
+				"transports:\n  bus: {kind: rabbitmq, exchange: shop, url: '"+broker+"'}\nrelays:\n  a: {}\n"+
+				"telemetry:\n  otlp:\n    endpoint: "+endpoint+"\n    headers: x-key=k1\n"))
+			ended(t, billing)
+			daemon.Signal(os.Interrupt)
+			ended(t, daemon)
 
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			want := begun.SpanContext().TraceID().String()
-			services := map[string]int{}
+			spans := map[string]span{}
 			for _, s := range c.spans {
-				t.Logf("%+v", s)
-				if s.trace == want || s.link == want {
-					services[s.service]++
+				spans[s.name] = s
+			}
+			for _, want := range []struct{ service, name, parent string }{
+				{"shop", "place order", ""},
+				{"shop", "waybill stage", "place order"},
+				{"shop", "create orders.placed", "waybill stage"},
+				{"waybill", "publish shop:orders.placed", "create orders.placed"},
+				{"billing", "process billing.orders", "create orders.placed"},
+			} {
+				s := spans[want.name]
+				if s.service != want.service || s.parent != spans[want.parent].id || s.trace != spans["place order"].trace {
+					t.Errorf("%s: %+v, want a child of %q by %s", want.name, s, want.parent, want.service)
 				}
 			}
-			if services["shop"] < 2 || services["waybill"] < 1 || services["billing"] < 1 {
-				t.Errorf("spans of trace %s by service: %v", want, services)
+			if len(c.spans) != 5 {
+				t.Errorf("%d spans, want 5: %+v", len(c.spans), c.spans)
 			}
 			if !c.metrics["waybill.relay.published"] || !c.keys["k1"] {
 				t.Errorf("metrics %v, headers %v", c.metrics, c.keys)
+			}
+			if t.Failed() {
+				t.Logf("shop:\n%s\nbilling:\n%s\ndaemon:\n%s", shop.Log.String(), billing.Log.String(), daemon.Log.String())
 			}
 		})
 	}

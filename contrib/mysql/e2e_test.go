@@ -21,6 +21,7 @@ import (
 
 const (
 	producers, keysEach = 3, 10
+	maxWaiting          = 500
 	killEach            = 8 // processes of a kind
 )
 
@@ -49,8 +50,9 @@ func newEffects(t *testing.T, s *waybillmysql.Store) {
 	}
 }
 
-// produce stages steps, in order for each key, until it is told to stop. A transaction whose result is unknown is
-// staged again: the ids make that harmless.
+// produce stages steps, in order for each key, until it is told to stop. While maxWaiting records wait it pauses, so
+// that what is left at the end is no matter of how fast the machine is. A transaction whose result is unknown is staged
+// again: the ids make that harmless.
 func produce(t *testing.T, s *waybillmysql.Store) (stop func(), staged *atomic.Int64) {
 	t.Helper()
 	done := make(chan struct{})
@@ -69,10 +71,15 @@ func produce(t *testing.T, s *waybillmysql.Store) (stop func(), staged *atomic.I
 					}
 				}
 				staged.Add(int64(len(msgs)))
-				select {
-				case <-done:
-					return
-				case <-time.After(20 * time.Millisecond):
+				for waiting := maxWaiting; waiting == maxWaiting; {
+					select {
+					case <-done:
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+					if s.DB().QueryRow(`SELECT COUNT(*) FROM (SELECT 1 FROM waybill_outbox LIMIT ?) w`, maxWaiting).Scan(&waiting) != nil {
+						break // stage waits for a database that is gone
+					}
 				}
 			}
 		})

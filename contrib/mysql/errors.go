@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -61,7 +62,8 @@ func kindOf(err error) kind {
 		return kindTooBig
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, driver.ErrBadConn),
 		errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, mysql.ErrBusyBuffer), errors.Is(err, mysql.ErrMalformPkt),
-		errors.Is(err, sql.ErrConnDone), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netError):
+		errors.Is(err, sql.ErrConnDone), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &netError),
+		strings.HasSuffix(err.Error(), "bad connection"): // lost while it was made: the driver exports no value
 		return kindOutage
 	}
 	return kindUnknown

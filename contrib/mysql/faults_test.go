@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -278,6 +279,46 @@ func TestCheck(t *testing.T) {
 			t.Errorf("version %q is recent: %v", version, got)
 		}
 	}
+}
+
+// cutConn is a connection that fails, as all of its kind, when left writes were made.
+type cutConn struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if c.left.Add(-1) < 0 {
+		return 0, errors.Join(net.ErrClosed, c.Close())
+	}
+	return c.Conn.Write(b)
+}
+
+// A server that goes away in the middle of a check is an outage, whichever statement meets it: a relay waits for it,
+// and must not end as misconfigured. DB-26.
+func TestCheckOfALostServer(t *testing.T) {
+	t.Parallel()
+	var left atomic.Int64
+	mysql.RegisterDialContext("cut", func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		return cutConn{conn, &left}, err
+	})
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
+	if err := openAt(t, dsn, waybillmysql.Options{}).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n := range int64(100) {
+		left.Store(n)
+		s := openAt(t, strings.Replace(dsn, "@tcp(", "@cut(", 1), waybillmysql.Options{})
+		err := s.Check(t.Context())
+		if err == nil && n > 5 {
+			return
+		}
+		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
+			t.Errorf("lost after %d packets: %v", n, err)
+		}
+	}
+	t.Error("no check came to its end")
 }
 
 // DB-26: options and data source names are checked, and no password is shown.

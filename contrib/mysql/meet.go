@@ -22,7 +22,7 @@ const (
 // changes something waits for others that do. It leaves out what meets a lock, leaving included.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (out core.Roster, err error) {
 	self := m.Self.Session
-	if err = s.read(ctx, "meet", func(w *work) error { return w.roster(ctx, self, &out) }); err != nil {
+	if err = s.read(ctx, "meet", func(w *work) error { return w.roster(ctx, &m.Self, &out) }); err != nil {
 		return core.Roster{}, err
 	}
 	if self == 0 || !out.Known && (!m.Join || m.Leave) || idle(&m, &out) {
@@ -41,7 +41,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (out core.Roster, err 
 				return err
 			}
 		}
-		return w.roster(ctx, self, &out)
+		return w.roster(ctx, &m.Self, &out)
 	})
 	return out, err
 }
@@ -264,11 +264,16 @@ func (w *work) who(ctx context.Context, self core.Session, out *core.Roster) (er
 }
 
 // roster fills in everything.
-func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) error {
-	if _, err := w.one(ctx, []any{&w.now, &out.Epoch}, `SELECT `+nowSQL+`, `+epochSQL); err != nil {
+func (w *work) roster(ctx context.Context, self *core.Member, out *core.Roster) error {
+	var serves []any
+	for _, sv := range self.Serves {
+		serves = append(serves, sv.Route)
+	}
+	told := `EXISTS (SELECT 1 FROM waybill_outbox_control WHERE route IN ` + places(len(serves)) + `)`
+	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.Told}, `SELECT `+nowSQL+`, `+epochSQL+`, `+told, serves...); err != nil {
 		return err
 	}
-	if err := w.who(ctx, self, out); err != nil {
+	if err := w.who(ctx, self.Session, out); err != nil {
 		return err
 	}
 	return w.unserved(ctx, out)

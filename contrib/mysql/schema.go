@@ -54,11 +54,15 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("the server's version is %q; MySQL 8.0.1 or MariaDB 10.6 is needed, for SKIP LOCKED", v)
 	}
 	w := &work{s: s, q: s.own}
-	var step, flush, all, wsrep, version int64
+	var step, flush, all, version int64
 	if _, err := w.one(ctx, []any{&step, &flush, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@innodb_rollback_on_timeout`); err != nil {
 		return classify("check", err)
 	}
-	if _, err := w.one(ctx, []any{new(string), &wsrep}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`); wsrep != 0 || err != nil && number(err) == 0 {
+	galera, err := w.one(ctx, []any{new(string), new(string)}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`)
+	if err != nil {
+		return classify("check", err)
+	}
+	if galera {
 		return misconfigured("the server is a node of a Galera cluster, where numbers do not rise in time and locks are a node's own")
 	}
 	switch {

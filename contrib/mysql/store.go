@@ -200,10 +200,10 @@ func (s *Store) serverVersion(ctx context.Context) (string, error) {
 	if v := s.server.Load(); v != nil {
 		return *v, nil
 	}
-	v, err := collect(ctx, s.own, value[string], `SELECT VERSION()`)
-	if err != nil || len(v) != 1 {
-		return "", errors.Join(err, fmt.Errorf("the server answered VERSION() with %d rows", len(v)))
+	w, v := &work{s: s, q: s.own}, ""
+	if _, err := w.one(ctx, []any{&v}, `SELECT VERSION()`); err != nil {
+		return "", err
 	}
-	s.server.Store(&v[0])
-	return v[0], nil
+	s.server.Store(&v)
+	return v, nil
 }

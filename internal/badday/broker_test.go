@@ -132,7 +132,10 @@ func TestBrokerReplaced(t *testing.T) {
 		d.start(relays)
 		d.produce(2)
 		ch := testenv.Channel(t, strings.Replace(d.base.Broker, line.Addr(), old.Addr(), 1))
-		d.until("messages are on the old broker", func() bool { return ready(t, ch) >= 50 })
+		settled := func() map[string]int {
+			return d.ids(d.out, "SELECT s.id FROM staged s WHERE NOT EXISTS (SELECT FROM waybill.waybill_outbox o WHERE o.id = s.id)")
+		}
+		d.until("messages are on the old broker, and settled", func() bool { return ready(t, ch) >= 50 && len(settled()) >= 50 })
 		line.Refuse()
 		line.Cut()
 		old.Kill()
@@ -141,7 +144,7 @@ func TestBrokerReplaced(t *testing.T) {
 		prepare(fresh)
 		// The relay has long settled what the old broker confirmed, and can publish no more.
 		lost := map[string]bool{}
-		for id := range d.ids(d.out, "SELECT s.id FROM staged s WHERE NOT EXISTS (SELECT FROM waybill.waybill_outbox o WHERE o.id = s.id)") {
+		for id := range settled() {
 			lost[id] = true
 		}
 		line.SetUpstream(fresh.Addr())

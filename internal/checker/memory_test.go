@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	debug.SetGCPercent(400) // histories are short-lived garbage
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
 }
 
 // number returns the value of an environment variable.

@@ -159,9 +159,15 @@ func (s *inStep) Settle(ctx context.Context, self core.Session, outcomes []core.
 	return s.OutboxStore.Settle(ctx, self, outcomes)
 }
 
-// runRelay publishes all n messages that are due to nowhere. Each batch begins when the one before is settled, so that
-// the counts do not depend on how these overlap.
+// runRelay publishes all n messages that are due to nowhere.
 func runRelay(t *testing.T, s core.OutboxStore, n int) {
+	t.Helper()
+	runRelayWith(t, s, n, relay.Options{})
+}
+
+// runRelayWith is runRelay with telemetry. Each batch begins when the one before is settled, so that the counts do not
+// depend on how these overlap.
+func runRelayWith(t *testing.T, s core.OutboxStore, n int, opts relay.Options) {
 	t.Helper()
 	store, published := &inStep{s, make(chan int, n)}, 0
 	var turn sync.Mutex
@@ -179,9 +185,9 @@ func runRelay(t *testing.T, s core.OutboxStore, n int) {
 		published = len(batch)
 		return nil
 	}}
-	r, err := relay.New(store, bus, relay.Options{
-		Logger: quiet, CleanInterval: -1, Lease: time.Minute, PollMin: time.Minute, PollMax: time.Minute, Routes: []relay.Route{{Name: waybill.DefaultRoute, Units: 1}},
-	})
+	opts.Logger, opts.CleanInterval, opts.Lease, opts.PollMin, opts.PollMax = quiet, -1, time.Minute, time.Minute, time.Minute
+	opts.Routes = []relay.Route{{Name: waybill.DefaultRoute, Units: 1}}
+	r, err := relay.New(store, bus, opts)
 	must(t, err)
 	_, err = r.RunOnce(t.Context())
 	must(t, err)

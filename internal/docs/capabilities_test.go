@@ -135,7 +135,7 @@ func stores(t *testing.T) []adapter {
 	const (
 		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Decider, Inspector, KeyKeeper, Purger, Redriver, Waiter"
 		inFile   = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
-		inServer = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Presence, Purger, Redriver, Waiter"
+		inServer = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Presence, Purger, Redriver, SeqInspector, Waiter"
 	)
 	shared := []any{core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}}
 	return []adapter{
@@ -181,6 +181,7 @@ func (a *adapter) capabilities() string {
 	note("Presence", has[core.Presence](a.value))
 	note("Purger", has[admin.Purger](a.value))
 	note("Redriver", has[admin.Redriver](a.value))
+	note("SeqInspector", has[admin.SeqInspector](a.value))
 	note("Waiter", has[core.Waiter](a.value))
 	return strings.Join(names, ", ")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_.]+)"|\.Event\([^"\n]*"([a-z_.]+)"`)
+	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |(?:warn|note)\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_.]+)"|\.Event\([^"\n]*"([a-z_.]+)"`)
 	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport|internal/upkeep|cli|dashboard)/`)
 	ofOthers   = regexp.MustCompile(`^(\.\./)+(examples|bench|internal/[a-tv-z])`)
 	namedEvent = regexp.MustCompile(`event=([a-z_.]*[a-z_])`)

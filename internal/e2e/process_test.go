@@ -33,7 +33,7 @@ type slow struct{ core.Publisher }
 func (s slow) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := s.Publisher.Publish(ctx, batch)
 	select {
-	case <-time.After(50 * time.Millisecond):
+	case <-time.After(150 * time.Millisecond):
 	case <-ctx.Done():
 	}
 	return res
@@ -107,11 +107,14 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 		return cmd
 	}
 	left := func() int { return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") }
+	inFlight := func() int {
+		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE id IN (SELECT id FROM seen)")
+	}
 	for range 3 {
 		before := left()
 		cmd := begin(true)
-		eventually(t, 20*time.Second, "the process relays", func() bool {
-			return left() == 0 || left() < before-40
+		eventually(t, 20*time.Second, "the process relays, and has records in flight", func() bool {
+			return left() == 0 || left() < before-40 && inFlight() > 0
 		})
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)

@@ -31,7 +31,7 @@ var (
 	histories = test("histories", "./internal/checker", "^TestPostgresRabbitMQHistories$", "WAYBILL_CHECKER_REAL=100")
 	kills     = test("server kills", "./internal/checker", "^TestServerKillHistories$", "WAYBILL_CHECKER_KILLS=4")
 	replaced  = badDay("broker replaced", "BrokerReplaced")
-	restarts  = test("daemon over restarts", "./cmd/waybill", "^TestRestarts$", "WAYBILL_TEST_DAEMON=20")
+	restarts  = test("daemon over restarts", "./cmd/waybill", "^TestRestarts$", "WAYBILL_TEST_DAEMON=100")
 	outage    = test("outage", "./internal/e2e", "^TestBrokerKilledUnderLoad$", "WAYBILL_OUTAGE=60s")
 )
 

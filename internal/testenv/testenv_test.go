@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WAYBILL_TESTENV_OWNER") != "" {
 		owner()
 	}
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
 }
 
 // owner prints the folder of its servers, starts a broker there, and waits to be killed, at the latest while that
