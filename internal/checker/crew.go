@@ -217,7 +217,11 @@ func (l *Ledger) due(p *Process, self core.Session, page *core.DuePage) {
 func (l *Ledger) grip(p *Process, self core.Session, ref core.Ref) {
 	m := l.get(Ref{ref.Route, ref.ID})
 	l.note("held by %s: %s/%s", p.Name, m.Route, m.ID)
-	if other := l.crew.of(m.hold.by); l.opts.Exact && m.hold.sure && other != nil && m.hold.by != self {
+	other := l.crew.of(m.hold.by)
+	if l.crew.left[m.hold.by] { // a late call brought back its row; it sends nothing more
+		other = nil
+	}
+	if l.opts.Exact && m.hold.sure && other != nil && m.hold.by != self {
 		l.problem("overlap: %s holds %s/%s, which %s holds", p.Name, m.Route, m.ID, other.Name)
 	}
 	m.hold = hold{self, true}

@@ -23,7 +23,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
 	timesFlag = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
-	traceFlag = flag.Bool("trace", false, "print everything that happened in a history that fails")
+	traceFlag = flag.Bool("whole", false, "print everything that happened in a history that fails")
 	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", defaultHistories), "random histories in memory")
 )
 
@@ -101,5 +101,5 @@ func report(seed uint64, problems []string, l *checker.Ledger) string {
 	if *traceFlag {
 		words = nil
 	}
-	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run 'TestHistories' -seed %d -trace\n%s\n%s", seed, seed, text, l.Trace(words...))
+	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run 'TestHistories' -seed %d -whole\n%s\n%s", seed, seed, text, l.Trace(words...))
 }

@@ -405,5 +405,5 @@ func reportReal(t *testing.T, seed uint64, problems []string, l *checker.Ledger)
 		words = nil
 	}
 	name, _, _ := strings.Cut(t.Name(), "/")
-	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run '^%s$' -seed %d -trace\n%s\n%s\n%s", seed, name, seed, text, l.Trace(words...), text)
+	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run '^%s$' -seed %d -whole\n%s\n%s\n%s", seed, name, seed, text, l.Trace(words...), text)
 }
