@@ -313,6 +313,38 @@ func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 	}
 }
 
+// TestWhatFollowsOneThatMayHaveArrivedWaits: a record that may have arrived is told to the store when its unit begins
+// to leave. If the unit stays after all, what was ready behind the record does not pass it.
+func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a", "b", "c")
+	w.start(0)
+	rt := w.d.byName["r"]
+	rt.Pipelined = 4
+	item := w.hand(1)[0]
+	w.d.Conclude(w.now, item, core.Release(&item.Record, 0, true))
+	if n := w.d.Ready("r"); n != 3 {
+		t.Fatalf("%d are ready", n)
+	}
+	down := true
+	w.call = func(c *Call) {
+		if down && c.Name() == "settle" {
+			c.Lose(errLost)
+			return
+		}
+		c.Do(context.Background(), w.st)
+	}
+	w.d.leave(rt)
+	if got := w.run(900 * time.Millisecond); len(got) != 0 || rt.leaving != 0 {
+		t.Errorf("handed out %v before a; %v leave", got, rt.leaving)
+	}
+	down = false
+	if got := w.run(2 * time.Second); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("handed out %v", got)
+	}
+}
+
 // TestExpiredOfAKeyAreStoredTogether: giving up what has expired takes few calls, also of one key.
 func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	t.Parallel()

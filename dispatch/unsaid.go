@@ -25,6 +25,9 @@ func (d *Dispatcher) say(rt *route, slots core.Slots) {
 			continue
 		}
 		k := item.key
+		if rt.Pipelined > 1 {
+			d.recall(item) // the unit may stay after all: what is ready behind the item waits for it
+		}
 		if item.state == itemQueued {
 			rt.load.queued--
 			rt.load.held++

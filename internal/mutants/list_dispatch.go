@@ -31,6 +31,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-topic-walk", fault: "what was passed of a blocked topic is not read again", file: "dispatch/hand.go", old: "g.addWalk(seq-1, g.cursor)", new: "_, _ = g, seq", tests: "^TestTopicStaysBlocked$"},
 		mutant{id: "dispatch-topic-key", fault: "keys whose head was blocked stay blocked", file: "dispatch/hand.go", old: "k.topic = \"\"\n\t\t\td.advance(k)", new: "k.topic = \"\"", tests: "^TestKeyOfABlockedTopicGoesOn$"},
 		mutant{id: "dispatch-recall", fault: "the next of a key passes one that comes again", file: "dispatch/hand.go", old: "d.unline(o)\n\t\to.state, o.Suspect, o.alone = itemQueued, false, false\n\t\trt.load.held--\n\t\tk.busy--\n\t\tk.insert(o)", new: "_ = rt", tests: "^TestWhatFollowsAFailedOneComesBack$"},
+		mutant{id: "dispatch-say", fault: "the next of a key passes one that may have arrived, and whose unit stays after all", file: "dispatch/unsaid.go", old: "d.recall(item) // the unit", new: "_ = rt // the unit", tests: "^TestWhatFollowsOneThatMayHaveArrivedWaits$"},
 		mutant{id: "dispatch-hlc", fault: "a route in the order of stamps is in the order of sequences", file: "dispatch/key.go", old: "cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))", new: "cmp.Compare(a.Record.Seq, b.Record.Seq)", tests: "^TestOrderOfStamps$"},
 	)
 }
