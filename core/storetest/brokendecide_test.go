@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/waybill-go/waybill"
@@ -53,8 +54,10 @@ func keepsDecisions() brokenOps {
 	var left []core.Control
 	return brokenOps{
 		broken: &broken{page: func(_ *broken, p *core.Page) {
-			if len(p.Control) == 0 {
-				p.Control = append(p.Control, left...)
+			for _, c := range left {
+				if !slices.ContainsFunc(p.Control, func(o core.Control) bool { return o.Number == c.Number }) {
+					p.Control = append(p.Control, c)
+				}
 			}
 		}},
 		many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
@@ -112,6 +115,7 @@ var decideFaults = []struct {
 		},
 	}},
 	{"leaves its control record", "decisions-of-an-owner-that-left", keepsDecisions()},
+	{"leaves its control record", "decisions-are-void-after-a-redrive", keepsDecisions()},
 	{"takes all for ended", "decisions-leave-what-ended", fated(admin.FateOtherwise, admin.FateEnded)},
 	{"goes by the id alone", "decisions-leave-what-ended", asks(func(b *brokenOps, req *admin.DecideRequest) {
 		for i, d := range req.Decisions {

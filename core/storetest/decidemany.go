@@ -16,6 +16,7 @@ var decideManyChecks = []named{
 	{"decisions-through-owner", decisionsThroughOwner},
 	{"decisions-of-an-owner-that-left", decisionsOfAnOwnerThatLeft},
 	{"decisions-leave-what-ended", decisionsLeaveWhatEnded},
+	{"decisions-are-void-after-a-redrive", decisionsVoidAfterRedrive},
 	{"decisions-pass-over-what-is-locked", decisionsPassOverLocked},
 	{"decisions-refuse-bad-input", decisionsRefuseBadInput},
 	{"decide-all", decideAll},
@@ -170,6 +171,25 @@ func decisionsLeaveWhatEnded(k *kit) {
 		k.fail("a decision changed the reason of an abandoned message to %s", st.Reason)
 	}
 	k.drainIDs(ids[3:])
+}
+
+// The later command counts: what an operator puts back goes out, although its owner has not yet carried out an earlier
+// decision to end it. OP-18 DB-12.
+func decisionsVoidAfterRedrive(k *kit) {
+	k.decider()
+	k.redriver()
+	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("b")))
+	held := k.takeIDs(ids)
+	k.fates("those that their owner holds", waybill.ReasonSetAside, k.decisions(ids...), admin.FatePending)
+	k.settle(core.Abandon(&held[0], waybill.ReasonRejected, errNo), core.Abandon(&held[1], waybill.ReasonRejected, errNo))
+	k.retry(held[2], far)
+	k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
+	if _, ok := core.As[admin.KeyKeeper](k.store); ok {
+		k.decided("b", ids[2], admin.HeadRequeue)
+	} else {
+		k.redriven("a failed one", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[2:]}}, 1, nil)
+	}
+	k.drainIDs(ids)
 }
 
 // What a transaction has locked is passed over, without waiting. OP-18.

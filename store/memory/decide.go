@@ -58,13 +58,18 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 
 // endDue ends r, which nobody can have out, and whatever was decided about it before.
 func (s *Store) endDue(r *record, reason waybill.Reason, now time.Time) {
-	s.control = slices.DeleteFunc(s.control, func(c *core.Control) bool {
-		return c.Kind == core.ControlDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID
-	})
+	s.undecide(r)
 	tell := r.env.Key != "" && !r.timer() && !r.untended()
 	r.maybe = r.maybe || r.left || r.careful()
 	s.giveUp(r, reason, now)
 	if tell {
 		s.tellOwner(r)
 	}
+}
+
+// undecide deletes what was decided about r, and nobody has carried out.
+func (s *Store) undecide(r *record) {
+	s.control = slices.DeleteFunc(s.control, func(c *core.Control) bool {
+		return c.Kind == core.ControlDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID
+	})
 }

@@ -244,8 +244,9 @@ func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now t
 	}
 }
 
-// requeue makes r ready again, with its counts at zero.
+// requeue makes r ready again, with its counts at zero. What was decided about it before is void.
 func (s *Store) requeue(r *record, now time.Time) {
+	s.undecide(r)
 	s.unplace(r)
 	r.maybe = r.maybe || r.crashes > 0
 	r.state, r.reason, r.lastErr = core.StatePending, waybill.ReasonNone, ""

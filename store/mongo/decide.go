@@ -169,6 +169,9 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 	if err := w.write(ctx, []driver.WriteModel{model}); err != nil {
 		return locked(raced(err))
 	}
+	if err := w.undecide(ctx, []*record{r}); err != nil {
+		return err
+	}
 	return w.tell(ctx, []core.Control{told})
 }
 

@@ -2,6 +2,7 @@ package mongo
 
 import (
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -45,7 +46,7 @@ type decider struct {
 
 	routes map[string]*routeDoc
 	free   map[string]bool // routes on which units without an owner must stay so
-	ended  bson.A
+	ended  []*record
 	models []driver.WriteModel
 	told   []core.Control
 	asked  []int // whose control records the first of told are
@@ -148,7 +149,7 @@ func (d *decider) end(r *record) {
 	r.abandon(d.reason, d.now)
 	set := abandoned(r)
 	set["$set"].(bson.M)["maybe"] = r.Maybe
-	d.ended, d.models = append(d.ended, r.ID.ID), append(d.models, change(r.ID, set))
+	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, set))
 }
 
 // store writes what was decided.
@@ -162,13 +163,8 @@ func (d *decider) store(ctx context.Context) error {
 		if err := d.write(ctx, d.models); err != nil {
 			return locked(raced(err))
 		}
-		var routes bson.A
-		for route := range d.routes {
-			routes = append(routes, route)
-		}
-		before := bson.M{"kind": int32(core.ControlDecide), "route": bson.M{"$in": routes}, "id": bson.M{"$in": d.ended}}
-		if _, err := d.s.control.DeleteMany(ctx, before); err != nil {
-			return raced(err)
+		if err := d.undecide(ctx, d.ended); err != nil {
+			return err
 		}
 	}
 	err := d.tell(ctx, d.told)
@@ -176,4 +172,17 @@ func (d *decider) store(ctx context.Context) error {
 		d.list[at].Number = d.told[i].Number
 	}
 	return err
+}
+
+// undecide deletes what was decided about records, and nobody has carried out.
+func (w *work) undecide(ctx context.Context, records []*record) error {
+	var routes, seqs bson.A
+	for _, r := range records {
+		seqs = append(seqs, r.Seq)
+		if route := r.ID.Route; !slices.Contains(routes, any(route)) {
+			routes = append(routes, route)
+		}
+	}
+	_, err := w.s.control.DeleteMany(ctx, bson.M{"kind": int32(core.ControlDecide), "route": bson.M{"$in": routes}, "seq": bson.M{"$in": seqs}})
+	return raced(err)
 }

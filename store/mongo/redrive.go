@@ -55,6 +55,7 @@ type redriver struct {
 	live   map[dedupeID]bool
 	mine   map[dedupeID]bool
 	causes []string
+	back   []*record
 	models []driver.WriteModel
 	told   []core.Control
 }
@@ -102,13 +103,16 @@ func (d *redriver) run(ctx context.Context, found []*record) error {
 			d.mine[*key] = true
 		}
 		model, told := d.requeue(r, d.req.Body)
-		d.models, d.told = append(d.models, model), append(d.told, told)
+		d.back, d.models, d.told = append(d.back, r), append(d.models, model), append(d.told, told)
 	}
 	if d.req.DryRun || len(d.models) == 0 {
 		return nil
 	}
 	if err := d.write(ctx, d.models); err != nil {
 		return locked(raced(err))
+	}
+	if err := d.undecide(ctx, d.back); err != nil { // the later command counts
+		return err
 	}
 	return d.tell(ctx, d.told)
 }

@@ -45,6 +45,7 @@ ON CONFLICT DO NOTHING`
 //	   for a retry: the route may go on after those. It is due if it is the first that is, and nothing holds the
 //	   key
 //	u  the change: a row that is due may be out at the owner of its unit
+//	d  what was decided about it before is void
 //	c  what the key's owner is told
 func decideSQL(requeue bool) string {
 	set, can := `
@@ -72,7 +73,9 @@ WITH h AS MATERIALIZED (
         EXISTS (SELECT FROM {units} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM ` + headSQL + ` h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
-    UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.seq
+    UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.route, o.seq, o.id
+), d AS (
+    ` + undecideSQL + `
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN {tell_decide} ELSE {tell_key} END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,

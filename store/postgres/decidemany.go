@@ -50,9 +50,9 @@ WITH t AS MATERIALIZED (
     UPDATE {outbox} o
     SET state = {abandoned}, reason = $5::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
         hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ` + carefulSQL + `
-    FROM l WHERE o.route = l.route AND o.seq = l.seq
+    FROM l WHERE o.route = l.route AND o.seq = l.seq RETURNING o.route, o.seq, o.id
 ), d AS (
-    DELETE FROM {control} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT l.route, l.seq, l.id FROM l)) IS TRUE
+    ` + undecideSQL + `
 ), k AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
     SELECT DISTINCT ON (l.route, l.key) {tell_key}, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq

@@ -20,6 +20,9 @@ const requeueSQL = `
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END`
 
+// undecideSQL deletes what was decided about the rows u, and nobody has carried out.
+const undecideSQL = `DELETE FROM {control} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE`
+
 // notifySQL, with a condition behind it, wakes relays that sleep.
 const notifySQL = `(SELECT count(pg_notify({channel}, x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE `
 
@@ -37,6 +40,7 @@ const tellFromSQL = "100"
 //	l  the rows, as they are once they are locked, with why they are refused
 //	v  the same; of several rows with one dedupe key only the first can live
 //	u  the change, and c, what their owners are told
+//	d  what was decided about the rows before is void
 func redriveSQL(w walk, dry bool) string {
 	lock := `FOR NO KEY UPDATE SKIP LOCKED`
 	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
@@ -66,7 +70,9 @@ func redriveSQL(w walk, dry bool) string {
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN '` + admin.RefusedDuplicate + `' ELSE l.cause END AS cause
     FROM l
-), u AS (` + u + `), many AS MATERIALIZED (
+), u AS (` + u + `), d AS (
+    ` + undecideSQL + `
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > ` + tellFromSQL + `
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)

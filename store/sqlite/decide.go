@@ -137,7 +137,7 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 		d.answer = admin.HeadDuplicate(d.id)
 		return nil
 	}
-	return w.requeue(ctx, &r.row)
+	return w.requeue(ctx, new(pending), &r.row)
 }
 
 // putAway abandons r, which nobody holds, for a reason that does not block its key.

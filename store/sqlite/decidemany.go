@@ -51,7 +51,33 @@ type decider struct {
 	*work
 	reason  waybill.Reason
 	changed bool
-	pending map[core.Ref][]int64 // the numbers of all decisions that are pending; nil = not read yet
+	pending pending
+}
+
+// pending are the numbers of all decisions that nobody has carried out; nil = not read yet.
+type pending map[core.Ref][]int64
+
+// undecide deletes what was decided about a record, and nobody has carried out.
+func (p *pending) undecide(ctx context.Context, w *work, ref core.Ref) error {
+	if *p == nil {
+		*p = pending{}
+		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+			var number int64
+			var to core.Ref
+			err := rows.Scan(&number, &to.Route, &to.Seq, &to.ID)
+			(*p)[to] = append((*p)[to], number)
+			return true, err
+		}, decisionsText)
+		if err != nil {
+			return err
+		}
+	}
+	for _, number := range (*p)[ref] {
+		if _, err := w.exec(ctx, undecideText, number); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
@@ -91,23 +117,8 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 // end ends r, which nobody can have out, and whatever was decided about it before.
 func (d *decider) end(ctx context.Context, r *row, tended bool) error {
 	d.changed = true
-	if d.pending == nil {
-		d.pending = map[core.Ref][]int64{}
-		err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
-			var number int64
-			var ref core.Ref
-			err := rows.Scan(&number, &ref.Route, &ref.Seq, &ref.ID)
-			d.pending[ref] = append(d.pending[ref], number)
-			return true, err
-		}, decisionsText)
-		if err != nil {
-			return err
-		}
-	}
-	for _, number := range d.pending[core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}] {
-		if _, err := d.exec(ctx, undecideText, number); err != nil {
-			return err
-		}
+	if err := d.pending.undecide(ctx, d.work, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
+		return err
 	}
 	careful, err := d.careful(ctx, r)
 	if err != nil {

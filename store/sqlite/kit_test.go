@@ -279,7 +279,7 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 	if err != nil {
 		return err
 	}
-	return w.requeue(ctx, &r.row)
+	return w.requeue(ctx, new(pending), &r.row)
 }
 
 // Tell writes a control record, as DecideHead does.

@@ -67,6 +67,7 @@ type redriver struct {
 	lastDrawn int64
 	out       admin.Redriven
 	live      map[[3]string]bool // dedupe keys that this step gave a live message
+	pending   pending
 }
 
 func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
@@ -93,7 +94,7 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 		if d.req.DryRun {
 			continue
 		}
-		if err := d.requeue(ctx, &r.row); err != nil {
+		if err := d.requeue(ctx, &d.pending, &r.row); err != nil {
 			return err
 		}
 		if d.req.Body != nil {
@@ -105,9 +106,12 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 	return nil
 }
 
-// requeue makes r, which nobody holds, ready again and tells its owner.
-func (w *work) requeue(ctx context.Context, r *row) error {
+// requeue makes r, which nobody holds, ready again and tells its owner. What was decided about r before is void.
+func (w *work) requeue(ctx context.Context, before *pending, r *row) error {
 	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
+		return err
+	}
+	if err := before.undecide(ctx, w, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
 		return err
 	}
 	kind := core.ControlRecord

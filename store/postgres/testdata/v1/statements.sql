@@ -365,7 +365,9 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -441,7 +443,9 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -519,7 +523,9 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), many AS MATERIALIZED (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -961,7 +967,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
-    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -1043,7 +1051,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
-    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -1127,7 +1137,9 @@ WITH RECURSIVE known AS MATERIALIZED (
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
-    RETURNING o.route, o.seq, o.id, o.key, o.slot), many AS MATERIALIZED (
+    RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
@@ -1275,7 +1287,9 @@ WITH h AS MATERIALIZED (
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
     state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
-    hold = 0, held_since = NULL, version = o.version + 1 FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.seq
+    hold = 0, held_since = NULL, version = o.version + 1 FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.route, o.seq, o.id
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
@@ -1362,7 +1376,9 @@ WITH h AS MATERIALIZED (
     state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
-    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = '' RETURNING o.seq
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = '' RETURNING o.route, o.seq, o.id
+), d AS (
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
@@ -1399,9 +1415,9 @@ WITH t AS MATERIALIZED (
         hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
-    FROM l WHERE o.route = l.route AND o.seq = l.seq
+    FROM l WHERE o.route = l.route AND o.seq = l.seq RETURNING o.route, o.seq, o.id
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT l.route, l.seq, l.id FROM l)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), k AS (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
     SELECT DISTINCT ON (l.route, l.key) 1, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
