@@ -331,17 +331,25 @@ func left(dir string) uint64 {
 func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
 
 // guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers
-// get their death signal at the same moment. It removes the shared memory that a killed PostgreSQL cannot remove (its
-// id is in postmaster.pid), the file systems that are mounted below the folder, then the folder.
+// get their death signal at the same moment, but what a broker's script has just started does not: it would go on, and
+// start a name server that stays. So the guard kills Erlang's processes that have the folder in their environment, until
+// it has found none for half a second. It removes the shared memory that a killed PostgreSQL cannot remove (its id is in
+// postmaster.pid), the file systems that are mounted below the folder, then the folder.
 const guardScript = `cat >/dev/null
 for f in "$1"/postgres-*/data/postmaster.pid; do
 	[ -e "$f" ] && id=$(sed -n 7p "$f" | awk '{print $2}') && [ -n "$id" ] && ids="$ids $id"
 done
-n=0
-while sleep 0.1; n=$((n+1)); do
+n=0 quiet=0
+while sleep 0.1; n=$((n+1)) quiet=$((quiet+1)); do
+	for p in /proc/[0-9]*; do
+		{ read -r comm <"$p/comm"; } 2>/dev/null || continue
+		case $comm in epmd | beam.smp | erl* | rabbitmq*)
+			grep -qsF "$1/" "$p/environ" && kill -9 "${p#/proc/}" 2>/dev/null && quiet=0
+		esac
+	done
 	for m in $(awk -v dir="$1/" 'index($2, dir) { print $2 }' /proc/mounts); do umount -l "$m" 2>/dev/null; done
 	rm -rf "$1" 2>/dev/null
-	[ -e "$1" ] && [ $n -lt 50 ] || break
+	{ [ -e "$1" ] || [ $quiet -lt 5 ]; } && [ $n -lt 50 ] || break
 done
 for id in $ids; do ipcrm -m "$id" 2>/dev/null; done
 exit 0`

@@ -123,6 +123,7 @@ func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 		}
 		return nil
 	})
+	startStray(t, dir)
 	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +149,31 @@ func processesWith(t *testing.T, dir string) []string {
 		}
 	}
 	return found
+}
+
+// startStray starts a name server as a broker does whose own one has just been killed: no signal tells it that the owner
+// is gone.
+func startStray(t *testing.T, dir string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stray := exec.Command("epmd", "-daemon")
+	stray.Env = append(os.Environ(), fmt.Sprintf("ERL_EPMD_PORT=%d", port), "ERL_EPMD_ADDRESS=127.0.0.1", "HOME="+dir+"/rabbitmq-x")
+	if out, err := stray.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	eventually(t, func() error {
+		if !slices.ContainsFunc(processesWith(t, dir), func(cmd string) bool { return strings.Contains(cmd, "epmd -daemon") }) {
+			return errors.New("no stray name server")
+		}
+		return nil
+	})
 }
 
 func TestAMissingServerFailsUnlessSkipsAreAllowed(t *testing.T) {
