@@ -54,6 +54,7 @@ var rules = []rule{
 	{"inbox/...", leaf, otelAPI},
 	{"consumer/...", leaf, otelAPI},
 	{"asyncapi", leaf, nil},
+	{"transform", leaf, nil},
 	{"codec/proto", leaf, []string{"google.golang.org/protobuf"}},
 	{"internal/sqltext", []string{".", "core", "hlc", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},
 	{"store/postgres/...", append([]string{"internal/sqltext"}, leaf...), []string{"github.com/jackc/pgx/v5"}},

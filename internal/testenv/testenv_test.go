@@ -151,8 +151,8 @@ func processesWith(t *testing.T, dir string) []string {
 	return found
 }
 
-// startStray starts a name server as a broker does whose own one has just been killed: no signal tells it that the owner
-// is gone.
+// startStray starts a name server as a broker does whose own one has just been killed: no signal tells it that the
+// owner is gone.
 func startStray(t *testing.T, dir string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

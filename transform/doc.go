@@ -1,0 +1,43 @@
+// Package transform changes the bodies of messages on their way to the broker, and changes them back at the consumer:
+// it compresses them, encrypts them, or keeps large ones elsewhere.
+//
+//	steps := []transform.Step{
+//		transform.Gzip{},
+//		transform.Encrypt{KeyID: "2026-11", Keys: transform.StaticKeys(keys)},
+//		transform.ClaimCheck{Blobs: bucket},
+//	}
+//	publisher, err := transform.Publisher(bus, steps...)     // of a relay, or of one of its routes
+//	handler, err := transform.Handler(billing, steps...)     // of a subscription
+//
+// What was done stands in the header content-encoding, in the order in which it was done, as in HTTP (RFC 9110, 8.4).
+// So steps can be added while messages are under way, and a consumer that has more steps than were done does no harm:
+// give a new step to the consumers first.
+//
+// # Guarantees
+//
+//   - No message is lost by a step. If a step cannot be done, or cannot be undone for now, that is an outage of the
+//     message's route, or of its subscription: a key that is not known, a blob that is missing, a coding for which the
+//     consumer has no step. It costs no attempt. The engine pauses, probes, and goes on when it is mended.
+//   - A body that no repair can make readable is parked as undecodable: it was changed on its way, or it is larger than
+//     the bound of a step.
+//   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.
+//   - Message and header stay as they were in the outbox, in the queue and where messages are parked. So a retry, a
+//     redrive and a replay work as before.
+//   - Errors hold no body and no key.
+//
+// # Concurrency
+//
+// Publishers and handlers are safe for concurrent use if their steps are. The steps of this package are.
+//
+// # Ownership
+//
+// A step gets a body to read, and returns one of its own. The publisher belongs to the caller as before: nothing here
+// closes it.
+//
+// # Limits
+//
+// The outbox holds the body as it was staged; so does the table as queue, which has no publisher. To encrypt it there,
+// encrypt it in a codec. Everything but the body stays readable: topic, key, headers, tenant. Foreign consumers must
+// undo the steps themselves; the codings are standard ones but for the claim check, see docs/transform.md. The body of
+// a parked message is shown, and edited, as it was sent.
+package transform

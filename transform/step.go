@@ -1,0 +1,143 @@
+package transform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Header is the header that says what was done to a body: the names of steps, in the order in which they were done,
+// with commas between. Do not set it yourself on messages that go through this package.
+const Header = "content-encoding"
+
+// Step is one change of a body. A Step must be safe for concurrent use.
+type Step interface {
+	// Coding is the step's name in [Header]: letters, digits, '-', '_' and '.', without spaces. It must stay the
+	// same as long as messages with it can arrive.
+	Coding() string
+	// Validate reports what is wrong with the step's own fields, as [waybill.Invalid] does.
+	Validate() error
+	// Do returns the body to publish, or false if the step has nothing to do for the message. It must not change e.
+	// The same message can come several times. An error without a class is an outage: no attempt counts, and the
+	// route is tried again. An error of class permanent abandons the message.
+	Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error)
+	// Undo returns the body as it was before Do. It must not change e. An error without a class is an outage: the
+	// message goes back and the subscription pauses. For a body that nothing can repair use [Unreadable].
+	Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error)
+}
+
+// Unreadable returns an error for a body that cannot be changed back, whatever is repaired: the message is parked as
+// undecodable. Its text must hold nothing of the body.
+func Unreadable(text string) error {
+	return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: errors.New(text)}
+}
+
+// check reports everything that is wrong with steps.
+func check(steps []Step) (problems []string) {
+	if len(steps) == 0 {
+		return []string{"steps: there is none; leave the wrapper out"}
+	}
+	seen := map[string]bool{}
+	for i, s := range steps {
+		if s == nil || reflect.ValueOf(s).Kind() == reflect.Pointer && reflect.ValueOf(s).IsNil() {
+			problems = append(problems, fmt.Sprintf("steps[%d]: is nil; leave it out", i))
+			continue
+		}
+		name := s.Coding()
+		switch {
+		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isToken(r) }):
+			problems = append(problems, fmt.Sprintf("steps[%d].Coding: %.40q is not made of letters, digits, '-', '_' and '.'", i, name))
+		case seen[name]:
+			problems = append(problems, fmt.Sprintf("steps[%d].Coding: %q is that of an earlier step; each needs its own", i, name))
+		}
+		seen[name] = true
+		if err := s.Validate(); err != nil {
+			problems = append(problems, fmt.Sprintf("steps[%d]: %s", i, err))
+		}
+	}
+	return problems
+}
+
+func isToken(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.'
+}
+
+// do returns e as it is published. The envelope of the caller, and what it holds, stay as they are.
+func do(ctx context.Context, steps []Step, e waybill.Envelope) (waybill.Envelope, error) {
+	var done []string
+	for _, s := range steps {
+		body, changed, err := s.Do(ctx, &e)
+		if err != nil {
+			return e, classed(s.Coding(), err)
+		}
+		if changed {
+			e.Body, done = body, append(done, s.Coding())
+		}
+	}
+	if len(done) > 0 {
+		if before := e.Headers[Header]; before != "" {
+			done = append([]string{before}, done...)
+		}
+		e.Headers = maps.Clone(e.Headers)
+		if e.Headers == nil {
+			e.Headers = map[string]string{}
+		}
+		e.Headers[Header] = strings.Join(done, ", ")
+	}
+	return e, nil
+}
+
+// undo returns d as it was before do, or d itself if nothing was done.
+func undo(ctx context.Context, steps []Step, d *waybill.Delivery) (*waybill.Delivery, error) {
+	codings := strings.Split(d.Envelope.Headers[Header], ",")
+	changed := *d
+	for _, coding := range slices.Backward(codings) {
+		coding = strings.TrimSpace(coding)
+		if coding == "" || strings.EqualFold(coding, "identity") {
+			continue
+		}
+		s := find(steps, coding)
+		if s == nil {
+			return nil, waybill.Outage(fmt.Errorf("waybill/transform: the body is encoded as %.40q, and the handler has no step for that; add it", coding))
+		}
+		body, err := s.Undo(ctx, &changed.Envelope)
+		if err != nil {
+			return nil, classed(coding, err)
+		}
+		changed.Envelope.Body = body
+	}
+	if _, ok := d.Envelope.Headers[Header]; !ok {
+		return d, nil
+	}
+	changed.Envelope.Headers = maps.Clone(d.Envelope.Headers)
+	delete(changed.Envelope.Headers, Header)
+	return &changed, nil
+}
+
+// find returns the step with a name, which RFC 9110 compares without case, or nil.
+func find(steps []Step, coding string) Step {
+	for _, s := range steps {
+		if strings.EqualFold(s.Coding(), coding) {
+			return s
+		}
+	}
+	return nil
+}
+
+// classed returns err with the class that it has, or as an outage.
+func classed(coding string, err error) error {
+	e := &waybill.Error{Op: "waybill/transform: " + coding, Class: waybill.ClassOf(err), Err: err}
+	if e.Class == waybill.ClassUnknown {
+		e.Class = waybill.ClassOutage
+	}
+	if inner, ok := errors.AsType[*waybill.Error](err); ok {
+		e.Reason, e.TopicOnly, e.After = inner.Reason, inner.TopicOnly, inner.After
+	}
+	return e
+}
