@@ -54,6 +54,7 @@ var rules = []rule{
 	{"inbox/...", leaf, otelAPI},
 	{"consumer/...", leaf, otelAPI},
 	{"asyncapi", leaf, nil},
+	{"recurring", leaf, []string{"github.com/netresearch/go-cron"}},
 	{"transform", leaf, nil},
 	{"codec/proto", leaf, []string{"google.golang.org/protobuf"}},
 	{"internal/sqltext", []string{".", "core", "hlc", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},

@@ -11,7 +11,7 @@ import (
 
 var (
 	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |(?:warn|note)\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_.]+)"|\.Event\([^"\n]*"([a-z_.]+)"`)
-	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport|internal/upkeep|cli|dashboard)/`)
+	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|recurring|store|transport|internal/upkeep|cli|dashboard)/`)
 	ofOthers   = regexp.MustCompile(`^(\.\./)+(examples|bench|internal/[a-tv-z])`)
 	namedEvent = regexp.MustCompile(`event=([a-z_.]*[a-z_])`)
 	metricName = regexp.MustCompile(`(\w+)\("((?:waybill\.(?:relay|consumer)|messaging\.(?:client|process))\.[a-z.]+[a-z])"`)

@@ -1,0 +1,228 @@
+package recurring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// look is how long a job sleeps at most: a clock that was put forward is noticed then.
+	look = time.Minute
+	// purgeEvery is how often old marks are deleted, purgeBatch how many at a time. extraKeep is for how much
+	// longer than twice Late they are kept.
+	purgeEvery = time.Hour
+	// tryFor bounds one try to stage a tick.
+	tryFor     = 30 * time.Second
+	purgeBatch = 1000
+	extraKeep  = 24 * time.Hour
+)
+
+// retries are the pauses between tries to stage a tick.
+var retries = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+
+// Options configures a Runner. The zero value is usable.
+type Options struct {
+	// Logger gets what happens; default slog.Default().
+	Logger *slog.Logger
+}
+
+// Runner runs jobs; it is a [waybill.Runner].
+type Runner struct {
+	jobs  []*job
+	log   *slog.Logger
+	purge core.InboxPurger // nil: the inbox deletes no marks
+}
+
+// job is a Job that runs.
+type job struct {
+	Job
+	schedule *schedule
+	// stage marks a tick, and stages its message unless m is nil. It reports whether the mark is new.
+	stage func(ctx context.Context, tick time.Time, m *waybill.Message) (bool, error)
+	log   *slog.Logger
+}
+
+// New returns a runner of jobs. inbox keeps the marks and begins the transactions; outbox stages in them. Stores are
+// both. Everything that is wrong is told at once, as a [waybill.ErrInvalid].
+func New[Tx any](inbox core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, opts Options) (*Runner, error) {
+	schedules, p := check(jobs)
+	if inbox == nil {
+		p = append(p, "inbox: is nil; pass the store")
+	}
+	if outbox == nil {
+		p = append(p, "outbox: is nil; pass the store")
+	}
+	if err := waybill.Invalid("waybill/recurring", p...); err != nil {
+		return nil, err
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	r := &Runner{log: opts.Logger}
+	r.purge, _ = core.As[core.InboxPurger](inbox)
+	for i, j := range slices.Clone(jobs) {
+		if j.Late == 0 {
+			j.Late = DefaultLate
+		}
+		r.jobs = append(r.jobs, &job{
+			Job: j, schedule: schedules[i], log: r.log.With("job", j.Name),
+			stage: func(ctx context.Context, tick time.Time, m *waybill.Message) (bool, error) {
+				key := core.InboxKey{Consumer: consumerPrefix + j.Name, Source: j.Name, ID: tick.UTC().Format(time.RFC3339)}
+				st, err := inbox.Do(ctx, key, func(ctx context.Context, tx Tx) error {
+					if m == nil {
+						return nil
+					}
+					_, err := outbox.Stage(ctx, tx, *m)
+					return err
+				})
+				return st == core.InboxProcessed, err
+			},
+		})
+	}
+	return r, nil
+}
+
+// Run stages ticks until ctx ends, and returns nil then. It returns no error: what goes wrong is logged, and tried
+// again.
+func (r *Runner) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	for _, j := range r.jobs {
+		group.Go(func() { j.run(ctx) })
+	}
+	if r.purge != nil {
+		group.Go(func() { r.purgeMarks(ctx) })
+	}
+	group.Wait()
+	return nil
+}
+
+// run stages the ticks of one job.
+func (j *job) run(ctx context.Context) {
+	j.log.InfoContext(ctx, "recurring job started", "event", "recurring.start", "schedule", j.Schedule, "zone", j.schedule.zone.String(),
+		"next", j.schedule.next(time.Now()))
+	done := time.Now().Add(-j.Late).Add(-time.Nanosecond) // ticks up to here need no look
+	if j.From.After(done) {
+		done = j.From.Add(-time.Nanosecond)
+	}
+	failed := 0
+	for ctx.Err() == nil {
+		now := time.Now()
+		done = j.drop(ctx, done, now)
+		tick := j.schedule.next(done)
+		if !j.All {
+			if last := j.schedule.last(done, now); !last.IsZero() {
+				tick = last
+			}
+		}
+		if tick.IsZero() || tick.After(now) {
+			wait := look
+			if !tick.IsZero() {
+				wait = min(wait, tick.Sub(now))
+			}
+			sleep(ctx, wait)
+			continue
+		}
+		err := j.try(ctx, tick)
+		if err == nil {
+			done, failed = tick, 0
+			continue
+		}
+		failed++
+		wait, _, _ := retries.Next(failed, err)
+		wait = min(wait, j.Late/10) // what is left of Late is not slept away
+		if ctx.Err() == nil {
+			j.log.WarnContext(ctx, "a tick could not be staged; trying again", "event", "recurring.failed", "tick", tick, "error", core.ErrorText(err), "again_in", wait)
+		}
+		sleep(ctx, wait)
+	}
+	j.log.InfoContext(ctx, "recurring job stopped", "event", "recurring.stop")
+}
+
+// drop passes over ticks that are too late by now, and returns up to when no look is needed any more.
+func (j *job) drop(ctx context.Context, done, now time.Time) time.Time {
+	oldest := now.Add(-j.Late).Add(-time.Nanosecond)
+	if !oldest.After(done) {
+		return done
+	}
+	if missed := j.schedule.next(done); !missed.IsZero() && !missed.After(oldest) {
+		j.log.ErrorContext(ctx, "ticks were missed: they could not be staged in time", "event", "recurring.missed", "first", missed, "late", j.Late)
+	}
+	return oldest
+}
+
+// try marks a tick and stages its message, unless the job is paused or another process has done it.
+func (j *job) try(ctx context.Context, tick time.Time) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a function of the job panicked: %v", p)
+		}
+	}()
+	var message *waybill.Message
+	paused := false
+	if j.Paused != nil {
+		if paused, err = j.Paused(ctx); err != nil {
+			return fmt.Errorf("paused: %w", err)
+		}
+	}
+	if !paused {
+		m, err := j.Message(tick)
+		if err != nil {
+			return fmt.Errorf("message: %w", err)
+		}
+		message = &m
+	}
+	isNew, err := j.stage(ctx, tick, message)
+	switch {
+	case err != nil:
+		return err
+	case isNew && paused:
+		j.log.InfoContext(ctx, "tick passed over: the job is paused", "event", "recurring.paused", "tick", tick)
+	case isNew:
+		j.log.DebugContext(ctx, "tick staged", "event", "recurring.staged", "tick", tick)
+	}
+	return nil
+}
+
+// purgeMarks deletes marks that nobody can need any more.
+func (r *Runner) purgeMarks(ctx context.Context) {
+	for ctx.Err() == nil {
+		for _, j := range r.jobs {
+			if err := r.purgeOf(ctx, j); err != nil && !errors.Is(err, context.Canceled) {
+				j.log.WarnContext(ctx, "old marks could not be deleted; trying again in an hour", "event", "recurring.purge", "error", core.ErrorText(err))
+			}
+		}
+		sleep(ctx, purgeEvery)
+	}
+}
+
+func (r *Runner) purgeOf(ctx context.Context, j *job) error {
+	for {
+		n, err := r.purge.PurgeInbox(ctx, consumerPrefix+j.Name, 2*j.Late+extraKeep, purgeBatch)
+		if err != nil || n < purgeBatch {
+			return err
+		}
+	}
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
