@@ -17,6 +17,7 @@ const (
 	DefaultLate = time.Minute
 	// MaxLate bounds Job.Late.
 	MaxLate = 31 * 24 * time.Hour
+	minLate = time.Second
 
 	// longestSkip is longer than a clock was ever put forward: Samoa left out a whole day.
 	longestSkip = 25 * time.Hour
@@ -38,8 +39,8 @@ type Job struct {
 	// Message returns the message of a tick, which is in Location. It can be called several times for a tick, and
 	// must do nothing else. An error is tried again until Late has passed.
 	Message func(tick time.Time) (waybill.Message, error)
-	// Late is how late a tick may still be staged; default one minute, at most 31 days. Of several ticks that were
-	// missed only the latest is staged, unless All is set.
+	// Late is how late a tick may still be staged; default one minute, from a second to 31 days. Of several ticks
+	// that were missed only the latest is staged, unless All is set.
 	Late time.Duration
 	// All: each of the ticks that were missed is staged, the oldest first.
 	All bool
@@ -128,8 +129,8 @@ func (s *schedule) last(after, until time.Time) (last time.Time) {
 	return last
 }
 
-// check reports everything that is wrong with jobs, and returns their schedules.
-func check(jobs []Job) (schedules []*schedule, p []string) {
+// problemsOf reports everything that is wrong with jobs, and returns their schedules.
+func problemsOf(jobs []Job) (schedules []*schedule, p []string) {
 	if len(jobs) == 0 {
 		p = append(p, "jobs: there is none")
 	}
@@ -155,8 +156,8 @@ func check(jobs []Job) (schedules []*schedule, p []string) {
 			bad("Message: is nil; give the function that makes the message of a tick")
 		}
 		switch {
-		case j.Late < 0 || j.Late > MaxLate:
-			bad("Late: %s is not between 0 (default) and %s", j.Late, MaxLate)
+		case j.Late != 0 && j.Late < minLate || j.Late > MaxLate:
+			bad("Late: %s is not between %s and %s, or 0 for the default", j.Late, minLate, MaxLate)
 		case j.Late > DefaultLate && j.From.IsZero():
 			bad("From: is zero; say from when on the job exists, since Late looks back %s", j.Late)
 		}

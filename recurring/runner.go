@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 const (
@@ -53,11 +54,11 @@ type job struct {
 // New returns a runner of jobs. inbox keeps the marks and begins the transactions; outbox stages in them. Stores are
 // both. Everything that is wrong is told at once, as a [waybill.ErrInvalid].
 func New[Tx any](inbox core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, opts Options) (*Runner, error) {
-	schedules, p := check(jobs)
-	if inbox == nil {
+	schedules, p := problemsOf(jobs)
+	if check.Nil(inbox) {
 		p = append(p, "inbox: is nil; pass the store")
 	}
-	if outbox == nil {
+	if check.Nil(outbox) {
 		p = append(p, "outbox: is nil; pass the store")
 	}
 	if err := waybill.Invalid("waybill/recurring", p...); err != nil {

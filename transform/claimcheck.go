@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Blobs keeps bodies, such as in a bucket. It must be safe for concurrent use.
@@ -33,7 +34,8 @@ type ClaimCheck struct {
 	Blobs Blobs
 	// MinBytes is the least size of a body that is kept there; default 256 KiB.
 	MinBytes int
-	// MaxBytes bounds a body that Undo takes; default 32 MiB. A larger one is parked as undecodable.
+	// MaxBytes bounds bodies; default 32 MiB. Do refuses a larger one as too large, and Undo parks it as
+	// undecodable.
 	MaxBytes int
 }
 
@@ -49,7 +51,7 @@ func (ClaimCheck) Coding() string { return "claim-check" }
 // Validate reports bad fields.
 func (c ClaimCheck) Validate() error {
 	p := sizes(c.MinBytes, c.MaxBytes)
-	if c.Blobs == nil {
+	if check.Nil(c.Blobs) {
 		p = append(p, "Blobs: is nil; say where bodies are kept")
 	}
 	return waybill.Invalid("claim check", p...)
@@ -59,6 +61,9 @@ func (c ClaimCheck) Validate() error {
 func (c ClaimCheck) Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error) {
 	if len(e.Body) < orDefault(c.MinBytes, defaultMinClaim) {
 		return nil, false, nil
+	}
+	if err := fits("ClaimCheck", len(e.Body), c.MaxBytes); err != nil {
+		return nil, false, err
 	}
 	name := nameOf(e.Body)
 	if err := c.Blobs.Put(ctx, name, e.Body); err != nil {

@@ -23,7 +23,8 @@ type Gzip struct {
 	MinBytes int
 	// Level is that of compress/gzip, 1 to 9; default 6.
 	Level int
-	// MaxBytes bounds a body after Undo; default 32 MiB. A larger one is parked as undecodable.
+	// MaxBytes bounds bodies, before Do and after Undo; default 32 MiB. Do refuses a larger one as too large, and
+	// Undo parks it as undecodable.
 	MaxBytes int
 }
 
@@ -43,6 +44,9 @@ func (g Gzip) Validate() error {
 func (g Gzip) Do(_ context.Context, e *waybill.Envelope) ([]byte, bool, error) {
 	if len(e.Body) < orDefault(g.MinBytes, defaultMinGzip) {
 		return nil, false, nil
+	}
+	if err := fits("Gzip", len(e.Body), g.MaxBytes); err != nil {
+		return nil, false, err
 	}
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, orDefault(g.Level, gzip.DefaultCompression))
@@ -84,6 +88,17 @@ func sizes(minBytes, maxBytes int) (problems []string) {
 		problems = append(problems, fmt.Sprintf("MaxBytes: %d is negative; leave it 0 for the default", maxBytes))
 	}
 	return problems
+}
+
+// fits returns an error if a body is larger than a consumer with the same step takes.
+func fits(step string, size, limit int) error {
+	if limit = orDefault(limit, defaultMaxBody); size <= limit {
+		return nil
+	}
+	return &waybill.Error{
+		Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge,
+		Err: fmt.Errorf("the body has %d bytes, more than %d; raise %s.MaxBytes, first at the consumers", size, limit, step),
+	}
 }
 
 func orDefault(n, def int) int {

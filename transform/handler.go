@@ -10,7 +10,7 @@ import (
 // came, so that it can be parked or handed on. Give it the steps of the publisher; their order does not matter, since
 // the message says what was done. It is a [waybill.ErrInvalid] if h has no Handle, or if a step is not valid.
 func Handler(h waybill.Handler, steps ...Step) (waybill.Handler, error) {
-	problems := check(steps)
+	problems := problemsOf(steps)
 	if h.Handle == nil {
 		problems = append(problems, "h.Handle: is nil; give the handler its function")
 	}

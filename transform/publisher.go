@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Publisher returns next, with the steps done to each body before it is published, in their order. It is a
@@ -14,8 +15,8 @@ import (
 // Bounds of next are compared with what a body has become. So a claim check lets messages pass that are larger than the
 // broker takes; raise [waybill.Limits] for the stage of those.
 func Publisher(next core.Publisher, steps ...Step) (core.Publisher, error) {
-	problems := check(steps)
-	if next == nil {
+	problems := problemsOf(steps)
+	if check.Nil(next) {
 		problems = append(problems, "next: is nil; give the publisher of the transport")
 	}
 	if err := waybill.Invalid("waybill/transform: publisher", problems...); err != nil {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Header is the header that says what was done to a body: the names of steps, in the order in which they were done,
@@ -38,14 +38,14 @@ func Unreadable(text string) error {
 	return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: errors.New(text)}
 }
 
-// check reports everything that is wrong with steps.
-func check(steps []Step) (problems []string) {
+// problemsOf reports everything that is wrong with steps.
+func problemsOf(steps []Step) (problems []string) {
 	if len(steps) == 0 {
 		return []string{"steps: there is none; leave the wrapper out"}
 	}
 	seen := map[string]bool{}
 	for i, s := range steps {
-		if s == nil || reflect.ValueOf(s).Kind() == reflect.Pointer && reflect.ValueOf(s).IsNil() {
+		if check.Nil(s) {
 			problems = append(problems, fmt.Sprintf("steps[%d]: is nil; leave it out", i))
 			continue
 		}

@@ -332,6 +332,12 @@ func TestBounds(t *testing.T) { // ST-18 TR-13
 	if res[0] != nil || waybill.ClassOf(res[1]) != waybill.ClassOutage || !errors.Is(res[2], waybill.ErrBehind) || len(w.calls) != 2 {
 		t.Errorf("behind a part that failed: %v in %d calls", res, len(w.calls))
 	}
+	for _, s := range []transform.Step{transform.Gzip{MaxBytes: 5000}, transform.ClaimCheck{Blobs: kept, MinBytes: 1, MaxBytes: 5000}} {
+		res := publish(t, &wire{}, []waybill.Envelope{{Body: body(5001)}, {Body: body(5000)}}, s)
+		if waybill.ReasonOf(res[0]) != waybill.ReasonTooLarge || waybill.ClassOf(res[0]) != waybill.ClassPermanent || res[1] != nil {
+			t.Errorf("%s: beyond its own bound: %v", s.Coding(), res)
+		}
+	}
 	if len(p.Publish(t.Context(), nil)) != 0 {
 		t.Error("results of nothing")
 	}
