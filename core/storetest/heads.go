@@ -264,9 +264,9 @@ func headRefusesBadInput(k *kit) {
 			k.fail("%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
 		}
 	}
-	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(short)))
+	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(lax)))
 	k.retry(k.takeIDs(ids)[0], far)
-	k.expire(short)
+	k.expire(lax)
 	if err := k.decide("a", ids[0], admin.HeadRequeue); !errors.Is(err, waybill.ErrInvalid) {
 		k.fail("a head that has expired is requeued: %v, want waybill.ErrInvalid", err)
 	}

@@ -156,9 +156,9 @@ func redriveResetsCrashes(k *kit) {
 func redriveRemovesTheExpiry(k *kit) {
 	k.redriver()
 	k.cleaner()
-	ids := k.stage(k.msg(waybill.TTL(short)))
+	ids := k.stage(k.msg(waybill.TTL(lax)))
 	k.giveUp(waybill.ReasonRejected, ids...)
-	k.expire(short)
+	k.expire(lax)
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	r := k.takeIDs(ids)[0]
 	if r.Expires || !r.Envelope.Expires.IsZero() {
@@ -204,10 +204,10 @@ func cleanPassesWhatIsLocked(k *kit) {
 	k.clean()
 	var ids []string
 	for range 4 {
-		ids = append(ids, k.stage(k.msg(waybill.TTL(short)))...)
+		ids = append(ids, k.stage(k.msg(waybill.TTL(lax)))...)
 		k.retry(k.takeIDs(ids[len(ids)-1:])[0], far)
 	}
-	k.expire(short)
+	k.expire(lax)
 	tx := k.begin()
 	k.cancelIn(tx, k.byID(ids[1]))
 	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
