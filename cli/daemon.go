@@ -184,11 +184,17 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 				to = r.Routes[i].Transport
 			}
 			to = the(to, conf.transports)
-			if t := transport(to); t != nil {
+			t := transport(to)
+			switch {
+			case t == nil:
+			case i < len(r.Routes):
+				opts.Routes[i].Publisher = r.Routes[i].publisher(t.Publisher, fmt.Sprintf("relays.%s.routes[%d]", name, i), func(path, text string) {
+					problems = append(problems, conf.from.Problem(path, "%s", text))
+				})
+			default:
 				opts.Routes[i].Publisher = t.Publisher
-			} else {
-				complete = false
 			}
+			complete = complete && opts.Routes[i].Publisher != nil
 			if !slices.Contains(e.transports, to) {
 				e.transports = append(e.transports, to)
 			}

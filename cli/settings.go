@@ -70,8 +70,10 @@ type relaySettings struct {
 }
 
 type routeSettings struct {
-	Transport string `doc:"name in transports; that of the relay if empty"`
-	Paused    bool   `doc:"true = messages wait; can change while the relay runs"`
+	Transport string          `doc:"name in transports; that of the relay if empty"`
+	Paused    bool            `doc:"true = messages wait; can change while the relay runs"`
+	Compress  bool            `doc:"compresses bodies with gzip; consumers need the step Gzip of package transform"`
+	Encrypt   encryptSettings `doc:"encrypts bodies; consumers need the step Encrypt of package transform"`
 	relay.Route
 }
 
@@ -216,6 +218,7 @@ func (l *loaded) checkRelay(name string, owners map[string]string) {
 			transport, path = r.Transport, at+".transport"
 		}
 		l.pick(path, transport, l.transports, "transport")
+		routes[i].Encrypt.check(func(key, text string) { l.bad(fmt.Sprintf("%s.routes[%d].encrypt.%s", at, i, key), "%s", text) })
 		route := routes[i].Name
 		if route == "" {
 			route = waybill.DefaultRoute
