@@ -345,6 +345,28 @@ func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	}
 }
 
+// TestWindowsAreHalved: each crash of a suspect halves the window that it begins, down to itself alone. What has not
+// crashed goes in windows that grow.
+func TestWindowsAreHalved(t *testing.T) { // DB-24
+	t.Parallel()
+	size := func(crashes, windows int, queue bool) int {
+		item := &Item{route: &route{Route: Route{Queue: queue}}}
+		item.Record.Crashes = crashes
+		return (&holds{windows: windows}).sizeFor(item)
+	}
+	for crashes, want := range []int{100, 50, 25, 12, 6, 3, 1, 1, 1, 1} {
+		if n := size(crashes, 0, false); n != want {
+			t.Errorf("%d go at once after %d crashes, want %d", n, crashes, want)
+		}
+	}
+	if a, b, c := size(0, 10, false), size(0, 1000, false), size(1, 1000, false); a != 200 || b != 1600 || c != 50 {
+		t.Errorf("after many windows %d, then %d go at once; %d with one that crashed", a, b, c)
+	}
+	if n := size(2, 100, true); n != 1 {
+		t.Errorf("%d of a queue go at once", n)
+	}
+}
+
 // TestExpiredOfAKeyAreStoredTogether: giving up what has expired takes few calls, also of one key.
 func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	t.Parallel()

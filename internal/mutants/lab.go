@@ -41,7 +41,7 @@ func (r result) String() string {
 }
 
 const (
-	hangs     = time.Minute // of tests that are not slow
+	hangs     = 2 * time.Minute // of tests that are not slow: they wait for a minute at most
 	hangsSlow = 20 * time.Minute
 	grace     = 5 * time.Minute // for the compiler, beside those
 )
