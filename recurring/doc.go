@@ -12,8 +12,9 @@
 //
 //   - A tick's message is staged at most once. The inbox mark of the tick and the message are one transaction. So it
 //     does not matter how many processes run the same jobs, when they die, or how their clocks differ.
-//   - It is staged exactly once if some process runs, with a database that answers, at the tick or within Job.Late
-//     after it. What was missed is logged, and staged as Job.Late and Job.All say.
+//   - It is staged exactly once if some process runs at the tick with a database that answers. If one does so only
+//     within Job.Late after it, Job.All says whether every tick is made up for, or only the latest. A process logs the
+//     ticks that it could not stage in that time.
 //   - A database outage delays ticks: they are tried again until Job.Late has passed.
 //   - A time of day that the zone's clock skips runs right after the skip, and one that comes twice runs the first
 //     time. Schedules whose hour is * run on in real time.

@@ -287,7 +287,7 @@ func TestBadJobs(t *testing.T) { // OP-14
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"inbox: is nil", "outbox: is nil", `jobs[1].Name: "a" is that of`, "jobs[1].Schedule", "jobs[1].Message: is nil", "jobs[2].Name: has 246", "never comes",
+		"marks: is nil", "outbox: is nil", `jobs[1].Name: "a" is that of`, "jobs[1].Schedule", "jobs[1].Message: is nil", "jobs[2].Name: has 246", "never comes",
 		"jobs[2].From: is zero", "jobs[3].Name: has 0", `"@every 5s" has not five fields`, "jobs[3].Late: -1ns", "jobs[4].Schedule", "jobs[4].Late: 768h", "jobs[5].Schedule", "jobs[6].Schedule",
 	} {
 		if !strings.Contains(err.Error(), want) {

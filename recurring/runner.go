@@ -2,28 +2,24 @@ package recurring
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/check"
 )
 
 const (
 	// look is how long a job sleeps at most: a clock that was put forward is noticed then.
 	look = time.Minute
-	// purgeEvery is how often old marks are deleted, purgeBatch how many at a time. extraKeep is for how much
-	// longer than twice Late they are kept.
-	purgeEvery = time.Hour
 	// tryFor bounds one try to stage a tick.
-	tryFor     = 30 * time.Second
-	purgeBatch = 1000
-	extraKeep  = 24 * time.Hour
+	tryFor = 30 * time.Second
+	// extraKeep is for how much longer than twice Late marks are kept.
+	extraKeep = 24 * time.Hour
 )
 
 // retries are the pauses between tries to stage a tick.
@@ -36,11 +32,7 @@ type Options struct {
 }
 
 // Runner runs jobs; it is a [waybill.Runner].
-type Runner struct {
-	jobs  []*job
-	log   *slog.Logger
-	purge core.InboxPurger // nil: the inbox deletes no marks
-}
+type Runner struct{ jobs []*job }
 
 // job is a Job that runs.
 type job struct {
@@ -48,15 +40,17 @@ type job struct {
 	schedule *schedule
 	// stage marks a tick, and stages its message unless m is nil. It reports whether the mark is new.
 	stage func(ctx context.Context, tick time.Time, m *waybill.Message) (bool, error)
+	// purge deletes marks that nobody can need any more, until ctx ends.
+	purge func(ctx context.Context)
 	log   *slog.Logger
 }
 
-// New returns a runner of jobs. inbox keeps the marks and begins the transactions; outbox stages in them. Stores are
-// both. Everything that is wrong is told at once, as a [waybill.ErrInvalid].
-func New[Tx any](inbox core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, opts Options) (*Runner, error) {
+// New returns a runner of jobs. marks begins the transactions, and keeps which ticks are done; outbox stages in them.
+// Stores are both. Everything that is wrong is told at once, as a [waybill.ErrInvalid].
+func New[Tx any](marks core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, opts Options) (*Runner, error) {
 	schedules, p := problemsOf(jobs)
-	if check.Nil(inbox) {
-		p = append(p, "inbox: is nil; pass the store")
+	if check.Nil(marks) {
+		p = append(p, "marks: is nil; pass the store")
 	}
 	if check.Nil(outbox) {
 		p = append(p, "outbox: is nil; pass the store")
@@ -67,17 +61,24 @@ func New[Tx any](inbox core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, op
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	r := &Runner{log: opts.Logger}
-	r.purge, _ = core.As[core.InboxPurger](inbox)
-	for i, j := range slices.Clone(jobs) {
+	r := &Runner{}
+	for i, j := range jobs {
 		if j.Late == 0 {
 			j.Late = DefaultLate
 		}
+		keep := inbox.Options{RedeliveryWindow: j.Late, Logger: opts.Logger}
+		if _, ok := core.As[core.InboxPurger](marks); ok { // else they are kept for ever
+			keep.Retention = 2*j.Late + extraKeep
+		}
+		box, err := inbox.New(marks, consumerPrefix+j.Name, keep)
+		if err != nil {
+			return nil, err
+		}
 		r.jobs = append(r.jobs, &job{
-			Job: j, schedule: schedules[i], log: r.log.With("job", j.Name),
+			Job: j, schedule: schedules[i], purge: box.RunPurge, log: opts.Logger.With("job", j.Name),
 			stage: func(ctx context.Context, tick time.Time, m *waybill.Message) (bool, error) {
-				key := core.InboxKey{Consumer: consumerPrefix + j.Name, Source: j.Name, ID: tick.UTC().Format(time.RFC3339)}
-				st, err := inbox.Do(ctx, key, func(ctx context.Context, tx Tx) error {
+				key := core.InboxKey{Consumer: box.Consumer(), Source: j.Name, ID: tick.UTC().Format(time.RFC3339)}
+				st, err := marks.Do(ctx, key, func(ctx context.Context, tx Tx) error {
 					if m == nil {
 						return nil
 					}
@@ -97,9 +98,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	for _, j := range r.jobs {
 		group.Go(func() { j.run(ctx) })
-	}
-	if r.purge != nil {
-		group.Go(func() { r.purgeMarks(ctx) })
+		group.Go(func() { j.purge(ctx) })
 	}
 	group.Wait()
 	return nil
@@ -147,14 +146,14 @@ func (j *job) run(ctx context.Context) {
 	j.log.InfoContext(ctx, "recurring job stopped", "event", "recurring.stop")
 }
 
-// drop passes over ticks that are too late by now, and returns up to when no look is needed any more.
+// drop passes over ticks that are too late by now. It returns the time up to which every tick is settled.
 func (j *job) drop(ctx context.Context, done, now time.Time) time.Time {
 	oldest := now.Add(-j.Late).Add(-time.Nanosecond)
 	if !oldest.After(done) {
 		return done
 	}
 	if missed := j.schedule.next(done); !missed.IsZero() && !missed.After(oldest) {
-		j.log.ErrorContext(ctx, "ticks were missed: they could not be staged in time", "event", "recurring.missed", "first", missed, "late", j.Late)
+		j.log.ErrorContext(ctx, "ticks were missed: this process could not stage them in time", "event", "recurring.missed", "first", missed, "late", j.Late)
 	}
 	return oldest
 }
@@ -192,27 +191,6 @@ func (j *job) try(ctx context.Context, tick time.Time) (err error) {
 		j.log.DebugContext(ctx, "tick staged", "event", "recurring.staged", "tick", tick)
 	}
 	return nil
-}
-
-// purgeMarks deletes marks that nobody can need any more.
-func (r *Runner) purgeMarks(ctx context.Context) {
-	for ctx.Err() == nil {
-		for _, j := range r.jobs {
-			if err := r.purgeOf(ctx, j); err != nil && !errors.Is(err, context.Canceled) {
-				j.log.WarnContext(ctx, "old marks could not be deleted; trying again in an hour", "event", "recurring.purge", "error", core.ErrorText(err))
-			}
-		}
-		sleep(ctx, purgeEvery)
-	}
-}
-
-func (r *Runner) purgeOf(ctx context.Context, j *job) error {
-	for {
-		n, err := r.purge.PurgeInbox(ctx, consumerPrefix+j.Name, 2*j.Late+extraKeep, purgeBatch)
-		if err != nil || n < purgeBatch {
-			return err
-		}
-	}
 }
 
 // sleep returns after d, or when ctx ends.

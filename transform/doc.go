@@ -15,9 +15,9 @@
 //
 // # Guarantees
 //
-//   - No message is lost by a step. If a step cannot be done, or cannot be undone for now, that is an outage of the
-//     message's route, or of its subscription: a key that is not known, a blob that is missing, a coding for which the
-//     consumer has no step. It costs no attempt. The engine pauses, probes, and goes on when it is mended.
+//   - No step loses a message. Something can be missing: a key, a blob, the step for a coding. That is an outage of the
+//     message's route, or of its subscription. It costs no attempt. The engine pauses and probes. It goes on when
+//     somebody has brought back what was missing.
 //   - A body that no repair can make readable is parked as undecodable: it was changed on its way, or it is larger than
 //     the bound of a step.
 //   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.

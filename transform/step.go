@@ -16,6 +16,9 @@ import (
 // with commas between. Do not set it yourself on messages that go through this package.
 const Header = "content-encoding"
 
+// maxCodings bounds the codings of a message, which come from outside.
+const maxCodings = 8
+
 // Step is one change of a body. A Step must be safe for concurrent use.
 type Step interface {
 	// Coding is the step's name in [Header]: letters, digits, '-', '_' and '.', without spaces. It must stay the
@@ -40,8 +43,8 @@ func Unreadable(text string) error {
 
 // problemsOf reports everything that is wrong with steps.
 func problemsOf(steps []Step) (problems []string) {
-	if len(steps) == 0 {
-		return []string{"steps: there is none; leave the wrapper out"}
+	if len(steps) == 0 || len(steps) > maxCodings {
+		return []string{fmt.Sprintf("steps: there are %d, not 1 to %d", len(steps), maxCodings)}
 	}
 	seen := map[string]bool{}
 	for i, s := range steps {
@@ -68,7 +71,7 @@ func isToken(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.'
 }
 
-// do returns e as it is published. The envelope of the caller, and what it holds, stay as they are.
+// do returns e as it is published. It changes nothing that the caller's envelope holds.
 func do(ctx context.Context, steps []Step, e waybill.Envelope) (waybill.Envelope, error) {
 	var done []string
 	for _, s := range steps {
@@ -96,6 +99,9 @@ func do(ctx context.Context, steps []Step, e waybill.Envelope) (waybill.Envelope
 // undo returns d as it was before do, or d itself if nothing was done.
 func undo(ctx context.Context, steps []Step, d *waybill.Delivery) (*waybill.Delivery, error) {
 	codings := strings.Split(d.Envelope.Headers[Header], ",")
+	if len(codings) > maxCodings { // each costs time and memory
+		return nil, classed(Header, Unreadable(fmt.Sprintf("names %d codings; at most %d are undone", len(codings), maxCodings)))
+	}
 	changed := *d
 	for _, coding := range slices.Backward(codings) {
 		coding = strings.TrimSpace(coding)

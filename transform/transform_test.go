@@ -235,6 +235,10 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		{"no header", spoilt(sealed(encrypt("old")), func(b []byte) []byte { return b[:20] }), few, waybill.ClassPermanent, "was changed"},
 		{"gzip cut off", spoilt(sealed(transform.Gzip{}), cut(1)), transform.Gzip{}, waybill.ClassPermanent, "cut off"},
 		{"not gzip", spoilt(sealed(transform.Gzip{}), flip(0)), transform.Gzip{}, waybill.ClassPermanent, "not compressed"},
+		{
+			"many codings", waybill.Envelope{Headers: map[string]string{transform.Header: strings.Repeat("gzip,", 9)}}, transform.Gzip{},
+			waybill.ClassPermanent, "at most 8",
+		},
 		{"a bomb", sealed(transform.Gzip{}), transform.Gzip{MaxBytes: len(secret) - 1}, waybill.ClassPermanent, "raise Gzip.MaxBytes"},
 		{"large blob", claimed, transform.ClaimCheck{Blobs: kept, MaxBytes: 100}, waybill.ClassPermanent, "raise ClaimCheck.MaxBytes"},
 		{"no claim", spoilt(claimed, flip(0)), check, waybill.ClassPermanent, "not a claim"},

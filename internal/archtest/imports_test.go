@@ -54,7 +54,7 @@ var rules = []rule{
 	{"inbox/...", leaf, otelAPI},
 	{"consumer/...", leaf, otelAPI},
 	{"asyncapi", leaf, nil},
-	{"recurring", leaf, []string{"github.com/netresearch/go-cron"}},
+	{"recurring", append([]string{"inbox"}, leaf...), append([]string{"github.com/netresearch/go-cron"}, otelAPI...)},
 	{"transform", leaf, nil},
 	{"codec/proto", leaf, []string{"google.golang.org/protobuf"}},
 	{"internal/sqltext", []string{".", "core", "hlc", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, nil},
