@@ -236,7 +236,9 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		{"gzip cut off", spoilt(sealed(transform.Gzip{}), cut(1)), transform.Gzip{}, waybill.ClassPermanent, "cut off"},
 		{"not gzip", spoilt(sealed(transform.Gzip{}), flip(0)), transform.Gzip{}, waybill.ClassPermanent, "not compressed"},
 		{
-			"many codings", waybill.Envelope{Headers: map[string]string{transform.Header: strings.Repeat("gzip,", 9)}}, transform.Gzip{},
+			"many codings",
+			waybill.Envelope{Headers: map[string]string{transform.Header: strings.Repeat("gzip,", 9)}},
+			transform.Gzip{},
 			waybill.ClassPermanent, "at most 8",
 		},
 		{"a bomb", sealed(transform.Gzip{}), transform.Gzip{MaxBytes: len(secret) - 1}, waybill.ClassPermanent, "raise Gzip.MaxBytes"},
