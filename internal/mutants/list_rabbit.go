@@ -29,6 +29,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-refresh-ack", fault: "a parked message is removed although its copy failed", file: walk, old: "return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil", new: "return w.remove(ctx, raw.DeliveryTag) == nil", tests: "^TestFailedRefreshKeepsTheMessage$"},
 		mutant{id: "rabbit-settled-twice", fault: "a delivery can be settled twice", file: settle, old: "case !h.settled.CompareAndSwap(false, true):", new: "case h == nil:", tests: "^TestStaleDelivery$"},
 		mutant{id: "rabbit-ready-order", fault: "in order: released messages come behind those that were pushed", file: settle, old: "s.ready = slices.Insert(s.ready, at, &next.delivery)", new: "s.ready = append(s.ready, &next.delivery)\n\t\t\t_ = at", tests: "^TestInOrderGiveBackComesFirst$"},
+		mutant{id: "rabbit-not-yet", fault: "a queue that another connection is still making is no reason to ask again", file: "transport/rabbitmq/session.go", old: "!refused(err, amqp.InternalError) ||", new: "err != nil || s != nil ||", tests: "^TestConsumersStartTogether$"},
 		mutant{id: "rabbit-drop", fault: "a dropped message is parked", file: settle, old: "if r.sub.DropFailed {", new: "if r.sub.DropFailed && len(acks) == 0 {", tests: "^TestConformance$/^quorum$/^reject-unparked$"},
 	)...)
 }

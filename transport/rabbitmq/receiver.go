@@ -24,6 +24,9 @@ const (
 	// patience is how long Receive hides that there is no session. The driver takes a silent broker for dead after
 	// one and a half heartbeats: with this it makes at most two.
 	patience = 500 * time.Millisecond
+	// firstPause and lastPause bound the pauses before the broker is asked again for what it is still making, each
+	// twice as long as the one before: 1.26 s in all.
+	firstPause, lastPause = 20 * time.Millisecond, 640 * time.Millisecond
 	// reminder is how often Receive says that there is still none.
 	reminder = 30 * time.Second
 )

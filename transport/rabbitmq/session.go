@@ -169,9 +169,31 @@ func (r *receiver) reopen(o *reopening) {
 	}
 }
 
+// open opens a session. If one connection consumes from a quorum queue while another is still making it, RabbitMQ ends
+// the first with an internal error (541): the queue is in its tables before its process runs. Consumers that start
+// together on a new broker meet this. So it tries again, some times, on a new connection.
 func (r *receiver) open(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.openTimeout())
 	defer cancel()
+	for pause := firstPause; ; pause *= 2 {
+		s, err := r.openOnce(ctx)
+		if !refused(err, amqp.InternalError) || pause > lastPause || r.in.borrowed {
+			return s, err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-r.closing:
+			t.Stop()
+			return nil, outage("subscribe", waybill.ErrClosed)
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+func (r *receiver) openOnce(ctx context.Context) (*session, error) {
 	c, err := r.in.get(ctx)
 	if err != nil {
 		return nil, err
