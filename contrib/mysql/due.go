@@ -21,8 +21,15 @@ const (
 )
 
 // Due looks for records that have come due, as core.OutboxStore says. A part that self does not own completely is left
-// out.
+// out. One call works at a time: several would find each other's locks in the index of ids, and leave timers at their
+// old numbers for that.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (page core.DuePage, err error) {
+	select {
+	case s.dueTurn <- struct{}{}:
+		defer func() { <-s.dueTurn }()
+	case <-ctx.Done():
+		return page, classify("due", ctx.Err())
+	}
 	err = s.fenced(ctx, "due", self, func(w *work) error {
 		d := due{work: w, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
 		for _, part := range parts {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 )
 
 // RequeueIn is Redrive of one record, by force, in a transaction of the caller.
@@ -28,3 +29,28 @@ var (
 	Classify = classify
 	Recent   = recent
 )
+
+// Unserved returns the routes that have due records and none of units, and how many rows the server read for that.
+func (s *Store) Unserved(ctx context.Context, units []core.OwnedUnit) (routes []string, reads int64, err error) {
+	conn, err := s.own.Conn(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer conn.Close()
+	w := &work{s: s, q: conn}
+	handled := func() (n int64) {
+		if err == nil {
+			_, err = w.one(ctx, []any{&n}, `SELECT SUM(VARIABLE_VALUE) FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME LIKE 'HANDLER_READ%'`)
+		}
+		return n
+	}
+	if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
+		return nil, 0, err
+	}
+	out := core.Roster{Units: units}
+	before := handled()
+	if err == nil {
+		err = w.unserved(ctx, &out)
+	}
+	return out.Unserved, handled() - before, err
+}

@@ -11,10 +11,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxUnserved bounds Roster.Unserved.
+// maxUnserved bounds Roster.Unserved, maxStrange the routes without units that are looked at, and maxKnown the routes
+// with units that one statement leaves out: beyond 1,000 the server reads the whole index instead.
 const (
 	maxUnserved = 100
-	routesSQL   = `SELECT DISTINCT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key)`
+	maxStrange  = 1000
+	maxKnown    = 500
 	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
 
@@ -279,22 +281,46 @@ func (w *work) roster(ctx context.Context, self *core.Member, out *core.Roster) 
 	return w.unserved(ctx, out)
 }
 
-// unserved fills in the routes that have due records and no units.
+// unserved fills in the routes that have due records and no units. A statement looks once into each gap between the
+// routes that have some, and returns the first route that it finds. DISTINCT takes a statement as well, for which the
+// server can decide to read the whole index: at each beat, with millions of records.
 func (w *work) unserved(ctx context.Context, out *core.Roster) error {
-	routes, err := collect(ctx, w.q, value[string], routesSQL)
-	var queries []query
-	for _, route := range routes {
-		if !slices.ContainsFunc(out.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route }) && len(queries) < maxUnserved {
-			queries = append(queries, query{dueOnSQL, []any{route, w.now}, func(*sql.Rows) error {
-				out.Unserved = append(out.Unserved, route)
-				return nil
-			}})
+	var known []any
+	for _, u := range out.Units { // in the order of their routes
+		if n := len(known); n == 0 || known[n-1] != u.Unit.Route {
+			known = append(known, u.Unit.Route)
 		}
 	}
-	if err != nil || len(queries) == 0 {
-		return err
+	after := ""
+	for range maxStrange + len(known)/maxKnown {
+		skip := known[:min(len(known), maxKnown)]
+		text, args := `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route > ? AND route NOT IN (''`+
+			strings.Repeat(",?", len(skip))+`)`, append([]any{after}, skip...)
+		if len(skip) < len(known) {
+			text, args = text+` AND route < ?`, append(args, skip[len(skip)-1])
+		}
+		found, err := w.one(ctx, []any{&after}, text+` ORDER BY route LIMIT 1`, args...)
+		switch {
+		case err != nil:
+			return err
+		case !found && len(skip) == len(known):
+			return nil
+		case !found:
+			after, known = skip[len(skip)-1].(string), known[len(skip):]
+			continue
+		}
+		due, err := w.one(ctx, []any{&after}, dueOnSQL, after, w.now)
+		if err != nil {
+			return err
+		}
+		if due {
+			out.Unserved = append(out.Unserved, after)
+		}
+		if len(out.Unserved) == maxUnserved {
+			return nil
+		}
 	}
-	return w.ask(ctx, queries...)
+	return nil
 }
 
 // members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server

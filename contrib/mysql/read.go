@@ -239,6 +239,7 @@ func (rd *reader) span(from int64, limit, n int, ask func(from int64, n int) ([]
 		if err != nil {
 			return out, err
 		}
+		out.Records = slices.Grow(out.Records, min(len(rows), limit-len(out.Records)))
 		for _, r := range rows {
 			bytes += int64(len(r.Envelope.Body))
 			if got := len(out.Records); got == limit || got > 0 && rd.look.Bytes > 0 && bytes > rd.look.Bytes {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 // The bits of column flags.
@@ -66,11 +67,19 @@ func (w *work) rows(ctx context.Context, text string, args ...any) (out []*row, 
 
 // query appends the rows of a statement that begins with columns.
 func (w *work) query(out *[]*row, text string, args ...any) query {
+	f := newFields()
 	return query{text, args, func(rows *sql.Rows) error {
+		if err := f.next(rows); err != nil {
+			return err
+		}
 		r := &row{}
 		e := &r.Envelope
-		err := rows.Scan(&r.Seq, &r.Route, &r.ID, &r.Version, &r.Slot, &e.Key, &r.state, &r.Holder, &r.due, &r.ends, &r.since, &r.flags,
-			&r.Attempts, &r.Deliveries, &r.Crashes, &e.Topic, &e.HLC, &r.reason, &r.lastError, &r.errorAt, &r.dedupe, &r.attrs, &e.Body)
+		r.Seq, r.Route, r.ID, r.Version = f.number(), f.text(), f.text(), f.number()
+		r.Slot, e.Key, r.state, r.Holder = uint8(f.number()), f.text(), core.State(f.number()), core.Session(f.number())
+		r.due, r.ends, r.since, r.flags = f.number(), f.number(), f.number(), uint8(f.number())
+		r.Attempts, r.Deliveries, r.Crashes = int(f.number()), int(f.number()), int(f.number())
+		e.Topic, e.HLC, r.reason, r.lastError = f.text(), hlc.Timestamp(f.number()), waybill.Reason(f.text()), f.text()
+		r.errorAt, r.dedupe, r.attrs, e.Body = f.number(), f.text(), f.text(), f.bytes()
 		e.ID, r.Failed, r.Withdrawable = r.ID, r.state == core.StateFailed, r.has(flagWithdrawable)
 		if r.state == stateWithdrawn {
 			r.state = core.StateAbandoned
@@ -80,7 +89,7 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 			r.Life = duration(r.ends - w.now)
 		}
 		*out = append(*out, r)
-		return err
+		return f.err
 	}}
 }
 

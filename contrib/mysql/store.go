@@ -46,7 +46,8 @@ type Store struct {
 	opts     Options
 	stamper  *core.Stamper
 	horizon  horizon
-	stamped  atomic.Int64 // a mark above the settled stamps, as stored
+	dueTurn  chan struct{} // holds one token while a Due works
+	stamped  atomic.Int64  // a mark above the settled stamps, as stored
 	server   atomic.Pointer[string]
 	bodySize atomic.Int64 // mean size of the bodies that were read last
 }
@@ -125,7 +126,7 @@ func newStore(db, own *sql.DB, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon()}, nil
+	return &Store{db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon(), dueTurn: make(chan struct{}, 1)}, nil
 }
 
 // DB returns the database, for business transactions. Do not close it.
