@@ -109,7 +109,6 @@ func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 	if page.Moved > 0 {
 		for _, rt := range d.routes {
 			rt.pace.wake(d.now)
-			rt.pace.again = true // a read that is under way may not see them
 			rt.queue.lookNext(d.now)
 		}
 	}

@@ -54,8 +54,9 @@ type pace struct {
 	again    bool // there was news since the latest read was sent
 }
 
-// wake makes sure that the route is read at once.
-func (p *pace) wake(now time.Time) { p.readAt, p.idle = now, 0 }
+// wake makes sure that the route is read at once, or as soon as a read that is under way, and may not see the news, has
+// ended.
+func (p *pace) wake(now time.Time) { p.readAt, p.idle, p.again = now, 0, true }
 
 // recent are the records that were settled while a call was under way, whose answer may show an old state of them. It
 // is empty when a call begins.
