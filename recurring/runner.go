@@ -146,7 +146,8 @@ func (j *job) run(ctx context.Context) {
 	j.log.InfoContext(ctx, "recurring job stopped", "event", "recurring.stop")
 }
 
-// drop passes over ticks that are too late by now. It returns the time up to which every tick is settled.
+// drop gives up the ticks after done that are too late by now, and logs them. It returns done, or a later time: no tick
+// up to it is left to stage.
 func (j *job) drop(ctx context.Context, done, now time.Time) time.Time {
 	oldest := now.Add(-j.Late).Add(-time.Nanosecond)
 	if !oldest.After(done) {

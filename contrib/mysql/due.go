@@ -21,8 +21,8 @@ const (
 )
 
 // Due looks for records that have come due, as core.OutboxStore says. A part that self does not own completely is left
-// out. One call works at a time: several would find each other's locks in the index of ids, and leave timers at their
-// old numbers for that.
+// out. One call works at a time. Several would meet each other's locks in the index of ids, and would then leave timers
+// at their old numbers.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (page core.DuePage, err error) {
 	select {
 	case s.dueTurn <- struct{}{}:

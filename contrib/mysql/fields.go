@@ -10,8 +10,8 @@ import (
 // numColumns is how many columns the statements have that begin with columns.
 const numColumns = 23
 
-// fields reads the columns of a row, one after the other. It allocates little: Scan makes a string of each number, and
-// of each text, also if it is that of the row before.
+// fields reads the columns of a row, one after the other. Scan alone would allocate a string for each number. fields
+// does not, and it keeps a text that is the same as in the row before.
 type fields struct {
 	raw  [numColumns]sql.RawBytes
 	dest [numColumns]any

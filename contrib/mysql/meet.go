@@ -11,11 +11,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxUnserved bounds Roster.Unserved, maxStrange the routes without units that are looked at, and maxKnown the routes
+// maxUnserved bounds Roster.Unserved, maxLooked the routes without units that are looked at, and maxKnown the routes
 // with units that one statement leaves out: beyond 1,000 the server reads the whole index instead.
 const (
 	maxUnserved = 100
-	maxStrange  = 1000
+	maxLooked   = 1000
 	maxKnown    = 500
 	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
@@ -281,9 +281,9 @@ func (w *work) roster(ctx context.Context, self *core.Member, out *core.Roster) 
 	return w.unserved(ctx, out)
 }
 
-// unserved fills in the routes that have due records and no units. A statement looks once into each gap between the
-// routes that have some, and returns the first route that it finds. DISTINCT takes a statement as well, for which the
-// server can decide to read the whole index: at each beat, with millions of records.
+// unserved fills in the routes that have due records and no units. Each statement returns the first route that is not
+// known. The server looks once between each two known routes for it. With SELECT DISTINCT route it can read the whole
+// index instead, at each beat.
 func (w *work) unserved(ctx context.Context, out *core.Roster) error {
 	var known []any
 	for _, u := range out.Units { // in the order of their routes
@@ -292,7 +292,7 @@ func (w *work) unserved(ctx context.Context, out *core.Roster) error {
 		}
 	}
 	after := ""
-	for range maxStrange + len(known)/maxKnown {
+	for range maxLooked + len(known)/maxKnown {
 		skip := known[:min(len(known), maxKnown)]
 		text, args := `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route > ? AND route NOT IN (''`+
 			strings.Repeat(",?", len(skip))+`)`, append([]any{after}, skip...)

@@ -169,9 +169,9 @@ func (r *receiver) reopen(o *reopening) {
 	}
 }
 
-// open opens a session. If one connection consumes from a quorum queue while another is still making it, RabbitMQ ends
-// the first with an internal error (541): the queue is in its tables before its process runs. Consumers that start
-// together on a new broker meet this. So it tries again, some times, on a new connection.
+// open opens a session. RabbitMQ 3.10 has a quorum queue in its tables before the queue's process runs. Whoever
+// consumes from it in between loses the connection with an internal error (541). Consumers that start together on a new
+// broker meet this, so open tries again on a new connection.
 func (r *receiver) open(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.openTimeout())
 	defer cancel()
@@ -180,14 +180,11 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		if !refused(err, amqp.InternalError) || pause > lastPause || r.in.borrowed {
 			return s, err
 		}
-		t := time.NewTimer(pause)
 		select {
-		case <-t.C:
+		case <-time.After(pause):
 		case <-r.closing:
-			t.Stop()
 			return nil, outage("subscribe", waybill.ErrClosed)
 		case <-ctx.Done():
-			t.Stop()
 			return nil, err
 		}
 	}
