@@ -43,11 +43,13 @@ var rules = []rule{
 	{"internal/enum", nil, nil},
 	{"internal/errtext", nil, nil},
 	{"internal/obs", nil, otelAPI},
+	{"internal/patience", nil, nil},
+	{"internal/tier", nil, nil},
 	{".", append([]string{"hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"admin", append([]string{".", "core", "hlc"}, helpers...), nil},
 	// the suites
-	{"core/...", append([]string{"core/internal/suitetest"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
+	{"core/...", append([]string{"core/internal/suitetest", "internal/patience"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"dispatch/...", leaf, nil},
 	{"internal/upkeep", leaf, otelAPI},
 	{"relay/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
@@ -79,7 +81,7 @@ var rules = []rule{
 	{"internal/costs", nil, nil}, // tests only
 	{"internal/e2e", nil, nil},   // tests only
 	{"internal/mutants", nil, nil},
-	{"internal/sharedtest", leaf, testLibs},
+	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
 	{"internal/soak", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
