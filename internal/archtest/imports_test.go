@@ -73,7 +73,7 @@ var rules = []rule{
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
 	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
-	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
+	{"internal/testenv/...", []string{"internal/testenv", "internal/tier"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/badday", nil, nil},    // tests only
 	{"internal/matrix", nil, nil},    // tests only

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/cli/adapters"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 const deploy = "../../deploy"
@@ -70,10 +71,7 @@ func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		if os.Getenv("WAYBILL_TEST_ALLOW_SKIP") != "" {
-			t.Skip("promtool is missing")
-		}
-		t.Fatal("promtool is missing: install Debian's prometheus (scripts/servers does), or set WAYBILL_TEST_ALLOW_SKIP")
+		tier.Missing(t, "promtool is missing: run `make servers`, or install Debian's prometheus")
 	}
 	for _, args := range [][]string{{"check", "rules", "waybill.rules.yaml"}, {"test", "rules", "waybill.rules.test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)

@@ -45,8 +45,8 @@
 //	WAYBILL_TEST_REDIS_BIN            the folder with redis-server
 //	WAYBILL_TEST_ROOT                 another root file system, such as one with newer versions (scripts/newer)
 //
-// Own servers are always private ones. If a server can neither be found nor started, the test fails and says why; with
-// WAYBILL_TEST_ALLOW_SKIP=1 it is skipped.
+// Own servers are always private ones. If a server can neither be found nor started, package tier says whether the test
+// fails or is skipped.
 //
 // # Guarantees
 //

@@ -347,7 +347,7 @@ func postgresTemplate(bin string, as *account) (*template, error) {
 	if templateCache != nil {
 		return templateCache, nil
 	}
-	dir, err := newDir("template", as)
+	dir, err := newDir("postgres-template", as)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // TB is what testenv needs of a *testing.T, *testing.B or *testing.F.
@@ -122,7 +124,7 @@ func NewProxy(tb TB, upstream string) *Proxy {
 // NewTLS makes throwaway certificates for this test; see [MakeTLS].
 func NewTLS(tb TB) *TLS {
 	tb.Helper()
-	dir, err := newDir("tls", nil)
+	dir, err := newDir(certificates, nil)
 	if err != nil {
 		tb.Fatalf("%v", err)
 		return nil
@@ -146,25 +148,11 @@ func closeAfter(tb TB, stop func(context.Context) error) {
 	})
 }
 
-// AllowSkip is the environment variable that lets tests skip what this machine does not have. Without it they fail.
-const AllowSkip = "WAYBILL_TEST_ALLOW_SKIP"
-
-// Missing fails the test, since this machine lacks what it needs, or skips it if [AllowSkip] is set.
-func Missing(tb TB, format string, args ...any) {
-	tb.Helper()
-	what := fmt.Sprintf(format, args...)
-	if os.Getenv(AllowSkip) != "" {
-		tb.Skipf("SKIPPED, NOT TESTED: %s", what)
-		return
-	}
-	tb.Fatalf("%s (%s=1 skips the tests that need it)", what, AllowSkip)
-}
-
-// unavailable is Missing for a server that cannot be had here. Any other error fails the test.
+// unavailable ends the test as [tier.Missing] does if the server cannot be had here. Any other error fails it.
 func unavailable(tb TB, err error) {
 	tb.Helper()
 	if errors.Is(err, ErrUnavailable) {
-		Missing(tb, "%v", err)
+		tier.Missing(tb, "%v", err)
 		return
 	}
 	tb.Fatalf("%v", err)

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 func TestMain(m *testing.M) {
@@ -130,7 +131,7 @@ func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 	_ = cmd.Wait()
 	eventually(t, func() error { return nothingLeft(t, dir) })
 	if !mounted {
-		testenv.Missing(t, "the owner could not mount a disk: that mounts go is not tested")
+		tier.Missing(t, "the owner could not mount a disk: that mounts go is not tested")
 	}
 }
 
@@ -176,13 +177,13 @@ func startStray(t *testing.T, dir string) {
 	})
 }
 
-func TestAMissingServerFailsUnlessSkipsAreAllowed(t *testing.T) {
-	for _, tc := range []struct{ allow, want string }{{"", "fatal"}, {"1", "skip"}} {
-		t.Setenv(testenv.AllowSkip, tc.allow)
+func TestAMissingServerIsNoOtherError(t *testing.T) {
+	for servers, want := range map[string]string{"required": "fatal", "optional": "skip", "none": "skip"} {
+		t.Setenv(tier.VariableServers, servers)
 		tb := &fakeTB{TB: t}
 		testenv.Unavailable(tb, fmt.Errorf("no such server: %w", testenv.ErrUnavailable))
-		if tb.outcome != tc.want {
-			t.Errorf("%s=%q: %s, want %s", testenv.AllowSkip, tc.allow, tb.outcome, tc.want)
+		if tb.outcome != want {
+			t.Errorf("%s=%q: %s, want %s", tier.VariableServers, servers, tb.outcome, want)
 		}
 	}
 	tb := &fakeTB{TB: t}
@@ -211,7 +212,7 @@ func TestServersOfAFolder(t *testing.T) { // RM-11
 	for variable, program := range map[string]string{testenv.PostgresBin: "/usr/lib/postgresql/*/bin/initdb", testenv.RabbitMQBin: "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server"} {
 		found, _ := filepath.Glob(filepath.Join(os.Getenv(testenv.Root), program))
 		if len(found) == 0 {
-			testenv.Missing(t, "no %s", program)
+			tier.Missing(t, "no %s", program)
 		}
 		t.Setenv(variable, strings.TrimPrefix(filepath.Dir(found[0]), os.Getenv(testenv.Root)))
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 const rootPrefix = "waybill-testenv-"
@@ -60,6 +62,9 @@ func baseDir() string {
 	return os.TempDir()
 }
 
+// certificates is the folder of throwaway certificates, the only one that is no server's.
+const certificates = "tls"
+
 // root is this process's folder for everything that its servers write: <base>/waybill-testenv-<pid>-<random>.
 type root struct {
 	dir   string
@@ -82,6 +87,9 @@ var workRoot = sync.OnceValues(func() (root, error) {
 
 // newDir makes a folder for one server. Its mode is 0700; owner, if not nil, becomes its owner.
 func newDir(name string, owner *account) (string, error) {
+	if tier.NoServers() && name != certificates {
+		return "", fmt.Errorf("waybill/testenv: %s: %w: %s=none, unset it and run `make servers`", name, ErrUnavailable, tier.VariableServers)
+	}
 	r, err := workRoot()
 	if err != nil {
 		return "", err

@@ -1,40 +1,107 @@
-// Package tier says which tests run when. The gate (make test) decides in minutes whether a change may land; the
-// nightly tier (make nightly) has the time for what repeats, kills and waits.
+// Package tier says which tests run when, and what a test does that lacks its server.
 //
 //	func TestThousandRestarts(t *testing.T) {
 //		tier.Nightly(t, "kills a hundred processes: 2 minutes")
 //
+// The gate (make test) decides in minutes whether a change may land; the nightly tier (make nightly) has the time for
+// what repeats, kills and waits. CONTRIBUTING.md has the table of what is where.
+//
+//	WAYBILL_TEST_NIGHTLY=1          the nightly tests run, too
+//	WAYBILL_TEST_SERVERS=required   a missing server fails its tests; so it is where CI is set
+//	WAYBILL_TEST_SERVERS=optional   a missing server skips its tests: the default
+//	WAYBILL_TEST_SERVERS=none       no server is started: their tests are skipped
+//	WAYBILL_TEST_SKIPPED=file       each package adds a line to the file for each server that it lacks
+//
 // # Guarantees
 //
-// A test that calls [Nightly] runs whenever [Variable] is set. No other condition skips it.
+// Nothing else skips a test for its tier or for its server.
 //
 // # Concurrency
 //
-// Both functions are safe for concurrent use.
+// All functions are safe for concurrent use.
 //
 // # Limits
 //
-// The tier is that of the process: a parent that starts test binaries hands on the variable.
+// The tier is that of the process: a parent that starts test binaries hands on the variables.
 package tier
 
-import "os"
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+)
 
-// Variable is the environment variable that turns the nightly tests on.
-const Variable = "WAYBILL_TEST_NIGHTLY"
+// The environment variables.
+const (
+	VariableNightly = "WAYBILL_TEST_NIGHTLY"
+	VariableServers = "WAYBILL_TEST_SERVERS"
+	VariableSkipped = "WAYBILL_TEST_SKIPPED"
+)
 
-// TB is what [Nightly] needs of a *testing.T.
+// TB is what this package needs of a *testing.T.
 type TB interface {
 	Helper()
 	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
 }
 
 // IsNightly says whether this is a nightly run: a test may then take more cases than in the gate.
-func IsNightly() bool { return os.Getenv(Variable) != "" }
+func IsNightly() bool { return os.Getenv(VariableNightly) != "" }
 
 // Nightly leaves the test to the nightly run. The reason says what the test costs.
 func Nightly(tb TB, why string) {
 	tb.Helper()
 	if !IsNightly() {
-		tb.Skipf("nightly: %s (%s=1 runs it)", why, Variable)
+		tb.Skipf("nightly: %s (%s=1 runs it)", why, VariableNightly)
 	}
+}
+
+// NoServers says whether tests start no server here.
+func NoServers() bool { return os.Getenv(VariableServers) == "none" }
+
+// required says whether a missing server is a failure.
+func required() bool {
+	switch os.Getenv(VariableServers) {
+	case "required":
+		return true
+	case "optional", "none":
+		return false
+	default:
+		return os.Getenv("CI") != ""
+	}
+}
+
+// Missing ends a test that lacks a server or a program: it fails where those are required, and is skipped elsewhere.
+// The text names what is missing and what installs it.
+func Missing(tb TB, format string, args ...any) {
+	tb.Helper()
+	what := fmt.Sprintf(format, args...)
+	if required() {
+		tb.Fatalf("%s (%s=optional skips the tests that need it)", what, VariableServers)
+		return
+	}
+	note(what)
+	tb.Skipf("SKIPPED, NOT TESTED: %s", what)
+}
+
+var noted sync.Map // the texts that this process has written
+
+// note adds a line to the file of VariableSkipped, once for each text.
+func note(what string) {
+	path := os.Getenv(VariableSkipped)
+	if _, before := noted.LoadOrStore(what, true); before || path == "" {
+		return
+	}
+	name := "?"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		name = strings.TrimSuffix(info.Path, ".test")
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // the line is a courtesy: the test is skipped all the same
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = fmt.Fprintf(f, "%s\t%s\n", name, strings.ReplaceAll(what, "\n", " "))
 }

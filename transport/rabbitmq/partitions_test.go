@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
@@ -165,7 +166,7 @@ func needHashExchanges(t *testing.T, mq *testenv.MQ) {
 	switch {
 	case err == nil:
 	case errors.As(err, &refused) && refused.Code == amqp.CommandInvalid && os.Getenv("WAYBILL_TEST_RABBITMQ") != "":
-		testenv.Missing(t, "the broker has no consistent hash exchanges: rabbitmq-plugins enable rabbitmq_consistent_hash_exchange (%v)", err)
+		tier.Missing(t, "the broker has no consistent hash exchanges: rabbitmq-plugins enable rabbitmq_consistent_hash_exchange (%v)", err)
 	default:
 		t.Fatalf("consistent hash exchanges: %v", err)
 	}
