@@ -82,7 +82,7 @@ var rules = []rule{
 	{"internal/e2e", nil, nil},   // tests only
 	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
-	{"internal/soak", nil, nil},
+	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
 	{"cli/config", leaf, []string{"github.com/goccy/go-yaml"}},

@@ -16,6 +16,6 @@
 //
 // # Limits
 //
-// The tests are not built with the race detector, which allocates itself: make unit runs them without. Allocations
+// The tests are not built with the race detector, which allocates itself: make test runs them without. Allocations
 // depend on the version of Go, and log bytes a little on that of Postgres: the table names both.
 package costs

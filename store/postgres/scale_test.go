@@ -24,7 +24,7 @@ const (
 	grown = 1.3
 )
 
-// large is how many records a large table has: 1,000,000, or what WAYBILL_SCALE says; make soak says 10,000,000.
+// large is how many records a large table has: 1,000,000, or what WAYBILL_SCALE says; make nightly says 10,000,000.
 func large(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("WAYBILL_SCALE")

@@ -23,7 +23,7 @@ func fill(tb testing.TB, db *sql.DB, n int, columns, values string) {
 // A million rows that nobody can hand out (of a blocked key, in the far future, held, abandoned) do not slow down what
 // is done over and over.
 //
-// Without the race detector, which slows SQLite down thirtyfold: make unit runs it beside the others.
+// It runs without the race detector, which slows SQLite down thirtyfold.
 //
 // DB-20
 func TestMillionRows(t *testing.T) {

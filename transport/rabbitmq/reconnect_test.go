@@ -18,7 +18,7 @@ import (
 )
 
 // RM-10: hundreds of lost connections leave nothing behind: no connection and no channel on the broker, no
-// goroutine, no memory. It has the process to itself. WAYBILL_RECONNECTS is how many; `make soak` has 1,000.
+// goroutine, no memory. It has the process to itself. WAYBILL_RECONNECTS is how many; `make nightly` has 300.
 func TestManyReconnects(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))

@@ -1,18 +1,22 @@
 package main
 
-import "slices"
+import (
+	"path/filepath"
+	"slices"
+)
 
-// step is one command, run in the root of the repository.
+// step is one command.
 type step struct {
 	name    string
 	newer   bool // on newer servers, not on this machine's
+	random  bool // each run tries something else: it is repeated while there is time
 	env     []string
 	command []string
 }
 
 // test is a step that runs tests of a package.
 func test(name, pkg, pattern string, env ...string) step {
-	return step{name: name, env: env, command: []string{"go", "test", "-count=1", "-timeout", "60m", "-run", pattern, pkg}}
+	return step{name: name, random: true, env: env, command: []string{"go", "test", "-count=1", "-timeout", "60m", "-run", pattern, pkg}}
 }
 
 // flags adds flags of the test binary.
@@ -40,8 +44,43 @@ func badDay(name, pattern string) step {
 	return test("bad day: "+name, "./internal/badday", "^Test("+pattern+")$", "WAYBILL_BADDAY=long")
 }
 
-// steps are all steps, in the order of a round.
-var steps = []step{
+// noRace leaves out of the race detector what C became of SQLite: it is several times as slow there, and has nothing
+// of ours to find.
+var noRace = []string{"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc/...=-race=false"}
+
+// steps returns all steps: what runs once, then what repeats, in the order of a round.
+func steps() []step {
+	return slices.Concat(once(), repeated)
+}
+
+// once are the steps that each night runs once.
+func once() []step {
+	race := func(dir string) step {
+		s := step{name: "race: " + dir, command: []string{"go", "run", "./internal/testenv/testservers", "go", "-C", dir, "test", "-race", "-timeout", "60m", "-count=1", "-p", "2"}}
+		return s.flags(noRace...).flags("./...")
+	}
+	suites := step{
+		name: "suites", newer: true,
+		command: []string{"go", "test", "-count=1", "-timeout", "30m", "./transport/rabbitmq", "./transport/redisstreams", "./store/postgres", "./internal/e2e"},
+	}
+	all := []step{race(".")}
+	modules, _ := filepath.Glob("*/*/go.mod")
+	more, _ := filepath.Glob("*/go.mod")
+	for _, file := range append(modules, more...) {
+		all = append(all, race(filepath.Dir(file)))
+	}
+	return append(
+		all, suites,
+		// without the race detector, which makes allocations and seconds others than they are
+		step{name: "costs and accidents", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-p", "1", "./internal/costs", "./internal/accidents"}},
+		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},
+		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/matrix"}},
+		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants"}},
+	)
+}
+
+// repeated are the steps of which each run is another.
+var repeated = []step{
 	histories, histories.onNewer(),
 	kills, kills.onNewer(),
 	outage, outage.onNewer(),
@@ -61,5 +100,5 @@ var steps = []step{
 	badDay("active consumer lost", "SingleActiveConsumerFailsOver"),
 	replaced, replaced.onNewer(),
 	restarts, restarts.onNewer(),
-	{name: "orders under chaos", command: []string{"go", "run", "./examples/orders", "-chaos", "2m"}},
+	{name: "orders under chaos", random: true, command: []string{"go", "run", "./examples/orders", "-chaos", "2m"}},
 }

@@ -16,7 +16,9 @@ import (
 // run is said.
 func TestRun(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	sh := func(name, script string) step { return step{name: name, command: []string{"sh", "-c", script}} }
+	sh := func(name, script string) step {
+		return step{name: name, random: true, command: []string{"sh", "-c", script}}
+	}
 	counted := t.TempDir() + "/count"
 	all := []step{
 		sh("bad", "echo because; exit 3"),
@@ -29,14 +31,17 @@ func TestRun(t *testing.T) {
 		t.Fatalf("%t, %v: one failed", ok, err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 5 {
-		t.Fatalf("not a line for the failure and a table of three:\n%s", &out)
+	if len(lines) != 6 {
+		t.Fatalf("not a line for each run and a table of three:\n%s", &out)
 	}
-	bad, good, newer := strings.Fields(lines[2]), strings.Fields(lines[3]), lines[4]
+	bad, good, newer := strings.Fields(lines[3]), strings.Fields(lines[4]), lines[5]
 	if bad[3] != "1" || bad[4] != "1" || good[3] != "1" || good[4] != "0" || !strings.Contains(newer, "did not run") {
 		t.Errorf("table:\n%s", &out)
 	}
-	if text, err := os.ReadFile(bad[len(bad)-1]); err != nil || string(text) != "because\n" {
+	if !strings.HasSuffix(lines[3], ".log: sh -c 'echo because; exit 3'") {
+		t.Errorf("no command that repeats it: %s", lines[3])
+	}
+	if text, err := os.ReadFile(strings.TrimSuffix(bad[6], ":")); err != nil || string(text) != "because\n" {
 		t.Errorf("output of the failed run: %q, %v", text, err)
 	}
 
@@ -75,14 +80,14 @@ func TestInterrupted(t *testing.T) {
 // The names of the steps are the names of their files.
 func TestNamesDiffer(t *testing.T) {
 	seen := map[string]bool{}
-	for _, s := range steps {
+	for _, s := range steps() {
 		if seen[s.name] {
 			t.Errorf("two steps are named %q", s.name)
 		}
 		seen[s.name] = true
 	}
-	if n := len(selected(steps, "histories")); n < 4 || n == len(steps) {
-		t.Errorf("-only histories selects %d of %d", n, len(steps))
+	if n := len(selected(steps(), "histories")); n < 4 || n == len(steps()) {
+		t.Errorf("-only histories selects %d of %d", n, len(steps()))
 	}
 }
 
@@ -100,7 +105,7 @@ func TestEveryBadDayIsRepeated(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(t `).FindAllSubmatch(text, -1) {
 			found++
-			if !slices.ContainsFunc(steps, func(s step) bool {
+			if !slices.ContainsFunc(repeated, func(s step) bool {
 				at := slices.Index(s.command, "-run")
 				return slices.Contains(s.command, "./internal/badday") && regexp.MustCompile(s.command[at+1]).Match(m[1])
 			}) {
@@ -110,5 +115,40 @@ func TestEveryBadDayIsRepeated(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("only %d tests were found", found)
+	}
+}
+
+// What runs once does so although there is time, and each package that go test names has a line.
+func TestOnce(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	s := step{name: "once", command: []string{"sh", "-c", `printf 'ok  \tgithub.com/waybill-go/waybill/relay\t1.5s\nFAIL\tx/y\t0.1s\n'`}}
+	var out bytes.Buffer
+	if ok, err := run(t.Context(), &out, []step{s}, "", time.Now().Add(time.Hour)); !ok || err != nil {
+		t.Errorf("%t, %v", ok, err)
+	}
+	text := out.String()
+	if n := strings.Count(text, "once: passed"); n != 1 {
+		t.Errorf("it ran %d times:\n%s", n, text)
+	}
+	for _, line := range []string{`(?m)^  relay +0 +1\.5s`, `(?m)^  x/y +1 +0\.1s`} {
+		if !regexp.MustCompile(line).MatchString(text) {
+			t.Errorf("no line for %s:\n%s", line, text)
+		}
+	}
+}
+
+// The first part has every module.
+func TestEveryModule(t *testing.T) {
+	t.Chdir("../..")
+	var dirs []string
+	for _, s := range once() {
+		if dir, race := strings.CutPrefix(s.name, "race: "); race {
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, dir := range []string{".", "contrib/mysql", "contrib/nats", "contrib/gorm", "examples/orms", "bench"} {
+		if !slices.Contains(dirs, dir) {
+			t.Errorf("no step runs %s: %q", dir, dirs)
+		}
 	}
 }
