@@ -80,7 +80,7 @@ func Pass(tb BudgetTB, d time.Duration) {
 	b.mu.Lock()
 	b.passed += d
 	b.mu.Unlock()
-	time.Sleep(d)
+	<-time.After(d)
 }
 
 // Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason says what needs them.
