@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -42,7 +43,7 @@ func TestCleaning(t *testing.T) {
 		stage(t, s.Store, msgs(2500, noKey)...)
 		stage(t, s.Store, waybill.RawMessage("bad", "text/plain", nil), msg("later", "", waybill.Delay(48*time.Hour)),
 			msg("expires", "", waybill.Routes("nobody"), waybill.TTL(10*time.Minute)))
-		time.Sleep(59 * time.Minute)
+		patience.Pass(t, 59*time.Minute)
 		if n := states(s.Store)[core.StatePublished]; n != 2500 {
 			t.Errorf("%d kept", n)
 		}
@@ -53,7 +54,7 @@ func TestCleaning(t *testing.T) {
 		if calls < 59 || calls > 85 {
 			t.Errorf("%d calls in an hour", calls)
 		}
-		time.Sleep(3 * time.Minute)
+		patience.Pass(t, 3*time.Minute)
 		if n := states(s.Store)[core.StatePublished]; n != 0 {
 			t.Errorf("%d kept too long", n)
 		}
@@ -63,7 +64,7 @@ func TestCleaning(t *testing.T) {
 		if l := buf.Take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
 			t.Errorf("%s", l)
 		}
-		time.Sleep(2 * time.Hour)
+		patience.Pass(t, 2*time.Hour)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -144,7 +145,7 @@ func TestOneCleans(t *testing.T) {
 		for range 3 {
 			stops = append(stops, begin(t, newRelay(t, s, b, relay.Options{Name: "same"})))
 		}
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if tried, elected := s.who(); tried != 3 || elected != 1 {
 			t.Errorf("%d relays tried, %d were elected", tried, elected)
 		}
@@ -153,7 +154,7 @@ func TestOneCleans(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		time.Sleep(10 * time.Minute)
+		patience.Pass(t, 10*time.Minute)
 		if _, elected := s.who(); elected != 1 {
 			t.Errorf("%d clean after two stopped", elected)
 		}
@@ -170,7 +171,7 @@ func TestCleaningFails(t *testing.T) {
 		s, b := &countingCleaner{Store: newStore(t), err: down()}, newBus()
 		r := newRelay(t, s, b, relay.Options{})
 		stop := begin(t, r)
-		time.Sleep(10 * time.Minute)
+		patience.Pass(t, 10*time.Minute)
 		stage(t, s.Store, msg("a", ""))
 		within(t, 2*time.Millisecond, "published", func() bool { return b.count() == 1 })
 		h := r.Health(t.Context())
@@ -181,7 +182,7 @@ func TestCleaningFails(t *testing.T) {
 		s.mu.Lock()
 		s.delay = time.Hour
 		s.mu.Unlock()
-		time.Sleep(61 * time.Second)
+		patience.Pass(t, 61*time.Second)
 		stage(t, s.Store, msg("b", ""))
 		within(t, 2*time.Millisecond, "published while cleaning hangs", func() bool { return b.count() == 2 })
 		s.mu.Lock()
@@ -196,13 +197,13 @@ func TestCleaningFails(t *testing.T) {
 		if d := time.Since(start); d > time.Millisecond {
 			t.Errorf("stopped after %s", d)
 		}
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if s.calls() != calls {
 			t.Error("cleaned after the stop")
 		}
 		off := &countingCleaner{Store: newStore(t)}
 		stop = begin(t, newRelay(t, off, b, relay.Options{CleanInterval: -1}))
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if err := stop(); err != nil || off.calls() > 0 {
 			t.Errorf("%v, %d calls while off", err, off.calls())
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -51,11 +52,11 @@ func TestDebugLog(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, o))
 		within(t, time.Hour, "published", func() bool { return b.count() == 3 })
 		second := begin(t, newRelay(t, s, newBus(), relay.Options{Name: "second"}))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if err := second(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -116,6 +117,7 @@ func TestDebugLog(t *testing.T) {
 func TestDebugLogIsComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(700, "300 retries, each due at a time of its own")
 		s, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {

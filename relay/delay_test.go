@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -22,6 +23,7 @@ func after(class waybill.Class, d time.Duration) error {
 func TestBrokersDelayOfAMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(17*time.Minute+time.Second, "the delay of the broker")
 		s, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
@@ -49,6 +51,7 @@ func TestBrokersDelayOfAMessage(t *testing.T) {
 func TestBrokersDelayInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(7*time.Minute+time.Second, "the delay of the broker")
 		s, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
@@ -79,7 +82,7 @@ func TestLifeCountsFromTheRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(24 * time.Hour) // virtual time
+		patience.Pass(t, time.Hour)
 		stage(t, s, msg("a", "k", waybill.TTL(time.Minute)))
 		within(t, 30*time.Second, "published", func() bool { return b.count() == 1 })
 		if err := stop(); err != nil {
@@ -147,6 +150,7 @@ func TestCustomBackoffIsAskedAboutRefusals(t *testing.T) {
 func TestOldConfirmEndsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(92*time.Second, "an outage of a minute, and the pause of the last probe")
 		s, b := newStore(t), newBus()
 		up := time.Now().Add(time.Minute)
 		b.before = func(_ context.Context, batch []waybill.Envelope) {

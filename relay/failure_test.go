@@ -16,7 +16,9 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -24,6 +26,7 @@ import (
 func TestOutageCostsTimeNotAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(62*time.Second, "half a minute of outage, and the pause of the last probe")
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(10 * time.Minute)
 		b.answer = func(*waybill.Envelope, int) error {
@@ -35,7 +38,7 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i % 10) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(9*time.Minute + 30*time.Second)
+		patience.Pass(t, 9*time.Minute+30*time.Second)
 		synctest.Wait()
 		if b.maxAfter(time.Minute) > 1 {
 			t.Error("more than one record is tried at a time")
@@ -75,6 +78,7 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 func TestOutageOfOneTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(41*time.Second, "the pause of the last probe")
 		mem, b := newStore(t), newBus()
 		var full atomic.Bool
 		full.Store(true)
@@ -90,7 +94,7 @@ func TestOutageOfOneTopic(t *testing.T) {
 			f := msg(fmt.Sprint("f", i), "")
 			f.Topic = "t.full"
 			stage(t, mem, f, msg(fmt.Sprint("o", i), ""))
-			time.Sleep(100 * time.Millisecond)
+			patience.Pass(t, 100*time.Millisecond)
 			synctest.Wait()
 			if n := b.count(); n != i+1 {
 				t.Fatalf("%d of the other topic published after %d", n, i+1)
@@ -117,6 +121,7 @@ func TestOutageOfOneTopic(t *testing.T) {
 func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "four retries")
 		s, b := newStore(t), newBus()
 		b.answer = func(*waybill.Envelope, int) error { return errNo }
 		var retries []time.Duration
@@ -155,6 +160,7 @@ func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
 func TestCustomBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(61*time.Second, "a retry at the cap of a minute")
 		s, b := newStore(t), newBus()
 		b.answer = func(*waybill.Envelope, int) error { return errNo }
 		bo := &waybill.Backoff{Kind: waybill.BackoffCustom, Cap: time.Minute, Custom: func(n int, err error) (time.Duration, bool) {
@@ -182,34 +188,48 @@ func TestCustomBackoff(t *testing.T) {
 // RL-03 RL-05
 func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 	t.Parallel()
-	for _, horizon := range []time.Duration{0, -1} {
-		synctest.Test(t, func(t *testing.T) {
-			s, b := newStore(t), newBus()
-			b.answer = func(*waybill.Envelope, int) error {
-				return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable, Err: waybill.ErrUnroutable}
-			}
-			stage(t, s, msg("a", ""))
-			start := time.Now()
-			stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableTimeout: horizon}))
-			for states(s)[core.StateAbandoned] == 0 {
-				time.Sleep(time.Minute)
-				synctest.Wait()
-			}
-			took := time.Since(start)
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-			if r := s.Records()[0]; r.Reason != waybill.ReasonUnroutable {
-				t.Errorf("reason %q", r.Reason)
-			}
-			if horizon == 0 && (took < 24*time.Hour || took > 24*time.Hour+10*time.Minute || b.tried["a"] < 250) {
-				t.Errorf("abandoned after %s and %d attempts", took, b.tried["a"])
-			}
-			if horizon < 0 && b.tried["a"] != 1 {
-				t.Errorf("%d attempts", b.tried["a"])
-			}
-		})
-	}
+	unroutableUntil(t, 2*time.Hour, 2*time.Hour)
+	unroutableUntil(t, -1, 0)
+}
+
+// TestUnroutableForADay does the same with the default.
+func TestUnroutableForADay(t *testing.T) {
+	t.Parallel()
+	tier.Nightly(t, "a probe every five seconds for a day: 15 s")
+	unroutableUntil(t, 0, relay.DefaultUnroutableTimeout)
+}
+
+// unroutableUntil checks that a message whose topic has no queue is given up after want, and not for its attempts.
+func unroutableUntil(t *testing.T, option, want time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		const late = 10 * time.Minute
+		patience.BudgetOf(t).Time(want+late, "until it is given up")
+		s, b := newStore(t), newBus()
+		b.answer = func(*waybill.Envelope, int) error {
+			return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable, Err: waybill.ErrUnroutable}
+		}
+		stage(t, s, msg("a", ""))
+		start := time.Now()
+		stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableTimeout: option}))
+		for states(s)[core.StateAbandoned] == 0 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		took := time.Since(start)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if r := s.Records()[0]; r.Reason != waybill.ReasonUnroutable {
+			t.Errorf("reason %q", r.Reason)
+		}
+		if want > 0 && (took < want || took > want+late || b.tried["a"] < 250) {
+			t.Errorf("abandoned after %s and %d attempts", took, b.tried["a"])
+		}
+		if want == 0 && b.tried["a"] != 1 {
+			t.Errorf("%d attempts", b.tried["a"])
+		}
+	})
 }
 
 // RL-03: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is
@@ -218,9 +238,10 @@ func TestUnroutableAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(62*time.Minute, "the hour for which a topic must have no queue")
 			s, b := newStore(t), newBus()
 			stage(t, s, msg("a", ""))
-			time.Sleep(25 * time.Hour)
+			patience.Pass(t, 25*time.Hour)
 			begun := time.Now()
 			b.answer = func(*waybill.Envelope, int) error {
 				if bound && time.Since(begun) > 30*time.Minute { // somebody declares the queue
@@ -254,7 +275,7 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 		if err := s.Corrupt(s.Records()[0].Seq); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		patience.Pass(t, 2*time.Second)
 		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -472,7 +493,7 @@ func TestMisconfiguration(t *testing.T) {
 		broken.Store(true)
 		before := s.numReads()
 		stage(t, mem, msg("b", ""))
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		if n := s.numReads() - before; n < 10 || n > 200 {
 			t.Errorf("%d reads in five minutes", n)
 		}
@@ -495,6 +516,7 @@ func (c checked) Check(context.Context) error { return c.err }
 func TestSettleOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(30*time.Second, "the last 15 s of the outage, and the pause of the last try")
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(45 * time.Second)
 		s := &faulty{OutboxStore: mem}
@@ -506,7 +528,7 @@ func TestSettleOutage(t *testing.T) {
 		}
 		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 10}))
 		stage(t, mem, msgs(100, noKey)...)
-		time.Sleep(30 * time.Second)
+		patience.Pass(t, 30*time.Second)
 		if n := b.count(); n > 40 {
 			t.Errorf("%d published while nothing could be settled; the window holds 40", n)
 		}
@@ -558,6 +580,7 @@ func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 func TestSettleOutageLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(171*time.Second, "an outage of 150 s, and the pause of the last try")
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(150 * time.Second)
 		s := &faulty{OutboxStore: mem, settle: func(o []core.Outcome, next func() core.Results) core.Results {
@@ -584,6 +607,7 @@ func TestSettleOutageLongerThanTheLease(t *testing.T) {
 func TestProbeAsksThePublisherFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(70*time.Second, "the last minute of the outage")
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(5 * time.Minute)
 		test := func() error {
@@ -595,7 +619,7 @@ func TestProbeAsksThePublisherFirst(t *testing.T) {
 		b.answer = func(*waybill.Envelope, int) error { return test() }
 		stage(t, mem, msgs(100, noKey)...)
 		stop := begin(t, newRelay(t, mem, asked{b, test}, relay.Options{}))
-		time.Sleep(4 * time.Minute)
+		patience.Pass(t, 4*time.Minute)
 		if n := len(b.started); n > 2 {
 			t.Errorf("%d publishes in an outage that the publisher knows of", n)
 		}
@@ -631,7 +655,7 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		stage(t, s, msgs(100, noKey)...)
 		r := newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		stop := begin(t, r)
-		time.Sleep(3*time.Hour + 10*time.Second)
+		patience.Pass(t, 3*time.Hour+10*time.Second)
 		lines := log.Take()
 		// not once only, and not at every check
 		if n := strings.Count(lines, "event=relay.breaker_open"); n < 6 || n > 10 {

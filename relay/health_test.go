@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -68,7 +69,7 @@ func TestHealth(t *testing.T) {
 		expect(t, h, "route b", waybill.HealthDegraded, "paused")
 
 		stop := begin(t, r)
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		h = r.Health(t.Context())
 		if !h.Live || !h.Ready {
 			t.Errorf("running: %s", h)
@@ -85,7 +86,7 @@ func TestHealth(t *testing.T) {
 
 		set(&pubErr, down())
 		stage(t, mem, append(on("a", 1), on("b", 1)...)...)
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		h = r.Health(t.Context())
 		if !h.Ready {
 			t.Errorf("one broker down: %s", h)
@@ -93,21 +94,21 @@ func TestHealth(t *testing.T) {
 		expect(t, h, "route a", waybill.HealthDegraded, "down")
 		expect(t, h, "route b", waybill.HealthOK, "latest publish 10s ago")
 		expect(t, h, "backlog", waybill.HealthOK, "1 waiting, the oldest due one for 10s, on route a")
-		time.Sleep(10 * time.Minute)
+		patience.Pass(t, 10*time.Minute)
 		expect(t, r.Health(t.Context()), "backlog", waybill.HealthDegraded, "10m10s, on route a")
 		set(&pubErr, nil)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		expect(t, r.Health(t.Context()), "route a", waybill.HealthOK, "latest publish")
 
 		set(&readErr, fmt.Errorf("database: %w", down()))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		h = r.Health(t.Context())
 		if h.Ready || !h.Live {
 			t.Errorf("store down: %s", h)
 		}
 		expect(t, h, "store", waybill.HealthFailed, "database")
 		set(&readErr, nil)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if h = r.Health(t.Context()); !h.Ready {
 			t.Errorf("healed: %s", h)
 		}
@@ -139,7 +140,7 @@ func TestHealthIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelay(t, &stuckCounter{faulty{OutboxStore: newStore(t)}}, newBus(), relay.Options{})
 		stop := begin(t, r)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -210,12 +211,12 @@ func TestUnservedRoutes(t *testing.T) {
 		r := newRelay(t, s, b, o)
 		stop := begin(t, r)
 		stage(t, s, append(on("odrers", 2), msg("p", "", waybill.InLane(waybill.LaneHigh)), msg("later", "", waybill.Routes("tomorrow"), waybill.Delay(24*time.Hour)))...)
-		time.Sleep(4*time.Minute + 59*time.Second)
+		patience.Pass(t, 4*time.Minute+59*time.Second)
 		expect(t, r.Health(t.Context()), "unserved", waybill.HealthOK, "none")
 		if got := collect(t, reader, "waybill.relay.unserved"); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
-		time.Sleep(62 * time.Second)
+		patience.Pass(t, 62*time.Second)
 		h := r.Health(t.Context())
 		expect(t, h, "unserved", waybill.HealthDegraded, "odrers (2 waiting, the oldest due one for 6m1s)")
 		expect(t, h, "unserved", waybill.HealthDegraded, "set Lanes of route default")
@@ -228,7 +229,7 @@ func TestUnservedRoutes(t *testing.T) {
 		if got := collect(t, reader, "waybill.relay.units"); got["route=default,transport=relay_test"] != 64 {
 			t.Errorf("%v", got)
 		}
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

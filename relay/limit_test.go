@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -97,6 +98,7 @@ func TestRate(t *testing.T) {
 				stop := begin(t, newRelay(t, s, slow, o))
 				within(t, time.Second, "the fast route", func() bool { return fast.count() == 1000 })
 				ideal := time.Duration(float64(tries) / c.rate * float64(time.Second))
+				patience.BudgetOf(t).Time(ideal*11/10+4*time.Second, "the rate of the slow route")
 				within(t, ideal+ideal/10+5*time.Second, "the slow route", func() bool { return slow.count() == c.n })
 				took := time.Since(start)
 				if err := stop(); err != nil {
@@ -151,6 +153,7 @@ func TestRateOfRunOnce(t *testing.T) {
 func TestRateAndOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(47*time.Second, "the pause of the last probe")
 		s, b := newStore(t), newBus()
 		broken := true
 		b.answer = func(*waybill.Envelope, int) error {
@@ -162,7 +165,7 @@ func TestRateAndOutage(t *testing.T) {
 		stage(t, s, msgs(40, noKey)...)
 		r := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 10}}})
 		stop := begin(t, r)
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		synctest.Wait()
 		if st := states(s); st[core.StateProcessing] > 1 {
 			t.Errorf("held in an outage: %v", st)
@@ -180,7 +183,7 @@ func TestRateAndOutage(t *testing.T) {
 		if err := r.Resume(waybill.DefaultRoute); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(1050 * time.Millisecond)
+		patience.Pass(t, 1050*time.Millisecond)
 		if got := b.count() - n; got < 9 || got > 12 {
 			t.Errorf("%d in the second after the pause", got)
 		}
@@ -201,7 +204,7 @@ func TestRateAfterRest(t *testing.T) {
 		s, b := newStore(t), clock(newBus())
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 100}}}))
 		for i := range 3 {
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 			stage(t, s, on("default", 300, func(m *waybill.Message) { m.ID += strconv.Itoa(i) })...)
 		}
 		within(t, 3*time.Second, "published", func() bool { return b.count() == 900 })

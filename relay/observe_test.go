@@ -24,6 +24,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -84,6 +85,7 @@ func TestBreakerHook(t *testing.T) {
 func TestLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(700, "300 retries, each due at a time of its own")
 		s, b := newStore(t), newBus()
 		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.ID == "m00000" {
@@ -94,7 +96,7 @@ func TestLog(t *testing.T) {
 		var buf bytes.Buffer
 		stage(t, s, msgs(300, noKey)...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewJSONHandler(&buf, nil))}))
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

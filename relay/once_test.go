@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -39,10 +40,11 @@ func TestRunOnceBesideAnother(t *testing.T) {
 	t.Parallel()
 	for _, hidden := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(time.Minute, "a publish of a minute")
 			s, slow, b := newStore(t), newBus(), newBus()
 			slow.latency = time.Minute
 			stop := begin(t, newRelay(t, s, slow, relay.Options{Name: "the other", PublishTimeout: 2 * time.Minute, DrainTimeout: 2 * time.Minute}))
-			time.Sleep(time.Second)
+			patience.Pass(t, time.Second)
 			var store core.OutboxStore = s
 			if hidden {
 				store = plain{s}
@@ -55,7 +57,7 @@ func TestRunOnceBesideAnother(t *testing.T) {
 				t.Errorf("took %s", d)
 			}
 			stage(t, s, msgs(20, noKey)...)
-			time.Sleep(5 * time.Second) // they are out at the other
+			patience.Pass(t, 5*time.Second) // they are out at the other
 			_, err := newRelay(t, store, b, relay.Options{}).RunOnce(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "the other owns") || !hidden && !strings.Contains(err.Error(), "20 ") {
 				t.Errorf("%v", err)
@@ -71,6 +73,7 @@ func TestRunOnceBesideAnother(t *testing.T) {
 func TestRunOnceAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(11*time.Second, "the lease of who died")
 		s, b := newStore(t), newBus()
 		stage(t, s, msgs(20, noKey)...)
 		dead := core.Member{Session: 9, Name: "dead", Beat: 5, Lease: 10 * time.Second, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 64}}}
@@ -110,7 +113,7 @@ func TestRunOnceInAnOutage(t *testing.T) {
 		full := msg("f", "bad")
 		full.Topic = "t.full"
 		stage(t, s, append(msgs(20, noKey), full)...)
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
 		if err == nil || c.Published != 20 || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "1 pending on route default") ||
 			!strings.Contains(err.Error(), "the queue is full") {
@@ -129,6 +132,8 @@ func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	for _, dies := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(15*time.Second, "the lease of who died")
+			patience.BudgetOf(t).Calls(250, "each relay reads and settles 100 messages a second, one by one")
 			s, b := newStore(t), newBus()
 			b.latency = 5 * time.Millisecond
 			cut := &faulty{OutboxStore: s}
@@ -161,7 +166,7 @@ func TestTwoRelays(t *testing.T) {
 				for range k {
 					stage(t, s, msg(fmt.Sprintf("m%05d", n), strconv.Itoa(n%100)))
 					n++
-					time.Sleep(10 * time.Millisecond)
+					patience.Pass(t, 10*time.Millisecond)
 				}
 			}
 			put(1000)
@@ -202,10 +207,10 @@ func TestOneBrokerDown(t *testing.T) {
 			return nil
 		}
 		stops := []func() error{begin(t, newRelay(t, s, good, relay.Options{})), begin(t, newRelay(t, s, bad, relay.Options{}))}
-		time.Sleep(5 * time.Second)
+		patience.Pass(t, 5*time.Second)
 		stage(t, s, msgs(200, func(i int) string { return strconv.Itoa(i) })...)
 		within(t, 10*time.Second, "all", func() bool { return good.count() == 200 })
-		time.Sleep(time.Until(up.Add(time.Minute)))
+		patience.Pass(t, time.Until(up.Add(time.Minute)))
 		list := msgs(2000, noKey)
 		for i := range list {
 			list[i].ID = "n" + list[i].ID
@@ -233,12 +238,12 @@ func TestWakeHint(t *testing.T) {
 		s, b := newStore(t), newBus()
 		r := newRelay(t, plain{s}, b, relay.Options{})
 		stop := begin(t, r)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		for i := range 100 {
 			stage(t, s, msg(strconv.Itoa(i), ""))
 			r.Wake()
 			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
-			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+			patience.Pass(t, time.Duration(i)*100*time.Millisecond)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -252,6 +257,7 @@ func TestWakeHint(t *testing.T) {
 func TestExpiresInMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(41*time.Second, "two publishes of 20 s")
 		s, b := newStore(t), newBus()
 		b.latency = 20 * time.Second
 		stage(t, s, msg("a", "k"), msg("b", "k", waybill.TTL(10*time.Second)), msg("c", "k", waybill.TTL(time.Minute)))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -64,6 +65,7 @@ func TestHotKey(t *testing.T) {
 func TestBacklogOfManyKeysIsReadOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(500, "10,000 messages, at most 100 a call")
 		const n, keys = 10_000, 100
 		s, b := &reads{Store: newStore(t)}, newBus()
 		b.latency = 5 * time.Millisecond
@@ -100,6 +102,7 @@ func (s *reads) Read(ctx context.Context, self core.Session, look core.Look) (co
 func TestHotKeyDoesNotFillTheRelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(21*time.Second, "4,000 of a key, 5 ms each")
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Millisecond
 		var cold atomic.Int32
@@ -242,6 +245,7 @@ func TestBehindCostsNothing(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(40*time.Second, "two publishes of 20 s")
 		s, fast, slow := newStore(t), newBus(), newBus()
 		slow.latency = 20 * time.Second
 		for _, m := range msgs(3000, noKey) {
@@ -249,7 +253,7 @@ func TestRoutes(t *testing.T) {
 			stage(t, s, m)
 		}
 		stop := begin(t, newRelay(t, s, fast, relay.Options{Routes: []relay.Route{{Name: "slow", Publisher: slow}, {Name: "fast"}}}))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		for i := range 3000 {
 			m := msg(fmt.Sprint("f", i), "")
 			m.Routes = []string{"fast"}
@@ -303,7 +307,7 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 			d = time.Duration(rng.IntN(3000)) * time.Millisecond
 		}
 		mu.Unlock()
-		time.Sleep(d)
+		patience.Pass(t, d)
 	}
 	b.answer = func(*waybill.Envelope, int) error {
 		switch {
@@ -377,7 +381,7 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 	}
 	end := calm.Add(30 * time.Minute)
 	for len(mem.Records()) > 0 && time.Now().Before(end) {
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 	}
 	for _, stop := range stops {
 		ended = errors.Join(ended, stop())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -48,7 +49,7 @@ func TestPauseBeforeRun(t *testing.T) {
 		}
 		stage(t, mem, append(on("a", 3), on("b", 3)...)...)
 		stop := begin(t, r)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stage(t, mem, append(on("a", 3, waybill.ID("a-late")), msg("b-late", "", waybill.Routes("b")))[2:]...)
 		within(t, 2*time.Millisecond, "b goes on", func() bool { return b.arrivedOn("b") == 4 })
 		if n := b.arrivedOn("a"); n != 0 {
@@ -64,7 +65,7 @@ func TestPauseBeforeRun(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // within the wait that began while it was paused
 		stage(t, mem, msg("a-next", "", waybill.Routes("a")))
 		within(t, 2*time.Millisecond, "awaited again", func() bool { return b.arrivedOn("a") == 5 })
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stage(t, mem, msg("a-last", "", waybill.Routes("a")))
 		within(t, 2*time.Millisecond, "wakes for the resumed route", func() bool { return b.arrivedOn("a") == 6 })
 		if err := stop(); err != nil {
@@ -83,9 +84,9 @@ func TestResumeWithoutWaiter(t *testing.T) {
 		if err := r.Pause("a"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stage(t, mem, on("a", 3)...)
-		time.Sleep(15 * time.Second) // polls are 10 s apart
+		patience.Pass(t, 15*time.Second) // polls are 10 s apart
 		if err := r.Resume("a"); err != nil {
 			t.Fatal(err)
 		}
@@ -100,16 +101,17 @@ func TestResumeWithoutWaiter(t *testing.T) {
 func TestPauseWhileRunning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(22*time.Second, "four publishes of 5 s")
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Second
 		stage(t, s, msgs(10, func(i int) string { return string(rune('a' + i%2)) })...)
 		r := newRelay(t, s, b, relay.Options{})
 		stop := begin(t, r)
-		time.Sleep(time.Second) // two are in flight, eight wait behind them
+		patience.Pass(t, time.Second) // two are in flight, eight wait behind them
 		if err := r.Pause(waybill.DefaultRoute); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		synctest.Wait()
 		if b.count() != 2 || b.calls != 1 {
 			t.Errorf("%d published in %d calls", b.count(), b.calls)
@@ -152,7 +154,7 @@ func TestPauseDuringRead(t *testing.T) {
 		if err := r.Pause("a"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if st := states(mem); st[core.StatePending] != 3 || b.count() > 0 {
 			t.Errorf("%v, %d published", st, b.count())
 		}
@@ -167,6 +169,7 @@ func TestPauseDuringRead(t *testing.T) {
 func TestPauseNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(500, "each pause and each resume is told to the store")
 		s, b := newStore(t), newBus()
 		var r *relay.Relay
 		o := relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: "b"}}}
@@ -199,7 +202,7 @@ func TestPauseNames(t *testing.T) {
 			t.Error(err)
 		}
 		stage(t, s, msg("h", "", waybill.Routes("a"), waybill.InLane(waybill.LaneHigh)), msg("n", "", waybill.Routes("a")), msg("l", "", waybill.Routes("a"), waybill.InLane(waybill.LaneLow)))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		if got := fmt.Sprint(b.ids()); got != "[h n]" && got != "[n h]" {
 			t.Errorf("%s published beside a paused lane", got)
 		}
@@ -207,9 +210,9 @@ func TestPauseNames(t *testing.T) {
 			t.Error(err)
 		}
 		stage(t, s, msg("h2", "", waybill.Routes("a"), waybill.InLane(waybill.LaneHigh)), msg("stop", "", waybill.Routes("b")))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		stage(t, s, msg("b2", "", waybill.Routes("b")))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		if b.count() != 3 {
 			t.Errorf("%v published", b.ids())
 		}

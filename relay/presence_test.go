@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -93,7 +94,7 @@ func TestPresence(t *testing.T) { // DB-24
 	synctest.Test(t, func(t *testing.T) {
 		s := newAttended(t)
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		if token, _ := s.shown(t); token != 1 {
 			t.Errorf("shows %d, want 1", token)
 		}
@@ -102,7 +103,7 @@ func TestPresence(t *testing.T) { // DB-24
 		if token, _ := s.shown(t); token != 0 {
 			t.Errorf("shows %d, which is lost", token)
 		}
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		if token, _ := s.shown(t); token != 2 {
 			t.Errorf("shows %d, want 2", token)
 		}
@@ -112,7 +113,7 @@ func TestPresence(t *testing.T) { // DB-24
 		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
+		patience.Pass(t, 5*time.Second)
 		if token, flag := s.shown(t); token != 3 || flag {
 			t.Errorf("shows %d (flagged: %t), want 3", token, flag)
 		}
@@ -152,7 +153,7 @@ func TestPresenceFails(t *testing.T) { // DB-24
 				s.OutboxStore = mem
 				stop := begin(t, newRelay(t, s, b, relay.Options{}))
 				stage(t, mem, msg("a", ""))
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				if err := stop(); err != nil {
 					t.Error(err)
 				}

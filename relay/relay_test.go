@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -20,7 +21,7 @@ func TestRunPublishesAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(3 * time.Second) // idle
+		patience.Pass(t, 3*time.Second) // idle
 		start := time.Now()
 		stage(t, s, msg("a", ""), msg("b", "k"), msg("c", "k"))
 		within(t, 10*time.Millisecond, "all published", func() bool { return b.count() == 3 && len(s.Records()) == 0 })
@@ -109,7 +110,7 @@ func TestUnroutableUntilBound(t *testing.T) {
 		}
 		stop := begin(t, newRelay(t, s, bus, relay.Options{}))
 		stage(t, s, msg("a", "k"), msg("b", "k"))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		synctest.Wait()
 		if r := s.Records(); len(r) != 2 || r[0].Attempts == 0 || r[1].Attempts != 0 {
 			t.Errorf("%+v", r)

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -75,7 +76,7 @@ func TestRemoveDeadBesideTheLiving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{Name: "alive", Lease: 6 * time.Second}))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		begun := time.Now()
 		gone, err := relay.RemoveDead(t.Context(), s)
 		if took := time.Since(begun); err != nil || gone != 0 || took > 3500*time.Millisecond {
@@ -126,6 +127,7 @@ type silent struct{ core.OutboxStore }
 func TestDecisionWithoutAWakeUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(70*time.Second, "each of 20 decisions waits for a heartbeat")
 		s := newStore(t)
 		r := newRelay(t, silent{s}, newBus(), relay.Options{PollMax: time.Hour})
 		if err := r.Pause(waybill.DefaultRoute); err != nil {
@@ -134,7 +136,7 @@ func TestDecisionWithoutAWakeUp(t *testing.T) {
 		stage(t, s, msg("a", "k"), msg("b", "k"))
 		stop := begin(t, r)
 		for n := range 20 { // at any time between two heartbeats
-			time.Sleep(5*time.Minute + time.Duration(n)*200*time.Millisecond)
+			patience.Pass(t, 5*time.Minute+time.Duration(n)*200*time.Millisecond)
 			id := string(rune('a' + n))
 			begun := time.Now()
 			if err := s.DecideHead(t.Context(), waybill.DefaultRoute, "k", id, admin.HeadSkip); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -57,6 +58,7 @@ func TestWeights(t *testing.T) {
 			t.Run(fmt.Sprint(neck, weights), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Calls(210, "up to 200 batches a second")
 					mem, b := newStore(t), newBus()
 					s := &faulty{OutboxStore: mem}
 					switch neck {
@@ -111,6 +113,7 @@ func TestLanes(t *testing.T) {
 			t.Run(fmt.Sprint(neck, c.in), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Calls(210, "up to 200 batches a second")
 					mem, b := newStore(t), newBus()
 					if neck == "broker" {
 						serial(b, time.Millisecond)
@@ -214,7 +217,7 @@ func TestLanesShareTheRate(t *testing.T) {
 		mem, b := newStore(t), clock(newBus())
 		fillLanes(t, mem, "r", 2000, waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow)
 		stop := begin(t, newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}}))
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		synctest.Wait()
 		for lane, want := range map[string]int{"lanehigh": 1200, "lane": 600, "lanelow": 200} {
 			if got := b.arrivedOn(lane); math.Abs(float64(got-want)) > 0.15*float64(want)+50 {
@@ -242,25 +245,25 @@ func TestIdleLanes(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		s := &faulty{OutboxStore: mem}
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "slow", RatePerSecond: 1}}}))
-		time.Sleep(10 * time.Minute)
+		patience.Pass(t, 10*time.Minute)
 		if n := s.numReads(); n > 2*600/7 {
 			t.Errorf("%d reads in ten idle minutes", n)
 		}
 		for i, l := range []waybill.Lane{waybill.LaneLow, waybill.LaneNormal, waybill.LaneHigh} {
 			stage(t, mem, msg(strconv.Itoa(i), "", waybill.Routes("r"), waybill.InLane(l)))
 			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 		}
 		stage(t, mem, on("slow", 30)...)
-		time.Sleep(10 * time.Second) // a backlog on the limited route: the others are still woken
+		patience.Pass(t, 10*time.Second) // a backlog on the limited route: the others are still woken
 		stage(t, mem, msg("x", "", waybill.Routes("r"), waybill.InLane(waybill.LaneLow)))
 		within(t, 2*time.Millisecond, "found", func() bool { return b.arrivedOne("x") })
 		before := s.numReads()
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		if n := s.numReads() - before; n > 40 {
 			t.Errorf("%d reads in ten seconds beside a limited backlog", n)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stage(t, mem, msg("slow-x", "", waybill.Routes("slow")))
 		within(t, 2*time.Millisecond, "the limited one is awaited again", func() bool { return b.arrivedOne("slow-x") })
 		if err := stop(); err != nil {
@@ -280,12 +283,12 @@ func TestNoCreditForRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := begin(t, r)
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		if err := r.Resume("r/low"); err != nil {
 			t.Error(err)
 		}
 		before := b.arrivedOn("lanehigh")
-		time.Sleep(7 * time.Second)
+		patience.Pass(t, 7*time.Second)
 		if n := b.arrivedOn("lanehigh") - before; before < 900 || n < 550 || n > 650 {
 			t.Errorf("%d before, %d of 700 after; want 600", before, n)
 		}
@@ -335,7 +338,7 @@ func TestUnitsDiffer(t *testing.T) {
 			stops = append(stops, begin(t, newRelay(t, s, newBus(), o)))
 			time.Sleep(time.Second)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		for i, stop := range stops {
 			if err := stop(); err != nil {
 				t.Error(err)
@@ -424,7 +427,7 @@ func TestSharesOfARoute(t *testing.T) {
 			t.Error(err)
 		}
 		stage(t, mem, on("late", 1, waybill.Routes(waybill.ShareRoute("r", "x", 3)))...)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if b.count() != 18 {
 			t.Error("a share of a paused route was sent")
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -156,11 +157,17 @@ func crash(t *testing.T, s *memory.Store, routes ...string) {
 	}
 }
 
+// newRelay makes a relay within the budget of the test: of virtual time, and of calls of the store.
 func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
 	tb.Helper()
 	if o.Logger == nil {
 		o.Logger = quiet()
 	}
+	count := patience.BudgetOf(tb).Counter()
+	s = &sharedtest.Store{OutboxStore: s, Before: func(_ context.Context, call string, _ any) error {
+		count(call)
+		return nil
+	}}
 	r, err := relay.New(s, p, o)
 	if err != nil {
 		tb.Fatal(err)

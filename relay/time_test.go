@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -29,7 +30,7 @@ func TestStopDrains(t *testing.T) {
 		b.latency = 5 * time.Second
 		stage(t, s, msgs(10, func(i int) string { return strconv.Itoa(i % 2) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(time.Second) // two are in flight, eight wait behind them
+		patience.Pass(t, time.Second) // two are in flight, eight wait behind them
 		done := make(chan error)
 		go func() { done <- stop() }()
 		time.Sleep(10 * time.Millisecond)
@@ -103,6 +104,7 @@ func TestStopDuringRead(t *testing.T) {
 func TestNoPublishAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(6*time.Minute, "40 publishes of 7 s, and an outage of a minute")
 		mem, b := newStore(t), newBus()
 		var mu sync.Mutex
 		var beat time.Time // the latest that succeeded
@@ -156,6 +158,7 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 func TestPublishLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(76*time.Second, "three publishes of 25 s")
 		mem, b := newStore(t), newBus()
 		b.latency = 25 * time.Second
 		stage(t, mem, msgs(3, func(int) string { return "k" })...)
@@ -205,6 +208,7 @@ func TestLeaseLost(t *testing.T) {
 func TestSessionLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(26*time.Second, "30 publishes of a second")
 		mem, b := newStore(t), newBus()
 		b.latency = 1010 * time.Millisecond
 		s := &faulty{OutboxStore: mem}
@@ -215,7 +219,7 @@ func TestSessionLost(t *testing.T) {
 		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		o.Hooks.OnLeaseLost = func(e relay.Event) { lost = append(lost, e.ID) }
 		stop := begin(t, newRelay(t, s, b, o))
-		time.Sleep(5500 * time.Millisecond)
+		patience.Pass(t, 5500*time.Millisecond)
 		const other = 7
 		roster, err := mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 1}, Join: true})
 		for _, m := range roster.Members {
@@ -254,11 +258,11 @@ func TestIdle(t *testing.T) {
 				s.OutboxStore = plain{mem}
 			}
 			stop := begin(t, newRelay(t, s, b, relay.Options{}))
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 			before := s.numReads()
 			due := time.Now().Add(50*time.Minute + 3*time.Second)
 			stage(t, mem, msg("later", "", waybill.Delay(time.Until(due))))
-			time.Sleep(50 * time.Minute)
+			patience.Pass(t, 50*time.Minute)
 			synctest.Wait()
 			if n := s.numReads() - before; n > 50*60/7 || n < 50*60/11 {
 				t.Errorf("%d reads in 50 minutes", n)
@@ -267,14 +271,14 @@ func TestIdle(t *testing.T) {
 			if time.Now().Before(due) {
 				t.Error("published early")
 			}
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 			stage(t, mem, msg("now", ""))
 			limit := 2 * time.Millisecond
 			if hidden {
 				limit = 10 * time.Second
 			}
 			within(t, limit, "published", func() bool { return b.count() == 2 })
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
@@ -290,7 +294,7 @@ func TestMessagesBehindAHeldKey(t *testing.T) {
 		b.latency = 100 * time.Millisecond
 		s := &faulty{OutboxStore: mem}
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		start := time.Now()
 		for _, m := range msgs(20, func(int) string { return "k" }) {
 			stage(t, mem, m)
@@ -316,7 +320,7 @@ func TestWaitFails(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		s := &deafStore{faulty{OutboxStore: mem}}
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if n := s.numReads(); n > 60 {
 			t.Errorf("%d reads in a minute", n)
 		}
@@ -340,7 +344,7 @@ func TestVainWakeups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &restless{faulty{OutboxStore: newStore(t)}}
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		if n := s.numReads(); n > 300 {
 			t.Errorf("%d reads in ten seconds", n)
 		}
@@ -365,6 +369,7 @@ func TestPollsWhenDue(t *testing.T) {
 		Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: 3 * time.Second, Jitter: waybill.JitterNone}}},
 	}
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(24*time.Second, "two publishes of 12 s")
 		mem, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
@@ -380,11 +385,12 @@ func TestPollsWhenDue(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(24*time.Second, "two publishes of 12 s")
 		mem, b := newStore(t), newBus()
 		b.latency = 12 * time.Second
 		stage(t, mem, msg("a", "k"))
 		stop := begin(t, newRelay(t, plain{mem}, b, o))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		stage(t, mem, msg("b", "k")) // found by the poll at 10 s, but the key is held until 12 s
 		within(t, 24*time.Second, "published", func() bool { return b.count() == 2 })
 		if d := b.started[1].Sub(b.started[0]); d > 12010*time.Millisecond {
@@ -413,7 +419,7 @@ func TestBrokenWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &waits{OutboxStore: newStore(t)}
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if n := s.calls.Load(); n < 2 || n > 100 {
 			t.Errorf("%d waits", n)
 		}
@@ -428,6 +434,7 @@ func TestBrokenWaiter(t *testing.T) {
 func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(32*time.Second, "calls of 1.9 s")
 		mem, b := newStore(t), newBus()
 		s := sluggish(mem, 450*time.Millisecond, 1900*time.Millisecond)
 		stage(t, mem, msgs(100, func(i int) string { return strconv.Itoa(i % 7) })...)

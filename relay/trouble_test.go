@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -23,6 +24,7 @@ var slow = relay.Options{Routes: []relay.Route{{Name: "slow", RatePerSecond: 1. 
 func TestLoneSuspectHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(10*time.Minute, "a message in ten minutes")
 		mem, b := newStore(t), newBus()
 		stage(t, mem, msg("suspect", "", waybill.Routes("slow")))
 		for range 7 { // so many relays die with it: it goes alone
@@ -30,7 +32,7 @@ func TestLoneSuspectHoldsUpNothing(t *testing.T) {
 		}
 		stage(t, mem, msg("first", "", waybill.Routes("slow")))
 		stop := begin(t, newRelay(t, mem, b, slow))
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		stage(t, mem, msg("other", "", waybill.Routes("other")))
 		within(t, 10*time.Second, "the other route's message", func() bool { return slices.Contains(b.ids(), "other") })
 		within(t, time.Hour, "all", func() bool { return b.count() == 3 })
@@ -44,6 +46,7 @@ func TestLoneSuspectHoldsUpNothing(t *testing.T) {
 func TestSlowRouteHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(10*time.Minute, "a message in ten minutes")
 		mem, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
@@ -53,7 +56,7 @@ func TestSlowRouteHoldsUpNothing(t *testing.T) {
 		}
 		stage(t, mem, msg("first", "", waybill.Routes("slow")))
 		stop := begin(t, newRelay(t, mem, b, slow))
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		if s := states(mem); s[core.StateProcessing] > 0 {
 			t.Errorf("held, with its next token minutes away: %v", s)
 		}
@@ -92,6 +95,7 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(time.Duration(210/rate*float64(time.Second)), "200 messages at that rate")
 				mem, b := newStore(t), newBus()
 				b.latency = time.Millisecond
 				fillLanes(t, mem, "r", 400, waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow)
@@ -173,7 +177,7 @@ func TestStopDoesNotWaitForACheck(t *testing.T) {
 		b.answer = func(*waybill.Envelope, int) error { return down() }
 		stage(t, mem, msg("m0", ""))
 		stop := begin(t, newRelay(t, mem, &hanging{bus: b}, relay.Options{}))
-		time.Sleep(5 * time.Second) // the check is in progress, and nothing is held
+		patience.Pass(t, 5*time.Second) // the check is in progress, and nothing is held
 		begun := time.Now()
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -209,10 +213,10 @@ func TestHealthOfAPausedRelay(t *testing.T) {
 				pause()
 			}
 			stop := begin(t, r)
-			time.Sleep(time.Second)
+			patience.Pass(t, time.Second)
 			pause()
 			down.Store(false) // the store works again
-			time.Sleep(time.Hour)
+			patience.Pass(t, time.Hour)
 			if h := r.Health(t.Context()); !h.Ready {
 				t.Errorf("not ready, though the store works:\n%s", h)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -55,7 +56,7 @@ func TestUnroutableGoesOnAtOnce(t *testing.T) {
 		stop := begin(t, r)
 		stage(t, s, of("no.queue", 3)...)
 		stage(t, s, msg("behind", "no.queue-0"), msg("free", ""))
-		time.Sleep(20 * time.Minute)
+		patience.Pass(t, 20*time.Minute)
 		if b.count() != 1 {
 			t.Errorf("%d arrived, want the one that is free", b.count())
 		}
@@ -99,7 +100,7 @@ func TestUnroutableBacklogIsProbed(t *testing.T) {
 		b.latency = time.Millisecond
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, s, of("no.queue", 5000)...)
-		time.Sleep(time.Minute) // what was in flight when the first result came was tried, too
+		patience.Pass(t, time.Minute) // what was in flight when the first result came was tried, too
 		tried := func() (n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -109,7 +110,7 @@ func TestUnroutableBacklogIsProbed(t *testing.T) {
 			return n
 		}
 		before := tried()
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		twice := 0
 		for _, r := range s.Records() {
 			if r.Attempts > 0 {
@@ -137,9 +138,9 @@ func TestUnroutableAnotherTries(t *testing.T) {
 		s, b, bound := newUnbound(t)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, s, waybill.RawMessage("no.queue", "text/plain", nil, waybill.ID("first"), waybill.TTL(time.Minute)))
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		stage(t, s, of("no.queue", 5)...)
-		time.Sleep(10 * time.Minute)
+		patience.Pass(t, 10*time.Minute)
 		bound.Store(true)
 		within(t, 5*time.Second, "the others arrived", func() bool { return b.count() == 5 })
 		if err := stop(); err != nil {
@@ -156,9 +157,9 @@ func TestUnroutableTopicIsForgotten(t *testing.T) {
 		r := newRelay(t, s, b, relay.Options{})
 		stop := begin(t, r)
 		stage(t, s, waybill.RawMessage("no.queue", "text/plain", nil, waybill.TTL(time.Minute)))
-		time.Sleep(30 * time.Second)
+		patience.Pass(t, 30*time.Second)
 		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "paused topics: no.queue for 30s")
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		expect(t, r.Health(t.Context()), "route default", waybill.HealthOK, "")
 		if err := stop(); err != nil {
 			t.Error(err)

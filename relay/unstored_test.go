@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -47,7 +48,7 @@ func TestAbandonedIsStoredBeforeItsKeyGoesOn(t *testing.T) {
 			if b.count() > 0 {
 				t.Errorf("%q arrived before it was stored that m00000 is abandoned", b.ids())
 			}
-			time.Sleep(10 * time.Second)
+			patience.Pass(t, 10*time.Second)
 			stop := begin(t, newRelay(t, mem, b, o))
 			within(t, time.Minute, "published", func() bool { return b.count() == 3 })
 			if err := stop(); err != nil {
@@ -56,7 +57,7 @@ func TestAbandonedIsStoredBeforeItsKeyGoesOn(t *testing.T) {
 			if d := cmp.Diff([]string{"m00000", "m00001", "m00002"}, b.ids()); d != "" {
 				t.Error(d)
 			}
-			time.Sleep(2 * time.Hour)
+			patience.Pass(t, 2*time.Hour)
 		})
 	}
 }
@@ -71,7 +72,7 @@ func TestARunOfExpiredMessages(t *testing.T) {
 			list[i].TTL = time.Second
 		}
 		stage(t, mem, list...)
-		time.Sleep(2 * time.Second)
+		patience.Pass(t, 2*time.Second)
 		stop := begin(t, newRelay(t, mem, b, relay.Options{}))
 		within(t, 10*time.Second, "published", func() bool { return b.count() == 1 })
 		if err := stop(); err != nil {

@@ -36,6 +36,7 @@ type Budget struct {
 
 	mu       sync.Mutex
 	time     time.Duration
+	passed   time.Duration // on purpose
 	calls    int
 	counters []*counter
 }
@@ -43,7 +44,7 @@ type Budget struct {
 var budgets sync.Map // by the test
 
 // BudgetOf returns the budget of a test, the same one for each call. At its end the test fails if its bubble has lasted
-// for longer than [Budget.Time], or if there were more calls in a second than [Budget.Calls]. The time counts from the
+// for longer than [Budget.Time] beside what it let [Pass], or if there were more calls in a second than [Budget.Calls]. The time counts from the
 // start of the bubble. Outside of a bubble nothing is limited. Call it with the test of the bubble, the one that
 // synctest.Test made.
 func BudgetOf(tb BudgetTB) *Budget {
@@ -69,6 +70,17 @@ func (b *Budget) Time(most time.Duration, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.time = most
+}
+
+// Pass lets virtual time pass on purpose, such as the hour after which the store cleans: it sleeps for d, and the test may
+// take d more.
+func Pass(tb BudgetTB, d time.Duration) {
+	tb.Helper()
+	b := BudgetOf(tb)
+	b.mu.Lock()
+	b.passed += d
+	b.mu.Unlock()
+	<-time.After(d)
 }
 
 // Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason says what needs them.
@@ -100,7 +112,7 @@ func (b *Budget) check() {
 	b.tb.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if took := time.Since(bubbleBegin); took > b.time {
+	if took := time.Since(bubbleBegin) - b.passed; took > b.time {
 		b.tb.Errorf("the test took %s of virtual time, more than %s: find what waits, or give a reason to Budget.Time", took, b.time)
 	}
 	for _, c := range b.counters {

@@ -55,6 +55,8 @@ func TestBudget(t *testing.T) {
 		{"late", func(*Budget) { time.Sleep(VirtualTime + 1) }, "took 10.000000001s of virtual time, more than 10s"},
 		{"in its own time", func(b *Budget) { b.Time(time.Hour, "waits"); time.Sleep(time.Hour) }, ""},
 		{"late for its own time", func(b *Budget) { b.Time(time.Hour, "waits"); time.Sleep(time.Hour + 1) }, "more than 1h0m0s"},
+		{"on purpose", func(b *Budget) { Pass(b.tb, time.Hour); time.Sleep(VirtualTime) }, ""},
+		{"late beside what is on purpose", func(b *Budget) { Pass(b.tb, time.Hour); time.Sleep(VirtualTime + 1) }, "took 10.000000001s"},
 		{"without a reason", func(b *Budget) { b.Time(time.Hour, "") }, "needs a reason"},
 		{"few calls", func(b *Budget) { calls(b, 3, CallsASecond) }, ""},
 		{"two engines", func(b *Budget) { many(b.Counter(), 150); many(b.Counter(), 150) }, ""},
