@@ -134,6 +134,23 @@ func TestHealth(t *testing.T) {
 	})
 }
 
+// TestBacklogOfFailed: messages that wait for their next attempt are part of the backlog.
+func TestBacklogOfFailed(t *testing.T) { // RL-13
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(*waybill.Envelope, int) error { return errNo }
+		stage(t, s, msg("a", ""))
+		r := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Minute}}}})
+		stop := begin(t, r)
+		within(t, time.Second, "a failure", func() bool { return states(s)[core.StateFailed] == 1 })
+		expect(t, r.Health(t.Context()), "backlog", waybill.HealthOK, "1 waiting, none due")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // RL-13: Health ends with its context if the store does not answer, and a store that cannot count has no backlog.
 func TestHealthIsBounded(t *testing.T) {
 	t.Parallel()

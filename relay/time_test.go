@@ -77,6 +77,55 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 	}
 }
 
+// TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so nobody is told that
+// it has not.
+func TestStopDuringAPublish(t *testing.T) { // ST-09
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		free := make(chan struct{})
+		b.before = func(context.Context, []waybill.Envelope) { <-free } // it does not heed its context
+		stage(t, s, msg("a", "", waybill.Withdrawable()))
+		stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: time.Second}))
+		within(t, time.Second, "the publish", func() bool { return len(b.started) == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		stage(t, s, msg("b", "", waybill.Withdrawable()))
+		tx := s.Begin()
+		defer tx.Rollback()
+		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelMaybe, "b": waybill.CancelDone} {
+			if got, err := tx.Cancel(waybill.DefaultRoute, id); got != want || err != nil {
+				t.Errorf("cancelling %s says %s, %v, want %s", id, got, err, want)
+			}
+		}
+		close(free)
+	})
+}
+
+// TestStopWithoutALeave: a stop does not wait for a store that refuses the leave. The others find out.
+func TestStopWithoutALeave(t *testing.T) { // RL-01
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &faulty{OutboxStore: newStore(t)}
+		s.meet = func(m core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
+			if m.Leave {
+				return core.Roster{}, down()
+			}
+			return next()
+		}
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
+		patience.Pass(t, time.Second)
+		begun := time.Now()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 100*time.Millisecond {
+			t.Errorf("the stop took %s", took)
+		}
+	})
+}
+
 // RL-01: a read that is in progress at the stop is not waited for, and what it brings is not sent.
 func TestStopDuringRead(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,8 @@ const (
 	// CallsASecond is how many calls one [Budget.Counter] may count in a second of virtual time, unless the test says
 	// otherwise.
 	CallsASecond = 200
+
+	endless = 10 // so many times the budget: a loop without a pause
 )
 
 // BudgetTB is what a budget needs of a *testing.T.
@@ -99,13 +101,24 @@ func (b *Budget) reason(why string) {
 	}
 }
 
-// Counter returns a function that counts a call of the given name. Each engine of a test has a counter of its own.
+// Counter returns a function that counts a call of the given name. Each engine of a test has a counter of its own. No
+// virtual time passes in a loop without a pause, so the test would not end: a call far beyond the budget takes a second.
 func (b *Budget) Counter() func(call string) {
 	c := &counter{}
 	b.mu.Lock()
 	b.counters = append(b.counters, c)
 	b.mu.Unlock()
-	return c.add
+	return func(call string) {
+		if c.add(call)%(endless*b.mostCalls()) == 0 && inBubble() {
+			<-time.After(time.Second)
+		}
+	}
+}
+
+func (b *Budget) mostCalls() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls
 }
 
 func (b *Budget) check() {
@@ -149,7 +162,8 @@ func (s second) String() string {
 	return strings.Join(parts, ", ")
 }
 
-func (c *counter) add(call string) {
+// add counts a call, and returns how many there were in this second.
+func (c *counter) add(call string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at := time.Now().Truncate(time.Second); !at.Equal(c.now.begin) {
@@ -160,6 +174,7 @@ func (c *counter) add(call string) {
 	}
 	c.now.sum++
 	c.now.names[call]++
+	return c.now.sum
 }
 
 func (c *counter) most() second {

@@ -63,6 +63,7 @@ func TestBudget(t *testing.T) {
 		{"many calls", func(b *Budget) { calls(b, 3, 10); calls(b, 1, 201); calls(b, 3, 20) }, "201 calls in the second that begins at 3s of virtual time, more than 200 (due 100, read 101)"},
 		{"many calls at the end", func(b *Budget) { count := b.Counter(); calls(b, 1, 5); many(count, 201) }, "201 calls in the second that begins at 1s"},
 		{"many calls for a reason", func(b *Budget) { b.Calls(201, "load"); calls(b, 1, 201) }, ""},
+		{"without a pause", func(b *Budget) { endlessly(b, 5*time.Second) }, "2000 calls in the second that begins at 0s"},
 		{"more than it says", func(b *Budget) { b.Calls(201, "load"); calls(b, 1, 202) }, "more than 201"},
 	} {
 		if got := spend(t, c.fn); (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
@@ -75,6 +76,14 @@ func TestBudget(t *testing.T) {
 	}
 	if f.cleanup[0](); f.failed != "" || len(f.cleanup) != 1 {
 		t.Errorf("outside of a bubble: %q, %d checks", f.failed, len(f.cleanup))
+	}
+}
+
+// endlessly calls without a pause until d has passed.
+func endlessly(b *Budget, d time.Duration) {
+	count, begun := b.Counter(), time.Now()
+	for time.Since(begun) < d {
+		count("read")
 	}
 }
 
