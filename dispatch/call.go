@@ -31,8 +31,7 @@ const (
 // Call is one call of the store. Do runs it, on any goroutine. Done takes in its answer.
 type Call struct {
 	kind callKind
-	do   func(ctx context.Context, s core.OutboxStore) error
-	done func()
+	op   callOp
 	err  error
 	sent time.Time
 	// limit is how long its answer may take.
@@ -41,12 +40,18 @@ type Call struct {
 	gen core.Session
 }
 
+// callOp is what a call does, and what is done with its answer.
+type callOp interface {
+	do(ctx context.Context, s core.OutboxStore) error
+	done(c *Call)
+}
+
 // Limit returns how long to wait for the answer. After a call ran into its limit, the next one of its kind gets twice
 // as long. Otherwise work that a slow store undoes at each interruption would never get done.
 func (c *Call) Limit() time.Duration { return c.limit }
 
 // Do makes the call. The store's error is kept for Done.
-func (c *Call) Do(ctx context.Context, s core.OutboxStore) { c.err = c.do(ctx, s) }
+func (c *Call) Do(ctx context.Context, s core.OutboxStore) { c.err = c.op.do(ctx, s) }
 
 // Lose replaces an answer by the error err, as if the answer was lost; for tests of the owner.
 func (c *Call) Lose(err error) { c.err = err }

@@ -352,7 +352,7 @@ func TestWindowsAreHalved(t *testing.T) { // DB-24
 	size := func(crashes, windows int, queue bool) int {
 		item := &Item{route: &route{Route: Route{Queue: queue}}}
 		item.Record.Crashes = crashes
-		return (&holds{windows: windows}).sizeFor(item)
+		return (&holds{env: &env{bounds: usual}, windows: windows}).sizeFor(item)
 	}
 	for crashes, want := range []int{100, 50, 25, 12, 6, 3, 1, 1, 1, 1} {
 		if n := size(crashes, 0, false); n != want {

@@ -62,7 +62,7 @@ func (db *database) observe(page *core.Page) (watch []int64, least int64) {
 			since = db.now
 			db.running[id] = since
 		}
-		if !db.watched[id] && db.now.Sub(since) >= watchAfter && len(db.watched) < maxWatched {
+		if !db.watched[id] && db.now.Sub(since) >= watchAfter && len(db.watched) < db.maxWatched {
 			db.watched[id] = true
 			watch = append(watch, id)
 		}
@@ -81,6 +81,7 @@ func (db *database) unwatch(page *core.Page) (ended []int64) {
 			ended = append(ended, id)
 		}
 	}
+	slices.Sort(ended)
 	return ended
 }
 
@@ -96,7 +97,7 @@ func (db *database) visible(page *core.Page, least int64) (seq int64) {
 		if !db.has(ruleUpper) {
 			upper = page.Next
 		}
-		if n := len(db.horizons); n >= maxHorizons {
+		if n := len(db.horizons); n >= db.maxHorizons {
 			db.horizons[n-1] = horizon{page.Last, upper}
 		} else {
 			db.horizons = append(db.horizons, horizon{page.Last, upper})

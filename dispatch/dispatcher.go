@@ -41,10 +41,10 @@ type work struct {
 
 // New returns a Dispatcher that has not joined yet.
 func New(opts Options) *Dispatcher {
-	e := &env{opts: opts.withDefaults(), keyDepth: keyDepth}
+	e := &env{opts: opts.withDefaults(), bounds: usual}
 	d := &Dispatcher{
 		env: e, byName: map[string]*route{}, self: newSelf(e), peers: newPeers(), presence: presence{env: e}, handlers: handlers{env: e, free: 1},
-		calls: calls{env: e}, db: newDatabase(e), controls: newControls(), giving: newGiving(e), settles: settles{env: e},
+		calls: calls{env: e}, db: newDatabase(e), controls: newControls(), giving: newGiving(e), settles: settles{env: e}, holds: holds{env: e},
 	}
 	for _, r := range e.opts.Routes {
 		rt := newRoute(e, r)
@@ -106,7 +106,9 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 		d.calls.fails[c.kind] = 0
 		d.presence.answered = later(d.presence.answered, c.sent)
 	}
-	c.done()
+	if c.op != nil {
+		c.op.done(c)
+	}
 }
 
 // Next returns when Calls will have something to do even if nothing happens; zero if never.

@@ -45,13 +45,7 @@ func (d *Dispatcher) due() *Call {
 		return nil
 	}
 	c := &Call{kind: callDue}
-	session := d.session
-	var page core.DuePage
-	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
-		page, err = s.Due(ctx, session, parts, limit)
-		return err
-	}
-	c.done = func() { d.dueDone(&page, c) }
+	c.op = &dueOp{d: d, session: d.session, parts: parts, limit: limit}
 	d.calls.begin(c)
 	d.timers.sent = d.now
 	for _, rt := range d.routes {
@@ -63,7 +57,7 @@ func (d *Dispatcher) due() *Call {
 
 // dueParts returns the slots to ask for, and how many retries may come.
 func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
-	limit = dueLimit
+	limit = d.dueLimit
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 {
@@ -136,3 +130,17 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	d.advance(k)
 	return true
 }
+
+type dueOp struct {
+	d       *Dispatcher
+	session core.Session
+	parts   []core.Part
+	limit   int
+	page    core.DuePage
+}
+
+func (o *dueOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.page, err = s.Due(ctx, o.session, o.parts, o.limit)
+	return err
+}
+func (o *dueOp) done(c *Call) { o.d.dueDone(&o.page, c) }

@@ -14,8 +14,24 @@ type env struct {
 	now     time.Time
 	session core.Session // 0: to join
 	off     rule         // rules that a test has switched off
-	// keyDepth is the constant; tests make it small.
-	keyDepth int
+	bounds
+}
+
+// bounds are the bounds that no user sets. Tests make them small: what goes wrong at a bound goes wrong at 1 as at
+// 100,000.
+type bounds struct {
+	keyDepth, queueDepth    int
+	keyReads, maxLeave      int
+	waitingPage, againPage  int
+	maxTake, dueLimit       int
+	firstWindow             int
+	maxWatched, maxHorizons int
+}
+
+// usual are the bounds in production.
+var usual = bounds{
+	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
+	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 }
 
 // tick takes in the time, which never goes back.

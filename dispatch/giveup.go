@@ -102,14 +102,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 		}
 	}
 	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: rt.lowest(u.Slots())}
-	session := d.session
-	done := false
-	c := &Call{kind: callGiveUp}
-	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
-		done, err = s.GiveUp(ctx, session, owned, out)
-		return err
-	}
-	c.done = func() { d.gaveUp(u, done, c) }
+	c := &Call{kind: callGiveUp, op: &giveUpOp{d: d, session: d.session, u: u, owned: owned, out: out}}
 	u.asked = true
 	return c
 }
@@ -158,3 +151,18 @@ func (d *Dispatcher) toGive(limit int) (units []*unit) {
 	}
 	return units
 }
+
+type giveUpOp struct {
+	d       *Dispatcher
+	session core.Session
+	u       *unit
+	owned   core.OwnedUnit
+	out     []core.Ref
+	gone    bool
+}
+
+func (o *giveUpOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.gone, err = s.GiveUp(ctx, o.session, o.owned, o.out)
+	return err
+}
+func (o *giveUpOp) done(c *Call) { o.d.gaveUp(o.u, o.gone, c) }

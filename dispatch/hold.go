@@ -23,6 +23,7 @@ const (
 
 // holds knows the suspects: records that may have killed a member. They go in windows, one at a time.
 type holds struct {
+	*env
 	window   []*Item // under way
 	suspects []*Item // waiting for a window
 	windows  int     // begun since a unit came that a dead member may have had
@@ -47,7 +48,7 @@ func (h *holds) sizeFor(first *Item) int {
 	if first.route.Queue {
 		return 1
 	}
-	size := firstWindow >> min(first.Record.Crashes, 30)
+	size := h.firstWindow >> min(first.Record.Crashes, 30)
 	if first.Record.Crashes == 0 {
 		size <<= min(h.windows/growAfter, growMost)
 	}
@@ -122,7 +123,7 @@ func (d *Dispatcher) take() *Call {
 	var items []*Item
 	for _, rt := range d.routes {
 		for _, item := range rt.wants {
-			if !item.at.After(d.now) && len(items) < maxTake && d.mayTake(item) && room.fits(item) {
+			if !item.at.After(d.now) && len(items) < d.maxTake && d.mayTake(item) && room.fits(item) {
 				items = append(items, item)
 			}
 		}
@@ -144,7 +145,7 @@ func (d *Dispatcher) holdLate() *Call {
 	for _, rt := range d.routes {
 		for _, seq := range sortedSeqs(rt.known) {
 			item := rt.known[seq]
-			if item.state == itemOut && !item.held && item.at.Before(before) && len(items) < maxTake {
+			if item.state == itemOut && !item.held && item.at.Before(before) && len(items) < d.maxTake {
 				items = append(items, item)
 			}
 		}
@@ -165,18 +166,7 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	if next != nil {
 		next.addNext(&want, n)
 	}
-	c := &Call{kind: callTake}
-	session := d.session
-	var got []core.Taken
-	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
-		got, err = s.Take(ctx, session, want)
-		return err
-	}
-	c.done = func() {
-		if d.taken(items, got, c) && next != nil && d.byName[next.Name] == next {
-			d.tookNext(next, &want, got[len(items):])
-		}
-	}
+	c := &Call{kind: callTake, op: &takeOp{d: d, session: d.session, want: want, items: items, next: next}}
 	d.calls.begin(c)
 	return c
 }
@@ -243,4 +233,25 @@ func (d *Dispatcher) outdated(item *Item) {
 		d.finish(item)
 	}
 	d.advance(k)
+}
+
+type takeOp struct {
+	d       *Dispatcher
+	session core.Session
+	want    core.Want
+	items   []*Item
+	next    *route
+	got     []core.Taken
+}
+
+func (o *takeOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.got, err = s.Take(ctx, o.session, o.want)
+	return err
+}
+
+func (o *takeOp) done(c *Call) {
+	d := o.d
+	if d.taken(o.items, o.got, c) && o.next != nil && d.byName[o.next.Name] == o.next {
+		d.tookNext(o.next, &o.want, o.got[len(o.items):])
+	}
 }

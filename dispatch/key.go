@@ -171,7 +171,7 @@ func (d *Dispatcher) advance(k *key) {
 		k.busy++
 		d.hand(item)
 	}
-	short := len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
+	short := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
 	if k.resume != 0 && !k.listed && short && (!k.blocked() || k.anew) {
 		k.listed = true
 		rt.toRead = append(rt.toRead, k)
@@ -240,7 +240,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		k.passed++
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
-	case k.blocked(), len(k.queue) >= d.keyDepth, rt.load.queued >= queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
+	case k.blocked(), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
 		item := rt.newItem(rec)

@@ -110,13 +110,7 @@ func (d *Dispatcher) read() *Call {
 	r := d.newReading()
 	d.reads.count++
 	c := &Call{kind: callRead}
-	session := d.session
-	var page core.Page
-	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
-		page, err = s.Read(ctx, session, r.look)
-		return err
-	}
-	c.done = func() { d.readDone(r, &page, c) }
+	c.op = &readOp{d: d, session: d.session, r: r}
 	d.calls.begin(c)
 	d.reads.routes = r.routes
 	clear(d.controls.gone)
@@ -128,8 +122,8 @@ func (d *Dispatcher) read() *Call {
 
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{look: core.Look{Last: d.db.last, Limit: waitingPage, Bytes: d.opts.Bytes / 4}}
-	keys := keyReads
+	r := &reading{look: core.Look{Last: d.db.last, Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	keys := d.keyReads
 	after := int64(-1)
 	for _, rt := range d.routes {
 		at := rt.readDue()
@@ -221,7 +215,7 @@ func (rt *route) deepKeys(g *group) (names []string) {
 		}
 	}
 	slices.SortFunc(deep, func(a, b *key) int { return cmp.Or(cmp.Compare(b.passed, a.passed), cmp.Compare(a.name, b.name)) })
-	for _, k := range deep[:min(len(deep), maxLeave)] {
+	for _, k := range deep[:min(len(deep), rt.maxLeave)] {
 		names = append(names, k.name)
 	}
 	return names
@@ -268,7 +262,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 func (d *Dispatcher) addAgain(r *reading, rt *route) {
 	n := 0
 	for _, seq := range sortedSeqs(rt.again) {
-		if v := rt.again[seq]; !v.at.After(d.now) && n < againPage {
+		if v := rt.again[seq]; !v.at.After(d.now) && n < d.againPage {
 			r.look.Again = append(r.look.Again, v.ref)
 			r.again = append(r.again, rt)
 			v.at = d.now.Add(againAfter)
@@ -276,3 +270,16 @@ func (d *Dispatcher) addAgain(r *reading, rt *route) {
 		}
 	}
 }
+
+type readOp struct {
+	d       *Dispatcher
+	session core.Session
+	r       *reading
+	page    core.Page
+}
+
+func (o *readOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.page, err = s.Read(ctx, o.session, o.r.look)
+	return err
+}
+func (o *readOp) done(c *Call) { o.d.readDone(o.r, &o.page, c) }

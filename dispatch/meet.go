@@ -59,18 +59,7 @@ func (d *Dispatcher) meet() *Call {
 	d.peers.removals, d.peers.moves, d.presence.flags = nil, nil, nil
 	d.controls.lowering, d.self.beatNow = nil, false
 	c := &Call{kind: callMeet}
-	var roster core.Roster
-	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
-		roster, err = s.Meet(ctx, m)
-		return err
-	}
-	c.done = func() {
-		if d.met(&m, &roster, c, renews); c.err != nil {
-			d.controls.lowering = append(waiting, d.controls.lowering...)
-			return
-		}
-		d.hasLowered(lowered, waiting)
-	}
+	c.op = &meetOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
 	d.calls.begin(c)
 	return c
 }
@@ -192,4 +181,27 @@ func (d *Dispatcher) lookPause() time.Duration {
 		return restEvery
 	}
 	return 0
+}
+
+type meetOp struct {
+	d       *Dispatcher
+	m       core.Meeting
+	renews  bool
+	lowered []core.Move
+	waiting []core.Control
+	roster  core.Roster
+}
+
+func (o *meetOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.roster, err = s.Meet(ctx, o.m)
+	return err
+}
+
+func (o *meetOp) done(c *Call) {
+	d := o.d
+	if d.met(&o.m, &o.roster, c, o.renews); c.err != nil {
+		d.controls.lowering = append(o.waiting, d.controls.lowering...)
+		return
+	}
+	d.hasLowered(o.lowered, o.waiting)
 }

@@ -128,7 +128,7 @@ func (rt *route) room() int {
 	if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {
 		return 0
 	}
-	if rt.load.held >= (rt.opts.Window+1)/2 && rt.load.queued >= queueDepth*rt.opts.Window/2 {
+	if rt.load.held >= (rt.opts.Window+1)/2 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
 		return 0
 	}
 	return rt.opts.Window - rt.load.held

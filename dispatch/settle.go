@@ -120,17 +120,7 @@ func (d *Dispatcher) settle() *Call {
 	for i := range controls {
 		outcomes = append(outcomes, core.Heeded(&controls[i]))
 	}
-	c := &Call{kind: callSettle}
-	session := d.session
-	var res core.Results
-	c.do = func(ctx context.Context, s core.OutboxStore) error {
-		res = s.Settle(ctx, session, outcomes)
-		if len(res) != len(outcomes) {
-			return fmt.Errorf("waybill/dispatch: settle: the store returned %d results for %d outcomes", len(res), len(outcomes))
-		}
-		return nil
-	}
-	c.done = func() { d.settled(items, controls, res, c) }
+	c := &Call{kind: callSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, controls: controls}}
 	d.calls.begin(c)
 	return c
 }
@@ -279,3 +269,21 @@ func (d *Dispatcher) fencedOff(item *Item) {
 	}
 	d.advance(k)
 }
+
+type settleOp struct {
+	d        *Dispatcher
+	session  core.Session
+	outcomes []core.Outcome
+	items    []*Item
+	controls []core.Control
+	res      core.Results
+}
+
+func (o *settleOp) do(ctx context.Context, s core.OutboxStore) error {
+	o.res = s.Settle(ctx, o.session, o.outcomes)
+	if len(o.res) != len(o.outcomes) {
+		return fmt.Errorf("waybill/dispatch: settle: the store returned %d results for %d outcomes", len(o.res), len(o.outcomes))
+	}
+	return nil
+}
+func (o *settleOp) done(c *Call) { o.d.settled(o.items, o.controls, o.res, c) }

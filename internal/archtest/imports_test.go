@@ -45,6 +45,7 @@ var rules = []rule{
 	{"internal/obs", nil, otelAPI},
 	{"internal/patience", nil, nil},
 	{"internal/tier", nil, nil},
+	{"internal/statespace", nil, nil}, // tests only
 	{".", append([]string{"hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"admin", append([]string{".", "core", "hlc"}, helpers...), nil},

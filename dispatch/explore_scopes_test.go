@@ -1,0 +1,71 @@
+package dispatch
+
+// The scopes that are explored, and the histories that once broke a promise.
+
+// tiny are the bounds of the worlds that are explored.
+func tiny() bounds {
+	b := usual
+	b.keyDepth, b.queueDepth, b.firstWindow = 1, 1, 2
+	return b
+}
+
+// keyed returns a letter of topic t for each key; "" has none.
+func keyed(keys ...string) (ls []letter) {
+	for _, k := range keys {
+		ls = append(ls, letter{route: "r", key: k, topic: "t"})
+	}
+	return ls
+}
+
+// small1 is a world of one member and one route.
+func small1(name string, staged []letter, b budget, change ...func(s *scope)) scope {
+	s := scope{
+		name: name, members: 1, joined: 1, units: 1, routes: []Route{{Name: "r"}}, staged: staged, batch: 2, window: 2, keys: 1, bounds: tiny(), budget: b,
+		gate: 3000, night: 300_000,
+	}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func known(what string) func(s *scope) { return func(s *scope) { s.known = what } }
+func manyKeys(s *scope)                { s.keys = 10 }
+func withdrawable(s *scope)            { s.withdrawable = true }
+func blocking(s *scope)                { s.routes[0].Blocks = true }
+func two(s *scope)                     { s.members, s.window = 2, 8 }
+func twoRoutes(s *scope)               { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
+
+var scopes = []scope{
+	small1("two of a key at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 1}, known("starved")),
+	small1("retries at the bound of keys", keyed("k", "l", "", "m"), budget{Ticks: 4, Far: 2}, known("starved")),
+	small1("blocked keys at the bound of keys", keyed("k", "l", "", "m"), budget{Ticks: 4, Abandon: 2}, blocking, known("starved")),
+	small1("a paused topic at the bound of keys", []letter{
+		{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}, {route: "r", topic: "b"},
+	}, budget{Ticks: 4, Pause: 1}, known("starved")),
+	small1("the head of a paused topic goes", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
+		budget{Ticks: 4, Pause: 1, Skip: 1, Cancel: 1}, manyKeys, withdrawable, known("starved")),
+	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, withdrawable, known("starved")),
+	small1("locks in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Lock: 2}, manyKeys, known("starved")),
+	small1("a suspect is locked", keyed("k", "l", "m"), budget{Ticks: 7, Crash: 1, Lock: 1}, two, manyKeys, known("starved")),
+	small1("a route is slow after a crash", []letter{
+		{route: "r", key: "k", topic: "t"}, {route: "q", key: "l", topic: "t"}, {route: "q", topic: "t"}, {route: "q", key: "m", topic: "t"},
+	}, budget{Ticks: 7, Crash: 1, Stuck: 1}, two, twoRoutes, manyKeys, known("starved")),
+}
+
+// histories are the shortest that break a promise, and what is wrong today.
+var histories = []struct {
+	name, in, events, known string
+}{
+	{"a key waits for its own retry", "two of a key at the bound of keys", "tick", "starved"},
+	{"many retries stop a route", "retries at the bound of keys", "tick; call m0 meet; call m0 read; out m0 1 far", "starved"},
+	{"many blocked keys stop a route", "blocked keys at the bound of keys", "tick; call m0 meet; call m0 read; out m0 1 abandoned", "starved"},
+	{"a paused topic stops the others", "a paused topic at the bound of keys", "pause a", "starved"},
+	{"a topic that was paused stops the others for ever", "a paused topic at the bound of keys", "pause b", "stuck"},
+	{"a key waits for a topic whose record was skipped", "the head of a paused topic goes", "pause a; skip letter 0; tick", "starved"},
+	{"cancelled records stop a route", "cancels in open transactions", "cancel letter 0; cancel letter 1", "starved"},
+	{"locked records stop a route", "locks in open transactions", "lock letter 0; lock letter 1", "starved"},
+	{"a locked suspect stops the member", "a suspect is locked", "crash m0; lock letter 0", "starved"},
+	{"a slow route stops another after a crash", "a route is slow after a crash", "crash m0; join m1; call m1 meet; tick; call m1 meet; tick; call m1 meet; tick; " +
+		"call m1 meet; call m1 meet; call m1 meet; call m1 read; call m1 read; call m1 read; call m1 take; out m1 1 stuck", "starved"},
+}

@@ -1,0 +1,172 @@
+package dispatch
+
+// The dispatcher is explored: every interleaving of small worlds, with bounds that a few records reach.
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/statespace"
+	"github.com/waybill-go/waybill/internal/tier"
+)
+
+// worldRules say which fields of a world decide about nothing.
+var worldRules = statespace.Rules{
+	Age: 12 * time.Second,
+	Unhashed: strings.Fields(`
+		memory.Store.signal memory.Store.listened memory.Store.changes memory.Store.open memory.Store.limits memory.Store.stamp
+		memory.Store.inbox memory.Store.cleaner memory.Store.holders memory.Store.told
+		memory.member.held memory.member.seen
+		memory.route.ready memory.route.free memory.route.timers memory.route.retries memory.route.odd memory.route.aged memory.route.expires
+		memory.route.settled memory.route.counts memory.route.version memory.route.seen memory.route.rung memory.route.keys memory.route.byID
+		memory.route.bySlot
+		memory.record.since memory.record.settledAt memory.record.errAt memory.record.lastErr memory.Tx.done
+		core.Record.Age core.Member.Name
+		dispatch.env.now dispatch.Dispatcher.err dispatch.reads.count dispatch.calls.patience dispatch.Call.limit
+		dispatch.world.now dispatch.world.log dispatch.world.logs`),
+	Shared: strings.Fields(`
+		memory.Store.stamper memory.Store.now memory.Store.born memory.Store.retention memory.Store.bounds memory.Store.mu
+		memory.step.undo
+		dispatch.env.opts dispatch.env.off dispatch.env.bounds dispatch.route.Route
+		dispatch.world.scope dispatch.world.grid`),
+	While: map[string]string{"memory.record.due": "waiting"},
+	Types: []reflect.Type{
+		reflect.TypeFor[*readOp](), reflect.TypeFor[*takeOp](), reflect.TypeFor[*dueOp](), reflect.TypeFor[*settleOp](), reflect.TypeFor[*meetOp](), reflect.TypeFor[*giveUpOp](),
+	},
+	Order: func(a, b any) int {
+		if x, ok := a.(*Item); ok {
+			return cmp.Compare(x.Record.Seq, b.(*Item).Record.Seq)
+		}
+		seq := func(v any) int64 { return reflect.ValueOf(v).Elem().FieldByName("seq").Int() }
+		return cmp.Compare(seq(a), seq(b))
+	},
+}
+
+var worldModel = sync.OnceValues(func() (*statespace.Model[world], error) { return statespace.NewModel[world](worldRules) })
+
+// space returns the state space of a scope.
+func (s *scope) space(t *testing.T) statespace.Space[world, act] {
+	t.Helper()
+	m, err := worldModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return statespace.Space[world, act]{
+		Model: m, Start: func() *world { return newWorld(s) }, Now: func(w *world) time.Time { return w.now },
+		Events: (*world).events, Do: (*world).do,
+		Wrong:    func(w *world) string { return wrongKind(w.wrong) },
+		Continue: func(w *world, good func() bool) string { return wrongKind(w.goOn(good)) },
+	}
+}
+
+func history(acts []act) string {
+	names := make([]string, len(acts))
+	for i, a := range acts {
+		names[i] = a.String()
+	}
+	return strings.Join(names, "; ")
+}
+
+// TestExplore visits the states of all scopes, and keeps every promise in each of them. From each state everything that
+// nothing obstructs goes, and all goes when the obstacles end.
+func TestExplore(t *testing.T) {
+	t.Parallel()
+	states := 0
+	for i := range scopes {
+		s := &scopes[i]
+		space := s.space(t)
+		space.Limit = s.gate
+		if tier.IsNightly() {
+			space.Limit = s.night
+		}
+		space.Limit /= modelled
+		if s.known != "" { // it is found at once
+			space.First, space.Breadth, space.Limit = true, true, 0
+		}
+		r := space.Search()
+		states += r.States
+		t.Logf("%s: %d states, %d transitions, %d events deep, complete: %t", s.name, r.States, r.Transitions, r.Depth, r.Complete)
+		for _, f := range r.Failures {
+			if s.known == "" {
+				t.Errorf("%s: after %s\n%s", s.name, history(f.History), tell(s, history(f.History)))
+			}
+		}
+		if s.known != "" && len(r.Failures) == 0 {
+			t.Errorf("%s: not found any more: %s", s.name, s.known)
+		}
+	}
+	t.Logf("%d states", states)
+}
+
+// tell returns what happens in a history, and in its fair continuation.
+func tell(s *scope, written string) string {
+	w, err := replay(s, written, true)
+	if err != nil {
+		return err.Error()
+	}
+	w.goOn(func() bool { return false })
+	return strings.Join(append(w.log, w.wrong), "\n")
+}
+
+// TestExploredCopies: a copy of a world runs like the world, and does not change it.
+func TestExploredCopies(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(7, 1))
+	for i := range scopes {
+		s := &scopes[i]
+		m := s.space(t).Model
+		for range 60 / len(scopes) {
+			w := newWorld(s)
+			for range 40 {
+				evs := w.events()
+				if len(evs) == 0 {
+					break
+				}
+				e := evs[rnd.IntN(len(evs))]
+				before := m.Hash(w, w.now)
+				a := m.Copy(w)
+				if m.Hash(a, a.now) != before {
+					t.Fatalf("%s: a copy has another hash than its original", s.name)
+				}
+				b := m.Copy(a)
+				a.do(e)
+				if m.Hash(w, w.now) != before || m.Hash(b, b.now) != before {
+					t.Fatalf("%s: %v in a copy changes its original", s.name, e)
+				}
+				b.do(e)
+				w.do(e)
+				if after := m.Hash(w, w.now); m.Hash(a, a.now) != after || m.Hash(b, b.now) != after {
+					t.Fatalf("%s: a copy runs differently after %v", s.name, e)
+				}
+			}
+		}
+	}
+}
+
+// TestExploredHistories lets the shortest histories happen that once broke a promise.
+func TestExploredHistories(t *testing.T) {
+	t.Parallel()
+	for _, h := range histories {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			w, err := replay(scopeOf(h.in), h.events, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.goOn(func() bool { return false })
+			if wrongKind(w.wrong) != h.known {
+				t.Errorf("%q is wrong, want %q:\n%s", w.wrong, h.known, strings.Join(w.log, "\n"))
+			}
+		})
+	}
+}
+
+func scopeOf(name string) *scope {
+	return &scopes[slices.IndexFunc(scopes, func(s scope) bool { return s.name == name })]
+}
