@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // A handler that succeeds commits its effect and the mark. IN-01, IN-02.
@@ -293,17 +293,13 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 	defer cancel()
 	second := k.start(ctx, k.key("1"), k.never)
 	var err error
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case r := <-second:
-		if r.err == nil {
-			err = fmt.Errorf("the second delivery ended with status %s while the first was running", r.status)
-		} else if waybill.ClassOf(r.err) == waybill.ClassPermanent || waybill.ClassOf(r.err) == waybill.ClassRejected {
-			err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
-		}
-	case <-t.C:
-		err = fmt.Errorf("the second delivery goes on waiting %s after its context ended", patience)
+	switch r, ended := suitetest.Come(second); {
+	case !ended:
+		err = fmt.Errorf("the second delivery goes on waiting %s after its context ended", suitetest.Patience)
+	case r.err == nil:
+		err = fmt.Errorf("the second delivery ended with status %s while the first was running", r.status)
+	case waybill.ClassOf(r.err) == waybill.ClassPermanent || waybill.ClassOf(r.err) == waybill.ClassRejected:
+		err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
 	}
 	close(finish)
 	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxProcessed) {

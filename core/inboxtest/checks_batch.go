@@ -76,12 +76,12 @@ func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxSta
 // persistBatch repeats DoBatch while it ends with an outage, as a consumer would: a store that cannot wait is busy.
 func (k *kit[Tx]) persistBatch(keys []core.InboxKey) ([]core.InboxStatus, error) {
 	return suitetest.Call(func() ([]core.InboxStatus, error) {
-		for start := time.Now(); ; k.sleep(grace / 100) {
+		for w := (suitetest.Wait{}); ; {
 			got, err := k.batcher().DoBatch(k.ctx, keys, k.effectsOf(keys))
 			if err == nil && len(got) != len(keys) {
 				k.fail("DoBatch returned %d statuses for %d keys", len(got), len(keys))
 			}
-			if waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
+			if waybill.ClassOf(err) != waybill.ClassOutage || !w.Again(k.ctx) {
 				return got, err
 			}
 		}

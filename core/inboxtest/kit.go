@@ -9,12 +9,10 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
-const (
-	patience = 10 * time.Second       // for what must happen
-	grace    = 100 * time.Millisecond // for a second transaction to meet the first
-)
+const grace = 100 * time.Millisecond // for a second transaction to meet the first
 
 var errHandler = errors.New("the handler failed")
 
@@ -99,15 +97,11 @@ func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) 
 }
 
 func (k *kit[Tx]) await(what string, done <-chan result) result {
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case r := <-done:
-		return r
-	case <-t.C:
-		k.fail("%s did not end within %s", what, patience)
+	r, ended := suitetest.Come(done)
+	if !ended {
+		k.fail("%s did not end within %s", what, suitetest.Patience)
 	}
-	return result{}
+	return r
 }
 
 // started returns a channel that begin closes. An inbox can run a handler again, so begin can be called again. The
@@ -119,22 +113,21 @@ func started() (running <-chan struct{}, begin func(), finish chan struct{}) {
 
 // arrive waits until the handler of the call that ends with first has begun, which closes running.
 func (k *kit[Tx]) arrive(running <-chan struct{}, first <-chan result) {
-	t := time.NewTimer(patience)
+	t := time.NewTimer(patience.For(suitetest.Patience))
 	defer t.Stop()
 	select {
 	case <-running:
 	case r := <-first:
 		k.fail("a new message ended with status %s and error %v before its handler ran", r.status, r.err)
 	case <-t.C:
-		k.fail("the handler of a new message did not begin within %s", patience)
+		k.fail("the handler of a new message did not begin within %s", suitetest.Patience)
 	}
 }
 
 // persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.
 func (k *kit[Tx]) persist(done <-chan result, key core.InboxKey, fn handler[Tx]) result {
 	r := k.await("Do", done)
-	for start := time.Now(); waybill.ClassOf(r.err) == waybill.ClassOutage && time.Since(start) < patience; {
-		k.sleep(grace / 10)
+	for w := (suitetest.Wait{}); waybill.ClassOf(r.err) == waybill.ClassOutage && w.Again(k.ctx); {
 		r = k.await("Do", k.start(k.ctx, key, fn))
 	}
 	return r

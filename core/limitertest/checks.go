@@ -152,14 +152,11 @@ func panicStoresNothing(k *kit) error {
 		_, err := suitetest.Call(func() (any, error) { return nil, k.want("panic", "before") })
 		done <- err
 	}()
-	timer := time.NewTimer(10 * time.Second)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
+	err, ended := suitetest.Come(done)
+	if !ended {
 		return errors.New("no update ends after a panic")
 	}
+	return err
 }
 
 // A name that is empty, too long or no text is refused, and so is a state that is too long. Nothing is stored then.

@@ -11,14 +11,14 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 const (
-	patience = 10 * time.Second       // for what must happen
-	short    = 300 * time.Millisecond // delays that a check waits for
-	far      = time.Hour              // delays that a check does not wait for
-	pause    = 5 * time.Millisecond   // between looks
-	forever  = math.MaxInt64          // the end of a range
+	short   = 300 * time.Millisecond // delays that a check waits for
+	far     = time.Hour              // delays that a check does not wait for
+	pause   = 5 * time.Millisecond   // between looks
+	forever = math.MaxInt64          // the end of a range
 )
 
 var errNo = errors.New("the broker said no")
@@ -55,7 +55,7 @@ func (k *kit) must(what string, err error) {
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
 func (k *kit) close() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(suitetest.Patience))
 	defer cancel()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,12 +75,7 @@ func (k *kit) settleDown() {
 		defer close(done)
 		k.left.Wait()
 	}()
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-	}
+	_, _ = suitetest.Come(done)
 }
 
 // other returns a second store on the same data, or the first one if there is none.
@@ -115,15 +110,11 @@ func (k *kit) parallel(n int, fn func(i int)) {
 func (k *kit) soon(what string, fn func()) {
 	done := make(chan error, 1)
 	k.left.Go(func() { done <- suitetest.Guard(fn) })
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case err := <-done:
-		if err != nil {
-			suitetest.Raise(err)
-		}
-	case <-t.C:
-		k.fail("%s waited %s for a lock that a transaction of the application holds", what, patience)
+	switch err, ended := suitetest.Come(done); {
+	case !ended:
+		k.fail("%s waited %s for a lock that a transaction of the application holds", what, suitetest.Patience)
+	case err != nil:
+		suitetest.Raise(err)
 	}
 }
 
@@ -149,12 +140,15 @@ func (k *kit) sleep(d time.Duration) {
 	}
 }
 
-// until asks fn again and again until it says yes.
+// until asks fn again and again until it says yes, less and less often.
 func (k *kit) until(what string, fn func() bool) {
-	for deadline := k.now().Add(patience); !fn(); k.sleep(pause) {
+	limit := patience.For(suitetest.Patience)
+	deadline := k.now().Add(limit)
+	for rest := pause; !fn(); rest = min(rest*3/2, limit/40) {
 		if k.now().After(deadline) {
-			k.fail("waited %s in vain until %s", patience, what)
+			k.fail("waited %s in vain until %s", suitetest.Patience, what)
 		}
+		k.sleep(rest)
 	}
 }
 

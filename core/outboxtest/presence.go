@@ -2,9 +2,9 @@ package outboxtest
 
 import (
 	"context"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var presenceChecks = []named{
@@ -122,12 +122,8 @@ func tokenIsMissingAfterItsEnd(k *kit) {
 	a.meet()
 	b.meet()
 	end()
-	wait := time.NewTimer(patience)
-	defer wait.Stop()
-	select {
-	case <-lost:
-	case <-wait.C:
-		k.fail("a token was given back, and its channel is not closed after %s", patience)
+	if _, closed := suitetest.Come(lost); !closed {
+		k.fail("a token was given back, and its channel is not closed after %s", suitetest.Patience)
 	}
 	k.until("a token that was given back is missing", func() bool { return k.missing(b.meet(), a) && k.missing(k.look(), a) })
 	if k.missing(a.meet(), b) {

@@ -49,8 +49,9 @@ type broken struct {
 
 	heads   []core.Waiting
 	crashes int
-	waiting []string      // the routes of a Wait
-	open    *atomic.Int32 // transactions
+	waiting []string       // the routes of a Wait
+	left    []core.Control // of decisions
+	open    *atomic.Int32  // transactions
 }
 
 func (b *broken) Unwrap() any              { return b.inner }

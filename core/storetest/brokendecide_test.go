@@ -51,10 +51,9 @@ func says(fate admin.Fate) brokenOps {
 
 // keepsDecisions leaves the control record of a decision that the store carried out itself.
 func keepsDecisions() brokenOps {
-	var left []core.Control
 	return brokenOps{
-		broken: &broken{page: func(_ *broken, p *core.Page) {
-			for _, c := range left {
+		broken: &broken{page: func(b *broken, p *core.Page) {
+			for _, c := range b.left {
 				if !slices.ContainsFunc(p.Control, func(o core.Control) bool { return o.Number == c.Number }) {
 					p.Control = append(p.Control, c)
 				}
@@ -64,7 +63,7 @@ func keepsDecisions() brokenOps {
 			got, err := b.inner.DecideRecords(ctx, req)
 			for _, d := range got {
 				if d.Fate == admin.FatePending {
-					left = append(left, core.Control{Number: d.Number, Kind: core.ControlDecide, Route: d.Route, ID: d.ID, Seq: d.Seq, Reason: req.Reason})
+					b.left = append(b.left, core.Control{Number: d.Number, Kind: core.ControlDecide, Route: d.Route, ID: d.ID, Seq: d.Seq, Reason: req.Reason})
 				}
 			}
 			return got, err

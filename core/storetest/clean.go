@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Retainer is a harness that can open a store of the same kind with another retention, for a store with core.Cleaner.
@@ -53,12 +54,15 @@ func (k *kit) retaining(r waybill.Retention) *kit {
 	return k.other(other)
 }
 
+// maxCleans is how often the suite follows a cleaner that says that there is more.
+const maxCleans = 1000
+
 // clean cleans as a new owner until there is no more to do, and returns what was done.
 func (k *kit) clean() core.Cleaned {
 	c, owner := k.cleaner(), "cleaner-"+waybill.NewID()
 	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
 	n := 0
-	for deadline := time.Now().Add(patience); ; n++ {
+	for w := (suitetest.Wait{}); ; n++ {
 		done, err := c.Clean(k.ctx, owner, short)
 		k.must("clean", err)
 		if !done.Elected && (done.Expired > 0 || len(done.Deleted) > 0) {
@@ -71,11 +75,8 @@ func (k *kit) clean() core.Cleaned {
 		if done.Elected && !done.More {
 			return all
 		}
-		if n > 10*maxPages || time.Now().After(deadline) {
-			k.fail("no end of cleaning, or nobody elected, within %s and %d calls", patience, n)
-		}
-		if !done.Elected {
-			k.sleep(pause)
+		if n > maxCleans || !done.Elected && !w.Again(k.ctx) {
+			k.fail("no end of cleaning, or nobody elected, after %d calls", n)
 		}
 	}
 }
@@ -103,9 +104,9 @@ func cleanElectsOne(k *kit) {
 		k.must("clean", err)
 		return done.Elected
 	}
-	for deadline := time.Now().Add(patience); !elected(a, short); k.sleep(pause) {
-		if time.Now().After(deadline) {
-			k.fail("nobody was elected within %s", patience)
+	for w := (suitetest.Wait{}); !elected(a, short); {
+		if !w.Again(k.ctx) {
+			k.fail("nobody was elected within %s", suitetest.Patience)
 		}
 	}
 	start := time.Now()
@@ -148,7 +149,7 @@ func cleanElectsOne(k *kit) {
 // Records that are held, not yet expired, or ready with an owner, are left alone. ST-11.
 func cleanSweeps(k *kit) {
 	k.clean()
-	const ttl = lax
+	ttl := lax()
 	held := k.takeIDs(k.stage(k.msg(waybill.TTL(ttl))))
 	failed := k.stage(k.msg(waybill.TTL(ttl)))
 	k.retry(k.takeIDs(failed)[0], far)
@@ -178,7 +179,7 @@ func cleanSweeps(k *kit) {
 // A swept message no longer blocks its key. An expired message behind it is then due: its owner finds out. ST-11 OR-02.
 func cleanFreesKeys(k *kit) {
 	k.clean()
-	const ttl = lax
+	ttl := lax()
 	key := waybill.Key("k")
 	head := k.stage(k.msg(key, waybill.TTL(ttl)))
 	k.retry(k.takeIDs(head)[0], far)

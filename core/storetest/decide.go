@@ -52,7 +52,7 @@ func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) 
 		_, err := suitetest.Call(func() (any, error) { return nil, kk.DecideHead(ctx, k.route, key, id, a) })
 		done <- err
 	}()
-	for deadline := time.Now().Add(patience / 2); ; k.sleep(pause) {
+	for w := (suitetest.Wait{}); ; {
 		for _, c := range k.controls() {
 			if c.Kind == core.ControlDecide && c.ID == id {
 				return done
@@ -63,7 +63,7 @@ func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) 
 			k.fail("a decision about a due message was answered before its owner carried it out: %w", err)
 		default:
 		}
-		if time.Now().After(deadline) {
+		if !w.Again(k.ctx) {
 			k.fail("the owner of a due message is not told of a decision about it")
 		}
 	}
@@ -144,7 +144,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 	k.attended(func() {
 		done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
 		k.published(out...)
-		if err := k.answer(done, soon); !errors.Is(err, waybill.ErrNotFound) {
+		if err := k.answer(done, soon()); !errors.Is(err, waybill.ErrNotFound) {
 			k.fail("a decision about a message that was published meanwhile: %v, want waybill.ErrNotFound", err)
 		}
 	})
@@ -152,7 +152,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 	k.attended(func() {
 		done := k.deciding(k.ctx, "a", ids[1], admin.HeadSetAside)
 		k.retry(out[0], far)
-		k.must("decide about a message that failed meanwhile", k.answer(done, soon))
+		k.must("decide about a message that failed meanwhile", k.answer(done, soon()))
 	})
 	k.gaveUp(ids[1], waybill.ReasonSetAside, 1)
 	k.drainIDs(ids[2:])
@@ -174,7 +174,7 @@ func decideStandsWhenNobodyActs(k *kit) {
 	k.keeper()
 	ids := k.keys(2, "a")["a"]
 	done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
-	if err := k.answer(done, stays+soon); !errors.Is(err, waybill.ErrInFlight) {
+	if err := k.answer(done, stays+soon()); !errors.Is(err, waybill.ErrInFlight) {
 		k.fail("a decision that no owner carries out: %v, want waybill.ErrInFlight", err)
 	}
 	k.drainIDs(ids[1:])
@@ -189,7 +189,7 @@ func decideHeedsItsContext(k *kit) {
 	defer cancel()
 	done := k.deciding(ctx, "a", ids[0], admin.HeadSetAside)
 	cancel()
-	if err := k.answer(done, soon); err == nil {
+	if err := k.answer(done, soon()); err == nil {
 		k.fail("a decision that was not carried out was answered with success when its context ended")
 	}
 	k.drainIDs(ids[1:])

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var decideManyChecks = []named{
@@ -123,8 +124,8 @@ func decisionsThroughOwner(k *kit) {
 	k.attended(func() {
 		k.published(held[0], out[0])
 		k.retry(out[1], far)
-		for deadline := time.Now().Add(patience); len(k.controls()) > 0; k.sleep(pause) {
-			if time.Now().After(deadline) {
+		for w := (suitetest.Wait{}); len(k.controls()) > 0; {
+			if !w.Again(k.ctx) {
 				k.fail("the owner does not carry out %d decisions", len(k.controls()))
 			}
 		}
@@ -209,7 +210,7 @@ func decisionsPassOverLocked(k *kit) {
 		got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: asked})
 		done <- answer{got, err}
 	}()
-	t := time.NewTimer(soon)
+	t := time.NewTimer(soon())
 	defer t.Stop()
 	select {
 	case a := <-done: // a store with a single writer may be busy

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -140,7 +139,7 @@ func one(s []waybill.Staged) waybill.Staged {
 // eager runs fn in a transaction, and again while that fails: a store that cannot wait is busy.
 func (k *kit) eager(fn func(tx Tx) error) error {
 	return suitetest.Guard(func() {
-		for deadline := time.Now().Add(patience); ; k.sleep(pause) {
+		for w := (suitetest.Wait{}); ; {
 			tx, err := k.h.Begin(k.ctx)
 			if err == nil {
 				if err = fn(tx); err == nil {
@@ -151,7 +150,7 @@ func (k *kit) eager(fn func(tx Tx) error) error {
 			if err == nil {
 				return
 			}
-			if time.Now().After(deadline) {
+			if !w.Again(k.ctx) {
 				k.fail("a transaction beside others fails: %w", err)
 			}
 		}

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // pageSize bounds what the driver reads at a time, and maxPages how often it follows a page that says that there is
 // more.
 const (
 	pageSize = 1000
-	maxPages = 1000
+	maxPages = 100
 )
 
 // driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them
@@ -265,7 +266,7 @@ func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 		if i >= len(outcomes) {
 			break
 		}
-		for end := time.Now().Add(patience); errors.Is(res[i], core.ErrBusy) && time.Now().Before(end) && rest(ctx, pause) == nil; {
+		for w := (suitetest.Wait{}); errors.Is(res[i], core.ErrBusy) && w.Again(ctx); {
 			res[i] = d.store.Settle(ctx, d.self.Session, outcomes[i:i+1]).FirstErr()
 		}
 		if res[i] == nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // try hands out until there is nothing more for now, or n records came, and returns them.
@@ -32,13 +34,16 @@ func (k *kit) take(n int) []core.Record { return k.await(n, nil) }
 
 // await is take. want are the ids of what must come, for the failure; nil if they do not matter.
 func (k *kit) await(n int, want []string) (out []core.Record) {
-	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
-		if out = append(out, k.try(n-len(out))...); len(out) >= n {
+	for w := (suitetest.Wait{}); ; {
+		rs := k.try(n - len(out))
+		if out = append(out, rs...); len(out) >= n {
 			return out
 		}
-		if time.Now().After(deadline) {
-			k.fail("%d records were handed out within %s, want %d: missing ones are lost, or held for no reason%s", len(out), patience, n,
-				missing(want, out))
+		if len(rs) > 0 {
+			w.Moved()
+		} else if !w.Again(k.ctx) {
+			k.fail("%d records were handed out, then none for %s, want %d: missing ones are lost, or held for no reason%s", len(out),
+				suitetest.Patience, n, missing(want, out))
 		}
 	}
 }
@@ -73,7 +78,7 @@ func (k *kit) none(why string) {
 
 // hidden fails if a message of a running transaction can be seen. A store with a single writer may be busy instead.
 func (k *kit) hidden() {
-	ctx, cancel := context.WithTimeout(k.ctx, short)
+	ctx, cancel := context.WithTimeout(k.ctx, patience.For(short))
 	defer cancel()
 	if ready, err := k.driver.look(ctx, k.route); err == nil && len(ready) > 0 {
 		k.fail("%s is in line, but its transaction has not committed", k.name(&ready[0]))
@@ -82,7 +87,7 @@ func (k *kit) hidden() {
 
 // withheld is none while a transaction of the application is open. A store with a single writer may be busy instead.
 func (k *kit) withheld(why string) {
-	ctx, cancel := context.WithTimeout(k.ctx, short)
+	ctx, cancel := context.WithTimeout(k.ctx, patience.For(short))
 	defer cancel()
 	if rs, err := k.driver.hand(ctx, k.route, 1, k.blocks); err == nil && len(rs) > 0 {
 		k.fail("%s was handed out, but %s", k.name(&rs[0]), why)

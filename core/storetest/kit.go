@@ -11,19 +11,21 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 var errNo = errors.New("the broker said no")
 
 const (
-	patience = 10 * time.Second       // for what must happen
-	short    = 300 * time.Millisecond // leases and delays that a check waits for
-	lax      = 3 * time.Second        // the same, where a slow store must make some calls before they end
-	long     = time.Minute            // waits that something else must end
-	far      = time.Hour              // delays that a check does not wait for
-	pause    = 5 * time.Millisecond   // between looks
-	slack    = 5 * time.Millisecond   // rounding of times by a store
+	short = 300 * time.Millisecond // leases and delays that a check waits for
+	long  = time.Minute            // waits that something else must end
+	far   = time.Hour              // delays that a check does not wait for
+	pause = 5 * time.Millisecond   // between looks
+	slack = 5 * time.Millisecond   // rounding of times by a store
 )
+
+// lax is a lease or a delay that a check waits for, and before whose end a slow store must make some calls.
+func lax() time.Duration { return min(patience.For(3*time.Second), 20*time.Second) }
 
 // kit is what a check works with. Its methods give up the check when something fails.
 type kit struct {
@@ -87,7 +89,7 @@ func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
 // close ends the transactions that the check began, and its members.
 func (k *kit) close() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(suitetest.Patience))
 	defer cancel()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,12 +180,12 @@ func (k *kit) stage(msgs ...waybill.Message) []string {
 
 // stageBusy is stage for several writers at once: an outage, such as a busy database, is tried again.
 func (k *kit) stageBusy(msgs ...waybill.Message) {
-	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
+	for w := (suitetest.Wait{}); ; {
 		err := k.tryStage(k.ctx, msgs...)
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if !w.Again(k.ctx) {
 			k.fail("stage: %w", err)
 		}
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 var lastingChecks = []named{
@@ -156,9 +158,9 @@ func redriveResetsCrashes(k *kit) {
 func redriveRemovesTheExpiry(k *kit) {
 	k.redriver()
 	k.cleaner()
-	ids := k.stage(k.msg(waybill.TTL(lax)))
+	ids := k.stage(k.msg(waybill.TTL(lax())))
 	k.giveUp(waybill.ReasonRejected, ids...)
-	k.expire(lax)
+	k.expire(lax())
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	r := k.takeIDs(ids)[0]
 	if r.Expires || !r.Envelope.Expires.IsZero() {
@@ -204,18 +206,18 @@ func cleanPassesWhatIsLocked(k *kit) {
 	k.clean()
 	var ids []string
 	for range 4 {
-		ids = append(ids, k.stage(k.msg(waybill.TTL(lax)))...)
+		ids = append(ids, k.stage(k.msg(waybill.TTL(lax())))...)
 		k.retry(k.takeIDs(ids[len(ids)-1:])[0], far)
 	}
-	k.expire(lax)
+	k.expire(lax())
 	tx := k.begin()
 	k.cancelIn(tx, k.byID(ids[1]))
-	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(k.ctx, patience.For(time.Second))
 	defer cancel()
 	if err := k.tryStage(ctx, k.msg(waybill.Delay(far))); err != nil {
 		k.undeclared("transactions at the same time")
 	}
-	within, cancel := context.WithTimeout(k.ctx, patience)
+	within, cancel := context.WithTimeout(k.ctx, patience.For(suitetest.Patience))
 	defer cancel()
 	owner := "cleaner-" + waybill.NewID()
 	swept := 0

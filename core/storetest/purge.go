@@ -88,13 +88,13 @@ func purgeDeletesWhatEnded(k *kit) {
 // With Waiting, scheduled records and those that wait for a retry are deleted too, and are never sent.
 func purgeDeletesWhatWaits(k *kit) {
 	k.purger()
-	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("a")), k.msg(), k.msg(waybill.Delay(lax)))
-	k.retry(k.takeIDs(ids[:1])[0], lax)
+	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("a")), k.msg(), k.msg(waybill.Delay(lax())))
+	k.retry(k.takeIDs(ids[:1])[0], lax())
 	k.purge("a retry and a scheduled one, among four", admin.PurgeRequest{Waiting: true}, 4, 2)
 	k.gone("after a purge", ids[0])
 	k.gone("after a purge", ids[3])
 	k.drainIDs(ids[1:3])
-	k.expire(lax)
+	k.expire(lax())
 	k.none("what waited was purged")
 }
 

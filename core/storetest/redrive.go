@@ -115,7 +115,7 @@ func redriveWakes(k *kit) {
 	k.none("it is abandoned")
 	done := k.wait(k.ctx, far)
 	k.redriven("one", admin.RedriveRequest{}, 1, nil)
-	k.woken(done, soon, "after a redrive")
+	k.woken(done, soon(), "after a redrive")
 	k.takeIDs(ids)
 }
 
@@ -194,9 +194,9 @@ func redriveDryRunChangesNothing(k *kit) {
 // An expired record is put back only with Force, and without its expiry. DB-12 ST-11.
 func redriveRefusesExpired(k *kit) {
 	k.redriver()
-	ids := k.stage(k.msg(waybill.TTL(lax)), k.msg(waybill.TTL(far)))
+	ids := k.stage(k.msg(waybill.TTL(lax())), k.msg(waybill.TTL(far)))
 	k.giveUp(waybill.ReasonRejected, ids...)
-	k.expire(lax)
+	k.expire(lax())
 	expired := map[string]int{admin.RefusedExpired: 1}
 	k.redriven("two, one of them expired, in a dry run", admin.RedriveRequest{DryRun: true}, 1, expired)
 	k.redriven("two, one of them expired", admin.RedriveRequest{}, 1, expired)

@@ -108,9 +108,9 @@ func ownerIsToldOfCancel(k *kit) {
 // Without this a key whose head expired stands until the retry would have been due. ST-11.
 func ownerIsToldOfSweep(k *kit) {
 	k.cleaner()
-	r := k.out(waybill.Key("a"), waybill.TTL(lax))
+	r := k.out(waybill.Key("a"), waybill.TTL(lax()))
 	k.retry(r, far)
-	k.expire(lax)
+	k.expire(lax())
 	k.told("a sweep of a head", r, func() {
 		if done := k.clean(); done.Expired != 1 {
 			k.fail("%d were swept, want 1", done.Expired)

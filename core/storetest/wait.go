@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 var waitChecks = []named{
@@ -19,7 +20,8 @@ var waitChecks = []named{
 	{"wait-ends-with-context", waitEndsWithContext},
 }
 
-const soon = 5 * time.Second // a wake-up takes milliseconds; a safety poll may have to help
+// soon is how long a wake-up may take: it takes milliseconds, but a safety poll may have to help.
+func soon() time.Duration { return patience.For(5 * time.Second) }
 
 func (k *kit) waiter() core.Waiter {
 	w, ok := core.As[core.Waiter](k.store)
@@ -75,13 +77,13 @@ func waitWakesOnCommit(k *kit) {
 		start := time.Now()
 		ids := k.stage(k.msg())
 		for {
-			w := k.woken(done, soon, "after a message was committed")
+			w := k.woken(done, soon(), "after a message was committed")
 			k.must("wait", w.err)
 			if rs := k.try(1); len(rs) > 0 {
 				k.published(rs...)
 				break
 			}
-			if time.Since(start) > soon {
+			if time.Since(start) > soon() {
 				k.fail("Wait returned (%s), but message %s is not in line; second time: %v", w.cause, ids[0], warm)
 			}
 			done = k.wait(k.ctx, long)
@@ -95,7 +97,7 @@ func waitLosesNothing(k *kit) {
 	for range 3 {
 		k.idle()
 		k.stage(k.msg())
-		w := k.woken(k.wait(k.ctx, long), soon, "though a message had been committed before")
+		w := k.woken(k.wait(k.ctx, long), soon(), "though a message had been committed before")
 		k.must("wait", w.err)
 		k.drain(1)
 	}
@@ -105,14 +107,14 @@ func waitLosesNothing(k *kit) {
 func waitWakesForTimers(k *kit) {
 	k.waiter()
 	follow := func(what, id string, start time.Time) core.Record {
-		for time.Since(start) < short+soon {
+		for time.Since(start) < short+soon() {
 			if rs := k.try(1); len(rs) > 0 {
 				if rs[0].ID != id {
 					k.fail("%s: another record came", what)
 				}
 				return rs[0]
 			}
-			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon, "though a record came due").err)
+			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon(), "though a record came due").err)
 		}
 		k.fail("%s: following Wait took more than %s, want %s", what, time.Since(start), short)
 		return core.Record{}
@@ -134,7 +136,7 @@ func waitIsNotWokenInVain(k *kit) {
 		k.stageIn(tx, k.msg())
 		k.rollback(tx)
 		k.stage(k.msg(waybill.Delay(far)))
-		w := k.woken(done, short+soon, "after its limit")
+		w := k.woken(done, short+soon(), "after its limit")
 		k.must("wait", w.err)
 		if w.cause == core.WakeNotify {
 			k.fail("Wait was notified after %s, but there is nothing to hand out", w.after)
@@ -146,7 +148,7 @@ func waitIsNotWokenInVain(k *kit) {
 // Wait returns when its limit has passed. DB-10.
 func waitEndsAtLimit(k *kit) {
 	k.idle()
-	w := k.woken(k.wait(k.ctx, short), short+soon, "after its limit")
+	w := k.woken(k.wait(k.ctx, short), short+soon(), "after its limit")
 	k.must("wait", w.err)
 	if w.cause == core.WakeStop {
 		k.fail("Wait says it was stopped")
@@ -160,12 +162,12 @@ func waitEndsWithContext(k *kit) {
 	defer cancel()
 	done := k.wait(ctx, long)
 	cancel()
-	if w := k.woken(done, soon, "after its context had ended"); w.err != nil && !errors.Is(w.err, context.Canceled) {
+	if w := k.woken(done, soon(), "after its context had ended"); w.err != nil && !errors.Is(w.err, context.Canceled) {
 		k.fail("Wait failed when its context ended: %w", w.err)
-	} else if w.err == nil && w.cause != core.WakeStop && w.after > soon {
+	} else if w.err == nil && w.cause != core.WakeStop && w.after > soon() {
 		k.fail("Wait returned %q when its context ended", w.cause)
 	}
 	k.stage(k.msg())
-	w := k.woken(k.wait(k.ctx, long), soon, "after a message was committed")
+	w := k.woken(k.wait(k.ctx, long), soon(), "after a message was committed")
 	k.must("wait", w.err)
 }

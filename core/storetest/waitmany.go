@@ -41,12 +41,12 @@ func waitWakesForEachRoute(k *kit) {
 		done := k.wait(k.ctx, long, others[0].route, others[1].route)
 		id := o.stage(o.msg())[0]
 		for start := time.Now(); ; done = k.wait(k.ctx, long, others[0].route, others[1].route) {
-			k.must("wait", k.woken(done, soon, "after a message was committed on one of three routes").err)
+			k.must("wait", k.woken(done, soon(), "after a message was committed on one of three routes").err)
 			if rs := o.try(1); len(rs) > 0 {
 				o.published(rs...)
 				break
 			}
-			if time.Since(start) > soon {
+			if time.Since(start) > soon() {
 				k.fail("Wait for three routes returned, but message %s is not in line", id)
 			}
 		}
@@ -60,10 +60,10 @@ func waitWakesForTimersStagedMeanwhile(k *kit) {
 	k.idle()
 	done := k.wait(k.ctx, long)
 	id := k.stage(k.msg(waybill.Delay(short)))[0]
-	k.follow(done, id, short+soon)
+	k.follow(done, id, short+soon())
 	id = k.stage(k.msg())[0]
 	r := k.takeIDs([]string{id})[0]
 	done = k.wait(k.ctx, long)
 	k.retry(r, short)
-	k.follow(done, id, short+soon)
+	k.follow(done, id, short+soon())
 }

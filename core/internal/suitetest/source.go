@@ -11,7 +11,10 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // grace is how long a check may take to end after its context has ended.
@@ -23,6 +26,10 @@ type Source struct {
 	Files fs.FS
 	// NotDeclared is the error of a check that does not apply.
 	NotDeclared error
+
+	parse  sync.Once
+	set    *token.FileSet
+	parsed []*ast.File
 }
 
 // Do runs the check called name. An error of it names the check, what it promises, its file and its line; one that
@@ -54,7 +61,7 @@ func (s *Source) await(ctx context.Context, name string, ended <-chan error) err
 		return err
 	case <-ctx.Done():
 	}
-	t := time.NewTimer(grace)
+	t := time.NewTimer(patience.For(grace))
 	defer t.Stop()
 	select {
 	case err := <-ended:
@@ -80,32 +87,36 @@ func stuck(fn string) string {
 // find returns the function of the check called name, where it stands, and its comment on one line.
 func (s *Source) find(name string) (fn, at, doc string) {
 	at, doc = "a place that is not known", "nothing is known"
-	set := token.NewFileSet()
-	files, _ := fs.Glob(s.Files, "*.go")
-	var parsed []*ast.File
-	for _, file := range files {
-		text, err := fs.ReadFile(s.Files, file)
-		if err != nil || strings.HasSuffix(file, "_test.go") {
-			continue
+	s.parse.Do(s.read)
+	for _, f := range s.parsed {
+		if fn = function(f, name); fn != "" {
+			break
 		}
-		f, err := parser.ParseFile(set, file, text, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			continue
-		}
-		if fn == "" {
-			fn = function(f, name)
-		}
-		parsed = append(parsed, f)
 	}
-	for _, f := range parsed {
+	for _, f := range s.parsed {
 		for _, d := range f.Decls {
 			if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil && d.Name.Name == fn {
-				p := set.Position(d.Pos())
+				p := s.set.Position(d.Pos())
 				return fn, fmt.Sprintf("%s:%d", p.Filename, p.Line), strings.Join(strings.Fields(d.Doc.Text()), " ")
 			}
 		}
 	}
 	return fn, at, doc
+}
+
+// read parses the files: once, since a self-test fails hundreds of checks.
+func (s *Source) read() {
+	s.set = token.NewFileSet()
+	files, _ := fs.Glob(s.Files, "*.go")
+	for _, file := range files {
+		text, err := fs.ReadFile(s.Files, file)
+		if err != nil || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		if f, err := parser.ParseFile(s.set, file, text, parser.ParseComments|parser.SkipObjectResolution); err == nil {
+			s.parsed = append(s.parsed, f)
+		}
+	}
 }
 
 // function returns the function that stands beside name in a table of checks of f.

@@ -10,13 +10,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // Suite is a conformance suite.
 type Suite struct {
 	// Name is that of its package.
 	Name string
-	// Timeout bounds one check.
+	// Timeout bounds one check on an idle machine.
 	Timeout time.Duration
 	// NotDeclared is the error of a check that does not apply.
 	NotDeclared error
@@ -82,7 +84,7 @@ func (s *Suite) one(t *testing.T, c *Check, sum *tally) {
 	if err := Guard(func() { run = c.Prepare(t) }); err != nil {
 		t.Fatalf("check %s: the harness: %v", c.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), s.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(s.Timeout))
 	defer cancel()
 	switch err := run(ctx); {
 	case errors.Is(err, s.NotDeclared):

@@ -1,0 +1,72 @@
+package suitetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
+)
+
+// Patience is how long a check waits for what must happen, from the last progress, on an idle machine.
+const Patience = 10 * time.Second
+
+// A Wait counts how long a check waits for what must happen. The check looks again and again, often at first and then
+// less often. The zero value is ready to use.
+//
+//	for w := (suitetest.Wait{}); !ok(); {
+//		if !w.Again(ctx) {
+//			fail()
+//		}
+//	}
+type Wait struct {
+	// Limit is the time without progress after which the wait is over. It is [Patience] if it is 0. On a busy machine
+	// it is longer.
+	Limit time.Duration
+
+	since time.Time // of the last progress
+	rest  time.Duration
+}
+
+const (
+	firstRest = 2 * time.Millisecond
+	mostLooks = 40 // the longest rest is this part of the limit
+)
+
+// Moved says that something has moved: the limit counts from now.
+func (w *Wait) Moved() { w.since, w.rest = time.Now(), 0 }
+
+// Again rests a while, and returns true. It returns false if the wait is over, or if ctx has ended.
+func (w *Wait) Again(ctx context.Context) bool {
+	limit := w.Limit
+	if limit == 0 {
+		limit = Patience
+	}
+	limit = patience.For(limit)
+	if w.since.IsZero() {
+		w.Moved()
+	}
+	if time.Since(w.since) > limit {
+		return false
+	}
+	w.rest = min(max(firstRest, w.rest*3/2), limit/mostLooks)
+	t := time.NewTimer(w.rest)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Come waits until ch has a value, and returns it; false if none came in time.
+func Come[T any](ch <-chan T) (T, bool) {
+	t := time.NewTimer(patience.For(Patience))
+	defer t.Stop()
+	select {
+	case v := <-ch:
+		return v, true
+	case <-t.C:
+		return *new(T), false
+	}
+}
