@@ -116,7 +116,7 @@ func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error)
 		}
 		if inspector, ok := core.As[admin.Inspector](b.Store); ok {
 			// Heads are in indexes.
-			if _, err := inspect(ctx, inspector, b.Store, &a.Form, 0); errors.Is(err, errLong) {
+			if _, err := d.inspect(ctx, inspector, b.Store, &a.Form, 0); errors.Is(err, errLong) {
 				return nil, &notFound{"It is not at the head of its key any more."}
 			} else if err != nil {
 				return nil, err

@@ -6,11 +6,15 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // states describes all that an action can change.
@@ -165,7 +169,7 @@ func TestPauseAndResume(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- d.Relay.Run(ctx) }()
 	paused := func() bool { return strings.HasPrefix(states(t, d)["route default"], "paused") }
-	until(t, "the relay runs", func() bool { return states(t, d)["route default"] != "" })
+	patience.Until(t, "the relay runs", func() bool { return states(t, d)["route default"] != "" })
 	b, log := open(t, d.Options())
 	preview := b.ask("/", "pause", nil)
 	has(t, preview, "stops publishing route default of shop")
@@ -173,16 +177,44 @@ func TestPauseAndResume(t *testing.T) {
 		t.Error("the preview has paused the route")
 	}
 	has(t, b.confirm(preview), "done")
-	until(t, "the route is paused", paused)
+	patience.Until(t, "the route is paused", paused)
 	other, _ := open(t, d.Options()) // which asks anew
 	has(t, other.get("/", http.StatusOK), "shop: route default: paused")
 	has(t, other.confirm(other.ask("/", "resume", nil)), "done")
-	until(t, "the route is not paused", func() bool { return !paused() })
+	patience.Until(t, "the route is not paused", func() bool { return !paused() })
 	if lines := log.lines("action=pause"); len(lines) != 1 || !strings.Contains(lines[0], "route=default") {
 		t.Errorf("the lines in the log: %q", lines)
 	}
 	if stop(); <-ended != nil {
 		t.Error("the relay has ended with an error")
+	}
+}
+
+// An action on more messages than a page holds does them all, and says how many.
+// OP-07
+func TestActionsOnManyMessages(t *testing.T) {
+	t.Parallel()
+	const n, topic = 2*admin.MaxPageLimit + 500, "orders.later"
+	store, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx := store.Begin()
+	for range n {
+		if _, err := store.Stage(t.Context(), tx, waybill.RawMessage(topic, "text/plain", nil, waybill.Delay(time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
+	preview := b.ask("/messages?topic="+topic, "purge", url.Values{"waiting": {"on"}})
+	has(t, preview, "at least")
+	has(t, b.confirm(preview), "2 500 deleted, of 2 500 that matched")
+	l, err := store.List(t.Context(), admin.Filter{Topics: []string{topic}}, admin.PageRequest{})
+	if err != nil || len(l.Records) != 0 {
+		t.Errorf("%d or more are left, %v", len(l.Records), err)
 	}
 }
 

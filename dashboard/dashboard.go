@@ -24,6 +24,7 @@ type Dashboard struct {
 	sessions sessions
 	state    state
 	jobs     jobs
+	timeouts timeouts
 	log      *slog.Logger
 }
 
@@ -35,7 +36,7 @@ func New(opts Options) (*Dashboard, error) {
 	if opts.Title == "" {
 		opts.Title = "Waybill"
 	}
-	d := &Dashboard{opts: opts, log: opts.Logger, pages: map[string]*template.Template{}}
+	d := &Dashboard{opts: opts, log: opts.Logger, pages: map[string]*template.Template{}, timeouts: defaultTimeouts}
 	if d.log == nil {
 		d.log = slog.Default()
 	}

@@ -129,8 +129,11 @@ func TestWithoutUsersOnlyThisMachineMayLook(t *testing.T) {
 		{"192.0.2.7:1", "localhost:9700", "X-Forwarded-For", http.StatusForbidden},
 		{"192.0.2.7:1", "localhost:9700", "X-Real-Ip", http.StatusForbidden},
 		{"192.0.2.7:1", "localhost:9700", "Forwarded", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-For", http.StatusForbidden},
 		{"127.0.0.1:1", "localhost:9700", "Forwarded", http.StatusForbidden},
+		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-For", http.StatusForbidden},
+		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-Host", http.StatusForbidden},
+		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-Proto", http.StatusForbidden},
+		{"127.0.0.1:1", "localhost:9700", "X-Real-Ip", http.StatusForbidden},
 		{"127.0.0.1:1", "localhost:9700", "Via", http.StatusForbidden},
 		{"127.0.0.1:1", "rebound.example:9700", "", http.StatusForbidden}, // a name that leads to this machine
 		{"127.0.0.1:1", "localhost.example", "", http.StatusForbidden},

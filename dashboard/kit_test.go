@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"log/slog"
 	"net/http"
@@ -11,13 +12,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // journal keeps what is logged.
@@ -61,8 +62,7 @@ func newShop(t *testing.T, more ...waybill.Message) *demo.Demo {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	start := time.Now()
-	until(t, "the shop is at rest", func() bool {
+	patience.Moving(t, "the shop is at rest", func() (at string, done bool) {
 		l, err := d.Store.List(t.Context(), admin.Filter{Routes: []string{waybill.DefaultRoute}}, admin.PageRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -79,27 +79,14 @@ func newShop(t *testing.T, more ...waybill.Message) *demo.Demo {
 			}
 		}
 		depth, err := d.Bus.ParkedDepth(t.Context(), demo.Queue)
-		if time.Since(start) > 20*time.Second {
-			t.Fatalf("given up %d, failed %d, other %d, parked %d, queue %+v, relay %v", given, failed, other, depth, d.Bus.Depth(demo.Queue), d.Relay.Health(t.Context()))
-		}
-		return err == nil && given == 2 && failed == 1 && other == 0 && depth > 0 && d.Bus.Depth(demo.Queue).Ready == 0
+		at = fmt.Sprintf("given up %d, failed %d, other %d, parked %d, queue %+v", given, failed, other, depth, d.Bus.Depth(demo.Queue))
+		return at, err == nil && given == 2 && failed == 1 && other == 0 && depth > 0 && d.Bus.Depth(demo.Queue).Ready == 0
 	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	return d
-}
-
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 // browser is somebody who looks at a dashboard.
@@ -127,6 +114,9 @@ func visitor(t *testing.T, page http.Handler) *browser {
 	t.Helper()
 	return &browser{t: t, page: page, host: "localhost:9700", remote: "127.0.0.1:40000", headers: map[string]string{}, cookies: map[string]string{}}
 }
+
+// unhurried lets the dashboard search to the end.
+func (b *browser) unhurried() { b.page.(*dashboard.Dashboard).Unhurried() }
 
 func (b *browser) request(method, target string, form url.Values) *http.Request {
 	r := httptest.NewRequestWithContext(b.t.Context(), method, "http://"+b.host+target, strings.NewReader(form.Encode()))
@@ -223,7 +213,7 @@ func (b *browser) confirm(preview string) string {
 		b.t.Fatalf("do: status %d: %s", w.Code, text(w.Body.String()))
 	}
 	var page string
-	until(b.t, "the action has ended", func() bool {
+	patience.Until(b.t, "the action has ended", func() bool {
 		result := b.send(http.MethodGet, w.Header().Get("Location"), nil)
 		page = result.Body.String()
 		return result.Code == http.StatusOK && result.Header().Get("Refresh") == ""

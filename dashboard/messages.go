@@ -16,17 +16,23 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const (
-	pageSize = 50
-	// searchFor is how long a search begins another step. Each step is twice as large as the one before.
-	searchFor = 250 * time.Millisecond
-	// inspectFor is how long one message is searched for. Then the search goes on in the list, step by step.
-	inspectFor = 500 * time.Millisecond
-)
+const pageSize = 50
 
-// search returns the first p.Limit records that match, or those that it finds within a second: then Next says where it
+// timeouts spare the database.
+type timeouts struct {
+	// search is how long a search begins another step. Each step is twice as large as the one before.
+	search time.Duration
+	// inspect is how long one message is searched for. Then the search goes on in the list, step by step.
+	inspect time.Duration
+	// look is how long the overview waits for the stores.
+	look time.Duration
+}
+
+var defaultTimeouts = timeouts{search: 250 * time.Millisecond, inspect: 500 * time.Millisecond, look: 3 * time.Second}
+
+// search returns the first p.Limit records that match, or those that it finds in its time: then Next says where it
 // stopped.
-func search(ctx context.Context, in admin.Inspector, f admin.Filter, p admin.PageRequest) (out admin.Listing, err error) {
+func (d *Dashboard) search(ctx context.Context, in admin.Inspector, f admin.Filter, p admin.PageRequest) (out admin.Listing, err error) {
 	limit := p.Limit
 	p.Budget = admin.DefaultPageBudget
 	for began := time.Now(); ; p.Budget = min(2*p.Budget, admin.MaxPageBudget) {
@@ -34,7 +40,7 @@ func search(ctx context.Context, in admin.Inspector, f admin.Filter, p admin.Pag
 		if err != nil {
 			return out, err
 		}
-		if out.Records, out.Next = append(out.Records, l.Records...), l.Next; l.Next == 0 || len(out.Records) >= limit || time.Since(began) > searchFor {
+		if out.Records, out.Next = append(out.Records, l.Records...), l.Next; l.Next == 0 || len(out.Records) >= limit || time.Since(began) > d.timeouts.search {
 			return out, nil
 		}
 		p.After, p.Limit = l.Next, limit-len(out.Records)
@@ -152,7 +158,7 @@ func (d *Dashboard) messages(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return &notFound{"This store cannot list its messages."}
 	}
-	l, err := search(r.Context(), inspector, f, admin.PageRequest{After: after, Limit: pageSize})
+	l, err := d.search(r.Context(), inspector, f, admin.PageRequest{After: after, Limit: pageSize})
 	if err != nil {
 		return err
 	}
@@ -211,7 +217,7 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	}
 	form := filterForm{Outbox: b.Name, Route: r.FormValue("route"), ID: r.FormValue("id")}
 	seq, _ := strconv.ParseInt(r.FormValue("seq"), 10, 64) // 0 = unknown
-	s, err := inspect(r.Context(), inspector, b.Store, &form, seq)
+	s, err := d.inspect(r.Context(), inspector, b.Store, &form, seq)
 	if errors.Is(err, errLong) {
 		http.Redirect(w, r, d.opts.Path+"/messages?"+form.query().Encode(), http.StatusSeeOther)
 		return nil
@@ -230,13 +236,13 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 var errLong = errors.New("the search for this message takes long")
 
 // inspect finds a record by its sequence if the store can, and else searches for it, but not for long.
-func inspect(ctx context.Context, in admin.Inspector, store core.OutboxStore, at *filterForm, seq int64) (admin.Stored, error) {
+func (d *Dashboard) inspect(ctx context.Context, in admin.Inspector, store core.OutboxStore, at *filterForm, seq int64) (admin.Stored, error) {
 	if direct, ok := core.As[admin.SeqInspector](store); ok {
 		if s, err := direct.InspectAt(ctx, at.Route, at.ID, seq); !errors.Is(err, waybill.ErrNotFound) {
 			return s, err
 		}
 	}
-	short, cancel := context.WithTimeout(ctx, inspectFor)
+	short, cancel := context.WithTimeout(ctx, d.timeouts.inspect)
 	defer cancel()
 	s, err := in.Inspect(short, at.Route, at.ID)
 	if err != nil && short.Err() != nil && ctx.Err() == nil {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -223,6 +224,50 @@ func TestViewersShareTheQuestions(t *testing.T) {
 		time.Sleep(time.Hour)
 		if counted.asked.Load()+counted.met.Load() != asked {
 			t.Error("the store is asked although nobody looks")
+		}
+	})
+}
+
+// endless is a store in which a step of a search takes 100 ms, and no search comes to an end.
+type endless struct {
+	core.OutboxStore
+	steps []int // the budget of each
+}
+
+func (e *endless) List(_ context.Context, _ admin.Filter, p admin.PageRequest) (admin.Listing, error) {
+	time.Sleep(100 * time.Millisecond)
+	e.steps = append(e.steps, p.Budget)
+	return admin.Listing{Next: p.After + int64(p.Budget)}, nil
+}
+
+func (*endless) Inspect(ctx context.Context, _, _ string) (admin.Stored, error) {
+	<-ctx.Done()
+	return admin.Stored{}, ctx.Err()
+}
+
+// A page searches in steps, each twice as large as the one before, begins none after a quarter of a second, and says
+// how far it got. One message is searched for half a second; then the search goes on in the list.
+// OP-07
+func TestSearchesEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memory.New(memory.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &endless{OutboxStore: store}
+		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: e}}})
+		has(t, b.get("/messages?topic=rare", http.StatusOK), "Searched to number 70 000, and stopped there")
+		if want := []int{10_000, 20_000, 40_000}; !slices.Equal(e.steps, want) {
+			t.Errorf("the steps were %d, want %d", e.steps, want)
+		}
+		began := time.Now()
+		w := b.send(http.MethodGet, "/message?route=default&id=a", nil)
+		if to := w.Header().Get("Location"); w.Code != http.StatusSeeOther || to != "/messages?id=a&outbox=x&route=default" {
+			t.Errorf("a message that is not found in time: status %d, to %q", w.Code, to)
+		}
+		if took := time.Since(began); took != 500*time.Millisecond {
+			t.Errorf("it was searched for %s", took)
 		}
 	})
 }

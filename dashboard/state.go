@@ -77,7 +77,7 @@ func (d *Dashboard) look(ctx context.Context) (looks []lookOf, parked []parkedOf
 	defer d.state.mu.Unlock()
 	if now := time.Now(); now.Sub(d.state.at) >= freshFor {
 		// The answer is for others, too: it does not end with this viewer.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.timeouts.look)
 		defer cancel()
 		d.state.looks, d.state.parked = d.ask(ctx, now)
 		s := d.measure(ctx, now)
