@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // OP-01: redrive puts records back, with another body, only those that need no force, or in a dry run none.
@@ -103,6 +104,7 @@ func TestDueOfAKilledRelay(t *testing.T) {
 // OP-18: the same if its lease lasts for longer than a decision is waited for. Nothing of the decision is left, so that
 // the message can be put back.
 func TestHeadOfAKilledRelay(t *testing.T) {
+	tier.Nightly(t, "waits for a lease of 10.5 s")
 	t.Parallel()
 	s := newShop(t)
 	s.stage(message("fine", "a", waybill.Key("k")), message("fine", "b", waybill.Key("k")))

@@ -10,7 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // The demo serves its dashboard without any server, and leaves nothing behind.
@@ -33,17 +34,10 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("it says %q: %v", said[:n], err)
 	}
 	url = strings.Replace(url, "localhost", "127.0.0.1", 1)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); ; <-tick.C {
+	patience.Until(t, "the troubles show", func() bool {
 		page := fetch(t, url+"/")
-		if strings.Contains(page, "is parked") && strings.Contains(page, "it is larger than the broker takes") {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the troubles do not show: %s", page)
-		}
-	}
+		return strings.Contains(page, "is parked") && strings.Contains(page, "it is larger than the broker takes")
+	})
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("it ends with %v", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -78,19 +79,16 @@ func (r *rabbit) park(bodies ...string) core.Receiver {
 			r.tb.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		if n, err := r.bus.ParkedDepth(r.tb.Context(), "q"); err == nil && n == len(bodies) {
-			return receiver
-		} else if time.Now().After(deadline) {
-			r.tb.Fatal(n, err)
-		}
-	}
+	patience.Moving(r.tb, "all are parked", func() (string, bool) {
+		n, err := r.bus.ParkedDepth(r.tb.Context(), "q")
+		return fmt.Sprint(n, err), err == nil && n == len(bodies)
+	})
+	return receiver
 }
 
 func (r *rabbit) receive(from core.Receiver) *waybill.Delivery {
 	r.tb.Helper()
-	ctx, cancel := context.WithTimeout(r.tb.Context(), 20*time.Second)
-	defer cancel()
+	ctx, _ := patience.Context(r.tb.Context(), patience.Limit)
 	for {
 		if ds, err := from.Receive(ctx, 1); err != nil {
 			r.tb.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -16,7 +17,7 @@ func TestFirstAbandonedMessageFiresTheAlert(t *testing.T) {
 	b := newBench(t)
 	r := start(t, b.app(), "relay", "--config", write(t, b.base()+"relays:\n  a: {unroutable_timeout: -1s}\nhttp:\n  listen: 127.0.0.1:0\n"))
 	at := address(t, &r.log)
-	eventually(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
+	patience.Until(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
 	p := testenv.OwnPrometheus(t, "../../deploy/prometheus/waybill.rules.yaml", strings.TrimPrefix(at, "http://"))
 	firing := func() []string {
 		t.Helper()
@@ -27,7 +28,7 @@ func TestFirstAbandonedMessageFiresTheAlert(t *testing.T) {
 		return names
 	}
 	// A rate needs two samples from before.
-	eventually(t, "read twice", func() bool {
+	patience.Until(t, "read twice", func() bool {
 		n, err := p.Samples(t.Context(), "waybill_relay_abandoned_total")
 		return err == nil && n >= 2
 	})
@@ -35,5 +36,5 @@ func TestFirstAbandonedMessageFiresTheAlert(t *testing.T) {
 		t.Errorf("without cause: %v", names)
 	}
 	stage(t, b.store, message(waybill.TTL(1)))
-	eventually(t, "the alert fires", func() bool { return slices.Contains(firing(), "WaybillAbandoned") })
+	patience.Until(t, "the alert fires", func() bool { return slices.Contains(firing(), "WaybillAbandoned") })
 }

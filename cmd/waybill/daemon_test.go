@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // Two relays of one store and one transport open each once, and each serves its routes.
@@ -17,7 +18,7 @@ func TestRelaysShareTheirEnds(t *testing.T) {
 	b := newBench(t)
 	conf := write(t, b.base()+"relays:\n  a:\n    transport: bus\n    routes: [{name: fast, weight: 2}, {name: slow, transport: bus}]\n  b: {}\n")
 	stage(t, b.store, message(waybill.Routes("fast", "slow", waybill.DefaultRoute)))
-	r := start(t, b.app(), "relay", "--config", conf, "--until-empty", "--for", "50s")
+	r := start(t, b.app(), "relay", "--config", conf, "--until-empty", "--for", "1h")
 	r.end(t, cli.ExitOK)
 	if n := b.waiting(); n != 3 || b.opened.Load() != 1 {
 		t.Errorf("%d messages, the broker was opened %d times", n, b.opened.Load())
@@ -31,7 +32,11 @@ func TestUntilEmptyEndsInTime(t *testing.T) {
 	conf := write(t, b.base()+"relays:\n  a: {}\n")
 	stage(t, b.store, message(), message(waybill.Delay(time.Hour)))
 	stage(t, b.store, message(waybill.Routes("elsewhere"))) // nobody asks for that one
-	r := start(t, b.app(), "relay", "--config", conf, "--until-empty", "--for", "3s")
+	r := start(t, b.app(), "relay", "--config", conf, "--until-empty", "--for", "1h")
+	patience.Until(t, "what is due has gone", func() bool { return b.waiting() == 1 })
+	r.stop()
+	r.end(t, cli.ExitOK)
+	r = start(t, b.app(), "relay", "--config", conf, "--until-empty", "--for", "3s")
 	r.end(t, cli.ExitFindings)
 	says(t, r.log.String(), "error: not empty after 3s: relays.a: 1 pending on route default\n")
 	if n := b.waiting(); n != 1 {
@@ -79,11 +84,11 @@ func TestHealthAndMetrics(t *testing.T) {
 	conf := write(t, b.base()+"relays:\n  a: {}\nhttp:\n  listen: 127.0.0.1:0\n")
 	r := start(t, b.app(), "relay", "--config", conf)
 	at := address(t, &r.log)
-	eventually(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
+	patience.Until(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
 	_, text := get(t, at+"/metrics")
 	says(t, text, `waybill_relay_published_total{route="default",transport="memory"} 0`, `service_name="waybill"`, "go_goroutines", "process_open_fds")
 	stage(t, b.store, message(waybill.ID("only-in-traces")))
-	eventually(t, "counted", func() bool {
+	patience.Until(t, "counted", func() bool {
 		_, text := get(t, at+"/metrics")
 		return strings.Contains(text, `waybill_relay_published_total{route="default",transport="memory"} 1`)
 	})
@@ -117,14 +122,14 @@ func TestSignals(t *testing.T) {
 	base := strings.Replace(b.base(), "kind: memory", "kind: rabbitmq\n    url: amqp://guest:hunter2@127.0.0.1:1/", 1)
 	conf := write(t, base+"relays:\n  a:\n    routes: [{}]\n")
 	p := process(t, "relay", "--config", conf)
-	eventually(t, "starting", func() bool { return strings.Contains(p.Log.String(), "event=relay.start") })
+	patience.Until(t, "starting", func() bool { return strings.Contains(p.Log.String(), "event=relay.start") })
 	reload := func(text, wait string) string {
 		t.Helper()
 		p.Log.Take()
 		rewrite(t, conf, text)
 		p.Signal(syscall.SIGHUP)
 		all := ""
-		eventually(t, wait, func() bool { all += p.Log.Take(); return strings.Contains(all, wait) })
+		patience.Until(t, wait, func() bool { all += p.Log.Take(); return strings.Contains(all, wait) })
 		return all
 	}
 	text := reload(base+"relays:\n  a:\n    window: 7\n    routes: [{paused: true}]\n", "event=relay.pause route=default")
@@ -154,24 +159,17 @@ func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	stage(t, b.store, message())
-	conf := write(t, strings.Replace(b.base(), "kind: memory", "kind: stuck", 1)+"relays:\n  a: {drain_timeout: 10m, publish_timeout: 10m}\nhttp:\n  listen: 127.0.0.1:0\n")
+	conf := write(t, strings.Replace(b.base(), "kind: memory", "kind: stuck", 1)+"relays:\n  a: {drain_timeout: 1h, publish_timeout: 1h}\nhttp:\n  listen: 127.0.0.1:0\n")
 	p := process(t, "relay", "--config", conf)
 	at := address(t, &p.Log)
-	eventually(t, "publishing", func() bool { return strings.Contains(p.Log.String(), "publishing\n") })
+	patience.Until(t, "publishing", func() bool { return strings.Contains(p.Log.String(), "publishing\n") })
 	p.Signal(syscall.SIGTERM)
-	eventually(t, "stopping", func() bool {
+	patience.Until(t, "stopping", func() bool {
 		code, text := get(t, at+"/readyz")
 		return code == 503 && strings.Contains(text, "run: stopping")
 	})
 	p.Signal(syscall.SIGTERM) // one is enough
-	eventually(t, "ended at once", func() bool {
-		select {
-		case <-p.Done:
-			return true
-		default:
-			return false
-		}
-	})
+	ended(t, p)
 	if text := p.Log.String(); strings.Contains(text, "event=daemon.stop") {
 		t.Errorf("it ended in order:\n%s", text)
 	}

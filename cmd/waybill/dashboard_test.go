@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // OP-07: the daemon shows the dashboard if the settings ask for it, over its stores, relays and subscriptions, and ends
@@ -16,7 +17,7 @@ func TestDashboard(t *testing.T) {
 	conf := b.base() + "relays:\n  a: {}\nsubscriptions:\n- queue: q\n- queue: mails\ndashboard: {enabled: true, read_only: true}\nhttp:\n  listen: 127.0.0.1:0\n"
 	r := start(t, b.app(), "relay", "--config", write(t, conf))
 	at := address(t, &r.log)
-	eventually(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
+	patience.Until(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
 	for path, want := range map[string]string{"": "Overview", "/": "data-label=\"parked\">0</td>", "/messages": "No message matches", "/parked?queue=q": "Parked messages of q"} {
 		if code, text := get(t, at+"/dashboard"+path); code != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d\n%s", path, code, text)

@@ -25,6 +25,7 @@ import (
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/cli/adapters"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -92,11 +93,19 @@ func process(tb testing.TB, args ...string) *sharedtest.Process {
 // ended waits for the end of a process.
 func ended(tb testing.TB, p *sharedtest.Process) {
 	tb.Helper()
-	select {
-	case <-p.Done:
-	case <-time.After(time.Minute):
-		tb.Fatalf("does not end:\n%s", p.Log.String())
-	}
+	defer func() {
+		if tb.Failed() {
+			tb.Log(p.Log.String())
+		}
+	}()
+	patience.Until(tb, "the process ends", func() bool {
+		select {
+		case <-p.Done:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // bench is a place for tests: a SQLite database and a broker in memory, which the kind memory opens.
@@ -189,7 +198,7 @@ func start(tb testing.TB, app cli.App, args ...string) *run {
 		stop()
 		select {
 		case <-r.code:
-		case <-time.After(time.Minute):
+		case <-time.After(patience.For(patience.Limit)):
 			tb.Errorf("does not end:\n%s", r.log.String())
 		}
 	})
@@ -205,19 +214,8 @@ func (r *run) end(tb testing.TB, want int) {
 		if code != want {
 			tb.Errorf("exit code %d, not %d:\n%s%s", code, want, r.out.String(), r.log.String())
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience.For(patience.Limit)):
 		tb.Fatalf("does not end:\n%s", r.log.String())
-	}
-}
-
-// eventually polls until ok, or fails the test.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(deadline) {
-			tb.Fatal("still not: " + what)
-		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -227,7 +225,7 @@ var listening = regexp.MustCompile(`event=daemon\.listen address=([0-9.:]+)`)
 func address(tb testing.TB, log *sharedtest.Log) string {
 	tb.Helper()
 	var found []string
-	eventually(tb, "listening", func() bool {
+	patience.Until(tb, "listening", func() bool {
 		found = listening.FindStringSubmatch(log.String())
 		return found != nil
 	})
@@ -237,8 +235,7 @@ func address(tb testing.TB, log *sharedtest.Log) string {
 // get returns the answer to a probe; 0 if there is none.
 func get(tb testing.TB, url string) (int, string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
-	defer cancel()
+	ctx, _ := patience.Context(tb.Context(), patience.Limit)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		tb.Fatal(err)

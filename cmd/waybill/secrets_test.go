@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -59,11 +60,11 @@ func TestRotatedPassword(t *testing.T) {
 	}()
 	ready := func(code int) {
 		t.Helper()
-		eventually(t, "ready or not", func() bool { got, _ := get(t, at+"/readyz"); return got == code })
+		patience.Until(t, "ready or not", func() bool { got, _ := get(t, at+"/readyz"); return got == code })
 	}
 	ready(200)
 	stagePG(t, pool, 1) // until something was settled, a password is a misconfiguration
-	eventually(t, "published and settled", func() bool { return b.waiting() == 1 && outboxRows(t, pool) == 0 })
+	patience.Until(t, "published and settled", func() bool { return b.waiting() == 1 && outboxRows(t, pool) == 0 })
 	exec("ALTER ROLE relay PASSWORD 'second-pw'")
 	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'relay'")
 	ready(503)
@@ -107,7 +108,7 @@ func TestTLS(t *testing.T) {
 	if a.StatusCode != http.StatusOK {
 		t.Error(a.Status)
 	}
-	eventually(t, "telemetry arrives", func() bool {
+	patience.Until(t, "telemetry arrives", func() bool {
 		select {
 		case path := <-received:
 			return path == "/v1/metrics" || path == "/v1/traces"

@@ -16,7 +16,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -106,9 +108,10 @@ func restarts(tb testing.TB) int {
 }
 
 // OP-06: a daemon that is started while its database is down waits for it. It survives restarts of database and broker:
-// health tells within two heartbeats, and when all is well again it has as many goroutines and connections as before.
-// Nothing is lost.
+// health tells, and when all is well again it has as many goroutines and connections as before. Nothing is lost. That
+// health tells within two heartbeats is real time, since the daemon is a process; so the nightly run judges it.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
 	db, err := server.CreateDatabase(t.Context())
@@ -123,19 +126,23 @@ func TestRestarts(t *testing.T) {
 		"relays:\n  a: {lease: "+(3*heartbeat).String()+"}\nhttp: {listen: '127.0.0.1:0'}\n")
 	p := process(t, "relay", "--config", conf)
 	at := address(t, &p.Log)
-	// turns fails the test unless a probe that begins in time answers with the code.
+	// turns waits for a probe that answers with the code. At night it must begin in time.
 	turns := func(path string, code int, within time.Duration, what string) {
 		t.Helper()
-		var text string
-		var got int
-		for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
-			asked := time.Now()
-			if got, text = get(t, at+path); got == code {
-				break
+		defer func() {
+			if t.Failed() {
+				t.Log(p.Log.String())
 			}
-			if asked.After(deadline) {
-				t.Fatalf("%s: %s is %d, not %d:\n%s\n%s", what, path, got, code, text, p.Log.String())
-			}
+		}()
+		began := time.Now()
+		var asked time.Time
+		patience.Moving(t, fmt.Sprintf("%s: %s is %d", what, path, code), func() (int, bool) {
+			asked = time.Now()
+			got, _ := get(t, at+path)
+			return got, got == code
+		})
+		if late := asked.Sub(began) - within; late > 0 && tier.IsNightly() {
+			t.Fatalf("%s: %s is %d %s too late", what, path, code, late)
 		}
 		if got, text := get(t, at+"/livez"); got != 200 {
 			t.Errorf("%s: /livez: %d %s", what, got, text)
@@ -152,7 +159,7 @@ func TestRestarts(t *testing.T) {
 	stagePG(t, pool, 10)
 	arrived := func() {
 		t.Helper()
-		eventually(t, "all arrived", func() bool { return depth() >= staged })
+		patience.Until(t, "all arrived", func() bool { return depth() >= staged })
 	}
 	arrived()
 	before := load(t, at)
@@ -182,7 +189,7 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 	var after map[string]int
-	eventually(t, "as many goroutines and files as before", func() bool {
+	patience.Until(t, "as many goroutines and files as before", func() bool {
 		after = load(t, at)
 		return after["go_goroutines"] <= before["go_goroutines"]+3 && after["process_open_fds"] <= before["process_open_fds"]+3
 	})
@@ -232,20 +239,20 @@ func TestSeveralDatabases(t *testing.T) {
 	for _, pool := range pools {
 		stagePG(t, pool, 5)
 	}
-	eventually(t, "15 arrived", func() bool { return depth() == 15 })
+	patience.Until(t, "15 arrived", func() bool { return depth() == 15 })
 	// Before that, a missing table is a misconfiguration.
-	eventually(t, "all settled", func() bool { return outboxRows(t, pools[1]) == 0 })
+	patience.Until(t, "all settled", func() bool { return outboxRows(t, pools[1]) == 0 })
 	if _, err := pools[1].Exec(t.Context(), "ALTER SCHEMA waybill RENAME TO gone"); err != nil {
 		t.Fatal(err)
 	}
 	stagePG(t, pools[0], 5)
 	stagePG(t, pools[2], 5)
-	eventually(t, "25 arrived", func() bool { return depth() == 25 })
-	eventually(t, "health tells which", func() bool {
+	patience.Until(t, "25 arrived", func() bool { return depth() == 25 })
+	patience.Until(t, "health tells which", func() bool {
 		code, text := get(t, at+"/healthz")
 		return code == 503 && strings.Contains(text, "failed    store tenant1: check: ") && strings.Contains(text, "ok        store tenant0: check: ")
 	})
-	eventually(t, "counted by relay", func() bool {
+	patience.Until(t, "counted by relay", func() bool {
 		_, text := get(t, at+"/metrics")
 		return strings.Contains(text, `relay="t0: tenant0 to bus",route="default",transport="rabbitmq"} 10`)
 	})
@@ -278,7 +285,7 @@ func TestIdleFleet(t *testing.T) {
 	}
 	p := process(t, "relay", "--config", write(t, conf.String()))
 	at := address(t, &p.Log)
-	eventually(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
+	patience.Until(t, "ready", func() bool { code, _ := get(t, at+"/readyz"); return code == 200 })
 	got := load(t, at)
 	t.Logf("%d idle relays: %v", n, got)
 	if most := 200 + 60*n; got["go_goroutines"] > most {

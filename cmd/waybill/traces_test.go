@@ -28,6 +28,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/sqlite"
@@ -163,8 +164,7 @@ func (p part) start(tb testing.TB) *sharedtest.Process {
 
 // play does what the part does, and sends its spans.
 func (p part) play() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx, _ := patience.Context(context.Background(), time.Minute)
 	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(p.Collector+"/v1/traces"))
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func TestOneTrace(t *testing.T) {
 			path, broker := filepath.Join(t.TempDir(), "shop.db"), testenv.RabbitMQ(t).URL
 			_ = database(t, path)
 			billing := part{"billing", "", broker, overHTTP}.start(t)
-			eventually(t, "billing listens", func() bool { return strings.Contains(billing.Log.String(), "event=consumer.start") })
+			patience.Until(t, "billing listens", func() bool { return strings.Contains(billing.Log.String(), "event=consumer.start") })
 			shop := part{"shop", path, "", overHTTP}.start(t)
 			ended(t, shop)
 			daemon := process(t, "relay", "--config", write(t, "stores:\n  shop: {kind: sqlite, path: '"+path+"'}\n"+

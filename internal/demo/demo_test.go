@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // OP-07: a relay that is faster than the consumer gives no order up: the queue is bound before both.
@@ -22,13 +22,7 @@ func TestRelayBeforeConsumer(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Relay.Run(ctx) }()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); d.Bus.Depth(demo.Queue).Ready == 0; <-tick.C {
-		if time.Now().After(end) {
-			t.Fatal("not within 30 s: the order that its handler will give up is in its queue")
-		}
-	}
+	patience.Until(t, "the order that its handler will give up is in its queue", func() bool { return d.Bus.Depth(demo.Queue).Ready > 0 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
