@@ -17,21 +17,23 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
 	timesFlag = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
 	traceFlag = flag.Bool("whole", false, "print everything that happened in a history that fails")
-	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", defaultHistories), "random histories in memory")
+	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", histories(500, nightlyHistories)), "random histories in memory")
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childRelay) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // whatever becomes of the test
+		ctx, cancel := context.WithTimeout(ctx, patience.For(2*time.Minute)) // whatever becomes of the test
 		defer cancel()
 		if err := runChildRelay(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "relay process:", err)
@@ -40,6 +42,23 @@ func TestMain(m *testing.M) {
 	}
 	debug.SetGCPercent(400) // histories are short-lived garbage
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
+}
+
+// histories returns how many histories there are in the gate, or at night.
+func histories(gate, night int) int {
+	if tier.IsNightly() {
+		return night
+	}
+	return gate
+}
+
+// deadline returns a function that says whether half of the time is over that go test gives to the package: then no
+// history begins any more. The tests say in their logs how many there were.
+func deadline(t *testing.T) (late func() bool) {
+	t.Helper()
+	end, ok := t.Deadline()
+	half := time.Until(end) / 2
+	return func() bool { return ok && time.Until(end) < half }
 }
 
 // number returns the value of an environment variable.
@@ -56,24 +75,22 @@ func number(name string, def int) int {
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	n, first := *countFlag, uint64(time.Now().UnixNano())
-	if testing.Short() {
-		n = min(n, 500)
-	}
 	if *seedFlag != 0 {
 		n = *timesFlag
 	}
-	var next, staged, arrived atomic.Int64
-	begin := time.Now()
+	var next, done, staged, arrived atomic.Int64
+	begin, late := time.Now(), deadline(t)
 	t.Cleanup(func() {
 		took := time.Since(begin)
-		t.Logf("%d histories, %d messages, %d arrivals in %s: %.0f a second", n, staged.Load(), arrived.Load(), took.Round(time.Millisecond), float64(n)/took.Seconds())
+		t.Logf("%d histories of %d, %d messages, %d arrivals in %s: %.0f a second", done.Load(), n, staged.Load(), arrived.Load(), took.Round(time.Millisecond),
+			float64(done.Load())/took.Seconds())
 	})
 	for i := range 4 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			for !t.Failed() {
 				k := next.Add(1)
-				if k > int64(n) {
+				if k > int64(n) || k > 100 && late() {
 					return
 				}
 				seed := first + uint64(k)
@@ -84,6 +101,7 @@ func TestHistories(t *testing.T) {
 				s, a := l.Size()
 				staged.Add(int64(s))
 				arrived.Add(int64(a))
+				done.Add(1)
 				if len(problems) > 0 {
 					t.Errorf("history %d: %s", k, report(seed, problems, l))
 				}

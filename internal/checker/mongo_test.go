@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	mongostore "github.com/waybill-go/waybill/store/mongo"
 )
 
@@ -177,11 +178,9 @@ func (s *documents) Drain(w *realWorld) (map[checker.Ref]int, error) {
 
 // P1 P2 P3 P4 P5 OR-02 OR-03 OR-04 DB-15 DB-24: relays with a client each, whose connections are cut.
 func TestMongoHistories(t *testing.T) {
+	tier.Nightly(t, "histories in real time over a database that starts slowly: a minute; the gate has those of SQLite and Postgres")
 	t.Parallel()
 	n := number("WAYBILL_CHECKER_MONGO", 8)
-	if testing.Short() {
-		n = 2
-	}
 	server := testenv.MongoDB(t)
 	client, err := mongo.Connect(options.Client().ApplyURI(server.URI))
 	if err != nil {

@@ -2,4 +2,4 @@
 
 package checker_test
 
-const defaultHistories = 10_000
+const nightlyHistories = 10_000

@@ -25,7 +25,9 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -44,7 +46,7 @@ type servers struct {
 
 // quick are the options of a transport whose broker goes away often.
 func quick(exchange string, pipelined bool) rabbitmq.Options {
-	return rabbitmq.Options{Exchange: exchange, PipelineKeys: pipelined, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 2 * time.Second, Lazy: true, Logger: slog.New(slog.DiscardHandler)}
+	return rabbitmq.Options{Exchange: exchange, PipelineKeys: pipelined, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: patience.For(2 * time.Second), Lazy: true, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func openServers(t *testing.T, dsn, broker string) *servers {
@@ -84,7 +86,7 @@ func openPool(ctx context.Context, dsn, name string, conns int32) (*pgxpool.Pool
 	if err != nil {
 		return nil, err
 	}
-	cfg.MaxConns, cfg.ConnConfig.ConnectTimeout = conns, 2*time.Second
+	cfg.MaxConns, cfg.ConnConfig.ConnectTimeout = conns, patience.For(2*time.Second)
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
@@ -245,14 +247,14 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 // declareAgain declares the exchange and binds the queue, as services do when they connect: a broker that is killed may
 // forget what was declared just before.
 func (s *pgSide) declareAgain(w *realWorld) {
-	deadline := time.Now().Add(realDrain / 2)
+	begun := time.Now()
 	for {
 		err := s.declare("")
 		if err == nil {
 			return
 		}
 		w.l.Note("declare again: %v", err)
-		if time.Now().After(deadline) {
+		if time.Since(begun) > realDrain/2 {
 			w.t.Errorf("declare again: %v", err)
 			return
 		}
@@ -357,7 +359,8 @@ func (s *pgSide) process(w *realWorld, n int) (*runner, error) {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childRelay+"="+strings.Join(routes, ","), childRelay+"_DSN="+s.pg.URL(s.dsn), childRelay+"_BROKER="+s.mq.URL(s.url),
-		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize), fmt.Sprintf("%s_PIPELINED=%t", childRelay, s.pipelined))
+		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize), fmt.Sprintf("%s_PIPELINED=%t", childRelay, s.pipelined),
+		fmt.Sprintf("%s=%f", patience.Variable, patience.Factor()))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -438,10 +441,7 @@ func runChildRelay(ctx context.Context) error {
 // relays that are processes, and are stopped for a while or killed.
 func TestPostgresRabbitMQHistories(t *testing.T) {
 	t.Parallel()
-	n := number("WAYBILL_CHECKER_REAL", 60)
-	if testing.Short() {
-		n = 8
-	}
+	n := number("WAYBILL_CHECKER_REAL", histories(8, 60))
 	s := openServers(t, testenv.Postgres(t).DSN, testenv.RabbitMQ(t).URL)
 	runReal(t, n, 4, func(t *testing.T, seed uint64, i int) *realWorld {
 		t.Helper()
@@ -455,16 +455,14 @@ func TestPostgresRabbitMQHistories(t *testing.T) {
 // P1 to P5 P7 OR-02: a server is killed in the middle of a history and started again, over which connections fail as
 // well.
 func TestServerKillHistories(t *testing.T) {
+	tier.Nightly(t, "kills servers: half a minute")
 	t.Parallel()
 	kills := number("WAYBILL_CHECKER_KILLS", 2) // of the database; half as many of the broker
-	if testing.Short() {
-		t.Skip("servers are killed in the long tests")
-	}
 	killer := func(stop func(), restart func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			stop()
 			time.Sleep(200 * time.Millisecond)
-			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			ctx, cancel := context.WithTimeout(ctx, patience.For(time.Minute))
 			defer cancel()
 			return restart(ctx)
 		}

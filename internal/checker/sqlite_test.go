@@ -132,10 +132,7 @@ func (s *lite) Drain(w *realWorld) (map[checker.Ref]int, error) {
 // P1 P2 P3 P4 P5 OR-02 OR-03 OR-04 DB-24: relays that open one file of SQLite each for itself.
 func TestSQLiteHistories(t *testing.T) {
 	t.Parallel()
-	n := number("WAYBILL_CHECKER_SQLITE", 24)
-	if testing.Short() {
-		n = 4
-	}
+	n := number("WAYBILL_CHECKER_SQLITE", histories(4, 24))
 	dir, err := os.MkdirTemp(os.Getenv(testenv.Dir), "waybill-checker-") //nolint:usetesting // in memory, if the servers are
 	if err != nil {
 		t.Fatal(err)
