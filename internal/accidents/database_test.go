@@ -19,6 +19,7 @@ import (
 // DB-24: relays whose presence connection is lost are alive all the same, also if they do not notice at once. No
 // handler of a queue beside them runs twice.
 func TestPresenceConnectionsEnd(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	all := w.startAll(member{Slow: 50 * time.Millisecond}, "a", "b", "c", "d")
 	stopQueue := w.handle("mails", 20, 60*time.Millisecond)
@@ -58,6 +59,7 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 
 // DB-24: an outage of the database is nobody's death.
 func TestDatabaseOutage(t *testing.T) {
+	nightly(t)
 	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{})
 	w.startAll(member{Lease: time.Second, Slow: 5 * time.Millisecond}, "a", "b", "c", "d")
 	stop := w.produce(keys("k", 60), 100*time.Millisecond)
@@ -81,6 +83,7 @@ func TestDatabaseOutage(t *testing.T) {
 
 // DB-24: the database's clock jumps by an hour, forth and back. Nobody is taken for dead, and all go on.
 func TestDatabaseClockJumps(t *testing.T) {
+	nightly(t)
 	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{Clock: true})
 	w.startAll(member{Lease: time.Second, Slow: 5 * time.Millisecond}, "a", "b", "c", "d")
 	stop := w.produce(keys("k", 60), 100*time.Millisecond)
@@ -108,6 +111,7 @@ func TestDatabaseClockJumps(t *testing.T) {
 
 // ST-09: a transaction that has withdrawn messages which are due, and stays open, holds nobody up but their keys.
 func TestWithdrawalStaysOpen(t *testing.T) {
+	nightly(t)
 	for _, commits := range []bool{true, false} {
 		w := newWorld(t, testenv.Postgres(t).DSN)
 		ctx := t.Context()
@@ -174,6 +178,7 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 
 // OP-18: owners carry out what an operator decides about messages that are due, while the broker refuses everything.
 func TestDecisionsDuringAnOutage(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	w.startAll(member{Slow: 5 * time.Millisecond}, "a", "b")
 	w.exec(w.sink, "ALTER TABLE arrivals RENAME TO away") // the broker is out of order

@@ -13,6 +13,7 @@ import (
 // keeps the relays' connections, so that nothing tells them. Nothing that is committed afterwards is settled by the
 // number of what was lost.
 func TestFailOver(t *testing.T) {
+	nightly(t)
 	w, pg, db := onOwnServer(t, testenv.PostgresOptions{})
 	for range times(1) {
 		pooled := testenv.NewPooler(t, pg, 8).DSN(db.Database)

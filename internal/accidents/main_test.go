@@ -24,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -40,6 +41,13 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// nightly leaves the tests of this package to the night, on a machine without other work: what is promised within so
+// many seconds, over processes and real leases, is measured in seconds.
+func nightly(tb testing.TB) {
+	tb.Helper()
+	tier.Nightly(tb, "kills and freezes processes and servers, with real leases: 5 to 15 seconds each")
 }
 
 // member says what relay a process is.

@@ -17,6 +17,7 @@ import (
 
 // DB-24: the keys of a relay that is killed go on long before its lease could end.
 func TestKilledRelay(t *testing.T) {
+	nightly(t)
 	for range times(1) {
 		w := newWorld(t, testenv.Postgres(t).DSN)
 		all := w.startAll(member{Lease: 30 * time.Second, Slow: 5 * time.Millisecond}, "a", "b")
@@ -73,6 +74,7 @@ func (w *world) logWorst() {
 // DB-24: a relay that stands still for longer than its lease loses its units. When it goes on it begins nothing, though
 // it does not hear of that at once, and joins anew.
 func TestFrozenRelay(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	var all []*process
 	var lines []*testenv.Proxy
@@ -115,6 +117,7 @@ func TestFrozenRelay(t *testing.T) {
 
 // DB-24: a record that kills whoever sends it is found among all that was out beside it, and given up alone.
 func TestPoisonousRecord(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	var names []string
 	for range 5 {
@@ -153,6 +156,7 @@ func TestPoisonousRecord(t *testing.T) {
 // OR-02, DB-24: a transaction that takes long, with much in it and much beside it, keeps its order while relays are
 // killed.
 func TestLongTransactionAndKill(t *testing.T) {
+	nightly(t)
 	for _, pipelined := range []bool{true, false} {
 		for range times(1) {
 			longTransactionAndKill(t, pipelined)

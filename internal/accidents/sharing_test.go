@@ -13,6 +13,7 @@ import (
 
 // DB-24: members that start at once divide the units of a thousand routes evenly, and serve them meanwhile.
 func TestManyRoutesManyMembers(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	var routes, busy []string
 	for i := range 1000 {
@@ -48,6 +49,7 @@ func TestManyRoutesManyMembers(t *testing.T) {
 
 // DB-24: what a relay owns whose broker is out of order goes on at others.
 func TestRelayWithoutBroker(t *testing.T) {
+	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	w.startAll(member{Slow: 5 * time.Millisecond}, "a", "b", "c")
 	lame := w.startAll(member{Refuses: true}, "lame")[0]

@@ -52,6 +52,7 @@ func (m *owner) read(from int64, limit int) []core.Record {
 
 // TestRenewalsBesideSlowSettles: renewals do not wait for settles, however many there are.
 func TestRenewalsBesideSlowSettles(t *testing.T) {
+	nightly(t)
 	const connections, each = 16, 20
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	pool, err := connect(t.Context(), w.dsn, connections+2)
@@ -113,6 +114,7 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 // then the member has made it again, and an operator may have put the record back. No attempt counts twice, and no key
 // stays held.
 func TestStatementsCarriedOutLate(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	const late = 5 * time.Second
 	for _, tc := range []struct {

@@ -22,6 +22,7 @@ import (
 // OP-17: the broker's disk is full, so that it blocks who publishes. The relay waits, consumers empty the queue. When
 // there is space again, all go on.
 func TestBrokerDiskFull(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	mq := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
 	for range times() {
@@ -47,6 +48,7 @@ func TestBrokerDiskFull(t *testing.T) {
 // OP-17: the password at the broker changes while all run. Open connections live on; once they are cut, that is an
 // outage until the program knows the new one.
 func TestBrokerPasswordRotated(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		mq := testenv.RabbitMQ(t)
@@ -96,6 +98,7 @@ func TestBrokerPasswordRotated(t *testing.T) {
 // OP-17: a broker is lost for good, with the messages on it. One of another version takes its place, with the exported
 // definitions. What was in the outbox arrives; only what was on the old one is lost.
 func TestBrokerReplaced(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	const vhost, user, password = "shop", "shop", "shop-secret"
 	newer := newerRoot()

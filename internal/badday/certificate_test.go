@@ -20,6 +20,7 @@ const expired = "certificate has expired or is not yet valid"
 // OP-17: the certificate of the database expires, and open connections are cut. That is an outage whose error names the
 // expiry. When the certificate is renewed, all go on.
 func TestDatabaseCertificateExpires(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		certs := testenv.NewTLS(t)
@@ -63,6 +64,7 @@ func TestDatabaseCertificateExpires(t *testing.T) {
 
 // OP-17: the same at the broker.
 func TestBrokerCertificateExpires(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		certs := testenv.NewTLS(t)

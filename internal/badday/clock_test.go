@@ -14,6 +14,7 @@ import (
 // OP-17: the database's clock jumps an hour ahead, back, an hour behind, and back. The relay and consumers with the
 // inbox go on, on RabbitMQ and on the table.
 func TestDatabaseClockIsWrong(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for _, role := range []string{consumes, receives} {
 		t.Run(role, func(t *testing.T) {
@@ -47,6 +48,7 @@ func TestDatabaseClockIsWrong(t *testing.T) {
 // since the database's clock decides. A stamp from the future is refused by the consumer's clock, and the message is
 // handled all the same.
 func TestProducerClockIsWrong(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

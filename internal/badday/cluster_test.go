@@ -16,6 +16,7 @@ import (
 // OP-17: a cluster of three loses the leader of the queue, then its majority, then gets both back. Nothing that it
 // confirmed is lost, and the relay goes on.
 func TestClusterLosesItsMajority(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	c := testenv.OwnRabbitMQCluster(t, 3, testenv.RabbitMQOptions{})
 	d := onRabbitMQ(t, member{Broker: c.Nodes[0].AMQPURL("/"), Hosts: c.Addrs()[1:]})

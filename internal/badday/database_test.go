@@ -50,6 +50,7 @@ func (p *pair) failOver(t *testing.T) {
 // OP-17: the primary dies, and a standby that has confirmed every commit is promoted. Producers, relay and consumers
 // follow; nothing is lost.
 func TestSynchronousStandbyIsPromoted(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		p := newPair(t, nil)
@@ -83,6 +84,7 @@ func TestSynchronousStandbyIsPromoted(t *testing.T) {
 // message that it has gets its one effect, in a database that did not fail over. What the old one had confirmed and
 // not handed on is gone, as docs/guarantees.md says, or had its one effect before.
 func TestLaggingStandbyIsPromoted(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		p := newPair(t, nil)
@@ -114,6 +116,7 @@ func TestLaggingStandbyIsPromoted(t *testing.T) {
 // OP-17: the database's disk is full. Staging fails as an outage that says why, and nothing is half done. Then the log
 // cannot be written either, and the server dies. When there is space again, all go on.
 func TestDatabaseDiskFull(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		pg := testenv.OwnPostgres(t, testenv.PostgresOptions{Disk: 250 << 20})
@@ -173,6 +176,7 @@ func TestDatabaseDiskFull(t *testing.T) {
 // OP-17: the password of the role changes while all run, and later connections are cut. Until the program knows the
 // new one that is an outage; then all go on.
 func TestDatabasePasswordRotated(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for range times() {
 		pg := testenv.OwnPostgres(t, testenv.PostgresOptions{})

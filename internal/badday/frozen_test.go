@@ -43,6 +43,7 @@ func (d *day) handles(what string, p *sharedtest.Process, n int) {
 // OP-17: a consumer freezes in the middle of its handlers, for longer than its lease or the broker's patience. Others
 // take over what it had. When it goes on, nothing of what it had has a second effect, and it works again.
 func TestFrozenConsumer(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	for name, tc := range map[string]struct{ role, options string }{
 		"consumer":                              {consumes, endsIdle},
@@ -112,6 +113,7 @@ func (d *day) alive(role string) int {
 // OP-17 OR-09: the only active consumer of a queue is killed, then the next one freezes. Each time another one gets the
 // queue, and each key's effects come in order.
 func TestSingleActiveConsumerFailsOver(t *testing.T) {
+	nightly(t)
 	t.Parallel()
 	d := onRabbitMQ(t, member{InOrder: true, DSN: testenv.Postgres(t).DSN + endsIdle, Slow: 5 * time.Millisecond})
 	d.declare()

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -153,7 +154,7 @@ func (d *day) effects() int { return d.count(d.in, "SELECT count(*) FROM seen") 
 // until polls cond until it holds.
 func (d *day) until(what string, cond func() bool) {
 	d.Helper()
-	const limit = 60 * time.Second
+	limit := patience.For(2 * patience.Limit) // a server that was killed starts meanwhile
 	for end := time.Now().Add(limit); !cond(); d.pause(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			d.Fatalf("not within %s: %s", limit, what)

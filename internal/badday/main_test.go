@@ -24,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -43,6 +44,12 @@ func TestMain(m *testing.M) {
 	}
 	_ = flag.Set("test.parallel", "6") // they wait for servers; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// nightly leaves the tests of this package to the night.
+func nightly(tb testing.TB) {
+	tb.Helper()
+	tier.Nightly(tb, "starts, kills, freezes and fills servers of its own: up to a minute each")
 }
 
 func runProcess(text string) error {

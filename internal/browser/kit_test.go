@@ -23,9 +23,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
-const patience = 10 * time.Second
+// nightly leaves the tests of this package to the night. What the pages say, the tests of the dashboard check.
+func nightly(tb testing.TB) {
+	tb.Helper()
+	tier.Nightly(tb, "clicks in a browser: 2 to 10 seconds each")
+}
 
 // chromium starts the browser that all tests share.
 var chromium = sync.OnceValues(func() (context.Context, error) {
@@ -100,11 +106,7 @@ func shop(t *testing.T, change func(*dashboard.Options), more ...waybill.Message
 		}
 		return gone >= 2 && len(d.Bus.Parked(demo.Queue)) > 0
 	}
-	for deadline := time.Now().Add(30 * time.Second); !there(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 30s: the troubles are there")
-		}
-	}
+	patience.Until(t, "the troubles are there", there)
 	return d, server.URL
 }
 
@@ -147,7 +149,7 @@ func newTab(t *testing.T) *tab {
 
 func (b *tab) run(actions ...chromedp.Action) {
 	b.t.Helper()
-	ctx, stop := context.WithTimeout(b.ctx, patience)
+	ctx, stop := context.WithTimeout(b.ctx, patience.For(patience.Limit))
 	defer stop()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		b.t.Fatalf("%v; the page says: %s", err, b.text())
@@ -157,7 +159,7 @@ func (b *tab) run(actions ...chromedp.Action) {
 // text returns what one can read.
 func (b *tab) text() string {
 	var s string
-	ctx, stop := context.WithTimeout(b.ctx, patience)
+	ctx, stop := context.WithTimeout(b.ctx, patience.For(patience.Limit))
 	defer stop()
 	if err := chromedp.Run(ctx, chromedp.Evaluate(`document.title + "\n" + document.body.innerText`, &s)); err != nil {
 		return err.Error()
@@ -167,7 +169,7 @@ func (b *tab) text() string {
 
 // holds evaluates an expression. An answer that is lost with its page counts as no.
 func (b *tab) holds(expression string) (ok bool) {
-	ctx, stop := context.WithTimeout(b.ctx, 2*time.Second)
+	ctx, stop := context.WithTimeout(b.ctx, patience.For(2*time.Second))
 	defer stop()
 	return chromedp.Run(ctx, chromedp.Evaluate(expression, &ok)) == nil && ok
 }
@@ -175,16 +177,12 @@ func (b *tab) holds(expression string) (ok bool) {
 // until waits for an expression to be true, over loads of pages too.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); ; <-tick.C {
-		if b.holds(expression) {
-			return
+	defer func() {
+		if b.t.Failed() {
+			b.t.Logf("the page says: %s", b.text())
 		}
-		if time.Now().After(end) {
-			b.t.Fatalf("not within %s: %s; the page says: %s", patience, expression, b.text())
-		}
-	}
+	}()
+	patience.Until(b.t, expression, func() bool { return b.holds(expression) })
 }
 
 // see waits until a page whose heading begins with head says all of texts.

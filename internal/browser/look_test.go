@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // axe returns axe-core, which scripts/servers installs.
@@ -34,6 +35,7 @@ func axe(t *testing.T) string {
 // window, and neither menu nor tables have anything out of sight at their side.
 // OP-07
 func TestEveryPageIsAccessible(t *testing.T) {
+	nightly(t)
 	source := axe(t)
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
 	if err != nil {
@@ -119,7 +121,7 @@ func (b *tab) look(name, source string, show func(*tab)) {
 
 // capture returns a picture of the whole page, also of what is below the window, or nil.
 func (b *tab) capture() (picture []byte) {
-	ctx, stop := context.WithTimeout(b.ctx, 3*time.Second)
+	ctx, stop := context.WithTimeout(b.ctx, patience.For(3*time.Second))
 	defer stop()
 	var size []float64
 	_ = chromedp.Run(ctx, page.BringToFront(), chromedp.Evaluate(`scrollTo(0, 0); [document.documentElement.clientWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]`, &size),

@@ -14,6 +14,7 @@ import (
 // From what needs attention to the message, and sent again.
 // OP-07
 func TestSendAgain(t *testing.T) {
+	nightly(t)
 	_, url := shop(t, nil)
 	b := newTab(t)
 	b.open(url)
@@ -36,6 +37,7 @@ func TestSendAgain(t *testing.T) {
 
 // OP-07
 func TestMendAndReplay(t *testing.T) {
+	nightly(t)
 	d, url := shop(t, nil)
 	b := newTab(t)
 	b.open(url + "/parked")
@@ -58,6 +60,7 @@ func TestMendAndReplay(t *testing.T) {
 // The overview shows by itself what has changed.
 // OP-07
 func TestPauseAndResume(t *testing.T) {
+	nightly(t)
 	d, url := shop(t, nil)
 	b := newTab(t)
 	b.open(url)
@@ -86,6 +89,7 @@ func TestPauseAndResume(t *testing.T) {
 // All of it without a mouse, while the overview changes beneath.
 // OP-07
 func TestKeyboardOnly(t *testing.T) {
+	nightly(t)
 	_, url := shop(t, nil)
 	b := newTab(t)
 	b.open(url)
@@ -121,6 +125,7 @@ const hostile = `"'><script>alert(1)</script><img src=x onerror=alert(2)><svg on
 // Texts of messages stay texts, on every page where they are.
 // OP-07
 func TestHostileTexts(t *testing.T) {
+	nightly(t)
 	evil := waybill.RawMessage(demo.TopicPoison, "text/html", []byte(hostile))
 	evil.Key, evil.Tenant, evil.Subject, evil.CorrelationID = hostile, hostile, hostile, hostile
 	evil.Headers = map[string]string{"x-evil": hostile}

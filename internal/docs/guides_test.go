@@ -110,7 +110,7 @@ func Example_parked() {
 	ctx := context.Background()
 	bus := must(memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "mailer", Bindings: []string{"mails.*"}}}}))
 	failing := true
-	c := must(consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), IdleTimeout: 20 * time.Millisecond}))
+	c := must(consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), IdleTimeout: time.Second}))
 	send := waybill.HandlerFor(MailWanted, func(context.Context, Mail) error {
 		if failing {
 			return waybill.Reject(errors.New("no such mailbox"))

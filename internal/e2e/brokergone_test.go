@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -36,10 +37,10 @@ func TestHealthSeesTheBroker(t *testing.T) {
 			proxy, k := behindProxy(t, testenv.RabbitMQ(t), consumer.Options{}, waybill.Subscription{Queue: "q", Bindings: []string{"a"}}, h)
 			run := start(t, k)
 			ready := func() bool { return k.Health(t.Context()).Ready }
-			eventually(t, 20*time.Second, "ready", ready)
+			patience.Until(t, "ready", ready)
 			began := time.Now()
 			c.fault(proxy)
-			eventually(t, 20*time.Second, "not ready", func() bool { return !ready() })
+			patience.Until(t, "not ready", func() bool { return !ready() })
 			t.Logf("seen after %s, with heartbeats of 1 s", time.Since(began).Round(time.Millisecond))
 			if check, _ := k.Health(t.Context()).Check("queue q"); !strings.HasPrefix(check.Text, "the broker cannot be reached") {
 				t.Error(check)
@@ -47,8 +48,8 @@ func TestHealthSeesTheBroker(t *testing.T) {
 			if err := c.end(proxy); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 30*time.Second, "ready again", ready)
-			run.stop(20 * time.Second)
+			patience.Until(t, "ready again", ready)
+			run.stop()
 		})
 	}
 }
@@ -67,21 +68,21 @@ func TestHealthSeesTheBrokerWhileBusy(t *testing.T) {
 	proxy, k := behindProxy(t, mq, consumer.Options{}, sub, busy)
 	run := start(t, k)
 	ready := func() bool { return k.Health(t.Context()).Ready }
-	eventually(t, 20*time.Second, "ready", ready)
+	patience.Until(t, "ready", ready)
 	publish(t, dial(t, mq.URL, rabbitmq.Options{}), "", "m")
 	<-begun
 	if !ready() {
 		t.Error("a busy consumer is not ready:", k.Health(t.Context()))
 	}
 	proxy.Blackhole(gone)
-	eventually(t, 20*time.Second, "not ready", func() bool { return !ready() })
+	patience.Until(t, "not ready", func() bool { return !ready() })
 	if check, _ := k.Health(t.Context()).Check("queue q"); !strings.Contains(check.Text, "the connection is lost") {
 		t.Error(check)
 	}
 	proxy.Heal()
 	close(end)
-	eventually(t, 30*time.Second, "ready again", ready)
-	run.stop(20 * time.Second)
+	patience.Until(t, "ready again", ready)
+	run.stop()
 }
 
 // CO-20: a batch job whose broker falls silent ends with an error, and not as one that had nothing to do.
@@ -94,7 +95,7 @@ func TestRunOnceSeesTheBroker(t *testing.T) {
 		_, err := c.RunOnce(t.Context())
 		ended <- err
 	}()
-	eventually(t, 20*time.Second, "ready", func() bool { return c.Health(t.Context()).Ready })
+	patience.Until(t, "ready", func() bool { return c.Health(t.Context()).Ready })
 	proxy.Blackhole(gone)
 	if err := <-ended; waybill.ClassOf(err) != waybill.ClassOutage || err == nil {
 		t.Errorf("RunOnce ended with %v", err)
@@ -148,7 +149,7 @@ func TestPausedConsumerHoldsNothing(t *testing.T) {
 	run := start(t, down)
 	ch := testenv.Channel(t, mq.URL)
 	shown := 0
-	eventually(t, 40*time.Second, "the queue shows all of them, after each of many probes", func() bool {
+	patience.Until(t, "the queue shows all of them, after each of many probes", func() bool {
 		if depth(t, ch, "q") == n {
 			shown++
 		}
@@ -160,9 +161,9 @@ func TestPausedConsumerHoldsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := start(t, up)
-	eventually(t, 20*time.Second, "the other replica handles them", func() bool { return saw.len() >= n })
-	run.stop(20 * time.Second)
-	other.stop(20 * time.Second)
+	patience.Until(t, "the other replica handles them", func() bool { return saw.len() >= n })
+	run.stop()
+	other.stop()
 	if parked := depth(t, ch, "q.dlq"); parked != 0 || probes.Load() < 10 {
 		t.Errorf("%d were parked after %d probes", parked, probes.Load())
 	}

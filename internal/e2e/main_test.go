@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -131,34 +132,18 @@ func newLog(tb testing.TB) (*slog.Logger, *sharedtest.Log) {
 	return book.Logger(slog.LevelDebug), book
 }
 
-// within runs fn and fails the test if it does not return in time.
-func within[T any](tb testing.TB, limit time.Duration, fn func() T) T {
+// ends runs fn and fails the test if it does not return.
+func ends[T any](tb testing.TB, fn func() T) T {
 	tb.Helper()
 	done := make(chan T, 1)
-	begin := time.Now()
+	limit := patience.For(patience.Limit)
 	go func() { done <- fn() }()
 	select {
 	case v := <-done:
 		return v
 	case <-time.After(limit):
-		tb.Fatalf("hangs: no answer after %s", time.Since(begin).Round(time.Millisecond))
+		tb.Fatalf("hangs: no answer after %s", limit)
 		panic("unreachable")
-	}
-}
-
-// eventually polls until ok, or fails the test after limit.
-func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within %s: %s", limit, what)
-		}
-		select {
-		case <-tb.Context().Done():
-			tb.Fatal(tb.Context().Err())
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 }
 
@@ -169,7 +154,7 @@ func openPool(tb testing.TB, dsn string) *pgxpool.Pool {
 		tb.Fatal(err)
 	}
 	cfg.MaxConns = 8
-	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	cfg.ConnConfig.ConnectTimeout = patience.For(5 * time.Second)
 	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
 	if err != nil {
 		tb.Fatal(err)
@@ -392,7 +377,7 @@ func start(tb testing.TB, r interface {
 			if err != nil {
 				tb.Logf("Run: %.300s", err)
 			}
-		case <-time.After(40 * time.Second):
+		case <-time.After(patience.For(patience.Limit)):
 			tb.Error("Run hangs after the end of its context")
 		}
 	})
@@ -400,9 +385,9 @@ func start(tb testing.TB, r interface {
 }
 
 // end waits for Run to end by itself, and returns its error.
-func (r *running) end(limit time.Duration) error {
+func (r *running) end() error {
 	r.tb.Helper()
-	return within(r.tb, limit, func() error {
+	return ends(r.tb, func() error {
 		err := <-r.done
 		r.done <- err
 		return err
@@ -410,11 +395,11 @@ func (r *running) end(limit time.Duration) error {
 }
 
 // stop ends Run's context and returns how long Run took to return.
-func (r *running) stop(limit time.Duration) time.Duration {
+func (r *running) stop() time.Duration {
 	r.tb.Helper()
 	begin := time.Now()
 	r.cancel()
-	if err := r.end(limit); err != nil {
+	if err := r.end(); err != nil {
 		r.tb.Errorf("Run: %v", err)
 	}
 	return time.Since(begin)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -86,8 +87,9 @@ func (d *desk) relay(opts relay.Options) (*running, *sharedtest.Log) {
 // drained waits until all that was staged has arrived and nothing is left.
 func (d *desk) drained(what string) {
 	d.tb.Helper()
-	eventually(d.tb, 40*time.Second, what+": everything is published", func() bool {
-		return firsts(d.tb, d.bus) == d.n && number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0
+	patience.Moving(d.tb, what+": everything is published", func() (int, bool) {
+		left := number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox")
+		return left, left == 0 && firsts(d.tb, d.bus) == d.n
 	})
 }
 
@@ -101,11 +103,11 @@ func TestUnitsOfTwoPrograms(t *testing.T) { // DB-24
 	t.Parallel()
 	d := newDesk(t)
 	d.relay(relay.Options{Routes: []relay.Route{{Units: 4}}})
-	eventually(t, 10*time.Second, "the first one owns its units", func() bool {
+	patience.Until(t, "the first one owns its units", func() bool {
 		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 4
 	})
 	d.relay(relay.Options{Routes: []relay.Route{{Units: 16}}})
-	eventually(t, 20*time.Second, "they share", func() bool {
+	patience.Until(t, "they share", func() bool {
 		return number(t, d.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 2
 	})
 	d.stage(500)
@@ -122,13 +124,13 @@ func TestMemberRowsDeleted(t *testing.T) { // DB-24
 	for range 2 {
 		d.relay(relay.Options{})
 	}
-	eventually(t, 10*time.Second, "two members", func() bool { return d.members() == 2 })
+	patience.Until(t, "two members", func() bool { return d.members() == 2 })
 	for range 3 {
 		d.stage(300)
 		exec(t, d.pool, "DELETE FROM waybill.waybill_outbox_members")
 		d.stage(300)
 		d.drained("without its row")
-		eventually(t, 20*time.Second, "they are members again", func() bool { return d.members() == 2 })
+		patience.Until(t, "they are members again", func() bool { return d.members() == 2 })
 	}
 }
 
@@ -199,19 +201,19 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 	if _, err := stageOn(t, d.pool, d.o, msgs[:100]...); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "some are published", func() bool { return firsts(t, d.bus) == 100 })
-	old.stop(10 * time.Second)
+	patience.Until(t, "some are published", func() bool { return firsts(t, d.bus) == 100 })
+	old.stop()
 	if _, err := stageOn(t, d.pool, d.o, msgs[100:]...); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
-	eventually(t, 10*time.Second, "the new route is served", func() bool {
+	patience.Until(t, "the new route is served", func() bool {
 		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0 AND route = 'new'") > 0
 	})
 	exec(t, d.pool, "UPDATE waybill.waybill_outbox SET route = 'new' WHERE route = 'old'")
 	// What was renamed stands behind what this relay has read: the next sweep finds it, after up to five minutes,
 	// or when a relay starts.
-	first.stop(10 * time.Second)
+	first.stop()
 	d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
 	d.drained("renamed")
 }
@@ -315,7 +317,7 @@ func TestRoleWithoutOneRight(t *testing.T) { // RL-07
 		exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
 		exec(t, admin, fmt.Sprintf("REVOKE %s ON %s FROM %q", tc.right, tc.object, name))
 		o := newOutbox(t, pool, postgres.Options{})
-		err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
+		err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end()
 		table := strings.TrimPrefix(tc.object, "TABLE waybill.")
 		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"GRANT ", tc.right, table}})
 	}
@@ -331,7 +333,7 @@ func TestIdleRelayIsReady(t *testing.T) {
 	d := newDesk(t)
 	r := newRelay(t, newOutbox(t, openPool(t, d.dsn), postgres.Options{}), d.bus, relay.Options{})
 	start(t, r)
-	eventually(t, 10*time.Second, "ready", func() bool { return r.Health(t.Context()).Ready })
+	patience.Until(t, "ready", func() bool { return r.Health(t.Context()).Ready })
 	for range 150 {
 		if h := r.Health(t.Context()); !h.Ready {
 			t.Fatal(h)

@@ -203,7 +203,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			check(t, within(t, 5*time.Second, tc.err), want{is: waybill.ErrInvalid, says: tc.says})
+			check(t, ends(t, tc.err), want{is: waybill.ErrInvalid, says: tc.says})
 		})
 	}
 }

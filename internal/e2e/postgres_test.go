@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -75,19 +75,19 @@ func TestWrongDatabaseAddress(t *testing.T) { // RL-07 TR-08
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, openPool(t, changed(t, dsn, tc.change)), postgres.Options{})
-			err := within(t, 20*time.Second, func() error { return o.Check(t.Context()) })
+			err := ends(t, func() error { return o.Check(t.Context()) })
 			tc.want.says = append(tc.want.says, "waybill/postgres: check")
 			check(t, err, tc.want)
 			log, book := newLog(t)
 			r := newRelay(t, o, memoryBus(t), relay.Options{Logger: log})
 			run := start(t, r)
 			if tc.want.is != nil {
-				check(t, run.end(20*time.Second), want{is: tc.want.is, class: tc.want.class, says: []string{"waybill/relay: store: "}})
+				check(t, run.end(), want{is: tc.want.is, class: tc.want.class, says: []string{"waybill/relay: store: "}})
 				return
 			}
 			// It may come up: Run goes on, says so, and stops when asked.
-			eventually(t, 20*time.Second, "a warning", func() bool { return strings.Contains(book.String(), "check_failed") })
-			run.stop(20 * time.Second)
+			patience.Until(t, "a warning", func() bool { return strings.Contains(book.String(), "check_failed") })
+			run.stop()
 			_, err = r.RunOnce(t.Context())
 			check(t, err, want{class: tc.want.class, says: tc.want.says[:1]})
 		})
@@ -129,7 +129,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		pool, name := role(t, pg, admin, "relay")
 		run := func() error {
 			o := newOutbox(t, pool, postgres.Options{})
-			return start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
+			return start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end()
 		}
 		check(t, run(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
@@ -249,7 +249,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 			exec(t, pool, tc.prepare)
 			o := newOutbox(t, pool, postgres.Options{})
 			if tc.check != nil {
-				err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
+				err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end()
 				check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.check, "waybill/relay: store: postgres: check")})
 			}
 			_, err := stageOn(t, pool, o, raw("a.b"))
@@ -310,7 +310,7 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 			}
 			s, err := open(path, sqlite.Options{})
 			if err == nil {
-				err = start(t, newRelay(t, s, memoryBus(t), relay.Options{})).end(20 * time.Second)
+				err = start(t, newRelay(t, s, memoryBus(t), relay.Options{})).end()
 			}
 			check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: tc.says})
 			if s == nil {
@@ -345,7 +345,7 @@ func TestUnreadableRows(t *testing.T) { // RL-04 DB-18
 	}
 	bus := memoryBus(t)
 	r := newRelay(t, o, bus, relay.Options{})
-	counts := within(t, 20*time.Second, func() relay.Counts {
+	counts := ends(t, func() relay.Counts {
 		c, err := r.RunOnce(t.Context())
 		if err != nil {
 			t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -34,7 +35,7 @@ func depth(tb testing.TB, ch *amqp.Channel, queue string) int {
 func parked(tb testing.TB, ch *amqp.Channel, queue string, n int) map[string]amqp.Table {
 	tb.Helper()
 	got := map[string]amqp.Table{}
-	eventually(tb, 20*time.Second, "parked messages", func() bool {
+	patience.Until(tb, "parked messages", func() bool {
 		d, ok, err := ch.Get(queue+".dlq", true)
 		if err != nil {
 			tb.Fatal(err)
@@ -76,7 +77,7 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			log, _ := newLog(t)
-			err := within(t, 20*time.Second, func() error {
+			err := ends(t, func() error {
 				_, err := rabbitmq.Dial(t.Context(), tc.url, rabbitmq.Options{Logger: log})
 				return err
 			})
@@ -88,12 +89,12 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 			// Lazy, the same ends Run on first contact.
 			bus := dial(t, tc.url, rabbitmq.Options{Lazy: true})
 			store := outboxes(t, waybill.Limits{})[2].store
-			check(t, start(t, newRelay(t, store, bus, relay.Options{})).end(20*time.Second), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
+			check(t, start(t, newRelay(t, store, bus, relay.Options{})).end(), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
 			c := newConsumer(t, bus, consumer.Options{})
 			if err := c.Handle(waybill.Subscription{Queue: "q"}, waybill.HandlerFor(waybill.NewTopic("a.b", waybill.JSON[string]()), ignore)); err != nil {
 				t.Fatal(err)
 			}
-			check(t, start(t, c).end(20*time.Second), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
+			check(t, start(t, c).end(), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
 		})
 	}
 }
@@ -122,7 +123,7 @@ func TestNoPermissionAtTheBroker(t *testing.T) { // RM-05
 		if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
 			t.Fatal(err)
 		}
-		return start(t, c).end(20 * time.Second)
+		return start(t, c).end()
 	}
 	log, _ := newLog(t)
 	_, err := rabbitmq.Dial(t.Context(), limited, rabbitmq.Options{Logger: log})
@@ -182,7 +183,7 @@ func TestQueueWithOtherArguments(t *testing.T) { // RM-05
 			if err := c.Handle(waybill.Subscription{Queue: "q"}, handler); err != nil {
 				t.Fatal(err)
 			}
-			check(t, start(t, c).end(20*time.Second), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.says, "waybill/rabbitmq: declare")})
+			check(t, start(t, c).end(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.says, "waybill/rabbitmq: declare")})
 		})
 	}
 }
@@ -204,7 +205,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	// 300 MB straight to the transport, between two others.
 	ok := waybill.Envelope{ID: "1", Topic: "a.b", Body: make([]byte, limit-len("1a.b"))}
 	huge := waybill.Envelope{ID: "2", Topic: "a.b", Body: make([]byte, 300<<20)}
-	res := within(t, 30*time.Second, func() core.Results {
+	res := ends(t, func() core.Results {
 		return bus.Publish(t.Context(), []waybill.Envelope{ok, huge, {ID: "3", Topic: "a.b"}, {ID: "4", Topic: "no\xffwhere"}, {ID: "5", Topic: strings.Repeat("x", 256)}, {ID: "6", Topic: "no.where"}})
 	})
 	if res[0] != nil || res[2] != nil {
@@ -229,7 +230,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	}
 	fast := &waybill.Backoff{Kind: waybill.BackoffConstant, Base: 200 * time.Millisecond, Jitter: waybill.JitterNone}
 	run := start(t, newRelay(t, o, bus, relay.Options{Routes: []relay.Route{{Backoff: fast}}}))
-	eventually(t, 20*time.Second, "three published", func() bool {
+	patience.Until(t, "three published", func() bool {
 		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 2 &&
 			number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE id = 'unroutable' AND state IN (2, 4) AND attempts > 0") == 1
 	})
@@ -256,10 +257,10 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	if err := testenv.Channel(t, mq.URL).QueueBind("q", "c.d", "waybill", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "the unroutable one is published", func() bool {
+	patience.Until(t, "the unroutable one is published", func() bool {
 		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE id = 'unroutable'") == 0
 	})
-	run.stop(20 * time.Second)
+	run.stop()
 }
 
 func TestForeignMessages(t *testing.T) { // CO-01 IN-06
@@ -276,7 +277,7 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 	}
 	run := start(t, c)
 	ch := testenv.Channel(t, mq.URL)
-	eventually(t, 20*time.Second, "the queue", func() bool {
+	patience.Until(t, "the queue", func() bool {
 		probe := testenv.Channel(t, mq.URL)
 		q, err := probe.QueueDeclarePassive("q", true, false, false, false, nil)
 		return err == nil && q.Consumers > 0
@@ -340,8 +341,8 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 			}
 		}
 	}
-	eventually(t, 20*time.Second, "the neighbours", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 2 })
-	run.stop(20 * time.Second)
+	patience.Until(t, "the neighbours", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 2 })
+	run.stop()
 	if n := depth(t, ch, "q"); n != 0 {
 		t.Errorf("%d left", n)
 	}
@@ -373,16 +374,16 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	if err := c.Handle(waybill.Subscription{Queue: sub.Queue, Bindings: sub.Bindings}, handler); err != nil {
 		t.Fatal(err)
 	}
-	err = start(t, c).end(20 * time.Second)
+	err = start(t, c).end()
 	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
 	ch := testenv.Channel(t, mq.URL)
-	eventually(t, 10*time.Second, "the messages are in the queue", func() bool { return depth(t, ch, "q") == len(batch) })
+	patience.Until(t, "the messages are in the queue", func() bool { return depth(t, ch, "q") == len(batch) })
 	if calls.len() > 0 {
 		t.Errorf("handled %s", calls)
 	}
 	migrate(t, pool)
 	run := start(t, c)
-	eventually(t, 20*time.Second, "all are handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == len(batch) })
+	patience.Until(t, "all are handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == len(batch) })
 	// The table goes away while it runs: nothing is lost, nothing is parked.
 	exec(t, pool, "ALTER TABLE waybill.waybill_inbox RENAME TO gone")
 	for i := range batch {
@@ -396,8 +397,8 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	case <-t.Context().Done():
 	}
 	exec(t, pool, "ALTER TABLE waybill.gone RENAME TO waybill_inbox")
-	eventually(t, 40*time.Second, "the rest is handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 2*len(batch) })
-	run.stop(20 * time.Second)
+	patience.Until(t, "the rest is handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 2*len(batch) })
+	run.stop()
 	if n := depth(t, ch, "q.dlq"); n != 0 {
 		t.Errorf("%d parked", n)
 	}

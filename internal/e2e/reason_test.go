@@ -5,13 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -51,11 +51,11 @@ func TestUnstorableReason(t *testing.T) {
 				t.Fatal(err)
 			}
 			run := start(t, c)
-			eventually(t, 20*time.Second, "it is parked", func() bool {
+			patience.Until(t, "it is parked", func() bool {
 				n, err := sys.ParkedDepth(t.Context(), "q")
 				return err == nil && n == 1
 			})
-			run.stop(20 * time.Second)
+			run.stop()
 			p, err := sys.InspectParked(t.Context(), "q", admin.ParkedFilter{IDs: []string{"bad"}})
 			readable := utf8.ValidString(p.Error) && !strings.Contains(p.Error, "\x00") && strings.Contains(p.Error, "account !!!")
 			if err != nil || p.Reason != waybill.ReasonRejected || !readable || len(p.Error) > 10_000 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -53,8 +54,7 @@ func runStuckConsumer(url string) {
 func TestASecondSignalEndsAtOnce(t *testing.T) { // CO-11
 	t.Parallel()
 	url := testenv.RabbitMQ(t).URL
-	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	limit, _ := patience.Context(t.Context(), time.Minute)
 	cmd := osexec.CommandContext(limit, os.Args[0])
 	cmd.Env = append(os.Environ(), stuckConsumer+"="+url)
 	cmd.Stderr = os.Stderr
@@ -119,7 +119,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) { // CO-11
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()

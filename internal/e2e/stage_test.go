@@ -59,7 +59,7 @@ func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records
 			for _, tc := range cases {
 				t.Run(tc.name, func(t *testing.T) {
 					before := stored(t, o.store)
-					err := within(t, 20*time.Second, func() error {
+					err := ends(t, func() error {
 						_, err := o.stage(t.Context(), tc.msgs...)
 						return err
 					})

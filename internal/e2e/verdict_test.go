@@ -7,12 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
@@ -74,7 +74,7 @@ func TestFullDeadLetterQueueKeepsOrder(t *testing.T) {
 	fill(t, ch, "q.dlq")
 	publish(t, bus, "k", "1", "2", "3", "4")
 	run := start(t, c)
-	eventually(t, 20*time.Second, "health says that nothing can be parked", func() bool {
+	patience.Until(t, "health says that nothing can be parked", func() bool {
 		return degraded(c.Health(t.Context()), "basic.nack")
 	})
 	if got := saw.String(); got != "1" {
@@ -83,12 +83,12 @@ func TestFullDeadLetterQueueKeepsOrder(t *testing.T) {
 	if _, err := ch.QueuePurge("q.dlq", false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 40*time.Second, "all are handled", func() bool { return strings.HasSuffix(saw.String(), "4") })
+	patience.Until(t, "all are handled", func() bool { return strings.HasSuffix(saw.String(), "4") })
 	if got := saw.String(); got != "1 2 3 4" {
 		t.Errorf("handled: %s", got)
 	}
-	eventually(t, 20*time.Second, "it is parked", func() bool { return depth(t, ch, "q.dlq") == 1 })
-	run.stop(20 * time.Second)
+	patience.Until(t, "it is parked", func() bool { return depth(t, ch, "q.dlq") == 1 })
+	run.stop()
 }
 
 // CO-18: the broker is short of memory and blocks publishers. Messages that are to be parked wait; no handler runs a
@@ -114,7 +114,7 @@ func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := start(t, c)
-	eventually(t, 30*time.Second, "health says that nothing can be parked", func() bool {
+	patience.Until(t, "health says that nothing can be parked", func() bool {
 		return degraded(c.Health(t.Context()), "blocks publishers")
 	})
 	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
@@ -122,13 +122,13 @@ func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
 	}
 	ch := testenv.Channel(t, mq.URL)
 	// a copy that was sent when the alarm rose, and not confirmed, may be there twice
-	eventually(t, 60*time.Second, "all are parked", func() bool { return depth(t, ch, "q") == 0 && depth(t, ch, "q.dlq") >= len(ids) })
+	patience.Until(t, "all are parked", func() bool { return depth(t, ch, "q") == 0 && depth(t, ch, "q.dlq") >= len(ids) })
 	got := strings.Fields(saw.String())
 	slices.Sort(got)
 	if !slices.Equal(got, ids) {
 		t.Errorf("handled: %s", saw)
 	}
-	run.stop(20 * time.Second)
+	run.stop()
 }
 
 // declare declares what sub needs.
@@ -150,7 +150,7 @@ func fill(tb testing.TB, ch *amqp.Channel, queue string) {
 	if err := ch.Confirm(false); err != nil {
 		tb.Fatal(err)
 	}
-	eventually(tb, 20*time.Second, "the queue is full", func() bool {
+	patience.Until(tb, "the queue is full", func() bool {
 		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{})
 		if err != nil {
 			tb.Fatal(err)
