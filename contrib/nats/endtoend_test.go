@@ -20,6 +20,8 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/contrib/nats"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
@@ -103,8 +105,8 @@ func runRole(ctx context.Context, role, dir string) error {
 // effect once.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	tier.Nightly(t, "kills processes again and again: 40 s")
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
 	dir := t.TempDir()
 	outbox, effects := openStore(t, dir, "relay"), openStore(t, dir, "consumer")
 	if _, err := effects.DB().ExecContext(ctx, `CREATE TABLE effects (n INTEGER NOT NULL)`); err != nil {
@@ -128,7 +130,12 @@ func TestKilledProcesses(t *testing.T) {
 		return all, distinct
 	}
 	reach := func(n int) {
+		before := 0
 		for all, distinct := count(); distinct < n; all, distinct = count() {
+			if distinct > before {
+				before = distinct
+				moved()
+			}
 			if ctx.Err() != nil {
 				t.Fatalf("%d effects of %d messages, want %d", all, distinct, n)
 			}

@@ -6,11 +6,11 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/waybill-go/waybill/contrib/nats"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // testServer is a server in this process, with its store in a directory of the test.
@@ -46,7 +46,7 @@ func (s *testServer) start() error {
 		return err
 	}
 	go srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
+	if !srv.ReadyForConnections(patience.For(patience.Limit)) {
 		return context.DeadlineExceeded
 	}
 	s.srv, s.port = srv, srv.Addr().(*net.TCPAddr).Port

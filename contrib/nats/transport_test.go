@@ -3,6 +3,7 @@ package nats_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/contrib/nats"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // client returns the client's own view of s.
@@ -50,13 +52,46 @@ func publish(tb testing.TB, bus core.Publisher, topics ...string) {
 
 func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
-	defer cancel()
+	ctx, _ := patience.Context(tb.Context(), patience.Limit)
 	ds, err := r.Receive(ctx, 1)
 	if err != nil || len(ds) != 1 {
 		tb.Fatalf("received %d deliveries: %v", len(ds), err)
 	}
 	return ds[0]
+}
+
+// info returns what the server knows of the consumer of queue q.
+func info(t *testing.T, js jetstream.JetStream) *jetstream.ConsumerInfo {
+	t.Helper()
+	c, err := js.Consumer(t.Context(), "waybill", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.CachedInfo()
+}
+
+// asks calls Receive of queue q, and returns when the server has its question. The channel gets its error.
+func asks(ctx context.Context, t *testing.T, s *testServer, r core.Receiver) <-chan error {
+	t.Helper()
+	errs := make(chan error, 1)
+	go func() {
+		_, err := r.Receive(ctx, 5)
+		errs <- err
+	}()
+	js := client(t, s)
+	patience.Until(t, "the server is asked", func() bool { return info(t, js).NumWaiting > 0 })
+	return errs
+}
+
+// abandon calls Receive of queue q, and cancels it when the server has its question. That stays with the server.
+func abandon(t *testing.T, s *testServer, r core.Receiver) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := asks(ctx, t, s, r)
+	cancel()
+	if err := <-errs; !errors.Is(err, context.Canceled) {
+		t.Fatalf("cancelled: %v", err)
+	}
 }
 
 func done(tb testing.TB, r core.Receiver, d *waybill.Delivery) {
@@ -96,14 +131,10 @@ func TestRoutesOfOthers(t *testing.T) {
 	one, other := dial(t, s.url(), nats.Options{}), dial(t, s.url(), nats.Options{})
 	is := func(want error, topic string) {
 		t.Helper()
-		var err error
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); wait(t.Context(), 20*time.Millisecond) {
-			err = one.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: topic}}).FirstErr()
-			if errors.Is(err, want) {
-				return
-			}
-		}
-		t.Fatalf("topic %s: %v, want %v", topic, err, want)
+		patience.Moving(t, fmt.Sprintf("topic %s is %v", topic, want), func() (string, bool) {
+			err := one.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: topic}}).FirstErr()
+			return fmt.Sprint(err), errors.Is(err, want)
+		})
 	}
 	is(waybill.ErrUnroutable, "a.b.c")
 	subscribe(t, other, core.Subscription{Queue: "q.1", Bindings: []string{"a.*.c", "*.b.d", "*.b.c"}})
@@ -219,18 +250,7 @@ func TestConsumerDeleted(t *testing.T) {
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	publish(t, bus, "a")
 	done(t, r, receive(t, r))
-	errs := make(chan error, 1)
-	go func() {
-		_, err := r.Receive(t.Context(), 1)
-		errs <- err
-	}()
-	for waiting := 0; waiting == 0; { // until it has asked
-		c, err := client(t, s).Consumer(t.Context(), "waybill", "q")
-		if err != nil {
-			t.Fatal(err)
-		}
-		waiting = c.CachedInfo().NumWaiting
-	}
+	errs := asks(t.Context(), t, s, r)
 	if err := client(t, s).DeleteConsumer(t.Context(), "waybill", "q"); err != nil {
 		t.Fatal(err)
 	}
@@ -253,19 +273,10 @@ func TestCloseGivesBack(t *testing.T) {
 	r := subscribe(t, bus, sub)
 	publish(t, bus, "held")
 	receive(t, r)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if ds, err := r.Receive(ctx, 5); err == nil {
-		t.Fatalf("%d deliveries came", len(ds))
-	}
+	abandon(t, s, r)
 	publish(t, bus, "fetched", "fetched") // for the pull that goes on
-	for pending := 0; pending < 3; {
-		c, err := client(t, s).Consumer(t.Context(), "waybill", "q")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pending = c.CachedInfo().NumAckPending
-	}
+	js := client(t, s)
+	patience.Until(t, "the server has sent them", func() bool { return info(t, js).NumAckPending >= 3 })
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -59,8 +59,7 @@ func (p program) command(ctx context.Context, args ...string) *exec.Cmd {
 // run runs the program and returns what it prints.
 func (p program) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx, _ := patience.Context(t.Context(), 2*patience.Limit)
 	cmd := p.command(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stderr bytes.Buffer
@@ -184,7 +183,8 @@ func TestProgramsPublish(t *testing.T) {
 					t.Fatal(err)
 				}
 				program{language, b.name}.run(t, `{"id":"1"}`+"\n"+`{"id":"2"}`+"\n", slices.Concat([]string{"publish", b.url}, b.publish)...)
-				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				idle, moved := patience.Context(t.Context(), 2*patience.Limit)
+				ctx, stop := context.WithCancel(idle)
 				defer stop()
 				ended := make(chan error, 1)
 				go func() { ended <- c.Run(ctx) }()
@@ -192,6 +192,7 @@ func TestProgramsPublish(t *testing.T) {
 					want := seen{"", "/" + language, "orders.placed", "orders.placed", language + "-key", "", "application/json", "eu", strconv.Itoa(i + 1)}
 					select {
 					case s := <-got:
+						moved()
 						if d := cmp.Diff(want, s); d != "" {
 							t.Error(d)
 						}

@@ -13,6 +13,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-behind", fault: "a message counts as published before a failed one of its key", file: publish, old: "results[i] = errBehind\n\t\t\t}", new: "results[i] = nil\n\t\t\t}", tests: "^TestConfirmedBehindAFailedOne$"},
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
+		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-bytes", fault: "bytes in hand are never given back", file: acks, old: "a.bytes.Add(-a.unacked.remove(tag))", new: "a.bytes.Add(0 * a.unacked.remove(tag))", tests: "^TestPrefetchBytes$"},
 		mutant{id: "rabbit-reject", fault: "a message for the dead-letter exchange is requeued", file: acks, old: "return a.ch.Nack(tag, false, false)", new: "return a.ch.Nack(tag, false, true)", tests: "^TestRefusedCopyIsParkedByTheBroker$"},
@@ -30,6 +31,8 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-settled-twice", fault: "a delivery can be settled twice", file: settle, old: "case !h.settled.CompareAndSwap(false, true):", new: "case h == nil:", tests: "^TestStaleDelivery$"},
 		mutant{id: "rabbit-ready-order", fault: "in order: released messages come behind those that were pushed", file: settle, old: "s.ready = slices.Insert(s.ready, at, &next.delivery)", new: "s.ready = append(s.ready, &next.delivery)\n\t\t\t_ = at", tests: "^TestInOrderGiveBackComesFirst$"},
 		mutant{id: "rabbit-not-yet", fault: "a queue that another connection is still making is no reason to ask again", file: "transport/rabbitmq/session.go", old: "!refused(err, amqp.InternalError) ||", new: "err != nil || s != nil ||", tests: "^TestConsumersStartTogether$"},
+		mutant{id: "rabbit-secret", fault: "an open connection keeps the token that it was opened with", file: "transport/rabbitmq/credentials.go", old: "return c.UpdateSecret(fresh.Password, \"it expires\")", new: "return nil", tests: "^TestOwnBroker$/^left_as_it_is$/^OAuth_2$"},
+		mutant{id: "rabbit-life", fault: "the time of a retried message begins anew", file: copies, old: "p.Expiration = remaining(h.expires, now)\n\tif checkHeaderFrame", new: "p.Expiration = h.raw.Expiration\n\tif checkHeaderFrame", tests: "^TestRetriedOnTheWire$"},
 		mutant{id: "rabbit-drop", fault: "a dropped message is parked", file: settle, old: "if r.sub.DropFailed {", new: "if r.sub.DropFailed && len(acks) == 0 {", tests: "^TestConformance$/^quorum$/^reject-unparked$"},
 	)...)
 }

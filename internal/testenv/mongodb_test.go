@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -180,7 +181,7 @@ func TestMongoDBClientGone(t *testing.T) {
 	c, coll := mongoDB(t, db.URI, db.Database)
 	proxy := testenv.NewProxy(t, hostOf(db.URI))
 	dying, err := mongo.Connect(options.Client().
-		ApplyURI("mongodb://" + proxy.Addr() + "/?directConnection=true").SetServerSelectionTimeout(time.Second))
+		ApplyURI("mongodb://" + proxy.Addr() + "/?directConnection=true").SetServerSelectionTimeout(patience.For(time.Second)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,17 +191,12 @@ func TestMongoDBClientGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	patience.Until(t, "its document is free again", func() bool {
 		again, s := beginMongo(t, c)
 		_, err := coll.InsertOne(again, id("a"))
 		_ = s.AbortTransaction(t.Context())
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }
 
 func hostOf(uri string) string {

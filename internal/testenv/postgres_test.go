@@ -1,8 +1,10 @@
 package testenv_test
 
 import (
-	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,18 +62,12 @@ func TestPostgresPauseFreezesBackendsToo(t *testing.T) {
 	s := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	conn := connect(t, s.DSN("postgres"))
 	s.Pause()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(t.Context(), "SELECT 1")
-		answered <- err
-	}()
-	select {
-	case err := <-answered:
-		t.Fatalf("a paused server answered: %v", err)
-	case <-time.After(300 * time.Millisecond):
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", conn.PgConn().PID()))
+	if err != nil || !strings.Contains(string(state), "State:\tT") {
+		t.Errorf("the backend of a paused server is not stopped: %v\n%s", err, state)
 	}
 	s.Resume()
-	if err := <-answered; err != nil {
+	if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Error(err)
 	}
 	s.Pause() // Close must cope
@@ -108,11 +104,9 @@ func TestPostgresTLS(t *testing.T) {
 		"another client authority":   "sslmode=verify-full&sslrootcert=" + own.CAFile + "&sslcert=" + other.ClientCertFile + "&sslkey=" + other.ClientKeyFile,
 		"another server's authority": "sslmode=verify-full&sslrootcert=" + other.CAFile + "&sslcert=" + own.ClientCertFile + "&sslkey=" + own.ClientKeyFile,
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		if conn, err := pgx.Connect(ctx, base+params); err == nil {
-			_ = conn.Close(ctx)
+		if conn, err := pgx.Connect(t.Context(), base+params); err == nil {
+			_ = conn.Close(t.Context())
 			t.Errorf("%s: connected", name)
 		}
-		cancel()
 	}
 }

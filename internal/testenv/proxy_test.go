@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -55,7 +56,7 @@ func open(t *testing.T, p *testenv.Proxy) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience.For(patience.Limit)))
 	return conn
 }
 
@@ -130,14 +131,18 @@ func TestProxyBlackholeLosesOnlyTheAnswer(t *testing.T) {
 	}
 	<-received
 	p.Blackhole(testenv.Down)
-	_ = conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
-	if _, err := send(conn, 'b'); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("an answer through a black hole: %v", err)
+	if _, err := conn.Write([]byte("b")); err != nil {
+		t.Fatal(err)
 	}
 	if c := <-received; c != 'b' {
 		t.Errorf("the server got %c", c)
 	}
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // a busy machine sees less, and fails nothing
+	var early [1]byte
+	if _, err := conn.Read(early[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("an answer through a black hole: %v", err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience.For(patience.Limit)))
 	p.Heal()
 	var late [1]byte
 	if _, err := io.ReadFull(conn, late[:]); err != nil || late[0] != 'b' {
@@ -166,9 +171,10 @@ func TestProxyLatency(t *testing.T) {
 	if took, err := send(conn, 'a'); err != nil || took < 200*time.Millisecond {
 		t.Errorf("took %v (%v), want 100ms each way", took, err)
 	}
+	p.Latency(time.Hour)
 	p.Latency(0)
-	if took, err := send(conn, 'a'); err != nil || took > 5*time.Second {
-		t.Errorf("took %v, %v", took, err)
+	if _, err := send(conn, 'a'); err != nil {
+		t.Errorf("the latency stays: %v", err)
 	}
 }
 

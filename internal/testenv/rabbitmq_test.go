@@ -8,7 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 func TestRabbitMQPerTestVirtualHost(t *testing.T) {
@@ -72,6 +74,7 @@ func TestRabbitMQManagement(t *testing.T) {
 }
 
 func TestRabbitMQOwnBroker(t *testing.T) { //nolint:tparallel // the subtests share a broker that is paused
+	tier.Nightly(t, "pauses, kills and restarts a broker: 15 s")
 	t.Parallel()
 	certs := testenv.NewTLS(t)
 	s := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs, Config: []string{"heartbeat = 7"}})
@@ -147,8 +150,8 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(20 * time.Second):
-		t.Fatal("nothing came within 20 seconds")
+	case <-time.After(patience.For(patience.Limit)):
+		t.Fatal("nothing came")
 		panic("unreachable")
 	}
 }

@@ -6,13 +6,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
 func TestRedisKeepsDataOverKillAndRestart(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"maxmemory 33mb"}})
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), DialTimeout: time.Second})
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), DialTimeout: patience.For(time.Second)})
 	defer c.Close()
 	if got := c.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"]; got != "34603008" {
 		t.Errorf("maxmemory is %q", got)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 )
@@ -26,6 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WAYBILL_TESTENV_OWNER") != "" {
 		owner()
 	}
+	_ = flag.Set("test.parallel", "8") // they wait for servers; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background), goleak.IgnoreAnyFunction(testenv.IdleMongoDB))
 }
 
@@ -74,6 +77,7 @@ func startOwner(t *testing.T) (*exec.Cmd, string) {
 // Two runs at once do not disturb each other: each has a folder, ports and processes of its own, and those of one live
 // on when the other is killed.
 func TestTwoRunsAtOnce(t *testing.T) {
+	tier.Nightly(t, "starts three servers of each kind: 10 s of computing")
 	t.Parallel()
 	needLinux(t)
 	killed, gone := startOwner(t)
@@ -195,6 +199,7 @@ func TestAMissingServerIsNoOtherError(t *testing.T) {
 
 // Servers of any folder are used, and a wrong folder is named with its variable.
 func TestServersOfAFolder(t *testing.T) { // RM-11
+	tier.Nightly(t, "starts servers of its own while no other test runs: 10 s")
 	needLinux(t)
 	t.Setenv("WAYBILL_TEST_POSTGRES", "")
 	t.Setenv("WAYBILL_TEST_RABBITMQ", "")
@@ -277,20 +282,13 @@ func needLinux(t *testing.T) {
 	}
 }
 
-// eventually calls check until it returns nil; after 20 seconds its last error fails the test.
+// eventually calls check until it returns nil. If it returns the same error for too long, that fails the test.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	patience.Moving(t, "the check passes", func() (string, bool) {
 		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return fmt.Sprint(err), err == nil
+	})
 }
 
 func connect(t *testing.T, dsn string) *pgx.Conn {

@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/url"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	testpatience "github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -51,20 +53,22 @@ func TestBatchConn(t *testing.T) {
 // A peer that does not read delays Close for a bounded time only; a lost connection is reported by the next write.
 func TestBatchConnStuck(t *testing.T) {
 	t.Parallel()
-	near, far := net.Pipe()
-	b := newBatchConn(near)
-	if _, err := b.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	_ = b.Close()
-	if took := time.Since(start); took > closeFlushTime+time.Second {
-		t.Errorf("close took %s", took)
-	}
-	_ = far.Close()
-	if _, err := b.Write([]byte("x")); err == nil {
-		t.Error("a write after the loss was a success")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		b := newBatchConn(near)
+		if _, err := b.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_ = b.Close()
+		if took := time.Since(start); took != closeFlushTime {
+			t.Errorf("close took %s", took)
+		}
+		_ = far.Close()
+		if _, err := b.Write([]byte("x")); err == nil {
+			t.Error("a write after the loss was a success")
+		}
+	})
 }
 
 // TR-03: what is held for a broker that does not read is bounded, however large the messages are.
@@ -100,12 +104,11 @@ func TestBufferIsBounded(t *testing.T) {
 		defer out.mu.Unlock()
 		return len(out.buf) + out.writing
 	}
-	for deadline := time.Now().Add(10 * time.Second); held() <= maxUnwritten; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the proxy reads on")
-		}
-	}
-	<-time.After(200 * time.Millisecond) // time to write more
+	testpatience.Until(t, "the publisher waits for room: the proxy does not read on", func() bool {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		return out.drained != nil
+	})
 	if n := held(); n > maxUnwritten+large+64<<10 {
 		t.Errorf("%d MiB are held", n>>20)
 	}

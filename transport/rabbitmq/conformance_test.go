@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
@@ -34,6 +35,9 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if c.name != "quorum" {
+				tier.Nightly(t, "the suite again, with other settings: 20 s of waiting")
+			}
 			var harnesses []func(*testing.T) transporttest.Harness
 			for range 3 {
 				mq := testenv.RabbitMQ(t)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -93,7 +94,7 @@ func TestRotatedPassword(t *testing.T) {
 		t.Error("the open connections did not live on")
 	}
 	proxy.Cut()
-	eventually(t, "the broker refuses the old password", func() bool {
+	patience.Until(t, "the broker refuses the old password", func() bool {
 		err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr()
 		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage || strings.Contains(err.Error(), password) {
 			t.Fatalf("got %v", err)
@@ -104,7 +105,7 @@ func TestRotatedPassword(t *testing.T) {
 		t.Errorf("the management API takes the old password: %v", err)
 	}
 	secrets.set("second-" + password)
-	eventually(t, "it works with the new password", func() bool { return round("m3") })
+	patience.Until(t, "it works with the new password", func() bool { return round("m3") })
 	if found, err := bus.Drift(t.Context()); err != nil || len(found) > 0 {
 		t.Errorf("drift: %v, %v", found, err)
 	}
@@ -146,12 +147,12 @@ func TestCredentialsThatFail(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			patience := time.Minute // an answer that comes is not missed on a busy machine
+			limit := time.Minute // an answer that comes is not missed on a busy machine
 			if c.name == "stuck" {
-				patience = 50 * time.Millisecond
+				limit = 50 * time.Millisecond
 			}
 			bus := dial(t, "amqp://127.0.0.1:1/", rabbitmq.Options{
-				Lazy: true, Connection: rabbitmq.ConnectionOptions{Credentials: c.ask}, ConnectTimeout: patience,
+				Lazy: true, Connection: rabbitmq.ConnectionOptions{Credentials: c.ask}, ConnectTimeout: limit,
 				ReconnectMax: 10 * time.Millisecond,
 			})
 			for range 3 {
@@ -222,51 +223,67 @@ func newTokenIssuer(t *testing.T) *tokenIssuer {
 	}}
 }
 
-// token returns a signed token that permits everything until it expires.
-func (i *tokenIssuer) token(expires time.Time) (string, error) {
+// token returns a signed token that permits scope for an hour.
+func (i *tokenIssuer) token(scope ...string) (string, error) {
 	part := func(v any) string {
 		b, _ := json.Marshal(v) //nolint:errchkjson // strings and numbers
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
 	text := part(map[string]any{"alg": "RS256", "typ": "JWT", "kid": "k1"}) + "." + part(map[string]any{
-		"aud": []string{"rabbitmq"}, "sub": "shop", "exp": expires.Unix(),
-		"scope": []string{"rabbitmq.configure:*/*", "rabbitmq.write:*/*/*", "rabbitmq.read:*/*/*"},
+		"aud": []string{"rabbitmq"}, "sub": "shop", "exp": time.Now().Add(time.Hour).Unix(), "scope": scope,
 	})
 	sum := sha256.Sum256([]byte(text))
 	sign, err := rsa.SignPKCS1v15(rand.Reader, i.key, crypto.SHA256, sum[:])
 	return text + "." + base64.RawURLEncoding.EncodeToString(sign), err
 }
 
-// RM-10: a connection that was opened with a token outlives it, since it gets the next one in time, even if the first
-// attempt to get that fails.
+// RM-10: a connection gets the next token before the one that it was opened with is over, even if the first attempt to
+// get that fails. What only the next one permits shows that the broker took it. So no token has to end.
 func testOAuth2(t *testing.T, broker *testenv.RabbitMQServer, issuer *tokenIssuer) {
 	t.Helper()
 	mq := vhost(t, broker)
-	var calls atomic.Int32
-	var first atomic.Int64
+	const (
+		first = iota // may read from one queue and publish nothing
+		fails
+		next // may do everything
+	)
+	var phase atomic.Int32
 	ask := func(context.Context) (rabbitmq.Credentials, error) {
-		n := calls.Add(1)
-		if n == 3 { // both connections have one
-			return rabbitmq.Credentials{}, errors.New("no answer of the issuer")
+		c := rabbitmq.Credentials{User: "shop", Expires: time.Now().Add(time.Second)} // said, to be asked again soon
+		scope := []string{"rabbitmq.configure:*/*", "rabbitmq.write:*/*/nothing", "rabbitmq.read:*/waybill*/*", "rabbitmq.read:*/before"}
+		switch {
+		case phase.CompareAndSwap(fails, next):
+			return c, errors.New("no answer of the issuer")
+		case phase.Load() == next:
+			scope = []string{"rabbitmq.configure:*/*", "rabbitmq.write:*/*/*", "rabbitmq.read:*/*/*"}
 		}
-		expires := time.Now().Add(3 * time.Second).Truncate(time.Second)
-		if n == 2 {
-			first.Store(expires.UnixNano())
-		}
-		token, err := issuer.token(expires)
-		return rabbitmq.Credentials{User: "shop", Password: token, Expires: expires}, err
+		var err error
+		c.Password, err = issuer.token(scope...)
+		return c, err
 	}
 	var log sharedtest.Log
 	bus := dial(t, anonymous(mq.URL), rabbitmq.Options{
 		Connection: rabbitmq.ConnectionOptions{Credentials: ask}, PublishConnections: 1, Logger: log.Logger(slog.LevelDebug),
 	})
 	before := subscribe(t, bus, core.Subscription{Queue: "before", Bindings: []string{"#"}})
-	// the tokens of the start are over
-	<-time.After(time.Until(time.Unix(0, first.Load()).Add(1500 * time.Millisecond)))
-	after := subscribe(t, bus, core.Subscription{Queue: "after", Bindings: []string{"#"}})
-	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
-		t.Error(err)
+	more := core.Subscription{Queue: "after", Bindings: []string{"#"}}
+	if _, err := bus.Subscribe(t.Context(), more); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Fatalf("the first token permits too much: %v", err)
 	}
+	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err == nil || !strings.Contains(err.Error(), "may not publish") {
+		t.Fatalf("the first token permits too much: %v", err)
+	}
+	phase.Store(fails)
+	var after core.Receiver
+	patience.Until(t, "the connection that consumes has the next token", func() (ok bool) {
+		var err error
+		after, err = bus.Subscribe(t.Context(), more)
+		return err == nil
+	})
+	closeLater(t, after)
+	patience.Until(t, "the connection that publishes has the next token", func() bool {
+		return bus.Publish(t.Context(), envelopes(1, "a")).FirstErr() == nil
+	})
 	for _, r := range []core.Receiver{before, after} {
 		for _, d := range receive(t, r, 1) {
 			settle(t, r, core.AckReject(d, waybill.ReasonRejected, errors.New("no")))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -24,7 +25,7 @@ func TestExchangeIsDeletedAgainAndAgain(t *testing.T) {
 		if err := admin.ExchangeDelete("waybill", false, false); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "exchange and binding are back", func() bool {
+		patience.Until(t, "exchange and binding are back", func() bool {
 			return bus.Publish(t.Context(), envelopes(1, "a")).FirstErr() == nil
 		})
 		select {

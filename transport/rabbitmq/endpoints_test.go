@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -63,7 +64,7 @@ func TestFailOver(t *testing.T) {
 		dead.Refuse()
 		dead.Cut()
 		e := envelope(fmt.Sprintf("round-%d", round), "a")
-		eventually(t, "it is published", func() bool { return bus.Publish(t.Context(), []waybill.Envelope{e}).FirstErr() == nil })
+		patience.Until(t, "it is published", func() bool { return bus.Publish(t.Context(), []waybill.Envelope{e}).FirstErr() == nil })
 		for seen := false; !seen; {
 			d := receive(t, r, 1)[0]
 			_ = r.Settle(t.Context(), []core.Ack{core.AckDone(d)}) // may be stale
@@ -72,7 +73,7 @@ func TestFailOver(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	within(t, time.Minute, "two connections are left", func() bool {
+	patience.Until(t, "two connections are left", func() bool {
 		names, err := mq.Connections(t.Context(), mq.VHost)
 		return err == nil && len(names) == 2
 	})
@@ -169,7 +170,7 @@ func testTLSNames(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.T
 	url := strings.Replace(broker.TLSURL("/"), hostOf(t, broker.TLSURL("/")), dead.Addr().String(), 1)
 	dial(t, url, rabbitmq.Options{
 		Connection:     rabbitmq.ConnectionOptions{TLS: cfg, Hosts: []string{fmt.Sprintf("localhost:%d", broker.TLSPort)}},
-		ConnectTimeout: 10 * time.Second,
+		ConnectTimeout: time.Minute,
 	})
 	if name.Load() != "localhost" {
 		t.Errorf("the broker was asked for %v", name.Load())

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
@@ -115,16 +116,13 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	want := []admin.Difference{{Object: `queue "q" max-length by policy "cap"`, Want: "none", Have: "1000"}}
 	var found []admin.Difference
 	// the management API knows it about ten seconds later
-	for deadline := time.Now().Add(30 * time.Second); !slices.Equal(found, want); {
-		if time.Now().After(deadline) {
-			t.Fatalf("drift: got %v, want %v", found, want)
-		}
+	patience.Until(t, "the drift is found", func() bool {
 		var err error
 		if found, err = bus.Drift(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(50 * time.Millisecond)
-	}
+		return slices.Equal(found, want)
+	})
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, opts)
 	if !errors.Is(err, waybill.ErrMisconfigured) ||
 		!strings.Contains(err.Error(), `queue "q" max-length by policy "cap" is 1000, want none: with Options.PipelineKeys`) {

@@ -2,10 +2,12 @@ package rabbitmq_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,11 +15,13 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // they wait for the broker; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
@@ -40,7 +44,7 @@ func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport 
 func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	tb.Helper()
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience.For(10*time.Second))
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
 			tb.Logf("close: %v", err)
@@ -75,30 +79,72 @@ func envelopes(n int, topic string) []waybill.Envelope {
 	return list
 }
 
-// receive returns the next n deliveries, or fails after a while.
+// receive returns the next n deliveries.
 func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
-	defer cancel()
+	ctx, moved := patience.Context(tb.Context(), patience.Limit)
 	var all []*waybill.Delivery
 	for len(all) < n {
 		got, err := r.Receive(ctx, n-len(all))
 		if err != nil && (ctx.Err() != nil || waybill.ClassOf(err) != waybill.ClassOutage) {
 			tb.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
 		}
-		all = append(all, got...)
+		if all = append(all, got...); len(got) > 0 {
+			moved()
+		}
 	}
 	return all
 }
 
-// nothing fails the test if r delivers something within d.
-func nothing(tb testing.TB, r core.Receiver, d time.Duration) {
+// nothing fails the test if the queue of r holds a message. It sends another one behind it, with a topic that is bound
+// to the queue.
+func nothing(tb testing.TB, bus *rabbitmq.Transport, r core.Receiver, topic string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	last := envelope("last-"+waybill.NewID(), topic)
+	patience.Until(tb, last.ID+" is published", func() bool { // the connection may have been cut
+		return bus.Publish(tb.Context(), []waybill.Envelope{last}).FirstErr() == nil
+	})
+	d := receive(tb, r, 1)[0]
+	if d.Envelope.ID != last.ID {
+		tb.Fatalf("received %s, attempt %d", d.Envelope.ID, d.Attempt)
+	}
+	settle(tb, r, core.AckDone(d))
+}
+
+// comesBack receives while it publishes, until a message comes: the queue of r was deleted, and Receive makes it again.
+func comesBack(tb testing.TB, bus *rabbitmq.Transport, r core.Receiver, topic string) *waybill.Delivery {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	came := make(chan *waybill.Delivery, 1)
+	var receiving sync.WaitGroup
+	defer receiving.Wait()
 	defer cancel()
-	for ctx.Err() == nil {
-		if got, _ := r.Receive(ctx, 1); len(got) > 0 {
-			tb.Fatalf("received %s, attempt %d", got[0].Envelope.ID, got[0].Attempt)
+	receiving.Go(func() {
+		for ctx.Err() == nil {
+			if got, _ := r.Receive(ctx, 1); len(got) > 0 {
+				came <- got[0]
+				return
+			}
+		}
+	})
+	patience.Until(tb, "a message comes", func() bool {
+		_ = bus.Publish(tb.Context(), []waybill.Envelope{envelope("back", topic)}) // until then it is unroutable
+		return len(came) > 0
+	})
+	return <-came
+}
+
+// publishExpiring publishes e with so short a life that it ends in its queue, but not before the broker has it.
+func publishExpiring(tb testing.TB, bus *rabbitmq.Transport, e waybill.Envelope) {
+	tb.Helper()
+	for life := 50 * time.Millisecond; ; life *= 2 {
+		e.Expires = time.Now().Add(life)
+		err := bus.Publish(tb.Context(), []waybill.Envelope{e}).FirstErr()
+		if err == nil {
+			return
+		}
+		if waybill.ReasonOf(err) != waybill.ReasonExpired {
+			tb.Fatal(err)
 		}
 	}
 }
@@ -116,28 +162,6 @@ func ids(list []*waybill.Delivery) string {
 		s = append(s, d.Envelope.ID)
 	}
 	return strings.Join(s, " ")
-}
-
-// eventually polls until ok, or fails after a while.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	within(tb, 10*time.Second, what, ok)
-}
-
-// within polls until ok, or fails after limit.
-func within(tb testing.TB, limit time.Duration, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within %s: %s", limit, what)
-		}
-		select {
-		case <-tb.Context().Done():
-			tb.Fatal(tb.Context().Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 func hostOf(tb testing.TB, raw string) string {

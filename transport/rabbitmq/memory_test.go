@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -17,7 +18,7 @@ func TestPrefetchedBodiesAreHeldOnce(t *testing.T) {
 	const n, size = 16, 2 << 20
 	before := liveHeap()
 	publishLarge(t, mq, n, size)
-	eventually(t, "all of them are here", func() bool { return rabbitmq.UnackedOf(r) == n })
+	patience.Until(t, "all of them are here", func() bool { return rabbitmq.UnackedOf(r) == n })
 	times := float64(int64(liveHeap())-int64(before)) / (n * size)
 	t.Logf("%d bodies of %d MiB take %.2f times their size", n, size>>20, times)
 	if times > 1.5 || times < 1 {

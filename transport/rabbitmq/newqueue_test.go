@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -50,7 +51,7 @@ func TestMovingToANewQueue(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
-		eventually(t, sub.Queue+" has its consumer", func() bool {
+		patience.Until(t, sub.Queue+" has its consumer", func() bool {
 			ch := testenv.Channel(t, mq.URL) // a question about a queue that does not exist ends it
 			q, err := ch.QueueDeclarePassive(sub.Queue, true, false, false, false, nil)
 			return err == nil && q.Consumers == 1
@@ -91,7 +92,7 @@ func TestMovingToANewQueue(t *testing.T) {
 
 	stop := run(before, waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}})
 	publish()
-	eventually(t, "the old queue works", done)
+	patience.Until(t, "the old queue works", done)
 	stop()
 	publish() // they wait
 
@@ -99,19 +100,19 @@ func TestMovingToANewQueue(t *testing.T) {
 	defer stopNew()
 	stopOld := run(before, waybill.Subscription{Queue: "billing"})
 	defer stopOld()
-	eventually(t, "what waited is handled", done)
+	patience.Until(t, "what waited is handled", done)
 	publish()                                                                                    // it comes to both
 	if err := ch.QueueUnbind("billing", "orders.*", rabbitmq.DefaultExchange, nil); err != nil { // step 2
 		t.Fatal(err)
 	}
 	publish()
-	eventually(t, "all are handled, and the old queue is empty", func() bool { return done() && left("billing") == 0 && left("billing2") == 0 })
+	patience.Until(t, "all are handled, and the old queue is empty", func() bool { return done() && left("billing") == 0 && left("billing2") == 0 })
 	stopOld() // step 4
 	if _, err := ch.QueueDelete("billing", true, true, false); err != nil {
 		t.Error("the old queue cannot be deleted:", err)
 	}
 	publish()
-	eventually(t, "the new queue works", done)
+	patience.Until(t, "the new queue works", done)
 	mu.Lock()
 	defer mu.Unlock()
 	for id, n := range effects {

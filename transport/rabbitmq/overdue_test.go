@@ -6,12 +6,14 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // CO-20: a message that is held longer than the broker allows comes again, and is counted each time, on every version
 // of the broker: so its runs are bounded. Other messages are not. A verdict ends the count.
 func TestHeldTooLongIsCounted(t *testing.T) {
+	tier.Nightly(t, "a broker of its own, whose time limit ends: 10 s")
 	t.Parallel()
 	mq := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{Config: []string{"consumer_timeout = 1000"}})
 	// it looks once a minute

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -32,7 +33,7 @@ func TestBrokerParksWhatEndsProcesses(t *testing.T) {
 		n, err := bus.ParkedDepth(t.Context(), "q")
 		return err == nil && n == 1
 	}
-	eventually(t, "the broker parks it", func() bool {
+	patience.Until(t, "the broker parks it", func() bool {
 		for range 3 { // it is pushed, and the process dies
 			if _, ok, err := ch.Get("q", false); err != nil || !ok {
 				break

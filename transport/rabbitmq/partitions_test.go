@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -77,7 +78,8 @@ func TestPartitionsByKey(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	idle, moved := patience.Context(t.Context(), patience.Limit)
+	ctx, cancel := context.WithCancel(idle)
 	defer cancel()
 	var mu sync.Mutex
 	left := len(batch) + 1 // one comes twice
@@ -89,9 +91,10 @@ func TestPartitionsByKey(t *testing.T) {
 			for {
 				deliveries, err := r.Receive(ctx, 50)
 				if err != nil {
-					return // all have come, or not in time
+					return // all have come, or no more come
 				}
 				var acks []core.Ack
+				moved()
 				mu.Lock()
 				for _, d := range deliveries {
 					ack := core.AckDone(d)

@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -167,7 +168,7 @@ func testAlarmAtStart(t *testing.T, server *testenv.RabbitMQServer) {
 	for _, d := range receive(t, r, n) {
 		settle(t, r, core.AckDone(d))
 	}
-	eventually(t, "the broker has the acknowledgements", func() bool {
+	patience.Until(t, "the broker has the acknowledgements", func() bool {
 		var queue struct{ Messages *int }
 		err := mq.Do(t.Context(), http.MethodGet, "/api/queues/"+url.PathEscape(mq.VHost)+"/q", nil, &queue)
 		return err == nil && queue.Messages != nil && *queue.Messages == 0
@@ -269,10 +270,14 @@ func TestManagementTrouble(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			limit := time.Minute
+			if c.name == "silent" {
+				limit = patience.For(3 * time.Second) // the broker must answer within it
+			}
 			var log sharedtest.Log
 			bus := dial(t, url, rabbitmq.Options{
 				Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.Logger(slog.LevelInfo),
-				ConnectTimeout: 5 * time.Second,
+				ConnectTimeout: limit,
 			})
 			_, err := bus.Subscribe(t.Context(), sub)
 			text := fmt.Sprint(err) + log.String()

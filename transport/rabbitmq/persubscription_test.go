@@ -1,7 +1,6 @@
 package rabbitmq_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -56,7 +56,7 @@ func TestConnectionPerSubscription(t *testing.T) {
 		settle(t, one, core.AckDone(d))
 	}
 	var name string
-	eventually(t, "its connection is listed", func() bool { name = connectionNamed(t, mq, "waybill consume one"); return name != "" })
+	patience.Until(t, "its connection is listed", func() bool { name = connectionNamed(t, mq, "waybill consume one"); return name != "" })
 	if err := mq.Do(t.Context(), http.MethodDelete, "/api/connections/"+url.PathEscape(name), nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -84,14 +84,8 @@ func TestConnectionPerSubscription(t *testing.T) {
 	if _, err := testenv.Channel(t, mq.URL).QueueDelete("one", false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	var back *amqp.Connection
-	eventually(t, "its connection is back", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err := one.Receive(ctx, 1)
-		back = rabbitmq.ConnectionOf(one)
-		return (err == nil || ctx.Err() != nil) && back != nil
-	})
+	settle(t, one, core.AckDone(comesBack(t, bus, one, "a")))
+	back := rabbitmq.ConnectionOf(one)
 	if err := one.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

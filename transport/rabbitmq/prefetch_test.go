@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -51,12 +52,12 @@ func TestPrefetchBytes(t *testing.T) {
 	once(t, r, large, func(i int) {
 		switch n := rabbitmq.UnackedOf(r); {
 		case i == 0:
-			eventually(t, "all that may be sent is here", func() bool { return rabbitmq.UnackedOf(r) == prefetch })
+			patience.Until(t, "all that may be sent is here", func() bool { return rabbitmq.UnackedOf(r) == prefetch })
 		case i < prefetch: // what the first consumer got is not settled
 		case n > fits:
 			t.Errorf("%d messages of 64 KiB are held, want %d", n, fits)
 		case i == 2*prefetch:
-			eventually(t, "what fits is held", func() bool { return rabbitmq.UnackedOf(r) == fits })
+			patience.Until(t, "what fits is held", func() bool { return rabbitmq.UnackedOf(r) == fits })
 		}
 	})
 	if err := bus.Publish(t.Context(), sized("small", small, 100)).FirstErr(); err != nil {
@@ -67,7 +68,7 @@ func TestPrefetchBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := receive(t, r, prefetch)
-	eventually(t, "as many small messages are held as without a bound", func() bool { return rabbitmq.UnackedOf(r) >= prefetch })
+	patience.Until(t, "as many small messages are held as without a bound", func() bool { return rabbitmq.UnackedOf(r) >= prefetch })
 	for _, d := range held {
 		settle(t, r, core.AckDone(d))
 	}
@@ -86,17 +87,23 @@ func TestPrefetchBytesWaitsAndPauses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first []*waybill.Delivery
-	for waits := false; !waits; {
-		// longer than Receive hides that there is no session
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	wait := func(limit time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
 		got, err := r.Receive(ctx, 1)
-		waits = ctx.Err() != nil
-		cancel()
-		if err != nil && !waits {
+		if err != nil && ctx.Err() == nil {
 			t.Fatalf("after %d deliveries: %v", len(first), err)
 		}
 		first = append(first, got...)
 	}
+	ch := testenv.Channel(t, mq.URL)
+	patience.Until(t, "the broker may send no more, and Receive has returned all", func() bool {
+		wait(20 * time.Millisecond)
+		q, err := ch.QueueDeclarePassive("q", true, false, false, false, nil)
+		return err == nil && (q.Consumers == 0 || len(first) == prefetch) && rabbitmq.UnackedOf(r) == len(first)
+	})
+	wait(time.Second) // longer than Receive hides that there is no session
 	if len(first) < 5 || len(first) > prefetch || rabbitmq.UnackedOf(r) != len(first) {
 		t.Errorf("%d deliveries, %d held", len(first), rabbitmq.UnackedOf(r))
 	}

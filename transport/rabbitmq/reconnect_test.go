@@ -13,13 +13,16 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // RM-10: hundreds of lost connections leave nothing behind: no connection and no channel on the broker, no
 // goroutine, no memory. It has the process to itself. WAYBILL_RECONNECTS is how many; `make nightly` has 300.
 func TestManyReconnects(t *testing.T) {
+	tier.Nightly(t, "hundreds of reconnects, while no other test runs: 10 s")
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	secret := rabbitmq.Credentials{User: mq.User, Password: mq.Password, Expires: time.Now().Add(time.Hour)}
@@ -68,7 +71,7 @@ func TestManyReconnects(t *testing.T) {
 	twoOfEach := func() {
 		t.Helper()
 		// the broker's lists lag behind by some seconds
-		within(t, time.Minute, "two connections and two channels", func() bool { return count("connections") == 2 && count("channels") == 2 })
+		patience.Until(t, "two connections and two channels", func() bool { return count("connections") == 2 && count("channels") == 2 })
 	}
 	twoOfEach()
 	goroutines, heap := runtime.NumGoroutine(), liveHeap()
@@ -77,9 +80,9 @@ func TestManyReconnects(t *testing.T) {
 		cycle(fmt.Sprintf("m%d", i))
 	}
 	twoOfEach()
-	eventually(t, fmt.Sprintf("%d goroutines again", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
+	patience.Until(t, fmt.Sprintf("%d goroutines again", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
 	const perReconnect = 2 << 10 // bytes; a connection that is kept has many times that
-	eventually(t, "the heap has not grown", func() bool { return liveHeap() <= heap+uint64(perReconnect*reconnects) })
+	patience.Until(t, "the heap has not grown", func() bool { return liveHeap() <= heap+uint64(perReconnect*reconnects) })
 	t.Logf("%d reconnects; goroutines %d, then %d; heap %d KiB, then %d KiB", reconnects, goroutines, runtime.NumGoroutine(), heap>>10, liveHeap()>>10)
 }
 

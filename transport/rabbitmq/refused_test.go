@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -36,7 +37,7 @@ func TestRefusalHarmsNoOtherCall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the queue is full", func() bool {
+	patience.Until(t, "the queue is full", func() bool {
 		return bus.Publish(t.Context(), []waybill.Envelope{envelope("a", "full")}).FirstErr() != nil
 	})
 	var all sync.WaitGroup
@@ -57,7 +58,7 @@ func TestRefusalHarmsNoOtherCall(t *testing.T) {
 	}
 	all.Wait()
 	ch := testenv.Channel(t, mq.URL)
-	eventually(t, "all are there", func() bool {
+	patience.Until(t, "all are there", func() bool {
 		q, err := ch.QueueDeclarePassive("free", true, false, false, false, nil)
 		return err == nil && q.Messages == 700
 	})

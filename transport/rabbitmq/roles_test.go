@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
@@ -85,7 +86,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 				}
 				settle(t, r, core.AckDone(d))
 			}
-			eventually(t, "parked", func() bool {
+			patience.Until(t, "parked", func() bool {
 				n, err := operator.ParkedDepth(t.Context(), sub.Queue)
 				return err == nil && n == 1
 			})
@@ -97,7 +98,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 				t.Fatalf("%d, %v", n, err)
 			}
 			settle(t, r, core.AckReject(receive(t, r, 1)[0], waybill.ReasonRejected, nil))
-			eventually(t, "purged", func() bool {
+			patience.Until(t, "purged", func() bool {
 				n, err := operator.PurgeParked(t.Context(), admin.ParkedRequest{Queue: sub.Queue, All: true})
 				if err != nil {
 					t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -24,17 +25,19 @@ func TestSilentChannelIsReplaced(t *testing.T) {
 	subscribe(t, dial(t, mq.URL, rabbitmq.Options{}), core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	line := newSilencer(t, mq.URL)
 	bus := dial(t, line.url, rabbitmq.Options{PublishConnections: 1, PublishTimeout: time.Second})
-	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
-		t.Fatal(err)
+	published := func(id string) {
+		t.Helper()
+		patience.Until(t, id+" is published", func() bool {
+			return bus.Publish(t.Context(), []waybill.Envelope{envelope(id, "a")}).FirstErr() == nil
+		})
 	}
+	published("first")
 	line.silence()
 	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := bus.Publish(t.Context(), []waybill.Envelope{envelope(fmt.Sprint("later", i), "a")}).FirstErr(); err != nil {
-			t.Errorf("message %d after the silence: %v", i, err)
-		}
+		published(fmt.Sprint("later", i))
 	}
 	if n := line.connections(); n != 1 {
 		t.Errorf("%d connections were opened", n)

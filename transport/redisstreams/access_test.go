@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -167,7 +168,7 @@ func TestConfirm(t *testing.T) {
 	primary := testenv.OwnRedis(t, testenv.RedisOptions{Config: []string{"repl-diskless-sync-delay 0"}})
 	dial(t, primary.URL(), always)
 
-	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: 2 * time.Second})
+	opts := prepared(redisstreams.Options{Confirm: redisstreams.ConfirmReplicas, Replicas: 1, Timeout: patience.For(time.Second)})
 	bus := dial(t, primary.URL(), opts)
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	for _, n := range []int{1, many} {
@@ -180,7 +181,7 @@ func TestConfirm(t *testing.T) {
 	if err := replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", primary.Port); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replica confirms", func() bool { return bus.Publish(t.Context(), envelopes(1, "a"))[0] == nil })
+	patience.Until(t, "the replica confirms", func() bool { return bus.Publish(t.Context(), envelopes(1, "a"))[0] == nil })
 	publish(t, bus, envelopes(many, "a")...)
 	if err := bus.Publish(t.Context(), envelopes(1, "unbound"))[0]; !errors.Is(err, waybill.ErrUnroutable) {
 		t.Error(err)
@@ -233,7 +234,7 @@ func TestClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel() // ends the receiver
-	eventually(t, "the receiver ends", func() bool { _, err := r.Receive(t.Context(), 1); return errors.Is(err, waybill.ErrClosed) })
+	patience.Until(t, "the receiver ends", func() bool { _, err := r.Receive(t.Context(), 1); return errors.Is(err, waybill.ErrClosed) })
 	for _, tr := range []*redisstreams.Transport{bus, own} {
 		for range 2 {
 			if err := tr.Close(t.Context()); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
@@ -40,6 +41,7 @@ func TestConformance(t *testing.T) {
 
 // TR-08, TR-04: three nodes, a client of the caller's.
 func TestConformanceCluster(t *testing.T) {
+	tier.Nightly(t, "the suite again, on three nodes: 20 s of waiting")
 	t.Parallel()
 	nodes := testenv.OwnRedisCluster(t, 3)
 	var addrs []string

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -43,6 +46,25 @@ func (q queueKeys) pending(queue string) int64 {
 	return p.Count
 }
 
+// endHolds makes all holds of the queue as old as hold, and ends the time of its active receiver. So a hold can be long,
+// and a test need not be faster than it.
+func (q queueKeys) endHolds(queue string, hold time.Duration) {
+	q.tb.Helper()
+	ctx, key := q.tb.Context(), q.key("queue", queue)
+	list, err := q.client.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: key, Group: "waybill", Start: "-", End: "+", Count: 1000}).Result()
+	if err != nil {
+		q.tb.Fatal(err)
+	}
+	for _, p := range list {
+		if err := q.client.Do(ctx, "XCLAIM", key, "waybill", p.Consumer, 0, p.ID, "IDLE", hold.Milliseconds(), "JUSTID").Err(); err != nil {
+			q.tb.Fatal(err)
+		}
+	}
+	if err := q.client.Del(ctx, q.key("active", queue)).Err(); err != nil {
+		q.tb.Fatal(err)
+	}
+}
+
 // bare returns a receiver of a process of its own that dies without a word: its connections are cut, and stay so.
 func bare(t *testing.T, url string, opts redisstreams.Options, sub core.Subscription) (core.Receiver, *testenv.Proxy) {
 	t.Helper()
@@ -64,9 +86,10 @@ func die(p *testenv.Proxy) {
 func TestCountsAreExact(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: 1500 * time.Millisecond})
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour})
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
 	r := subscribe(t, dial(t, url, opts), sub)
+	keys := queueKeys{t, raw(t, url), opts.Bus}
 	publish(t, dial(t, url, opts), envelopes(4, "a")...)
 	check := func(ds []*waybill.Delivery, want string, attempt, redeliveries int) {
 		t.Helper()
@@ -97,6 +120,8 @@ func TestCountsAreExact(t *testing.T) {
 		dead, proxy := bare(t, url, opts, sub)
 		check(receive(t, dead, 4), all, 1, death)
 		die(proxy)
+		keys.endHolds("q", opts.HoldFor)
+		redisstreams.LookForDead(r)
 		ds := receive(t, r, 4)
 		check(ds, all, 1, death+1)
 		release(ds)
@@ -179,14 +204,15 @@ func TestStreamHoldsWhatIsNotDone(t *testing.T) {
 func TestSettleIsFenced(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: time.Second})
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour})
 	bus := dial(t, url, opts)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
 	slow, other := subscribe(t, bus, sub), subscribe(t, bus, sub)
 	keys := queueKeys{t, raw(t, url), opts.Bus}
 	publish(t, bus, envelopes(4, "a")...)
 	old := receive(t, slow, 4)
-	now := receive(t, other, 4) // after HoldFor
+	keys.endHolds("q", opts.HoldFor)
+	now := receive(t, other, 4)
 	acks := []core.Ack{
 		core.AckDone(old[0]), core.AckRetry(old[1], time.Hour, nil), core.AckReject(old[2], waybill.ReasonRejected, nil), core.AckRelease(old[3]),
 	}
@@ -216,18 +242,15 @@ func TestSettleIsFenced(t *testing.T) {
 func TestInOrderTakeOver(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	opts := prepared(redisstreams.Options{HoldFor: 1500 * time.Millisecond})
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour})
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, InOrder: true}
 	dead, proxy := bare(t, url, opts, sub)
 	publish(t, dial(t, url, opts), envelopes(6, "a")...)
 	settle(t, dead, core.AckDone(receive(t, dead, 4)[1]))
-	next := subscribe(t, dial(t, url, opts), sub)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	if ds, err := next.Receive(ctx, 1); err == nil {
-		t.Fatalf("two receivers are active: %s", ids(ds))
-	}
-	cancel()
+	next, asked := watched(t, url, opts, sub)
+	getsNothing(t, next, asked)
 	die(proxy)
+	queueKeys{t, raw(t, url), opts.Bus}.endHolds("q", opts.HoldFor)
 	ds := receive(t, next, 5)
 	if got := ids(ds); got != "m00000 m00002 m00003 m00004 m00005" {
 		t.Fatal(got)
@@ -235,6 +258,104 @@ func TestInOrderTakeOver(t *testing.T) {
 	settle(t, next, core.AckRelease(ds[3]), core.AckRelease(ds[1]))
 	if got := ids(receive(t, next, 2)); got != "m00002 m00004" {
 		t.Fatal(got)
+	}
+}
+
+// watched returns a receiver, and how often the server has answered it.
+func watched(t *testing.T, url string, opts redisstreams.Options, sub core.Subscription) (core.Receiver, *answers) {
+	t.Helper()
+	client, asked := raw(t, url), new(answers)
+	client.AddHook(asked)
+	bus, err := redisstreams.New(client, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, bus)
+	return subscribe(t, bus, sub), asked
+}
+
+// answers counts the scripts that a client has run.
+type answers struct{ n atomic.Int64 }
+
+func (*answers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*answers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a *answers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && err == nil {
+			a.n.Add(1)
+		}
+		return err
+	}
+}
+
+// getsNothing fails the test if r, which is not active, gets a message: it lets r ask the server twice.
+func getsNothing(t *testing.T, r core.Receiver, asked *answers) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan []*waybill.Delivery)
+	go func() {
+		ds, _ := r.Receive(ctx, 1)
+		got <- ds
+	}()
+	before := asked.n.Load()
+	patience.Until(t, "it has asked twice", func() bool { return asked.n.Load() >= before+2 })
+	cancel()
+	if ds := <-got; len(ds) > 0 {
+		t.Fatalf("two receivers are active: %s", ids(ds))
+	}
+}
+
+// OR-09: with InOrder the active receiver stays so for as long as it renews what it holds, however long it asks for
+// nothing more.
+func TestInOrderRenewed(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, InOrder: true, Prefetch: 1}
+	active := subscribe(t, dial(t, url, opts), sub)
+	next, asked := watched(t, url, opts, sub)
+	keys := queueKeys{t, raw(t, url), opts.Bus}
+	publish(t, dial(t, url, opts), envelopes(2, "a")...)
+	ds := receive(t, active, 1)
+	renewer, _ := core.As[core.DeliveryRenewer](active)
+	for range 3 { // most of HoldFor has passed
+		if ok, err := keys.client.PExpire(t.Context(), keys.key("active", "q"), 10*time.Minute).Result(); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if err := renewer.RenewDeliveries(t.Context(), ds, opts.HoldFor).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := keys.client.PTTL(t.Context(), keys.key("active", "q")).Result(); err != nil || left < opts.HoldFor/2 {
+			t.Fatalf("it is active for another %s only: %v", left, err)
+		}
+	}
+	getsNothing(t, next, asked)
+	settle(t, active, core.AckDone(ds[0]))
+}
+
+// OR-09: with InOrder the next receiver need not wait for HoldFor when the active one closes.
+func TestInOrderLeaves(t *testing.T) {
+	t.Parallel()
+	url := testenv.Redis(t)
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, InOrder: true}
+	active, next := subscribe(t, dial(t, url, opts), sub), subscribe(t, dial(t, url, opts), sub)
+	keys := queueKeys{t, raw(t, url), opts.Bus}
+	publish(t, dial(t, url, opts), envelopes(2, "a")...)
+	receive(t, active, 1)
+	if err := active.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := keys.client.Get(t.Context(), keys.key("active", "q")).Result(); name != "" || err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatalf("%q is active: %v", name, err)
+	}
+	if got := ids(receive(t, next, 2)); got != "m00000 m00001" {
+		t.Error(got)
 	}
 }
 

@@ -1,12 +1,26 @@
 package redisstreams
 
-import "github.com/waybill-go/waybill"
+import (
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
 
 var (
 	Classify   = classify
 	BindingOf  = bindingOf
 	ReadFields = decode
 )
+
+// LookForDead makes the next Receive of r look for what dead receivers hold, instead of within five seconds.
+func LookForDead(r core.Receiver) {
+	if own, ok := r.(*receiver); ok {
+		own.mu.Lock()
+		defer own.mu.Unlock()
+		own.nextReclaim = time.Time{}
+	}
+}
 
 // Fields returns what Publish puts into an entry, names and values in turn.
 func Fields(e *waybill.Envelope) []any {

@@ -2,6 +2,7 @@ package redisstreams_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -26,6 +28,7 @@ func TestMain(m *testing.M) {
 		runRole(role)
 		return
 	}
+	_ = flag.Set("test.parallel", "8") // they wait for the server; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
@@ -60,7 +63,7 @@ func prepared(opts redisstreams.Options) redisstreams.Options {
 func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	tb.Helper()
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience.For(10*time.Second))
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
 			tb.Logf("close: %v", err)
@@ -115,18 +118,19 @@ func publish(tb testing.TB, bus core.Publisher, batch ...waybill.Envelope) {
 	}
 }
 
-// receive returns the next n deliveries, or fails after a while.
+// receive returns the next n deliveries.
 func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
-	defer cancel()
+	ctx, moved := patience.Context(tb.Context(), patience.Limit)
 	var all []*waybill.Delivery
 	for len(all) < n {
 		got, err := r.Receive(ctx, n-len(all))
 		if err != nil && (ctx.Err() != nil || waybill.ClassOf(err) != waybill.ClassOutage) {
 			tb.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
 		}
-		all = append(all, got...)
+		if all = append(all, got...); len(got) > 0 {
+			moved()
+		}
 	}
 	return all
 }
@@ -144,20 +148,4 @@ func ids(list []*waybill.Delivery) string {
 		s = append(s, d.Envelope.ID)
 	}
 	return strings.Join(s, " ")
-}
-
-// eventually polls until ok, or fails after a while.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within a minute: %s", what)
-		}
-		select {
-		case <-tb.Context().Done():
-			tb.Fatal(tb.Context().Err())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/sqlite"
 	"github.com/waybill-go/waybill/transport/redisstreams"
@@ -90,6 +92,7 @@ var ordersPlaced = waybill.NewTopic("orders.placed", waybill.JSON[int]())
 // TR-04, IN-01: relay, consumer and server are processes that get SIGKILL in turn while messages flow. Each message has
 // its effect once.
 func TestProcessesAreKilled(t *testing.T) {
+	tier.Nightly(t, "kills processes and a server eight times: 10 s")
 	t.Parallel()
 	const n = 2000
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})
@@ -131,7 +134,7 @@ func TestProcessesAreKilled(t *testing.T) {
 	kills := []string{"consumer", "relay", "server", "consumer", "relay", "consumer", "server", "relay"}
 	for i, victim := range kills {
 		stage(t, outbox, i*n/len(kills), (i+1)*n/len(kills))
-		eventually(t, "effects", func() bool { return count(`SELECT count(*) FROM effects`) > i*n/len(kills)+50 })
+		patience.Until(t, "effects", func() bool { return count(`SELECT count(*) FROM effects`) > i*n/len(kills)+50 })
 		if victim == "server" {
 			server.Kill()
 			if err := server.Restart(t.Context()); err != nil {
@@ -142,7 +145,7 @@ func TestProcessesAreKilled(t *testing.T) {
 		end(running[victim])
 		running[victim] = begin(victim)
 	}
-	eventually(t, "all effects", func() bool { return count(`SELECT count(DISTINCT n) FROM effects`) == n })
+	patience.Until(t, "all effects", func() bool { return count(`SELECT count(DISTINCT n) FROM effects`) == n })
 	if got := count(`SELECT count(*) FROM effects`); got != n {
 		t.Errorf("%d effects of %d messages", got, n)
 	}

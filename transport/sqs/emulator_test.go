@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
 
@@ -24,6 +25,7 @@ var notFaithful = map[string]bool{"round-trip-unicode": true}
 //
 // TR-05
 func TestConformanceOnEmulator(t *testing.T) {
+	tier.Nightly(t, "the suite again, on a server that somebody else wrote: 40 s to 2 minutes of waiting")
 	t.Parallel()
 	url := testenv.SQS(t)
 	for name, fifo := range map[string]bool{"standard": false, "fifo": true} {

@@ -2,6 +2,7 @@ package sqs_test
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"testing"
 	"time"
@@ -13,12 +14,16 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background)) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // they wait for the server; a flag of the command line wins
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
 
 // startFake starts a fake SQS for the test.
 func startFake(tb testing.TB) *fakesqs.Server {
@@ -68,8 +73,7 @@ func subscribe(tb testing.TB, bus *sqstransport.Transport, sub core.Subscription
 // receive returns the next delivery.
 func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
-	defer cancel()
+	ctx, _ := patience.Context(tb.Context(), patience.Limit)
 	ds, err := r.Receive(ctx, 1)
 	if err != nil {
 		tb.Fatal(err)
