@@ -5,6 +5,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // What is tried first leaves half of the time, and each look for a slow record leaves time for those after it. The last
@@ -12,31 +16,42 @@ import (
 func TestSettleParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		within := func(d time.Duration) context.Context {
-			ctx, cancel := context.WithTimeout(t.Context(), d)
-			t.Cleanup(cancel)
-			return ctx
-		}
 		for _, tc := range []struct {
-			ctx  context.Context
-			part settlePart
-			n    int
-			want time.Duration
+			within time.Duration // 0: for ever
+			part   settlePart
+			n      int
+			want   time.Duration
 		}{
-			{t.Context(), wholeSettle, 100, settleLimit},
-			{t.Context(), someOfSettle, 50, someLimit},
-			{t.Context(), restOfSettle, 50, settleLimit},
-			{within(5 * time.Second), wholeSettle, 100, 2500 * time.Millisecond},
-			{within(5 * time.Second), wholeSettle, 1, 5 * time.Second},
-			{within(5 * time.Second), restOfSettle, 50, 5 * time.Second},
-			{within(8 * time.Second), someOfSettle, 50, time.Second},
-			{within(4 * time.Second), someOfSettle, 50, 500 * time.Millisecond},
-			{within(time.Minute), wholeSettle, 100, settleLimit},
-			{within(time.Nanosecond), someOfSettle, 1, time.Millisecond},
+			{0, wholeSettle, 100, settleLimit},
+			{0, someOfSettle, 50, someLimit},
+			{0, restOfSettle, 50, settleLimit},
+			{5 * time.Second, wholeSettle, 100, 2500 * time.Millisecond},
+			{5 * time.Second, wholeSettle, 1, 5 * time.Second},
+			{5 * time.Second, restOfSettle, 50, 5 * time.Second},
+			{8 * time.Second, someOfSettle, 50, time.Second},
+			{4 * time.Second, someOfSettle, 50, 500 * time.Millisecond},
+			{time.Minute, wholeSettle, 100, settleLimit},
+			{time.Nanosecond, someOfSettle, 1, time.Millisecond},
 		} {
-			if got := tc.part.limit(tc.ctx, tc.n); got != tc.want {
-				t.Errorf("part %d of %d has %s, want %s", tc.part, tc.n, got, tc.want)
+			ctx := t.Context()
+			if tc.within > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tc.within)
+				defer cancel()
+			}
+			if got := tc.part.limit(ctx, tc.n); got != tc.want {
+				t.Errorf("part %d of %d, within %s: %s, want %s", tc.part, tc.n, tc.within, got, tc.want)
 			}
 		}
 	})
+}
+
+// A statement that the server ended is no outage: part of what it settled may be quicker.
+func TestSlowIsNoOutage(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]bool{tookTooLong: false, "55P03": false, "23514": false, "57P01": true, "08006": true} {
+		if err := dberr.Failure("settle", &pgconn.PgError{Code: code}); isOutage(err) != want {
+			t.Errorf("%s is an outage: %v, want %v", code, !want, want)
+		}
+	}
 }

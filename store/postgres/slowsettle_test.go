@@ -2,7 +2,7 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -29,7 +29,7 @@ func TestSlowTrigger(t *testing.T) {
 			exec(t, pool, `CREATE TRIGGER slow BEFORE UPDATE OR DELETE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION slow()`)
 			const n = 10
 			for i := range n {
-				id := fmt.Sprint(i)
+				id := strconv.Itoa(i)
 				if i == 3 {
 					id = "slow"
 				}
