@@ -65,8 +65,9 @@ type OutboxStore interface {
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
 	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
 	// a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
-	// version, and that self owns the record's unit or holds the record. The zero Outcome is refused alone. Where
-	// published records are kept, no outcome brings one back.
+	// version, and that self owns the record's unit or holds the record. A Release changes nothing while another
+	// live session holds the record. The zero Outcome is refused alone. Where published records are kept, no
+	// outcome brings one back.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) Results
 	// Traits declares the store's promises.
 	Traits() StoreTraits

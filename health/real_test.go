@@ -3,6 +3,7 @@ package health_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +17,10 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/health"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -28,6 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(
 // OP-06: each dependency is broken in turn. The relay stays live; readiness and the deep check say what is wrong, and
 // no secret; all is well again afterwards.
 func TestDependenciesBreak(t *testing.T) {
+	tier.Nightly(t, "kills its own database and broker: 30 s")
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
 	db, err := server.CreateDatabase(t.Context())
@@ -51,7 +55,7 @@ func TestDependenciesBreak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(outbox, bus, relay.Options{Logger: log.Logger(0), Lease: time.Second})
+	r, err := relay.New(outbox, bus, relay.Options{Logger: log.Logger(0), Lease: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +87,15 @@ func TestDependenciesBreak(t *testing.T) {
 	})
 	await := func(what, path string, code int, says ...string) {
 		t.Helper()
-		deadline := time.Now().Add(30 * time.Second)
-		for {
+		var last string
+		defer func() {
+			if t.Failed() {
+				t.Log(last)
+			}
+		}()
+		patience.Until(t, what+": "+path, func() bool {
 			got, text := get(h, path)
+			last = text
 			if strings.Contains(text, "guest:guest") || strings.Contains(text, "postgres:postgres") {
 				t.Fatalf("tells a secret: %s", text)
 			}
@@ -99,13 +109,11 @@ func TestDependenciesBreak(t *testing.T) {
 				if live, text := get(h, "/livez"); live != 200 {
 					t.Errorf("%s: not live: %s", what, text)
 				}
-				return
+				return true
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %s: %d, not %d, or does not say %q:\n%s", what, path, got, code, missing, text)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+			last = fmt.Sprintf("%d, not %d, or does not say %q:\n%s", got, code, missing, text)
+			return false
+		})
 	}
 	well := func(what string) {
 		t.Helper()

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	gormpostgres "gorm.io/driver/postgres"
@@ -22,6 +21,7 @@ import (
 	waybillgorm "github.com/waybill-go/waybill/contrib/gorm"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -152,10 +152,7 @@ func TestServiceWithConcurrentRequests(t *testing.T) {
 				})
 			}
 			group.Wait()
-			deadline := time.Now().Add(time.Minute)
-			for s.count(t, "bills") < clients*each && time.Now().Before(deadline) {
-				time.Sleep(20 * time.Millisecond)
-			}
+			patience.Moving(t, "all is billed", func() (int, bool) { n := s.count(t, "bills"); return n, n >= clients*each })
 			if orders, bills := s.count(t, "orders"), s.count(t, "bills"); orders != clients*each || bills != orders {
 				t.Errorf("%d orders, %d bills", orders, bills)
 			}

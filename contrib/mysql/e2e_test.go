@@ -16,6 +16,8 @@ import (
 
 	"github.com/waybill-go/waybill"
 	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/tier"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -24,18 +26,6 @@ const (
 	maxWaiting          = 500
 	killEach            = 8 // processes of a kind
 )
-
-// wait asks until yes, and fails after two minutes.
-func wait(t *testing.T, what string, yes func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); !yes(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
-}
 
 func newEffects(t *testing.T, s *waybillmysql.Store) {
 	t.Helper()
@@ -103,10 +93,10 @@ func stage(ctx context.Context, s *waybillmysql.Store, msgs []waybill.Message) e
 func exact(t *testing.T, s *waybillmysql.Store, staged int64) {
 	t.Helper()
 	var n, distinct int64
-	wait(t, "all steps have effects and the outbox is empty", func() bool {
+	patience.Moving(t, "all steps have effects and the outbox is empty", func() (at [2]int64, done bool) {
 		var left int64
 		err := s.DB().QueryRow(`SELECT COUNT(*), COUNT(DISTINCT k, step), (SELECT COUNT(*) FROM waybill_outbox) FROM effects`).Scan(&n, &distinct, &left)
-		return err == nil && distinct >= staged && left == 0
+		return [2]int64{n, left}, err == nil && distinct >= staged && left == 0
 	})
 	if n != staged || distinct != staged {
 		t.Errorf("%d steps were staged, and there are %d effects of %d steps", staged, n, distinct)
@@ -154,6 +144,7 @@ func (a *arrivals) add(e *waybill.Envelope) {
 // Relays are killed, and the database too, while messages are staged and handled: every message has one effect, and the
 // first arrivals of each key are in order. DB-26.
 func TestKilledRelaysAndDatabase(t *testing.T) {
+	tier.Nightly(t, "kills relays and the database, with real leases: 30 s")
 	server, err := startServer()
 	missing(t, err)
 	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
@@ -187,7 +178,7 @@ func TestKilledRelayCostsNoLease(t *testing.T) {
 	stop, staged := produce(t, s)
 	first := startChild(t, "relay", dsn, url)
 	startChild(t, "relay", dsn, url)
-	wait(t, "both relays are present and own something", func() bool {
+	patience.Until(t, "both relays are present and own something", func() bool {
 		var n int
 		err := s.DB().QueryRow(`SELECT COUNT(DISTINCT m.session) FROM waybill_outbox_units u JOIN waybill_outbox_members m ON m.session = u.owner
 			WHERE m.presence <> 0`).Scan(&n)
@@ -245,7 +236,7 @@ func killAll(t *testing.T, role, dsn, url string, progress func() int64, killed 
 	running := []*exec.Cmd{startChild(t, role, dsn, url), startChild(t, role, dsn, url)}
 	for n := range killEach {
 		was := progress()
-		wait(t, "messages arrive", func() bool { return progress() >= was+50 })
+		patience.Moving(t, "messages arrive", func() (int64, bool) { at := progress(); return at, at >= was+50 })
 		kill(running[n%2])
 		killed(n + 1)
 		running[n%2] = startChild(t, role, dsn, url)
@@ -255,6 +246,7 @@ func killAll(t *testing.T, role, dsn, url string, progress func() int64, killed 
 // Consumers of a queue in the table are killed while messages are staged: every message has one effect, in the order of
 // its key. DB-26.
 func TestKilledConsumers(t *testing.T) {
+	tier.Nightly(t, "kills consumers, with real leases: 20 s")
 	s := openAt(t, newDatabase(t, func(database string) string { return dsnOf(t, database) }), waybillmysql.Options{})
 	newEffects(t, s)
 	stop, staged := produce(t, s)

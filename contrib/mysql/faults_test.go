@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill"
 	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // DB-26: what each error of the server and of the driver means.
@@ -365,7 +366,7 @@ func TestFrozenMeet(t *testing.T) {
 	}
 	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
 	refused := 0
-	wait(t, "the member has joined", func() bool {
+	patience.Until(t, "the member has joined", func() bool {
 		got, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true})
 		if err != nil {
 			if refused++; waybill.ClassOf(err) != waybill.ClassOutage {

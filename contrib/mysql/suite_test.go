@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // harness is the harness of the suites, around two stores on one database, as two processes have it.
@@ -145,14 +146,24 @@ func (x *testTx) Redrive(ctx context.Context, route, id string) error {
 	return x.store.RequeueIn(ctx, x.tx, route, id)
 }
 
+// workers is how many checks of a suite run side by side, each worker on a database of its own.
+const workers = 4
+
 // ST-01 ST-02 DB-01 DB-02 DB-03 DB-04 DB-05 DB-16 DB-18 OR-02 OR-08 DB-26
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
+			if level != sql.LevelDefault {
+				tier.Nightly(t, "repeats the suite with another isolation: 20 s")
+			}
 			t.Parallel()
-			h := newHarness(t, level)
-			outboxtest.Run(t, func(*testing.T) outboxtest.Harness { return h })
+			var harnesses []func(*testing.T) outboxtest.Harness
+			for range workers {
+				h := newHarness(t, level)
+				harnesses = append(harnesses, func(*testing.T) outboxtest.Harness { return h })
+			}
+			outboxtest.RunSpread(t, harnesses...)
 		})
 	}
 }
@@ -199,9 +210,16 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
+			if level != sql.LevelDefault {
+				tier.Nightly(t, "repeats the suite with another isolation: 15 s")
+			}
 			t.Parallel()
-			h := suiteHarness{newHarness(t, level)}
-			storetest.Run(t, func(*testing.T) storetest.Harness { return h })
+			var harnesses []func(*testing.T) storetest.Harness
+			for range workers {
+				h := suiteHarness{newHarness(t, level)}
+				harnesses = append(harnesses, func(*testing.T) storetest.Harness { return h })
+			}
+			storetest.RunSpread(t, harnesses...)
 		})
 	}
 }

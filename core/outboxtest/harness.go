@@ -134,7 +134,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		meetChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
-		gripChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks,
+		gripChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})

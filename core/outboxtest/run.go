@@ -19,6 +19,17 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	conformance.Run(t, checksWith(newHarness))
 }
 
+// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
+// with a harness of one worker. No two workers must share one database: some checks set it back.
+func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
+	t.Helper()
+	workers := make([][]suitetest.Check, len(newHarness))
+	for i, fn := range newHarness {
+		workers[i] = checksWith(fn)
+	}
+	conformance.RunSpread(t, workers)
+}
+
 // RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
 // harness is made inside the bubble.
 func RunInBubble(t *testing.T, newHarness func(t *testing.T) Harness) {

@@ -33,5 +33,8 @@ func (g group) of(all ...mutant) []mutant {
 
 // list returns all mutants.
 func list() []mutant {
-	return slices.Concat(root(), relay(), dispatched(), consumed(), inboxed(), tabled(), sqlite(), remembered(), rabbit(), redis(), histories(), shown(), spares())
+	return slices.Concat(
+		root(), relay(), dispatched(), consumed(), inboxed(), tabled(), postgresql(), sqlite(), remembered(), rabbit(), redis(),
+		histories(), shown(), spares(),
+	)
 }

@@ -2,7 +2,7 @@ package main
 
 // sqlite are faults of the SQLite store.
 func sqlite() []mutant {
-	const settle, take, meet, due, wait, clean, roster, redrive, withdraw = "store/sqlite/settle.go", "store/sqlite/take.go", "store/sqlite/meet.go", "store/sqlite/due.go", "store/sqlite/wait.go", "store/sqlite/clean.go", "store/sqlite/roster.go", "store/sqlite/redrive.go", "store/sqlite/withdraw.go"
+	const inbox, settle, take, meet, due, wait, clean, roster, redrive, withdraw = "store/sqlite/inboxbatch.go", "store/sqlite/settle.go", "store/sqlite/take.go", "store/sqlite/meet.go", "store/sqlite/due.go", "store/sqlite/wait.go", "store/sqlite/clean.go", "store/sqlite/roster.go", "store/sqlite/redrive.go", "store/sqlite/withdraw.go"
 	return group{pkg: "./store/sqlite"}.of(
 		mutant{id: "sqlite-version", fault: "a stale outcome is stored", file: settle, old: "case r == nil, !r.live(), r.Version != ref.Version:", new: "case r == nil, !r.live():", tests: "^TestConformance$/^stale-version-changes-nothing$"},
 		mutant{id: "sqlite-settle-owner", fault: "an outcome of who lost the unit is stored", file: settle, old: "if !own.Has(r.slot) {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", new: "if !own.Has(r.slot) && own != own {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", tests: "^TestConformance$/^lost-unit-fences-but-published$"},
@@ -11,6 +11,8 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-stamp", fault: "the highest stamp is forgotten", file: settle, old: "stamp = max(stamp, st.outcomes[i].Stamp())", new: "stamp = max(stamp, 0)", tests: "^TestHighWater$"},
 		mutant{id: "sqlite-maybe", fault: "a retry forgets that it may have been sent", file: settle, old: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,", new: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8 AND 0,", tests: "^TestStore$/^cancel-says-maybe$"},
 		mutant{id: "sqlite-crashes", fault: "a refusal keeps the crashes", file: settle, old: "crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END", new: "crashes = crashes", tests: "^TestConformance$/^failed-attempt-ends-crashes$"},
+		mutant{id: "sqlite-released-foreign", fault: "a release ends the hold of another session", file: settle, old: "if r.holder != 0 && r.holder != st.self {\n\t\treturn nil", new: "if r.holder != 0 && r.holder == st.self && st.now < 0 {\n\t\treturn nil", tests: "^TestConformance$/^release-leaves-the-hold-of-another$"},
+		mutant{id: "sqlite-purge-limit", fault: "a purge of all consumers deletes up to its limit of each", file: inbox, old: "before, limit-total)", new: "before, limit)", tests: "^TestPurgeOfAllKeepsToItsLimit$"},
 		mutant{id: "sqlite-alone", fault: "one refused outcome fails all", file: settle, old: "_, fatal = st.exec(ctx, savepointText)\n\treturn err, fatal", new: "_, _ = st.exec(ctx, savepointText)\n\treturn err, err", tests: "^TestRefusedBySQL$"},
 		mutant{id: "sqlite-take-version", fault: "a record that changed is held", file: take, old: "err != nil || r == nil || !r.live() || r.Version != ref.Version {\n\t\treturn err", new: "err != nil || r == nil || !r.live() {\n\t\treturn err", tests: "^TestConformance$/^take-answers-what-is-gone$"},
 		mutant{id: "sqlite-take-held", fault: "what another holds is taken", file: take, old: "\t\tif r.holder != 0 {\n\t\t\tfound.Grip = core.GripLocked\n\t\t\treturn nil\n\t\t}\n", new: "", tests: "^TestConformance$/^take-answers-what-is-held$"},

@@ -58,11 +58,11 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 
 // change applies o to r, which is in no index.
 func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.Time) {
-	r.maybe = r.maybe || o.Unknown()
 	if o.Event() == core.EventReleased {
 		s.letGo(r, self, o, now)
 		return
 	}
+	r.maybe = r.maybe || o.Unknown()
 	s.setHolder(r, 0)
 	r.left = false
 	if o.CountsAttempt() {
@@ -89,6 +89,7 @@ func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.T
 func (s *Store) letGo(r *record, self core.Session, o *core.Outcome, now time.Time) {
 	if r.holder == self || r.holder == 0 {
 		r.version++
+		r.maybe = r.maybe || o.Unknown()
 	}
 	if r.holder == self {
 		s.setHolder(r, 0)

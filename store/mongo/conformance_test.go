@@ -14,8 +14,12 @@ import (
 // ST-01 ST-02 DB-01 DB-02 DB-03 DB-04 DB-05 DB-10 DB-15 DB-18 DB-25 OR-02 OR-08
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t, Options{})
-	outboxtest.Run(t, func(*testing.T) outboxtest.Harness { return h })
+	var harnesses []func(*testing.T) outboxtest.Harness
+	for range workers {
+		h := newHarness(t, Options{})
+		harnesses = append(harnesses, func(*testing.T) outboxtest.Harness { return h })
+	}
+	outboxtest.RunSpread(t, harnesses...)
 }
 
 // What is about published records, with another prefix and published records that are kept.

@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/transport/memory"
 )
@@ -122,13 +123,13 @@ func TestEndToEnd(t *testing.T) {
 			}
 		}
 		if i%20 == 10 {
-			until(t, "something was billed", func() bool { return count() > 0 })
+			patience.Until(t, "something was billed", func() bool { return count() > 0 })
 			w.end()
 			w = startWorker(t, s, bus, handle)
 		}
 	}
-	until(t, "all is billed", func() bool { return count() >= orders })
-	until(t, "the outbox is empty", func() bool {
+	patience.Moving(t, "all is billed", func() (int, bool) { n := count(); return n, n >= orders })
+	patience.Until(t, "the outbox is empty", func() bool {
 		n, err := s.outbox.CountDocuments(t.Context(), bson.M{})
 		return err == nil && n == 0
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // A call of a member that is in the middle of its transaction keeps others from taking its unit and from removing it,
@@ -46,9 +47,22 @@ func TestFenceExcludesMovesAndRemovals(t *testing.T) {
 	if len(r.Members) != 2 {
 		t.Error("a member was removed in the middle of its call")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := meet(ctx, take); err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
+	taken := make(chan error, 1)
+	go func() {
+		_, err := meet(ctx, take)
+		taken <- err
+	}()
+	c := core.Member{Session: core.Session(sessions.Add(1)), Name: "c", Beat: 1, Lease: time.Minute}
+	for range 5 { // each takes as long as a move does that need not wait
+		if _, err := s.Meet(t.Context(), core.Meeting{Self: c, Join: true}); err != nil {
+			t.Fatal(err)
+		}
+		c.Beat++
+	}
+	cancel()
+	if err := <-taken; err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("a unit was taken from a member in the middle of its call: %v", err)
 	}
 	close(end)
@@ -58,9 +72,9 @@ func TestFenceExcludesMovesAndRemovals(t *testing.T) {
 	if r, err = meet(t.Context(), take); err != nil || r.Units[0].Owner != b.Session {
 		t.Errorf("afterwards the unit is of %d: %v", r.Units[0].Owner, err)
 	}
-	until(t, "the member is removed", func() bool {
+	patience.Until(t, "the member is removed", func() bool {
 		r, err := meet(t.Context(), remove)
-		return err == nil && len(r.Members) == 1
+		return err == nil && len(r.Members) == 2
 	})
 	err = s.fenced(t.Context(), "test", a.Session, 0, func(context.Context, *work) error { return nil })
 	if !errors.Is(err, core.ErrFenced) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -50,7 +51,7 @@ func TestServerAway(t *testing.T) {
 	if err := proxy.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the server is back", func() bool {
+	patience.Until(t, "the server is back", func() bool {
 		return s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr() == nil
 	})
 }

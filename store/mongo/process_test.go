@@ -16,7 +16,9 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -130,13 +132,11 @@ func (f *effects) effect(ctx context.Context, e *waybill.Envelope) error {
 // order has exactly one effect, and those of one key come in order. At last one relay is left, and finishes alone.
 // DB-15 ST-01 DB-02 DB-04 IN-01 IN-03 IN-07 OR-02 OR-08
 func TestKilledProcesses(t *testing.T) {
+	tier.Nightly(t, "kills eight processes, with real leases: 10 s")
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
 	m := testenv.MongoDB(t)
 	s := openIn(t, connect(t, m.URI).Database(m.Database), Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, name := range []string{"orders", "handled", "effects"} {
 		if err := s.db.CreateCollection(ctx, name); err != nil {
@@ -153,11 +153,7 @@ func TestKilledProcesses(t *testing.T) {
 	}
 	await := func(what string, done func() bool) {
 		t.Helper()
-		for !done() {
-			if err := pause(ctx, 20*time.Millisecond); err != nil {
-				t.Fatalf("waited in vain until %s", what)
-			}
-		}
+		patience.Moving(t, what, func() (int, bool) { return number("effects", bson.M{}), done() })
 	}
 	start := func(role string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0])

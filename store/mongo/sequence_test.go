@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func (s *Store) openNumbers(t *testing.T) sequence {
@@ -24,19 +25,6 @@ func (s *Store) openNumbers(t *testing.T) sequence {
 
 func message(i int) waybill.Message {
 	return waybill.RawMessage("t.x", "text/plain", nil, waybill.Routes(benchRoute), waybill.ID(strconv.Itoa(i)))
-}
-
-// until asks again and again.
-func until(t *testing.T, what string, fn func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !fn(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		if pause(t.Context(), 10*time.Millisecond) != nil {
-			t.Fatal(t.Context().Err())
-		}
-	}
 }
 
 // A transaction that runs for long stays open for readers, however often they ask, and its records are found; one that
@@ -71,7 +59,7 @@ func TestOpenNumbers(t *testing.T) {
 		t.Fatalf("running are %s, want [1 3]", got)
 	}
 	back.EndSession(t.Context())
-	until(t, "the one that was rolled back is gone", func() bool { return fmt.Sprint(running()) == "[1]" })
+	patience.Until(t, "the one that was rolled back is gone", func() bool { return fmt.Sprint(running()) == "[1]" })
 	for range 3 { // it was asked about, and lives
 		ask := []drawn{{1, s.openNumbers(t).Open[0].Ticket}}
 		s.resolve(t.Context(), nil, ask)

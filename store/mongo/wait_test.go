@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -34,10 +35,11 @@ func (s *script) Next(ctx context.Context) bool {
 func (s *script) Err() error                  { return s.err }
 func (s *script) Close(context.Context) error { s.closed.Add(1); return nil }
 
-// scripted returns a store whose change streams the test writes, and counts them. It polls once a minute.
+// scripted returns a store whose change streams the test writes, and counts them. It polls once an hour.
 func scripted(t *testing.T) (s *Store, events chan error, opened, closed *atomic.Int32) {
 	t.Helper()
-	s = open(t, Options{PollInterval: time.Minute})
+	s = open(t, Options{})
+	s.opts.PollInterval = time.Hour // longer than is allowed
 	events, opened, closed = make(chan error, 1), &atomic.Int32{}, &atomic.Int32{}
 	s.watch.open = func(context.Context, []string) (stream, error) {
 		opened.Add(1)
@@ -51,11 +53,11 @@ type woken struct {
 	err   error
 }
 
-// wait begins a wait of a minute.
+// wait begins a wait of an hour.
 func wait(ctx context.Context, s *Store) <-chan woken {
 	done := make(chan woken, 1)
 	go func() {
-		cause, err := s.Wait(ctx, []string{benchRoute}, time.Minute)
+		cause, err := s.Wait(ctx, []string{benchRoute}, time.Hour)
 		done <- woken{cause, err}
 	}()
 	return done
@@ -63,11 +65,8 @@ func wait(ctx context.Context, s *Store) <-chan woken {
 
 func (w *woken) expect(t *testing.T, when string, done <-chan woken, want core.WakeCause) {
 	t.Helper()
-	select {
-	case *w = <-done:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: it waits on", when)
-	}
+	patience.Until(t, when, func() bool { return len(done) > 0 })
+	*w = <-done
 	if w.cause != want || w.err != nil && want != core.WakeStop {
 		t.Errorf("%s: woken by %q, want %q: %v", when, w.cause, want, w.err)
 	}
@@ -80,7 +79,7 @@ func TestWaitForChanges(t *testing.T) {
 	s, events, opened, closed := scripted(t)
 	var w woken
 	done := wait(t.Context(), s)
-	until(t, "the stream is open", func() bool { return opened.Load() == 1 })
+	patience.Until(t, "the stream is open", func() bool { return opened.Load() == 1 })
 	select {
 	case w = <-done:
 		t.Fatalf("woken for nothing: %+v", w)
@@ -103,14 +102,14 @@ func TestWaitForChanges(t *testing.T) {
 	}
 	settled()
 	done = wait(t.Context(), s)
-	until(t, "the stream is open", func() bool { return opened.Load() == 2 })
+	patience.Until(t, "the stream is open", func() bool { return opened.Load() == 2 })
 	stage(2)
 	s.Wake()
 	w.expect(t, "a hint", done, core.WakeNotify)
 	settled()
 	ctx, cancel := context.WithCancel(t.Context())
 	done = wait(ctx, s)
-	until(t, "the stream is open", func() bool { return opened.Load() == 3 })
+	patience.Until(t, "the stream is open", func() bool { return opened.Load() == 3 })
 	cancel()
 	w.expect(t, "the context ended", done, core.WakeStop)
 	if closed.Load() != 3 {
@@ -159,7 +158,7 @@ func TestWaitWithoutChangeStreams(t *testing.T) {
 		for i := range 2 {
 			done := wait(t.Context(), s)
 			if i == 0 {
-				until(t, "it was opened", func() bool { return opened.Load() == 1 })
+				patience.Until(t, "it was opened", func() bool { return opened.Load() == 1 })
 				if broken {
 					events <- errNo
 				}
@@ -191,7 +190,7 @@ func TestWaitForTime(t *testing.T) {
 
 	s, events, opened, _ := scripted(t)
 	done := wait(t.Context(), s)
-	until(t, "the stream is open", func() bool { return opened.Load() == 1 })
+	patience.Until(t, "the stream is open", func() bool { return opened.Load() == 1 })
 	in(t, s, func(ctx context.Context, tx Tx) error {
 		m := waybill.RawMessage("t.x", "", nil, waybill.Routes(benchRoute), waybill.Delay(500*time.Millisecond))
 		_, err := s.Stage(ctx, tx, m)

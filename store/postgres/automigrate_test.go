@@ -1,14 +1,13 @@
 package postgres_test
 
 import (
-	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -22,8 +21,7 @@ func TestAutoMigrateWithoutFreeConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
 	var all, begun sync.WaitGroup
 	begun.Add(conns)
 	for range conns {
@@ -32,6 +30,7 @@ func TestAutoMigrateWithoutFreeConnections(t *testing.T) {
 				begun.Done()
 				begun.Wait()
 				_, err := o.Stage(ctx, tx, message())
+				moved()
 				return err
 			})
 			if err != nil {

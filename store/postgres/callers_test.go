@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -84,18 +85,18 @@ func TestOpenCallersStopNoRelay(t *testing.T) {
 	gone := func(ids []string) bool {
 		return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE id = ANY ($1)", ids) == 0
 	}
-	eventually(t, "all others are settled beside the open transaction", func() bool {
+	patience.Until(t, "all others are settled beside the open transaction", func() bool {
 		return gone(idsOf("other", 500))
 	})
 	stage(t, pool, o, batch("later", 100)...)
-	eventually(t, "and what comes later", func() bool { return b.count() >= 600+held && gone(idsOf("later", 100)) })
+	patience.Until(t, "and what comes later", func() bool { return b.count() >= 600+held && gone(idsOf("later", 100)) })
 	if gone([]string{"held2"}) {
 		t.Error("a row was deleted that a caller has locked")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Errorf("the caller's transaction: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+	patience.Until(t, "nothing is left", func() bool { return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 	if lost.Load() != 0 {
 		t.Errorf("%d leases were lost", lost.Load())
 	}
@@ -121,8 +122,8 @@ func TestTimeLimitsOfTheRole(t *testing.T) {
 	stage(t, pool, o, batch("a", 300)...)
 	one, two := runPump(t, o, waybill.DefaultRoute), runPump(t, o, waybill.DefaultRoute)
 	stage(t, pool, o, batch("b", 300)...)
-	eventually(t, "all arrive", func() bool { return one.count()+two.count() >= 600 })
-	eventually(t, "all are settled", func() bool { return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+	patience.Moving(t, "all arrive", func() (int, bool) { n := one.count() + two.count(); return n, n >= 600 })
+	patience.Until(t, "all are settled", func() bool { return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 	if _, err := o.Clean(t.Context(), "me", time.Minute); err != nil {
 		t.Error(err)
 	}
@@ -144,7 +145,7 @@ func TestTimeLimitsOfTheRole(t *testing.T) {
 		}
 		second <- err
 	}()
-	eventually(t, "it waits, for longer than the role's limit", func() bool {
+	patience.Until(t, "it waits, for longer than the role's limit", func() bool {
 		select {
 		case err := <-second:
 			t.Fatalf("it did not wait: %v", err)

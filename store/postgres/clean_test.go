@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -22,7 +23,7 @@ func TestCleanExpires(t *testing.T) {
 		message(waybill.ID("due"), ttl), message(waybill.ID("lives"), waybill.Delay(time.Hour)))
 	c := claim(t, o, want(10))
 	settle(t, o, core.Retry(&c.Records[0], errNo, time.Hour), core.Release(&c.Records[2], 0, false))
-	eventually(t, "they expire", func() bool {
+	patience.Until(t, "they expire", func() bool {
 		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE expires_at > clock_timestamp()") == 0
 	})
 	done, err := o.Clean(t.Context(), "me", time.Minute)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -70,7 +71,7 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(ctx) }()
-	eventually(t, "the relay owns the route", func() bool {
+	patience.Until(t, "the relay owns the route", func() bool {
 		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner = 0") == 0 &&
 			queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_units") > 0
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -21,12 +22,10 @@ type arrivals struct {
 	last  map[string]int64 // by key: the greatest sequence that arrived
 	wrong []string
 	n     atomic.Int64
-	all   chan struct{}
-	want  int
 }
 
-func newArrivals(want int) *arrivals {
-	return &arrivals{seen: map[string]bool{}, last: map[string]int64{}, all: make(chan struct{}), want: want}
+func newArrivals() *arrivals {
+	return &arrivals{seen: map[string]bool{}, last: map[string]int64{}}
 }
 
 func (a *arrivals) take(items []*dispatch.Item) {
@@ -44,9 +43,7 @@ func (a *arrivals) take(items []*dispatch.Item) {
 			}
 			a.last[key] = max(a.last[key], r.Seq)
 		}
-		if a.n.Add(1) == int64(a.want) {
-			close(a.all)
-		}
+		a.n.Add(1)
 	}
 }
 
@@ -57,13 +54,13 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	const n, keys = 12_000, 50
 	s, pool := newOutbox(t, postgres.Options{})
 	fill(t, s, func() (pgx.Tx, error) { return pool.Begin(t.Context()) }, "r", n, keys)
-	broker := newArrivals(n)
+	broker := newArrivals()
 	ctx, stop := context.WithCancel(t.Context())
 	var members sync.WaitGroup
 	defer members.Wait()
 	defer stop()
 	join := func(killed <-chan struct{}) {
-		p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 12}}, Lease: time.Second})
+		p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 12}}, Lease: patience.For(2 * time.Second)})
 		members.Go(func() {
 			p.run(ctx, killed, 50, 4, func(items []*dispatch.Item) {
 				select {
@@ -79,20 +76,10 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	join(nil)
 	join(nil)
 	join(kill)
-	for broker.n.Load() < n/3 {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("nothing goes on")
-		}
-	}
+	patience.Moving(t, "a third arrives", func() (int64, bool) { at := broker.n.Load(); return at, at >= n/3 })
 	close(kill)
 	join(nil)
-	select {
-	case <-broker.all:
-	case <-time.After(time.Minute):
-		t.Errorf("%d of %d arrived within a minute", broker.n.Load(), n)
-	}
+	patience.Moving(t, "all arrive", func() (int64, bool) { at := broker.n.Load(); return at, at == n })
 	broker.mu.Lock()
 	defer broker.mu.Unlock()
 	if len(broker.wrong) > 0 {

@@ -68,7 +68,7 @@ func newSession() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 func join(tb testing.TB, s *postgres.Outbox, route string, units int) core.Session {
 	tb.Helper()
 	self := newSession()
-	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Serves: []core.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
+	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
 	r, err := s.Meet(tb.Context(), core.Meeting{Self: m, Join: true})
 	if err != nil {
 		tb.Fatal(err)
@@ -185,22 +185,6 @@ func queryInt(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int64 
 	return query[int64](tb, pool, sql, args...)
 }
 
-// eventually polls cond until it holds.
-func eventually(tb testing.TB, what string, cond func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !cond() {
-		if time.Now().After(deadline) {
-			tb.Fatal("not in time: " + what)
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-tb.Context().Done():
-			tb.Fatal(tb.Context().Err())
-		}
-	}
-}
-
 // request is what a claim asks for.
 type request struct {
 	n      int
@@ -225,7 +209,7 @@ func session(tb testing.TB, o *postgres.Outbox, routes ...string) core.Session {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: time.Hour, Handlers: 1, Free: 1}
 	known := false
 	for _, v := range r.Members {
 		if v.Session == self {

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -338,7 +339,7 @@ func TestNames(t *testing.T) {
 	}
 	for i, o := range outboxes {
 		var got []string
-		eventually(t, "both records", func() bool {
+		patience.Until(t, "both records", func() bool {
 			c := claim(t, o, want(10))
 			for j := range c.Records {
 				got = append(got, c.Records[j].Envelope.ID)

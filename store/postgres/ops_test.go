@@ -14,14 +14,16 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // crowd is what relays and operators did at the same time.
 type crowd struct {
-	t    *testing.T
-	o    *postgres.Outbox
-	stop context.CancelFunc
+	t     *testing.T
+	o     *postgres.Outbox
+	stop  context.CancelFunc
+	moved func() // at each message that is published
 
 	mu        sync.Mutex
 	holds     map[string]bool // ids that a relay holds
@@ -88,6 +90,7 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session
 			}
 			if err == nil && out[i].State() == core.StatePublished {
 				c.mu.Lock()
+				c.moved()
 				c.times[out[i].Ref().ID]++
 				if c.left--; c.left == 0 {
 					c.stop()
@@ -139,9 +142,10 @@ func (c *crowd) operator(ctx context.Context, ids []string, actions []admin.Head
 func runCrowd(t *testing.T, actions []admin.HeadAction, force bool) (*crowd, []string) {
 	t.Helper()
 	o, pool := newOutbox(t, postgres.Options{})
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	c := &crowd{t: t, o: o, stop: stop, holds: map[string]bool{}, published: map[string][]int64{}, times: map[string]int{}}
+	c := &crowd{t: t, o: o, stop: stop, moved: moved, holds: map[string]bool{}, published: map[string][]int64{}, times: map[string]int{}}
 	var msgs []waybill.Message
 	for i := range 400 {
 		msgs = append(msgs, message(waybill.Key(fmt.Sprint("k", i%20)), waybill.ID(strconv.Itoa(i))))
@@ -159,7 +163,7 @@ func runCrowd(t *testing.T, actions []admin.HeadAction, force bool) (*crowd, []s
 	}
 	wg.Wait()
 	if c.left > 0 && !t.Failed() {
-		t.Errorf("%d of %d messages were not published in a minute", c.left, len(ids))
+		t.Errorf("%d of %d messages were not published: no progress", c.left, len(ids))
 	}
 	for id, n := range c.times {
 		if n != 1 {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -71,16 +71,11 @@ func TestPoolOfOne(t *testing.T) { // OP-11
 				t.Fatal(err)
 			}
 		}
-		deadline := time.Now().Add(time.Minute)
-		for done := 0; done < messages; {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d handled\n%s", done, messages, log.String())
-			}
-			time.Sleep(10 * time.Millisecond)
+		patience.Moving(t, "all are handled", func() (int, bool) {
 			mu.Lock()
-			done = handled
-			mu.Unlock()
-		}
+			defer mu.Unlock()
+			return handled, handled >= messages
+		})
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -71,7 +72,7 @@ func TestPgBouncerNeedsAQueryMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a statement is on another connection", func() bool {
+	patience.Until(t, "a statement is on another connection", func() bool {
 		failed := make(chan error, 4)
 		for range cap(failed) {
 			go func() {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -26,7 +27,7 @@ func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-ch
 // present is a member that shows its presence.
 func present(tb testing.TB, o *postgres.Outbox, token int64) core.Member {
 	tb.Helper()
-	m := core.Member{Session: newSession(), Name: "present", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1, Presence: token}
+	m := core.Member{Session: newSession(), Name: "present", Beat: 1, Lease: time.Hour, Handlers: 1, Free: 1, Presence: token}
 	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
@@ -51,11 +52,14 @@ func seen(tb testing.TB, o *postgres.Outbox, session core.Session) core.Member {
 
 func closes(tb testing.TB, what string, lost <-chan struct{}) {
 	tb.Helper()
-	select {
-	case <-lost:
-	case <-time.After(10 * time.Second):
-		tb.Fatal("not noticed: " + what)
-	}
+	patience.Until(tb, what, func() bool {
+		select {
+		case <-lost:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // terminate ends the connection that has the lock of token.
@@ -89,7 +93,7 @@ func TestPresence(t *testing.T) {
 	}
 	terminate(t, pool, second)
 	closes(t, "the server ended the connection", gone)
-	eventually(t, "the token is missed", func() bool { return seen(t, o, b.Session).Missing })
+	patience.Until(t, "the token is missed", func() bool { return seen(t, o, b.Session).Missing })
 	if seen(t, other, a.Session).Missing {
 		t.Fatal("the other one is missed, too")
 	}
@@ -104,7 +108,7 @@ func TestPresence(t *testing.T) {
 	stop()
 	closes(t, "ctx ended", lost)
 	closes(t, "ctx ended", back)
-	eventually(t, "the tokens are given back", func() bool { return seen(t, o, a.Session).Missing && seen(t, o, b.Session).Missing })
+	patience.Until(t, "the tokens are given back", func() bool { return seen(t, o, a.Session).Missing && seen(t, o, b.Session).Missing })
 	if seen(t, o, none.Session).Missing {
 		t.Fatal("a member without a token is missed")
 	}
@@ -178,7 +182,7 @@ func TestPresenceOutlivesTheServer(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server answers", func() bool {
+	patience.Until(t, "the server answers", func() bool {
 		r, err := o.Meet(t.Context(), core.Meeting{})
 		return err == nil && len(r.Members) == 1
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -17,13 +18,13 @@ import (
 // looker does not let a batch be published before it has seen the relay's database without an open transaction. The
 // next read may run meanwhile, but ends by itself; one that the publish stands in would stay open.
 type looker struct {
-	watch    *pgxpool.Pool
-	patience time.Duration
+	watch *pgxpool.Pool
+	limit time.Duration
 }
 
 // look returns nil as soon as no other connection to the database is in a transaction.
 func (l *looker) look(ctx context.Context, _ []waybill.Envelope) error {
-	deadline := time.Now().Add(l.patience)
+	deadline := time.Now().Add(l.limit)
 	for {
 		var open int
 		var what string
@@ -51,9 +52,9 @@ func TestPublishOutsideTransactions(t *testing.T) {
 	for i := range 5 {
 		stage(t, pool, o, message(waybill.Key(fmt.Sprint("k", i%2))), message())
 	}
-	l := &looker{watch: watch, patience: 10 * time.Second}
+	l := &looker{watch: watch, limit: patience.For(patience.Limit)}
 	bus := &sharedtest.Publisher{Before: l.look}
-	r, err := relay.New(o, bus, relay.Options{BatchSize: 3, PublishTimeout: 20 * time.Second})
+	r, err := relay.New(o, bus, relay.Options{BatchSize: 3, PublishTimeout: 2 * patience.For(patience.Limit)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestPublishOutsideTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	l.patience = 50 * time.Millisecond
+	l.limit = 50 * time.Millisecond
 	if err := bus.Publish(t.Context(), make([]waybill.Envelope, 1)).FirstErr(); err == nil {
 		t.Error("an open transaction was not seen")
 	}

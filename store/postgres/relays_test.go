@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -65,16 +66,16 @@ func (b *bus) forget() {
 // has waits until all of ids have arrived.
 func (b *bus) has(tb testing.TB, ids ...string) {
 	tb.Helper()
-	eventually(tb, fmt.Sprintf("%d messages arrive", len(ids)), func() bool {
+	patience.Moving(tb, fmt.Sprintf("%d messages arrive", len(ids)), func() (int, bool) {
 		all := b.all()
-		return !slices.ContainsFunc(ids, func(id string) bool { return !all[id] })
+		return len(all), !slices.ContainsFunc(ids, func(id string) bool { return !all[id] })
 	})
 }
 
 // runPump runs a relay of o until the test ends.
 func runPump(tb testing.TB, o *postgres.Outbox, routes ...string) *bus {
 	tb.Helper()
-	opts := dispatch.Options{Lease: 2 * time.Second, PollMax: 50 * time.Millisecond}
+	opts := dispatch.Options{Lease: patience.For(5 * time.Second), PollMax: 50 * time.Millisecond}
 	for _, r := range routes {
 		opts.Routes = append(opts.Routes, dispatch.Route{Name: r, Units: 4})
 	}
@@ -168,7 +169,7 @@ func TestManyDueDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	bus := runPump(t, o, waybill.DefaultRoute)
-	eventually(t, "all of them", func() bool { return bus.count() == due+later })
+	patience.Moving(t, "all of them arrive", func() (int, bool) { n := bus.count(); return n, n == due+later })
 	for _, key := range []string{"k0", "k1"} {
 		if ids := bus.of(key); !slices.IsSorted(ids) {
 			t.Errorf("key %s is out of order", key)
@@ -257,12 +258,13 @@ func TestRequeuesRaceWithARelay(t *testing.T) {
 	for range 2 {
 		wg.Go(func() { c.operator(ctx, ids, []admin.HeadAction{admin.HeadRequeue}, false) })
 	}
-	for end := time.Now().Add(time.Minute); b.count() < len(msgs); {
-		if time.Now().After(end) || ctx.Err() != nil {
+	patience.Moving(t, "all are published", func() (int, bool) {
+		if ctx.Err() != nil {
 			t.Fatalf("%d of %d messages were published", b.count(), len(msgs))
 		}
-		<-time.After(5 * time.Millisecond)
-	}
+		n := b.count()
+		return n, n >= len(msgs)
+	})
 	for i := range 20 {
 		if ids := b.of(fmt.Sprint("k", i)); !slices.IsSorted(ids) || len(ids) != len(msgs)/20 {
 			t.Errorf("key %d was published in the order %v", i, ids)

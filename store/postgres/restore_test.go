@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -64,7 +65,7 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			stage(t, pool, o, batch("a", tc.before)...)
 			if tc.published {
 				bus.has(t, idsOf("a", tc.before)...)
-				eventually(t, "they are settled", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+				patience.Until(t, "they are settled", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 			}
 			exec(t, pool, backup)
 			if !tc.published {
@@ -93,7 +94,7 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			bus.has(t, want...)
 			stage(t, pool, o, batch("d", 100)...)
 			bus.has(t, idsOf("d", 100)...)
-			eventually(t, "nothing is left", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+			patience.Until(t, "nothing is left", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 			for _, key := range []string{"k0", "k7"} {
 				ids := bus.of(key)
 				// was out when the database went back

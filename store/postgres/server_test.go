@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -46,14 +47,14 @@ func TestKillAndRestart(t *testing.T) {
 			t.Errorf("settle: %v", err)
 		}
 	}
-	eventually(t, "a wait says so", func() bool {
+	patience.Until(t, "a wait says so", func() bool {
 		_, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second)
 		return waybill.ClassOf(err) == waybill.ClassOutage
 	})
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the session and its hold are still there", func() bool {
+	patience.Until(t, "the session and its hold are still there", func() bool {
 		return o.Settle(t.Context(), self, []core.Outcome{core.Retry(&c.Records[0], errors.New("no"), 0)}).FirstErr() == nil
 	})
 	c = claim(t, o, want(10))
@@ -70,15 +71,15 @@ func TestCrashRecovery(t *testing.T) {
 	o := outboxOn(t, pool, postgres.Options{})
 	bus := runPump(t, o, waybill.DefaultRoute)
 	stage(t, pool, o, batch("a", 300)...)
-	eventually(t, "it publishes", func() bool { return bus.count() > 0 })
+	patience.Until(t, "it publishes", func() bool { return bus.count() > 0 })
 	server.Kill()
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the outbox is back", func() bool { return pool.Ping(t.Context()) == nil })
+	patience.Until(t, "the outbox is back", func() bool { return pool.Ping(t.Context()) == nil })
 	stage(t, pool, o, batch("b", 100)...)
 	bus.has(t, append(idsOf("a", 300), idsOf("b", 100)...)...)
-	eventually(t, "nothing is left", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+	patience.Until(t, "nothing is left", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 }
 
 // TLS with an own authority and a client certificate, named in the connection string as for every PostgreSQL client.

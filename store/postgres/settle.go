@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	mathbits "math/bits"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,7 +22,7 @@ const (
 	// long as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each
 	// other: it goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a
 	// table of hashes.
-	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true)`
+	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)`
 	deleteNearSQL = `
 DELETE FROM {outbox} r
 WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + aliveSQL + `
@@ -29,16 +31,21 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + 
 DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
 
+	// slowSQL is for those that a trigger may let wait.
+	slowSQL = `
+SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)`
+
 	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
 	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
-	// deleted unless $15. A retry waits on when it is released.
+	// deleted unless $15. A retry waits on when it is released. A release leaves what another session holds.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
         AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.ctid AS at FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
+    SELECT u.*, r.ctid AS at, u.state NOT IN {terminal} AND NOT u.rejected AND ` + holderSQL + ` NOT IN (0, $1) AS others
+    FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
     WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + `
       AND (u.state = {published} OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
     FOR UPDATE OF r SKIP LOCKED
@@ -55,10 +62,10 @@ WITH u AS MATERIALIZED (
                       THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
-    FROM l WHERE r.ctid = l.at AND (l.state <> {published} OR $15)
+    FROM l WHERE r.ctid = l.at AND (l.state <> {published} OR $15) AND NOT l.others
     RETURNING l.n
 )
-SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
+SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNION ALL SELECT l.n FROM l WHERE l.others) THEN 0 ELSE coalesce((
     SELECT CASE WHEN u.state = {published} AND r.state = {published} AND r.id = u.id THEN 0
                 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> {published} AND r.version <> u.version THEN 1
                 WHEN u.state = {published} OR r.hold = $1 OR ` + ownsSQL + ` THEN 2
@@ -80,17 +87,17 @@ WITH l AS MATERIALIZED (
 UPDATE {control} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
 )
 
-type settleStatements struct{ hurry, deleteNear, deleteAll, settle, heeded string }
+type settleStatements struct{ hurry, deleteNear, deleteAll, slow, settle, heeded string }
 
 func newSettleStatements(n schema.Names) settleStatements {
 	return settleStatements{
 		hurry: hurrySQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
-		settle: n.SQL(settleSQL), heeded: n.SQL(heededSQL),
+		slow: slowSQL, settle: n.SQL(settleSQL), heeded: n.SQL(heededSQL),
 	}
 }
 
-// Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what
-// is refused fails alone.
+// Settle persists outcomes in one transaction. If the database refuses that, or takes too long, each half is tried
+// alone, so that what is refused or slow fails alone.
 func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
@@ -102,16 +109,16 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 			at = append(at, i)
 		}
 	}
-	o.settle(ctx, self, outcomes, at, results)
+	o.settle(ctx, self, outcomes, at, wholeSettle, results)
 	return results
 }
 
 // settle persists the outcomes whose indexes are in at.
-func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, results core.Results) {
+func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, part settlePart, results core.Results) {
 	if len(at) == 0 {
 		return
 	}
-	err := o.settleOnce(ctx, self, outcomes, at, results)
+	err := o.settleOnce(ctx, self, outcomes, at, part.limit(ctx, len(at)), results)
 	switch {
 	case err == nil:
 	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
@@ -122,12 +129,45 @@ func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.
 			results[i] = err
 		}
 	default:
-		o.settle(ctx, self, outcomes, at[:len(at)/2], results)
-		o.settle(ctx, self, outcomes, at[len(at)/2:], results)
+		o.settle(ctx, self, outcomes, at[:len(at)/2], someOfSettle, results)
+		o.settle(ctx, self, outcomes, at[len(at)/2:], max(part, restOfSettle), results)
 	}
 }
 
-func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, results core.Results) error {
+// settlePart is what a statement settles of a call: all of it, a part, or the part after which nothing is left to try.
+type settlePart int
+
+const (
+	wholeSettle settlePart = iota
+	restOfSettle
+	someOfSettle
+)
+
+const (
+	// settleLimit is how long a statement may take at most, as setSQL says.
+	settleLimit = 10 * time.Second
+	// someLimit is how long one may take that looks for a slow record.
+	someLimit = time.Second
+)
+
+// limit is how long a statement that settles n outcomes may take. One record that a trigger makes slow leaves the time
+// to find it, and to settle the others, before ctx ends. If everything is slow, the last part uses up the time, and the
+// dispatcher gives more to the next call.
+func (p settlePart) limit(ctx context.Context, n int) time.Duration {
+	left := 2 * settleLimit
+	if end, ok := ctx.Deadline(); ok {
+		left = time.Until(end)
+	}
+	switch {
+	case p == someOfSettle:
+		left = min(left/time.Duration(mathbits.Len(uint(n))+2), someLimit)
+	case p == wholeSettle && n > 1:
+		left /= 2
+	}
+	return max(min(left, settleLimit), time.Millisecond)
+}
+
+func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, results core.Results) error {
 	var records []int
 	var heeded []int64
 	var stamp int64
@@ -146,13 +186,15 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		results[i] = nil
 	}
 	if published == len(at) && !o.keep {
-		if done, err := o.deleteAll(ctx, self, outcomes, at, stamp); done || isOutage(err) {
+		done, err := o.deleteAll(ctx, self, outcomes, at, limit, stamp)
+		if done || isOutage(err) || dberr.SQLState(err) == tookTooLong {
 			return err
 		}
 	}
 	var now time.Time
 	err := o.transact(ctx, "settle", writeSQL, func(b *batch) {
 		b.fence(self, &now)
+		b.Queue(b.sql.settle.slow, limit.Milliseconds())
 		o.queueRecords(b, self, outcomes, records, results)
 		if len(heeded) > 0 {
 			b.Queue(b.sql.settle.heeded, int64(self), heeded)
@@ -182,7 +224,7 @@ const near = 4
 
 // deleteAll deletes published records. It expects that all of them are there and that nobody has locked one. If that is
 // not so, it reports false: it may have deleted some then.
-func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, stamp int64) (done bool, err error) {
+func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, stamp int64) (done bool, err error) {
 	var now time.Time
 	n := len(at)
 	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
@@ -198,7 +240,7 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
 		done = false
 		b.fence(self, &now)
-		b.Queue(b.sql.settle.hurry)
+		b.Queue(b.sql.settle.hurry, strconv.FormatInt(limit.Milliseconds(), 10))
 		b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
 			done = tag.RowsAffected() == int64(n)
 			return nil

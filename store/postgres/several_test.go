@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -118,7 +119,7 @@ func TestSeveralDatabases(t *testing.T) {
 	}
 	arrived := func(x *tenant, n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d messages of %s; %d came", n, x.name, bus.of("/"+x.name)), func() bool { return bus.of("/"+x.name) >= n })
+		patience.Moving(t, fmt.Sprintf("%d messages of %s come", n, x.name), func() (int, bool) { at := bus.of("/" + x.name); return at, at >= n })
 	}
 	one, two := tenants[0], tenants[1]
 	send(one, 20)

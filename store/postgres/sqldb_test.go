@@ -19,8 +19,10 @@ import (
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -52,6 +54,7 @@ func sqlOutboxOn(tb testing.TB, db *sql.DB, opts postgres.Options) *postgres.Out
 
 // DB-14: what an engine asks of a store, over a *sql.DB.
 func TestConformanceSQLDB(t *testing.T) {
+	tier.Nightly(t, "repeats TestConformance over database/sql: 25 s")
 	t.Parallel()
 	pool := newPool(t)
 	dsn := pool.Config().ConnString()
@@ -70,6 +73,7 @@ func (h *sqlSuite) WithRetention(_ context.Context, r waybill.Retention) (storet
 
 // DB-14: what applications and operators see, over a *sql.DB.
 func TestSuiteSQLDB(t *testing.T) {
+	tier.Nightly(t, "repeats TestSuite over database/sql: 30 s")
 	t.Parallel()
 	var harnesses []func(*testing.T) storetest.Harness
 	for range workers {
@@ -153,7 +157,7 @@ func TestWaitOverSQLDB(t *testing.T) {
 	if n := db.Stats().InUse; n != 1 {
 		t.Errorf("%d connections are in use by the presence, want 1", n)
 	}
-	woke := notified(t, o, func() {
+	wakes(t, o, core.WakeNotify, func() {
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Error(err)
@@ -167,9 +171,6 @@ func TestWaitOverSQLDB(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if woke.err != nil || woke.cause != core.WakeNotify {
-		t.Errorf("woken by %v (%v) after %s", woke.cause, woke.err, woke.after)
-	}
 	if n := db.Stats().InUse; n != 2 {
 		t.Errorf("%d connections are in use by presence and LISTEN, want 2", n)
 	}
@@ -178,7 +179,7 @@ func TestWaitOverSQLDB(t *testing.T) {
 	if err := o.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
+	patience.Until(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
 }
 
 // DB-14: a relay that runs over a *sql.DB of four connections publishes what is staged in its transactions, and gives
@@ -208,7 +209,7 @@ func TestRelayOverSQLDB(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "everything is published", func() bool { return bus.Count() >= total })
+	patience.Moving(t, "everything is published", func() (int, bool) { n := bus.Count(); return n, n >= total })
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -216,7 +217,7 @@ func TestRelayOverSQLDB(t *testing.T) {
 	if err := o.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
+	patience.Until(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
 }
 
 // DB-14: the unit of work works over a *sql.DB too, and leaves no transaction behind.

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -118,6 +119,7 @@ func newLanguagePool(tb testing.TB) *pgxpool.Pool {
 
 // DB-14: and in a database whose text sorts by the rules of a language, which must make no difference.
 func TestSuiteSQL(t *testing.T) {
+	tier.Nightly(t, "repeats TestSuite in a database that sorts as a language does: 30 s")
 	t.Parallel()
 	var harnesses []func(*testing.T) storetest.Harness
 	for range workers {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -373,13 +372,10 @@ func TestUnitOfWorkWakes(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{})
 	unit := o.UnitOfWork()
-	eventually(t, "a notification", func() bool { // transactions of other tests may end a sleep earlier
-		w := sleepThen(t, o, 3*time.Second, func() {
-			if err := unit.Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error { return unit.Stage(ctx, message()) }); err != nil {
-				t.Error(err)
-			}
-		})
-		return w.cause == core.WakeNotify
+	wakes(t, o, core.WakeNotify, func() {
+		if err := unit.Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error { return unit.Stage(ctx, message()) }); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -52,8 +53,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 	var mu sync.Mutex
 	claimed, cancelled := map[string]int{}, map[string]int{}
 	all := func() int { mu.Lock(); defer mu.Unlock(); return len(claimed) + len(cancelled) }
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	defer stop()
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
 	errs := make(chan error, 4)
 	self := session(t, o, waybill.DefaultRoute)
 	for range 1 {
@@ -71,6 +71,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 					out = append(out, core.Published(&c.Records[i]))
 				}
 				mu.Unlock()
+				moved()
 				// A canceller that saw a record before it was claimed may lock it until its
 				// transaction ends. What is settled already is gone, which is no error.
 				err = o.Settle(ctx, self, out).FirstErr()
@@ -104,6 +105,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 					errs <- err
 					return
 				}
+				moved()
 				mu.Lock()
 				for j := range got {
 					if got[j] == waybill.CancelDone && (j == 0 || i-j >= 0) {
@@ -170,7 +172,7 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 			return err
 		})
 	}()
-	eventually(t, "the second transaction waits", func() bool {
+	patience.Until(t, "the second transaction waits", func() bool {
 		return queryInt(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 	})
 	if err := first.Commit(t.Context()); err != nil {
@@ -254,7 +256,7 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 		stage(t, pool, o, msgs...)
 	}
 	const read = "SELECT seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'waybill_outbox') FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'"
-	eventually(t, "statistics", func() bool {
+	patience.Until(t, "statistics", func() bool {
 		return queryInt(t, pool, "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'") >= 10_000
 	})
 	before := queryInt(t, pool, read)
@@ -263,7 +265,7 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 		cancel(t, pool, o, waybill.CancelKey{ID: s[1].ID}, waybill.CancelKey{Topic: "t.x", DedupeKey: "none"})
 	}
 	exec(t, pool, "SELECT pg_stat_force_next_flush()")
-	eventually(t, "statistics", func() bool {
+	patience.Until(t, "statistics", func() bool {
 		return queryInt(t, pool, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'") >= 59
 	})
 	if n := queryInt(t, pool, read) - before; n > 2000 { // a few a call, dead ones included

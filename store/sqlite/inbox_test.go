@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
@@ -101,4 +102,24 @@ func TestInbox(t *testing.T) {
 	t.Parallel()
 	h := newInboxHarness(t)
 	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*sql.Tx] { return h })
+}
+
+// IN-09: a purge of all consumers keeps to its limit over all of them.
+func TestPurgeOfAllKeepsToItsLimit(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	for _, consumer := range []string{"a", "b", "c"} {
+		for _, id := range []string{"1", "2", "3"} {
+			key := core.InboxKey{Consumer: consumer, Source: "/s", ID: id}
+			if _, err := s.Do(t.Context(), key, func(context.Context, *sql.Tx) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run(t, s.DB(), "UPDATE waybill_inbox SET handled_at = 0")
+	for _, want := range []int{4, 4, 1, 0} {
+		if n, err := s.PurgeInbox(t.Context(), "", time.Hour, 4); n != want || err != nil {
+			t.Errorf("purged %d, want %d: %v", n, want, err)
+		}
+	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -113,15 +115,13 @@ func (f *effects) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 // order has exactly one effect, and those of one key come in order. At last one relay is left, and finishes alone.
 // ST-01 DB-02 DB-04 DB-16 IN-01 IN-03 OR-02 OR-08
 func TestKilledProcesses(t *testing.T) {
+	tier.Nightly(t, "kills a dozen processes, with real leases: 5 s")
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
 	path := filepath.Join(t.TempDir(), "shared.db")
 	s := openAt(t, path, Options{Source: "/orders"})
 	run(t, s.DB(), `CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT);
 		CREATE TABLE effects (at INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER NOT NULL, key TEXT NOT NULL, by INTEGER NOT NULL)`)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	number := func(text string, args ...any) (n int) {
 		t.Helper()
@@ -132,11 +132,9 @@ func TestKilledProcesses(t *testing.T) {
 	}
 	until := func(what, text string, args ...any) {
 		t.Helper()
-		for number(text, args...) == 0 {
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
-				t.Fatalf("waited in vain until %s", what)
-			}
-		}
+		patience.Moving(t, what, func() (int, bool) {
+			return number("SELECT count(*) FROM effects"), number(text, args...) != 0
+		})
 	}
 	start := func(role string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0])

@@ -23,6 +23,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func fresh(tb testing.TB, params string) *sql.DB {
@@ -289,7 +290,8 @@ func TestOwnDatabase(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if cause, err := s.Wait(t.Context(), []string{"default"}, 30*time.Second); cause != core.WakeNotify || err != nil {
+	waiting, _ := patience.Context(t.Context(), patience.Limit)
+	if cause, err := s.Wait(waiting, []string{"default"}, time.Hour); cause != core.WakeNotify || err != nil {
 		t.Fatal(cause, err)
 	}
 	settle(t, s, self, core.Published(get(t, s, self, "default", "a")))
@@ -499,8 +501,7 @@ func TestFirstUseInATransaction(t *testing.T) {
 					}
 				}
 				s := newStore(t, db, Options{AutoMigrate: auto})
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
+				ctx, _ := patience.Context(t.Context(), patience.Limit)
 				for _, commit := range []bool{false, true} {
 					tx, err := db.BeginTx(ctx, nil)
 					if err != nil {

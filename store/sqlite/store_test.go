@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // ST-01 ST-02 DB-02 DB-03 DB-13
@@ -274,10 +274,9 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		t.Fatalf("nothing is there: %s %v", cause, err)
 	}
 	// wait waits for longer than any test: only what is to wake it ends it before ctx does.
-	wait := func() (core.WakeCause, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		return a.Wait(ctx, []string{route}, time.Hour)
+	wait := func(routes ...string) (core.WakeCause, error) {
+		ctx, _ := patience.Context(t.Context(), patience.Limit)
+		return a.Wait(ctx, routes, time.Hour)
 	}
 	for i := range 20 {
 		staged := make(chan error, 1)
@@ -285,7 +284,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 			_, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), ""))
 			staged <- err
 		}()
-		if cause, err := wait(); err != nil || cause != core.WakeNotify {
+		if cause, err := wait(route); err != nil || cause != core.WakeNotify {
 			t.Fatalf("%s %v", cause, err)
 		}
 		if err := <-staged; err != nil {
@@ -294,11 +293,11 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		settle(t, a, self, core.Published(get(t, a, self, route, strconv.Itoa(i))))
 	}
 	stage(t, b, raw("timer", "", waybill.Delay(200*time.Millisecond)))
-	if cause, err := wait(); err != nil || cause == core.WakeStop {
+	if cause, err := wait(route); err != nil || cause == core.WakeStop {
 		t.Errorf("a timer: %s %v", cause, err)
 	}
 	stage(t, b, raw("head", "k"))
-	if cause, err := a.Wait(t.Context(), []string{route, "other"}, 30*time.Second); err != nil || cause != core.WakeNotify {
+	if cause, err := wait(route, "other"); err != nil || cause != core.WakeNotify {
 		t.Fatal(cause, err)
 	}
 	settle(t, a, self, core.Abandon(get(t, a, self, route, "head"), waybill.ReasonRejected, errNo))
@@ -308,7 +307,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	if err := b.DecideHead(t.Context(), route, "k", "head", admin.HeadSetAside); err != nil {
 		t.Fatal(err)
 	}
-	if cause, err := wait(); err != nil || cause != core.WakeNotify {
+	if cause, err := wait(route); err != nil || cause != core.WakeNotify {
 		t.Errorf("a control record: %s %v", cause, err)
 	}
 }

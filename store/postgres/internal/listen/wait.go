@@ -72,6 +72,7 @@ type Waiter struct {
 	// when a read last had records although Wait had not returned: somebody else wakes the relay
 	helped time.Time
 	pause  time.Duration
+	awake  time.Duration      // awakeFor
 	hint   bool               // somebody called Wake
 	stir   context.CancelFunc // ends the present sleep
 }
@@ -81,7 +82,7 @@ func New(o Options) *Waiter {
 	return &Waiter{
 		conns: o.Conns, sleep: o.Names.SQL(sleepSQL), look: o.Names.SQL(lookSQL),
 		listener: newListener(o), presence: presence{conns: o.Conns, off: o.Off, logger: o.Logger},
-		seen: map[string]seen{}, pause: firstPoll,
+		seen: map[string]seen{}, pause: firstPoll, awake: awakeFor,
 	}
 }
 
@@ -210,8 +211,8 @@ func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Dur
 // anything. It does so after any work if nobody else wakes the relay.
 func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Duration) (changed bool, err error) {
 	w.mu.Lock()
-	until := w.worked.Add(awakeFor)
-	if w.gap >= busyGap && (w.listener.works() || time.Since(w.helped) < awakeFor) {
+	until := w.worked.Add(w.awake)
+	if w.gap >= busyGap && (w.listener.works() || time.Since(w.helped) < w.awake) {
 		until = time.Time{}
 	}
 	w.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres/internal/conns"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
@@ -63,20 +65,14 @@ func TestDeadListenIsNoticed(t *testing.T) {
 		}
 		return n
 	}
-	for end := time.Now().Add(15 * time.Second); !strings.Contains(log.String(), "did not arrive"); {
-		if time.Now().After(end) {
-			t.Fatal("not noticed")
-		}
+	patience.Until(t, "the relay notices that it hears nothing", func() bool {
 		look()
-	}
+		return strings.Contains(log.String(), "did not arrive")
+	})
 	if _, err := pool.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (source, topic, body) VALUES ('/test', 't.x', '')"); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); look() == 0; {
-		if time.Now().After(end) {
-			t.Fatal("nothing was found by polling")
-		}
-	}
+	patience.Until(t, "polling finds a record", func() bool { return look() > 0 })
 }
 
 // DB-10: a relay that is always busy never sleeps on its connection, and does not take that for a dead LISTEN; a dead
@@ -93,7 +89,7 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 			if tc.dead {
 				w.listener.listen = `LISTEN "of somebody else"`
 			}
-			for end := time.Now().Add(2 * selfTimeout); time.Now().Before(end); {
+			patience.Until(t, "it knows whether it listens", func() bool {
 				w.Wake() // it never gets to sleep
 				if _, err := w.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second); err != nil {
 					t.Fatal(err)
@@ -101,7 +97,8 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 				if _, err := pool.Exec(t.Context(), `SELECT pg_sleep(0.02)`); err != nil { // the work
 					t.Fatal(err)
 				}
-			}
+				return w.listener.works() || strings.Contains(log.String(), "did not arrive")
+			})
 			if noticed := strings.Contains(log.String(), "did not arrive"); noticed != tc.dead {
 				t.Fatalf("lost: %v: %s", noticed, log.String())
 			}
@@ -109,5 +106,115 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 				t.Fatalf("it listens: %v", listens)
 			}
 		})
+	}
+}
+
+// wakeUntil is until when a sleeper has said that it sleeps, in milliseconds.
+func wakeUntil(t *testing.T, pool *pgxpool.Pool) (ms int64) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), "SELECT last_value FROM waybill.waybill_outbox_wake").Scan(&ms); err != nil {
+		t.Fatal(err)
+	}
+	return ms
+}
+
+// DB-10: a relay that has much to do tells nobody that it sleeps: a commit that notifies waits for the others that do.
+func TestBusyRelayIsNotNotified(t *testing.T) {
+	t.Parallel()
+	w, pool, _ := newWaiter(t)
+	routes := []string{waybill.DefaultRoute}
+	wait := func(limit time.Duration) {
+		t.Helper()
+		if _, err := w.Wait(t.Context(), routes, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(time.Millisecond) // it connects
+	read := func() {
+		w.Read(&core.Look{Ranges: []core.Range{{Part: core.Part{Route: waybill.DefaultRoute}, To: 1 << 62}}},
+			&core.Page{Ranges: []core.Records{{Records: make([]core.Record, 10)}}}, 0)
+	}
+	w.awake = time.Hour // however slow this test is, the latest record is not long ago
+	before := wakeUntil(t, pool)
+	for range 5 {
+		read()
+		wait(3 * time.Millisecond)
+	}
+	if wakeUntil(t, pool) != before {
+		t.Error("a relay that just had ten records said that it sleeps")
+	}
+	w.awake = awakeFor
+	patience.Until(t, "a relay without work says that it sleeps", func() bool {
+		wait(200 * time.Millisecond)
+		return wakeUntil(t, pool) != before
+	})
+}
+
+// DB-10: pauses double up to the safety poll, so that an idle relay makes two queries a second. Work begins them anew.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	w := New(Options{})
+	next := func() (sum time.Duration) {
+		for range 7 {
+			sum += w.nextPause()
+		}
+		return sum
+	}
+	if first := next(); first != 127*firstPoll {
+		t.Errorf("the first seven pauses take %s", first)
+	}
+	for range 3 {
+		if p := w.nextPause(); p != safetyPoll {
+			t.Errorf("an idle relay pauses for %s, want %s", p, safetyPoll)
+		}
+	}
+	rg := []core.Range{{To: 1 << 62}}
+	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{}}}, 0)
+	if p := w.nextPause(); p != safetyPoll {
+		t.Errorf("after an empty read it pauses for %s", p)
+	}
+	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, 1)}}}, 0)
+	if p := w.nextPause(); p != firstPoll {
+		t.Errorf("after work it pauses for %s", p)
+	}
+}
+
+// DB-10: relays that sleep use up few transaction ids, however many they are: autovacuum must freeze for each. One says
+// it for all of them, for several pauses, and the others only look.
+func TestOneSaysThatAllSleep(t *testing.T) {
+	t.Parallel()
+	w, pool, _ := newWaiter(t)
+	ctx := t.Context()
+	w.listener.keep(ctx)
+	if w.listener.conn == nil {
+		t.Fatal("it does not listen")
+	}
+	now := func() (ms int64) {
+		if err := pool.QueryRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").Scan(&ms); err != nil {
+			t.Fatal(err)
+		}
+		return ms
+	}
+	said := func(until int64) (before, after, got int64) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, "SELECT setval('waybill.waybill_outbox_wake', $1)", until); err != nil {
+			t.Fatal(err)
+		}
+		before = now()
+		if _, err := w.lookAround(ctx, []string{waybill.DefaultRoute}, safetyPoll); err != nil {
+			t.Fatal(err)
+		}
+		return before, now(), wakeUntil(t, pool)
+	}
+	hence := now() + time.Hour.Milliseconds()
+	if _, _, got := said(hence); got != hence {
+		t.Errorf("somebody has said it for long, and it is said again, until %d instead of %d", got, hence)
+	}
+	tell := (tellFor * safetyPoll).Milliseconds()
+	// What ends before the next look is too short: for a moment nobody would notify this relay.
+	for _, until := range []int64{1, now() + (safetyPoll + safetyPoll/2 + asleepMargin).Milliseconds() - 1} {
+		if before, after, got := said(until); got < before+tell || got > after+tell {
+			t.Errorf("it is said until %d, want %d ms from between %d and %d", got, tell, before, after)
+		}
 	}
 }

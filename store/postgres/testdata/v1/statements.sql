@@ -1852,7 +1852,7 @@ WITH l AS MATERIALIZED (
 UPDATE "waybill"."waybill_outbox_control" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
 
 -- statement outbox.settle.hurry
-SELECT set_config('lock_timeout', '5ms', true)
+SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
 
 -- statement outbox.settle.settle
 WITH u AS MATERIALIZED (
@@ -1860,7 +1860,8 @@ WITH u AS MATERIALIZED (
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
         AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
+    SELECT u.*, r.ctid AS at, u.state NOT IN (3, 5) AND NOT u.rejected AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1) AS others
+    FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
     WHERE r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
     FOR UPDATE OF r SKIP LOCKED
@@ -1877,16 +1878,19 @@ WITH u AS MATERIALIZED (
                       THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
-    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15)
+    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15) AND NOT l.others
     RETURNING l.n
 )
-SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
+SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNION ALL SELECT l.n FROM l WHERE l.others) THEN 0 ELSE coalesce((
     SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0
                 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
                 WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1) THEN 2
                 ELSE 3 END
     FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u
+
+-- statement outbox.settle.slow
+SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)
 
 -- statement outbox.take.next
 WITH own AS MATERIALIZED (
