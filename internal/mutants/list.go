@@ -33,5 +33,5 @@ func (g group) of(all ...mutant) []mutant {
 
 // list returns all mutants.
 func list() []mutant {
-	return slices.Concat(root(), relay(), dispatched(), consumed(), inboxed(), tabled(), sqlite(), remembered(), rabbit(), redis(), histories(), spares())
+	return slices.Concat(root(), relay(), dispatched(), consumed(), inboxed(), tabled(), scheduled(), transformed(), sqlite(), remembered(), rabbit(), redis(), histories(), spares())
 }
