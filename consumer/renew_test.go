@@ -6,13 +6,17 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/sdk/metric"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
@@ -127,13 +131,13 @@ func TestSlowHandlersKeepTheirMessages(t *testing.T) {
 		go func() { ended <- c.Run(ctx) }()
 		synctest.Wait()
 		l.publish(t, 6)
-		time.Sleep(16 * limit)
+		patience.Pass(t, 16*limit)
 		synctest.Wait()
 		if n := l.verdicts()[core.VerdictDone]; n != 6 || len(l.over) > 0 {
 			t.Errorf("%d of 6 handled; held too long: %v", n, l.over)
 		}
 		before := l.renews
-		time.Sleep(5 * limit)
+		patience.Pass(t, 5*limit)
 		if l.renews != before {
 			t.Errorf("%d renewals although nothing is held", l.renews-before)
 		}
@@ -148,10 +152,14 @@ func TestSlowHandlersKeepTheirMessages(t *testing.T) {
 func TestLostAtRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "two renewals, one each ten seconds")
 		l := newLimited(t, true)
 		l.fail = func(string) error { return waybill.ErrLeaseLost }
 		var log sharedtest.Log
-		c := newConsumer(t, l, consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		reader := metric.NewManualReader()
+		c := newConsumer(t, l, consumer.Options{
+			Logger: slog.New(slog.NewJSONHandler(&log, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)),
+		})
 		causes := make(chan error, 1)
 		h := waybill.Handler{Name: "note.added", Handle: func(ctx context.Context, _ *waybill.Delivery) (waybill.HandlerStatus, error) {
 			<-ctx.Done()
@@ -183,6 +191,35 @@ func TestLostAtRenewal(t *testing.T) {
 		if !strings.Contains(log.String(), `"phase":"renew"`) {
 			t.Errorf("no line with the phase:\n%s", log.String())
 		}
+		if n := counts(t, reader)["lease.lost{queue=q}"]; n < 1 {
+			t.Errorf("the loss is counted %d times", n)
+		}
+	})
+}
+
+// CO-21 CO-06: a message that is lost while its handler runs is not tried again in the process: another consumer has it.
+func TestLostIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimited(t, true)
+		if err := l.Declare(queue, "#"); err != nil {
+			t.Fatal(err)
+		}
+		l.fail = func(string) error { return waybill.ErrLeaseLost }
+		l.settle = func([]core.Ack) error { return errLost }
+		var ran atomic.Int32
+		stop := start(t, l, consumer.Options{InProcess: waybill.RetryDelays(time.Second, time.Second)}, waybill.Subscription{},
+			handle(func(ctx context.Context, _ *waybill.Delivery) error {
+				ran.Add(1)
+				<-ctx.Done()
+				return errBoom // says nothing of the loss
+			}))
+		l.publish(t, 1)
+		patience.Pass(t, limit)
+		stop()
+		if n := ran.Load(); n != 1 {
+			t.Errorf("the handler ran %d times, want once", n)
+		}
 	})
 }
 
@@ -209,11 +246,11 @@ func TestWarnsBeforeTheLimit(t *testing.T) {
 		go func() { ended <- c.Run(ctx) }()
 		synctest.Wait()
 		l.publish(t, 2)
-		time.Sleep(limit - time.Second)
+		patience.Pass(t, limit-time.Second)
 		if n := strings.Count(log.String(), "consumer.held_long"); n != 1 || !strings.Contains(log.String(), "id-2") {
 			t.Errorf("%d warnings before the limit, want one of id-2:\n%s", n, log.String())
 		}
-		time.Sleep(2 * limit)
+		patience.Pass(t, 2*limit)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -241,9 +242,9 @@ func TestTransportFailures(t *testing.T) {
 				b.publish(t, 1)
 				time.Sleep(time.Second)
 				b.publish(t, 1) // wakes the receiver; from now on it fails
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				b.publish(t, 1)
-				time.Sleep(10 * time.Minute)
+				patience.Pass(t, 10*time.Minute)
 				stop()
 				if handled.Load() != 3 {
 					t.Errorf("%d handled, want 3", handled.Load())
@@ -279,14 +280,14 @@ func TestBrokerDownAtStart(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 1)
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		if handled.Load() != 1 {
 			t.Error("the message was not handled after the outage")
 		}
 		stop()
 		up = time.Now().Add(time.Hour)
 		stop = start(t, b, consumer.Options{}, waybill.Subscription{}, nothing)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stop() // while the broker is down
 	})
 }
@@ -310,7 +311,7 @@ func TestSettleFailure(t *testing.T) {
 		}
 		stop := run(t, c)
 		b.publish(t, 3)
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		wantDepth(t, b, memtransport.Depth{Held: 3})
 		stop()
 		wantDepth(t, b, memtransport.Depth{Ready: 3})
@@ -339,11 +340,105 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 1)
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		stop()
 		if n := ran.Load(); n < 5 || n > 40 {
 			t.Errorf("%d runs in 5 min", n)
 		}
+	})
+}
+
+// CO-10: after a settle that failed altogether, settles that work end the pauses between receives.
+func TestSettlesThatWorkAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(2000, "each of 1,000 messages may be settled alone")
+		b := declared(t)
+		b.comeBack = true
+		failed := false
+		b.settle = func([]core.Ack) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			return errLost
+		}
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, nothing)
+		b.publish(t, 1)
+		time.Sleep(5 * time.Second)
+		wantDepth(t, b, memtransport.Depth{})
+		b.publish(t, 1000)
+		time.Sleep(time.Second)
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
+	})
+}
+
+// CO-10: what a receiver calls invalid is not stored again: it does not hold that message, and the others go on.
+func TestInvalidSettleHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.settle = func(acks []core.Ack) error {
+			if acks[0].Delivery.Envelope.ID == "id-1" {
+				return waybill.Invalid("settle", "the message is another receiver's")
+			}
+			return nil
+		}
+		var ran seen[string]
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			ran.add(d.Envelope.ID)
+			return nil
+		}))
+		b.publish(t, 1)
+		settle()
+		b.send(t, messages(4)[1:]...)
+		time.Sleep(time.Second)
+		if got := ran.all(); len(got) != 4 {
+			t.Errorf("%v were handled, want all four, once", got)
+		}
+		wantDepth(t, b, memtransport.Depth{Held: 1})
+		stop()
+	})
+}
+
+// CO-10: when a receiver has closed, what waited for a handler does not begin any more: it comes again through the next
+// receiver, and runs once.
+func TestNothingBeginsAfterItsReceiverClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var closed atomic.Bool
+		b.receive = func() error {
+			if closed.CompareAndSwap(true, false) {
+				return waybill.ErrClosed
+			}
+			return nil
+		}
+		var ran seen[string]
+		stop := start(t, b, consumer.Options{Concurrency: 1, Prefetch: 20}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			if ran.add(d.Envelope.ID); d.Envelope.ID == "id-1" {
+				time.Sleep(4 * time.Second) // its receiver closes meanwhile
+			}
+			return nil
+		}))
+		es := messages(12)
+		b.send(t, es[:11]...)
+		settle()
+		closed.Store(true)
+		b.send(t, es[11:]...) // ends the Receive that waits
+		time.Sleep(9 * time.Second)
+		got := map[string]int{}
+		for _, id := range ran.all() {
+			got[id]++
+		}
+		for _, e := range es[1:] {
+			if got[e.ID] != 1 {
+				t.Errorf("%s ran %d times", e.ID, got[e.ID])
+			}
+		}
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
 	})
 }
 
@@ -401,6 +496,7 @@ func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(15*time.Second, "the drain timeout and the grace after it")
 			b := declared(t)
 			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, waybill.Subscription{Retry: waybill.RetryDelays()}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 				<-ctx.Done()
@@ -431,6 +527,7 @@ func TestDrainTimeout(t *testing.T) {
 func TestDrainLeavesHandlerBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "a stop gives up a handler that does not end")
 		b := declared(t)
 		release := make(chan struct{})
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
