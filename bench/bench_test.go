@@ -5,11 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // TestBrief runs every benchmark once, shortly, so that none of them can rot. Each checks its own counts: nothing lost,
 // nothing doubled. The figures mean nothing at this size.
 func TestBrief(t *testing.T) {
+	tier.Nightly(t, "runs every benchmark over real servers: a minute of computing")
 	if err := run(t.Context(), "", briefScale(), filepath.Join(t.TempDir(), "table.md")); err != nil {
 		t.Fatal(err)
 	}
@@ -20,6 +23,7 @@ func TestBrief(t *testing.T) {
 //
 // OP-09
 func TestSizingBrief(t *testing.T) {
+	tier.Nightly(t, "measures and fills disks over real servers: half a minute")
 	page := filepath.Join(t.TempDir(), "sizing.md")
 	if err := os.WriteFile(page, []byte("above\n"+beginMark+"old\n"+endMark+"below\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -292,7 +292,7 @@ func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
 	took := make(chan time.Duration, 2)
 	go func() { took <- f.rel.stop() }()
 	go func() { took <- f.con.stop() }()
-	for range 2 { // a second to drain, one of grace, five to settle; the relay's and the consumer's own tests hold them to it
+	for range 2 { // in a second to drain, one of grace and five to settle: tests in virtual time see to that
 		t.Logf("Run ended after %s", (<-took).Round(10*time.Millisecond))
 	}
 	f.server.Resume()

@@ -392,10 +392,10 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-time.After(time.Second):
-	case <-t.Context().Done():
-	}
+	patience.Until(t, "the subscription is paused, and has probed", func() bool {
+		check, _ := c.Health(t.Context()).Check("queue q")
+		return strings.Contains(check.Text, "paused, as something") && !strings.Contains(check.Text, " 0 probes")
+	})
 	exec(t, pool, "ALTER TABLE waybill.gone RENAME TO waybill_inbox")
 	patience.Until(t, "the rest is handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 2*len(batch) })
 	run.stop()
