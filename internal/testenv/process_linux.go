@@ -319,6 +319,17 @@ func reserve(port int) (net.Listener, bool) {
 	return l, err == nil
 }
 
+// stopListening ends l at once. To close it is not enough: a process that starts at this moment has its socket, too,
+// until its program runs.
+func stopListening(l net.Listener) {
+	if c, ok := l.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+		}
+	}
+	_ = l.Close()
+}
+
 // left returns the bytes that are left in a file system.
 func left(dir string) uint64 {
 	var st unix.Statfs_t

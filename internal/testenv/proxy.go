@@ -82,7 +82,7 @@ func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
-		_ = p.listener.Close()
+		stopListening(p.listener)
 		p.listener = nil
 	}
 }

@@ -2,12 +2,15 @@ package testenv_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -238,5 +241,37 @@ func TestPortsAreReserved(t *testing.T) {
 	p.Close()
 	if testenv.Reserved(port) {
 		t.Error("the port of a closed proxy is not free")
+	}
+}
+
+// Refuse counts at once. A process that this one starts has all its sockets for a moment, so that to close the
+// listener is not enough.
+func TestProxyRefusesWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	addr, _ := echo(t)
+	p := testenv.NewProxy(t, addr)
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	defer cancel()
+	for range 2 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "true").Run()
+			}
+		})
+	}
+	for range 200 {
+		p.Refuse()
+		if c, err := net.Dial("tcp", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
+			if err == nil {
+				_ = c.Close()
+			}
+			t.Fatalf("refused: %v", err)
+		}
+		if err := p.Accept(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
