@@ -61,12 +61,16 @@ func TestStageReadSettle(t *testing.T) {
 func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{TTL: time.Hour})
-	stage(t, s, raw("a", ""), raw("b", "", waybill.TTL(time.Minute)), raw("c", "", waybill.TTL(-1)))
+	from := time.Now().Truncate(time.Microsecond)
+	stage(t, s, raw("a", ""), raw("b", "", waybill.TTL(24*time.Hour)), raw("c", "", waybill.TTL(-1)))
+	to := time.Now().Add(time.Microsecond)
 	for i, r := range read(t, s, join(t, s, route).Session, route) {
-		want := []time.Duration{time.Hour, time.Minute, 0}[i]
-		if r.Expires != (want > 0) || r.Envelope.Expires.IsZero() != (want == 0) ||
-			want > 0 && (r.Life.Round(time.Minute) != want || time.Until(r.Envelope.Expires).Round(time.Minute) != want) {
-			t.Errorf("message %d expires at %s, in %s, want in %s", i, r.Envelope.Expires, r.Life, want)
+		want := []time.Duration{time.Hour, 24 * time.Hour, 0}[i]
+		at := r.Envelope.Expires
+		spent := time.Since(from) + time.Microsecond
+		if r.Expires != (want > 0) || at.IsZero() != (want == 0) ||
+			want > 0 && (at.Before(from.Add(want)) || at.After(to.Add(want)) || r.Life > want+time.Microsecond || r.Life < want-spent) {
+			t.Errorf("message %d expires at %s, in %s, want in %s", i, at, r.Life, want)
 		}
 	}
 }
