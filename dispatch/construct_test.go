@@ -522,10 +522,12 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 }
 
 // TestHandedBackDuringAGiveUp: a record that is out is handed back while its unit is given up. The call writes a hold
-// for it, whether its answer arrives or not; the hold ends all the same, so that the next owner goes on.
+// for it, whether its answer arrives or not, and whether the record was sent or not; the hold ends all the same, so that
+// the next owner goes on.
 func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	t.Parallel()
-	for _, answered := range []bool{true, false} {
+	for i := range 4 {
+		answered, sent := i%2 == 0, i/2 == 0
 		w := newSmall(t)
 		w.stage("k", "a")
 		w.start(0)
@@ -538,7 +540,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 			c.Do(t.Context(), w.st)
 			if c.Name() == "give up" && !gave {
 				gave = true
-				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, true))
+				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, sent))
 				if !answered {
 					c.Lose(errLost)
 				}
@@ -547,7 +549,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 		w.d.SetAble("r", false)
 		w.run(800 * time.Millisecond)
 		if st := w.state("a"); !gave || st == nil || st.Holder != 0 {
-			t.Errorf("answered: %t; given up: %t; it is stored as %+v", answered, gave, st)
+			t.Errorf("answered: %t; sent: %t; given up: %t; it is stored as %+v", answered, sent, gave, st)
 		}
 	}
 }

@@ -228,6 +228,18 @@ func (d *Dispatcher) withdraw(item *Item) {
 	d.advance(k)
 }
 
+// isVoid reports whether an operator has taken a decision back before it was carried out: a redrive deletes it. A page
+// brings the control records of lower numbers first.
+func isVoid(c *core.Control, page *core.Page) bool {
+	for i := range page.Control {
+		if page.Control[i].Number == c.Number {
+			return false
+		}
+	}
+	n := len(page.Control)
+	return n < controlPage || c.Number < page.Control[n-1].Number
+}
+
 // decideRead takes in a record that was not in memory when an operator decided about it.
 func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core.Waiting) {
 	c := v.decision

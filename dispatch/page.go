@@ -293,9 +293,14 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 			continue // still held
 		}
 		delete(rt.again, seq)
-		if v.decision != nil {
-			d.decideRead(rt, v, rec, w)
-			continue
+		if c := v.decision; c != nil {
+			if !isVoid(c, page) {
+				d.decideRead(rt, v, rec, w)
+				continue
+			}
+			if d.controls.forget(c); rt.known[seq] != nil {
+				continue
+			}
 		}
 		if w != nil && w.Why != core.ObstacleHeld {
 			d.timers.askBy(d.now)

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -162,6 +163,31 @@ func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
 	w.d.Done(w.now, give)
 	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
 		t.Error("handed out while the give-up may still be carried out")
+	}
+}
+
+// TestQueueOfLargeBodies: a Take that its bytes cut is followed by the next one at once, whatever the bodies add up to.
+func TestQueueOfLargeBodies(t *testing.T) {
+	t.Parallel()
+	const handlers, limit = 30, 1000 // bytes of a Take
+	for _, size := range []int{limit / 3, limit * 3 / 5, limit, 2 * limit} {
+		w := newSmall(t)
+		w.d = New(Options{
+			Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Minute, PollMin: time.Hour, PollMax: time.Hour, Bytes: 4 * limit,
+			Handlers: handlers, NewSession: func() core.Session { return 100 },
+		})
+		w.d.SetFree(handlers)
+		w.run(100 * time.Millisecond)
+		tx := w.st.Begin()
+		for i := range 20 {
+			_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: make([]byte, size)}})
+			w.must(err)
+		}
+		w.must(tx.Commit())
+		w.d.Wake(w.now)
+		if got := w.run(100 * time.Millisecond); len(got) != 20 {
+			t.Errorf("bodies of %d: %d of 20 were handed out", size, len(got))
+		}
 	}
 }
 

@@ -6,21 +6,29 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // TestHistories runs random worlds with random faults, and shrinks what fails to the fewest faults. More of them:
-// go test -run TestHistories ./dispatch -rapid.checks=1000.
+// go test -run TestHistories ./dispatch -rapid.checks=1000. By night there are five times as many.
 func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
 	t.Parallel()
 	messages := 0
-	rapid.Check(t, func(t *rapid.T) {
-		faults := rapid.SliceOfN(rapid.Bool(), 26, 26).Draw(t, "faults")
-		s := newSim(drawConfig(rapid.Uint64().Draw(t, "seed"), func(n uint64) bool { return faults[n] }))
-		s.run()
-		messages += len(s.arrivals)
-		if r := s.report(); r != "" {
-			t.Fatalf("%s\n%+v", r, s.cfg)
-		}
-	})
+	rounds := 1
+	if tier.IsNightly() {
+		rounds = 5
+	}
+	for range rounds {
+		rapid.Check(t, func(t *rapid.T) {
+			faults := rapid.SliceOfN(rapid.Bool(), 26, 26).Draw(t, "faults")
+			s := newSim(drawConfig(rapid.Uint64().Draw(t, "seed"), func(n uint64) bool { return faults[n] }))
+			s.run()
+			messages += len(s.arrivals)
+			if r := s.report(); r != "" {
+				t.Fatalf("%s\n%+v", r, s.cfg)
+			}
+		})
+	}
 	t.Logf("%d messages", messages)
 }

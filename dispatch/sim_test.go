@@ -681,6 +681,10 @@ func (s *sim) redrive() {
 		return
 	}
 	s.after(s.between(0, 200*time.Millisecond), s.redrive)
+	if s.chance(0.2) {
+		s.redriveMany()
+		return
+	}
 	for _, st := range s.store.States() {
 		if st.State != core.StateAbandoned && st.State != core.StateFailed || s.chance(0.5) {
 			continue
@@ -693,6 +697,24 @@ func (s *sim) redrive() {
 		s.logf("%s is redriven", st.ID)
 		s.msgs[st.ID].redriven, s.msgs[st.ID].abandoned = true, false
 		return
+	}
+}
+
+// redriveMany is an operator who puts back all that failed, in one go.
+func (s *sim) redriveMany() {
+	before := map[string]int64{}
+	for _, st := range s.store.States() {
+		before[st.Route+" "+st.ID] = st.Version
+	}
+	if _, err := s.store.Redrive(context.Background(), admin.RedriveRequest{All: true, Force: true}); err != nil {
+		s.fail("redrive", "%v", err)
+		return
+	}
+	for _, st := range s.store.States() {
+		if before[st.Route+" "+st.ID] != st.Version {
+			s.logf("%s is redriven with others", st.ID)
+			s.msgs[st.ID].redriven, s.msgs[st.ID].abandoned = true, false
+		}
 	}
 }
 

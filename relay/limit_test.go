@@ -99,6 +99,7 @@ func TestRate(t *testing.T) {
 				within(t, time.Second, "the fast route", func() bool { return fast.count() == 1000 })
 				ideal := time.Duration(float64(tries) / c.rate * float64(time.Second))
 				patience.BudgetOf(t).Time(ideal*11/10+4*time.Second, "the rate of the slow route")
+				patience.BudgetOf(t).Calls(220, "50 attempts a second that fail, each with a read, a Due and a settle")
 				within(t, ideal+ideal/10+5*time.Second, "the slow route", func() bool { return slow.count() == c.n })
 				took := time.Since(start)
 				if err := stop(); err != nil {

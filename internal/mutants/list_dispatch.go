@@ -3,6 +3,7 @@ package main
 // dispatched are faults of the dispatcher. Its own rules are switched off one by one by a test of the package.
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
+	const control, groups, giveup = "dispatch/control.go", "dispatch/group.go", "dispatch/giveup.go"
 	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^TestLoneSuspectWaits$"},
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than", tests: "^TestSharesFollowHandlers$"},
@@ -34,5 +35,22 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-wake", fault: "a wake-up during a read is forgotten", file: "dispatch/route.go", old: "p.readAt, p.idle, p.again = now, 0, true", new: "p.readAt, p.idle = now, 0", tests: "^TestWakeDuringARead$"},
 		mutant{id: "dispatch-say", fault: "the next of a key passes one that may have arrived, and whose unit stays after all", file: "dispatch/unsaid.go", old: "d.recall(item) // the unit", new: "_ = rt // the unit", tests: "^TestWhatFollowsOneThatMayHaveArrivedWaits$"},
 		mutant{id: "dispatch-hlc", fault: "a route in the order of stamps is in the order of sequences", file: "dispatch/key.go", old: "cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))", new: "cmp.Compare(a.Record.Seq, b.Record.Seq)", tests: "^TestOrderOfStamps$"},
+		mutant{id: "dispatch-from-walk", fault: "what was put back in one go is not read again", file: control, old: "\t\tfor _, g := range rt.groups {\n\t\t\tg.addWalk(max(c.Seq-1, 0), g.cursor)\n\t\t}\n", new: "", tests: "^TestManyAreRedriven$"},
+		mutant{id: "dispatch-withdraw-unknown", fault: "a withdrawn record that may have arrived says that it was not delivered", file: control, old: "\tif item.unknown {\n\t\titem.outcome = item.outcome.WithUnknown()\n\t}\n", new: "", tests: "^TestEndedButMaybeDelivered$"},
+		mutant{id: "dispatch-overrule-unknown", fault: "an operator's decision hides that the record may have arrived", file: "dispatch/item.go", old: "\tif o.Unknown() {\n\t\tw = w.WithUnknown()\n\t}\n", new: "", tests: "^TestEndedButMaybeDelivered$"},
+		mutant{id: "dispatch-merge-watch", fault: "groups that merge keep the later start of a watched transaction", file: groups, old: "from = min(from, old)", new: "from = max(from, old)", tests: "^TestMergedGroupsMissNothing$"},
+		mutant{id: "dispatch-merge-low", fault: "groups that merge keep the higher low", file: groups, old: "first.low = min(first.low, g.low)", new: "first.low = max(first.low, g.low)", tests: "^TestMergedGroupsMissNothing$"},
+		mutant{id: "dispatch-lowest-topics", fault: "a hint passes records of a blocked topic", file: groups, old: "\tfor _, seq := range rt.topics.passed {\n\t\tlow = min(low, seq-1)\n\t}\n", new: "", tests: "^TestHintKeepsWhatItsTopicHolds$"},
+		mutant{id: "dispatch-lowest-again", fault: "a hint passes records that another session holds", file: groups, old: "\t\tif slots.Has(r.slot) {\n\t\t\tlow = min(low, seq-1)", new: "\t\tif slots.Has(r.slot) {\n\t\t\tlow = min(low, max(seq-1, low))", tests: "^TestHintKeepsWhatAnotherHolds$"},
+		mutant{id: "dispatch-giveup-held", fault: "what is released during a give-up is not stored", file: giveup, old: "\t\t\titem.held = true\n", new: "", tests: "^TestHandedBackDuringAGiveUp$"},
+		mutant{id: "dispatch-unsure", fault: "a later answer makes a give-up whose answer was lost count as not made", file: giveup, old: "u.unsure = u.unsure || c.err != nil", new: "u.unsure = c.err != nil", tests: "^TestGiveUpThatMayStillCome$"},
+		mutant{id: "dispatch-term", fault: "a unit that was taken away and came back is not noticed", file: "dispatch/own.go", old: "o.Term > u.term", new: "o.Term < u.term", tests: "^TestUnitThatWasAway$"},
+		mutant{id: "dispatch-went-after", fault: "an old roster gives back a unit that was given up", file: giveup, old: "return ok && !c.sent.After(at)", new: "return ok && c.sent.After(at)", tests: "^TestRosterOlderThanAGiveUp$"},
+		mutant{id: "dispatch-next-bytes", fault: "a Take that was cut by its bytes waits for the poll", file: "dispatch/queue.go", old: "(len(got) >= want.N || size > want.Bytes/2)", new: "len(got) >= want.N", tests: "^TestQueueOfLargeBodies$"},
+		mutant{id: "dispatch-next-bytes-whole", fault: "only a Take that fills its bytes to the last counts as cut", file: "dispatch/queue.go", old: "size > want.Bytes/2)", new: "size >= want.Bytes)", tests: "^TestQueueOfLargeBodies$"},
+		mutant{id: "dispatch-care-edge", fault: "care ends one record too early", file: meet, old: "\t\t\tif low < care {\n", new: "\t\t\tif low < care-1 {\n", tests: "^TestCareUpToTheLast$"},
+		mutant{id: "dispatch-care-late", fault: "care ends one record too late", file: meet, old: "\t\t\tif low < care {\n", new: "\t\t\tif low <= care {\n", tests: "^TestCareUpToTheLast$"},
+		mutant{id: "dispatch-decision-void", fault: "a decision that a redrive has made void is carried out", file: control, old: "return n < controlPage || c.Number < page.Control[n-1].Number", new: "return n < 0", tests: "^TestRedriveVoidsADecision$"},
+		mutant{id: "dispatch-decision-lost", fault: "a decision about a lost unit is kept as carried out", file: "dispatch/forget.go", old: "\t\t\t\td.controls.forget(v.decision)\n", new: "\t\t\t\t_ = v.decision\n", tests: "^TestDecisionAboutAUnitThatComesBack$"},
 	)
 }

@@ -7,8 +7,19 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxControl bounds Page.Control.
-const maxControl = 1000
+const (
+	// maxControl bounds Page.Control.
+	maxControl = 1000
+	// tellFrom is from how many records of a route without a key on a redrive tells the owners of the whole route to
+	// read again, instead of those of each record. It is small, so that whoever tests with this store meets it.
+	tellFrom = 3
+)
+
+// command is a control record, and the slots whose owners have not heeded it.
+type command struct {
+	core.Control
+	slots core.Slots
+}
 
 // about returns a new control record about the key of r, or about r itself if it has none.
 func (s *Store) about(r *record) *core.Control {
@@ -25,7 +36,11 @@ func (s *Store) about(r *record) *core.Control {
 // tell makes a control record visible.
 func (s *Store) tell(c *core.Control) {
 	i, _ := slices.BinarySearchFunc(s.control, c.Number, byNumber)
-	s.control = slices.Insert(s.control, i, c)
+	slots := core.Slots(1) << c.Slot
+	if c.Kind == core.ControlFrom {
+		slots = core.AllSlots
+	}
+	s.control = slices.Insert(s.control, i, &command{*c, slots})
 	s.news(s.route(c.Route))
 }
 
@@ -37,7 +52,32 @@ func (s *Store) tellOwner(r *record) {
 	}
 }
 
-func byNumber(c *core.Control, number int64) int { return cmp.Compare(c.Number, number) }
+// tellOwners tells the owners of records without a key that a command has changed them: of each record, or of the whole
+// route if there are many.
+func (s *Store) tellOwners(records []*record) {
+	byRoute := map[*route][]*record{}
+	for _, r := range records {
+		byRoute[r.route] = append(byRoute[r.route], r)
+	}
+	for _, name := range s.names() {
+		rt := s.routes[name]
+		rs := byRoute[rt]
+		if len(rs) <= tellFrom {
+			for _, r := range rs {
+				s.tellOwner(r)
+			}
+			continue
+		}
+		if len(rt.units) == 0 {
+			continue
+		}
+		s.told++
+		first := slices.MinFunc(rs, func(a, b *record) int { return cmp.Compare(a.seq, b.seq) })
+		s.tell(&core.Control{Number: s.told, Kind: core.ControlFrom, Route: name, Seq: first.seq})
+	}
+}
+
+func byNumber(c *command, number int64) int { return cmp.Compare(c.Number, number) }
 
 // controls returns the control records of parts, by number.
 func (s *Store) controls(parts []core.Part) (out []core.Control) {
@@ -46,21 +86,31 @@ func (s *Store) controls(parts []core.Part) (out []core.Control) {
 			break
 		}
 		if slices.ContainsFunc(parts, func(p core.Part) bool {
-			return p.Route == c.Route && (p.Slots.Has(c.Slot) || c.Kind == core.ControlFrom && p.Slots != 0)
+			return p.Route == c.Route && p.Slots&c.slots != 0
 		}) {
-			out = append(out, *c)
+			out = append(out, c.Control)
 		}
 	}
 	return out
 }
 
-// heeded deletes a control record, if it is still the one that was read.
-func (s *Store) heeded(number int64, ref core.Ref) {
+// heeded deletes a control record, if it is still the one that was read. One about a whole route goes when the owners of
+// all slots have heeded it.
+func (s *Store) heeded(self core.Session, number int64, ref core.Ref) {
 	i, found := slices.BinarySearchFunc(s.control, number, byNumber)
 	if !found {
 		return
 	}
-	if c := s.control[i]; c.Route == ref.Route && c.Seq == ref.Seq && c.ID == ref.ID {
+	c := s.control[i]
+	if c.Route != ref.Route || c.Seq != ref.Seq || c.ID != ref.ID {
+		return
+	}
+	if c.Kind == core.ControlFrom {
+		c.slots &^= s.route(c.Route).owned(self)
+	} else {
+		c.slots = 0
+	}
+	if c.slots == 0 {
 		s.control = slices.Delete(s.control, i, i+1)
 	}
 }

@@ -69,7 +69,7 @@ func (s *Store) endDue(r *record, reason waybill.Reason, now time.Time) {
 
 // undecide deletes what was decided about r, and nobody has carried out.
 func (s *Store) undecide(r *record) {
-	s.control = slices.DeleteFunc(s.control, func(c *core.Control) bool {
+	s.control = slices.DeleteFunc(s.control, func(c *command) bool {
 		return c.Kind == core.ControlDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID
 	})
 }

@@ -82,7 +82,7 @@ type Image struct {
 	rows              []record
 	units             []core.OwnedUnit
 	members           []member
-	control           []core.Control
+	control           []command
 	values            map[string]string
 	inbox             inboxMarks
 	cleaner           election

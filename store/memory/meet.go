@@ -175,7 +175,7 @@ func (s *Store) roster(self *core.Member) core.Roster {
 			out.Unserved = append(out.Unserved, name)
 		}
 	}
-	out.Told = slices.ContainsFunc(s.control, func(c *core.Control) bool {
+	out.Told = slices.ContainsFunc(s.control, func(c *command) bool {
 		return slices.ContainsFunc(self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
 	})
 	return out

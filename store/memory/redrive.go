@@ -27,6 +27,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	var out admin.Redriven
 	now, live := s.now(), map[liveKey]bool{} // dedupe keys that this step gives a live message
 	told := map[[2]string]bool{}             // routes and keys whose owner has been told
+	var keyless []*record
 	out.Next = s.walk(req.Page, func(r *record) bool {
 		st := s.show(r, now)
 		if r.lock != nil || !req.Takes(st.State, r.reason) || !req.Filter.Matches(&st) {
@@ -42,13 +43,16 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 				r.env.Body = bytes.Clone(req.Body)
 			}
 			s.redrive(r, now)
-			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" || !told[key] {
+			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" {
+				keyless = append(keyless, r)
+			} else if !told[key] {
 				told[key] = true
 				s.tellOwner(r)
 			}
 		}
 		return out.Matched < req.Page.Limit
 	})
+	s.tellOwners(keyless)
 	return out, nil
 }
 

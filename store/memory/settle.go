@@ -30,7 +30,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 
 func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error {
 	if n := o.Control(); n != 0 {
-		s.heeded(n, o.Ref())
+		s.heeded(self, n, o.Ref())
 		return nil
 	}
 	switch o.State() {

@@ -61,8 +61,8 @@ type Store struct {
 	routes   map[string]*route
 	holders  map[liveKey]*record // live records with a dedupe key
 	members  map[core.Session]*member
-	control  []*core.Control // by number
-	running  []*Tx           // open ones that have an id, by id
+	control  []*command // by number
+	running  []*Tx      // open ones that have an id, by id
 	open     map[*Tx]struct{}
 	locks    map[any]*Tx // dedupe keys, inbox keys and withdrawn ids that an open transaction works with
 	values   map[string]string
