@@ -196,13 +196,13 @@ func (d *Dispatcher) recheck(rt *route, c *core.Control) {
 // decide carries out an operator's decision about a record. If there is another decision about it, this one waits until
 // that one is carried out.
 func (d *Dispatcher) decide(rt *route, c *core.Control) {
-	item, v := rt.known[c.Seq], rt.again[c.Seq]
+	item, v := rt.known[c.Seq], rt.again.bySeq[c.Seq]
 	if item != nil && item.decision != nil || v != nil && v.decision != nil {
 		d.controls.forget(c)
 		return
 	}
 	if item == nil || item.Record.ID != c.ID {
-		rt.again[c.Seq] = &revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c}
+		rt.again.add(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c})
 		return
 	}
 	item.decision = c
@@ -223,6 +223,7 @@ func (d *Dispatcher) withdraw(item *Item) {
 	}
 	if k != nil {
 		k.unstored = append(k.unstored, item)
+		k.topic = "" // if it was its head, another one is now
 	}
 	d.settles.add(item)
 	d.advance(k)

@@ -24,7 +24,6 @@ type Dispatcher struct {
 	db       database // what pages say of transactions
 	reads    reads    // the page that is being taken in
 	timers   timers   // when to ask the store for due records
-	holds    holds    // suspects
 	settles  settles  // outcomes to be stored
 	controls controls // control records under way
 	giving   giving   // units that are being given up
@@ -44,7 +43,7 @@ func New(opts Options) *Dispatcher {
 	e := &env{opts: opts.withDefaults(), bounds: usual}
 	d := &Dispatcher{
 		env: e, byName: map[string]*route{}, self: newSelf(e), peers: newPeers(), presence: presence{env: e}, handlers: handlers{env: e, free: 1},
-		calls: calls{env: e}, db: newDatabase(e), controls: newControls(), giving: newGiving(e), settles: settles{env: e}, holds: holds{env: e},
+		calls: calls{env: e}, db: newDatabase(e), controls: newControls(), giving: newGiving(e), settles: settles{env: e},
 	}
 	for _, r := range e.opts.Routes {
 		rt := newRoute(e, r)

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -42,6 +43,9 @@ func (d *Dispatcher) due() *Call {
 	parts, limit := d.dueParts()
 	if len(parts) == 0 {
 		d.timers.at = d.now.Add(duePoll)
+		if slices.ContainsFunc(d.routes, (*route).crowded) {
+			d.timers.at = d.now.Add(dueAgain)
+		}
 		return nil
 	}
 	c := &Call{kind: callDue}
@@ -60,7 +64,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	limit = d.dueLimit
 	for _, rt := range d.routes {
 		room := rt.room()
-		if s := rt.slots(); s != 0 && room > 0 {
+		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
 			parts = append(parts, core.Part{Route: rt.Name, Slots: s})
 			limit = min(limit, room)
 			if rt.Queue {
@@ -126,6 +130,9 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	item.key = k
 	delete(k.holds, rec.Seq)
+	if k.asks {
+		k.ask()
+	}
 	k.insert(item)
 	d.advance(k)
 	return true

@@ -20,17 +20,17 @@ type env struct {
 // bounds are the bounds that no user sets. Tests make them small: what goes wrong at a bound goes wrong at 1 as at
 // 100,000.
 type bounds struct {
-	keyDepth, queueDepth    int
-	keyReads, maxLeave      int
-	waitingPage, againPage  int
-	maxTake, dueLimit       int
-	firstWindow             int
-	maxWatched, maxHorizons int
+	keyDepth, queueDepth        int
+	keyReads, askMost, maxLeave int
+	waitingPage, againPage      int
+	maxTake, dueLimit           int
+	firstWindow                 int
+	maxWatched, maxHorizons     int
 }
 
 // usual are the bounds in production.
 var usual = bounds{
-	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
+	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
 	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 }
 

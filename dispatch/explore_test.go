@@ -87,7 +87,7 @@ func TestExplore(t *testing.T) {
 		}
 		space.Limit /= modelled
 		if s.known != "" { // it is found at once
-			space.First, space.Breadth, space.Limit = true, true, 0
+			space.First, space.Breadth = true, true
 		}
 		r := space.Search()
 		states += r.States

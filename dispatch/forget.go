@@ -36,7 +36,7 @@ func (d *Dispatcher) remove(item *Item) {
 	if item.state == itemOut {
 		d.work.out--
 	}
-	rt.load.held--
+	rt.letGo(item)
 	if item.key != nil && item.state != itemSettling {
 		item.key.busy--
 	}
@@ -47,14 +47,14 @@ func (d *Dispatcher) unline(item *Item) {
 	rt := item.route
 	switch item.state {
 	case itemSuspect:
-		d.holds.suspects = without(d.holds.suspects, item)
+		rt.holds.suspects = without(rt.holds.suspects, item)
 	case itemWanting:
 		rt.wants = without(rt.wants, item)
 	case itemReady:
 		rt.ready = without(rt.ready, item)
 	case itemQueued, itemOut, itemSettling:
 	}
-	d.holds.window = without(d.holds.window, item)
+	rt.holds.window = without(rt.holds.window, item)
 }
 
 // drop forgets slots that the member has lost. Items that are out stay out: with a hold they can still be settled.
@@ -78,12 +78,12 @@ func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	}
 	rt.dropKeys(slots)
 	maps.DeleteFunc(rt.unsaid, func(_ int64, slot uint8) bool { return slots.Has(slot) })
-	for seq, v := range rt.again {
-		if slots.Has(v.slot) {
+	for _, seq := range sortedSeqs(rt.again.bySeq) {
+		if v := rt.again.bySeq[seq]; slots.Has(v.slot) {
 			if v.decision != nil { // it belongs to the next owner
 				d.controls.forget(v.decision)
 			}
-			delete(rt.again, seq)
+			rt.again.remove(seq)
 		}
 	}
 	for s := range uint8(core.NumSlots) {

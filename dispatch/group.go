@@ -11,8 +11,8 @@ import (
 const (
 	// step is how many numbers a range covers at once where there may be dead rows.
 	step = 50_000
-	// againAfter is when to read a record again that another session holds.
-	againAfter = time.Second
+	// loadEvery is the least pause between two readings of all that waits.
+	loadEvery = 10 * time.Second
 )
 
 // group is a set of slots of a route that are read from one place.
@@ -20,8 +20,14 @@ type group struct {
 	route *route
 	slots core.Slots
 	// loaded: the records that wait in its units are known. Nothing is handed out before.
-	loaded     bool
-	afterFresh int64
+	loaded bool
+	// complete: all that waits in its units is remembered. Otherwise a key that is not remembered may wait, and the
+	// store is asked. loads: the records that wait are being read, page by page; forgot: not all of them could be
+	// remembered. floor: what was passed of keys that are forgotten is behind it.
+	complete, loads, forgot bool
+	floor                   int64
+	loadAt                  time.Time // not before
+	afterFresh              int64
 	// cursor: the front has passed everything up to it. low: nothing up to it can still appear, watched
 	// transactions apart.
 	cursor, low int64
@@ -44,7 +50,7 @@ func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 		low = 0
 	}
 	low = d.controls.from(rt.Name, low) // the control record is about these slots, too
-	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}}
+	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}, loads: true, floor: low}
 	for id := range d.db.watched {
 		g.watch[id] = low // the hint is below all records that the transaction may show
 	}
@@ -143,7 +149,7 @@ func (g *group) unresolved() bool { return g.low < g.cursor || len(g.walks) > 0 
 func (rt *route) merge(last int64) {
 	var first *group
 	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool {
-		if !g.loaded || g.cursor < last || len(g.walks) > 0 || g.late > g.low {
+		if !g.loaded || g.loads || g.cursor < last || len(g.walks) > 0 || g.late > g.low {
 			return false
 		}
 		if first == nil || first.cursor != g.cursor {
@@ -152,6 +158,7 @@ func (rt *route) merge(last int64) {
 		}
 		first.slots |= g.slots
 		first.sweep, first.sweepAt = 0, time.Time{}
+		first.complete, first.floor, first.loadAt = first.complete && g.complete, min(first.floor, g.floor), later(first.loadAt, g.loadAt)
 		first.low = min(first.low, g.low)
 		first.late = first.low
 		for id, from := range g.watch {
@@ -175,7 +182,7 @@ func (rt *route) lowest(slots core.Slots) int64 {
 			low = min(low, g.cursor)
 			continue
 		}
-		low = min(low, g.low, g.cursor)
+		low = min(low, g.low, g.cursor, g.floor)
 		for _, w := range g.walks {
 			low = min(low, w.pos)
 		}
@@ -189,14 +196,14 @@ func (rt *route) lowest(slots core.Slots) int64 {
 		}
 	}
 	for _, k := range rt.keys {
-		if slots.Has(k.slot) && k.resume > 0 {
-			low = min(low, k.resume-1)
+		if from := k.passedFrom(); slots.Has(k.slot) && from > 0 {
+			low = min(low, from-1)
 		}
 	}
-	for _, seq := range rt.topics.passed {
-		low = min(low, seq-1)
+	for _, p := range rt.topics.passed {
+		low = min(low, p.from-1)
 	}
-	for seq, r := range rt.again {
+	for seq, r := range rt.again.bySeq {
 		if slots.Has(r.slot) {
 			low = min(low, seq-1)
 		}
@@ -205,4 +212,36 @@ func (rt *route) lowest(slots core.Slots) int64 {
 		return 0
 	}
 	return max(low, 0)
+}
+
+// forget notes that a key that waits is forgotten, and that its records from a sequence on were passed; 0 = none.
+func (g *group) forget(from int64) {
+	g.complete, g.forgot = false, true
+	if from > 0 {
+		g.floor = min(g.floor, from-1)
+	}
+}
+
+// beginLoad begins to read again all that waits, if there is room to remember it now.
+func (g *group) beginLoad() {
+	if rt := g.route; !g.loads && g.loaded && !g.complete && len(rt.keys) <= rt.opts.MaxKeys/2 && !rt.now.Before(g.loadAt) {
+		g.loads, g.forgot, g.afterFresh = true, false, 0
+	}
+}
+
+// endLoad ends that. If all is remembered, the records of the keys that were forgotten are read once more.
+func (g *group) endLoad() {
+	rt := g.route
+	g.loads, g.loadAt = false, rt.now.Add(loadEvery)
+	if g.forgot {
+		return
+	}
+	g.complete = true
+	for _, k := range rt.keys {
+		if k.asks && !k.anew && g.slots.Has(k.slot) {
+			k.asks = false
+		}
+	}
+	g.addWalk(g.floor, g.cursor)
+	g.floor = math.MaxInt64
 }

@@ -49,7 +49,7 @@ func (d *Dispatcher) mayGo(item *Item) bool {
 	if item.alone {
 		return d.work.out == 0
 	}
-	return !slices.ContainsFunc(d.holds.window, (*Item).bars)
+	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return slices.ContainsFunc(rt.holds.window, (*Item).bars) })
 }
 
 // takeBack takes a ready item out of line and puts it where it can be found again.
@@ -62,41 +62,15 @@ func (d *Dispatcher) takeBack(item *Item) {
 	rt.unkeep(item)
 	rt.load.held--
 	if item.key == nil {
-		rt.topics.pass(topic, item.Record.Seq)
+		rt.topics.pass(topic, item.Record.Seq, item.ends)
 		return
 	}
 	k := item.key
 	k.busy--
-	k.topic = topic
+	k.pause(topic, item.ends)
 	k.passFrom(item.Record.Seq)
 	d.passQueue(k)
 	d.advance(k)
-}
-
-// BlockTopic stops the handing out of a topic's records, or allows it again.
-func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
-	rt := d.byName[route]
-	if rt == nil || rt.topics.blocked[topic] == blocked {
-		return
-	}
-	if blocked {
-		rt.topics.blocked[topic] = true
-		return
-	}
-	delete(rt.topics.blocked, topic)
-	if seq, ok := rt.topics.passed[topic]; ok {
-		delete(rt.topics.passed, topic)
-		for _, g := range rt.groups {
-			g.addWalk(seq-1, g.cursor)
-		}
-	}
-	for _, name := range sortedNames(rt.keys) {
-		if k := rt.keys[name]; k != nil && k.topic == topic {
-			k.topic = ""
-			d.advance(k)
-		}
-	}
-	rt.pace.readAt = d.now
 }
 
 // sortedNames returns the keys of m, in order.
@@ -157,9 +131,9 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 func (d *Dispatcher) putBack(item *Item) {
 	rt := item.route
 	item.tries = 0
-	d.holds.window = without(d.holds.window, item)
+	rt.holds.window = without(rt.holds.window, item)
 	item.Suspect, item.alone = false, false
-	rt.load.held--
+	rt.letGo(item)
 	if k := item.key; k != nil {
 		item.state = itemQueued
 		k.insert(item)
@@ -167,12 +141,12 @@ func (d *Dispatcher) putBack(item *Item) {
 		return
 	}
 	topic := item.Record.Envelope.Topic
-	if item.isLost() || rt.topics.blocked[topic] {
+	if item.isLost() || rt.topics.blocked[topic] && !rt.over(item.ends) {
 		item.state = itemSettling
 		rt.load.held++
 		d.finish(item)
 		if !item.isLost() { // else the owner of its unit reads it
-			rt.topics.pass(topic, item.Record.Seq)
+			rt.topics.pass(topic, item.Record.Seq, item.ends)
 		}
 		return
 	}

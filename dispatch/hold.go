@@ -12,8 +12,6 @@ import (
 const (
 	// maxTake bounds the records of one Take.
 	maxTake = 500
-	// lockedAfter is when to ask again for a record that was locked; it doubles up to a second.
-	lockedAfter = 100 * time.Millisecond
 	// firstWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter windows
 	// that passed, at most growMost times.
 	firstWindow = 100
@@ -21,7 +19,9 @@ const (
 	growMost    = 4
 )
 
-// holds knows the suspects: records that may have killed a member. They go in windows, one at a time.
+// holds knows the suspects of a route: records that may have killed a member. They go in windows, one at a time. Each
+// route has windows of its own: a route that is slow keeps no other waiting. A member that dies had one window of each
+// route at most.
 type holds struct {
 	*env
 	window   []*Item // under way
@@ -29,18 +29,15 @@ type holds struct {
 	windows  int     // begun since a unit came that a dead member may have had
 }
 
-// reset forgets the suspects of a session that has ended.
-func (h *holds) reset() { h.window, h.suspects = nil, nil }
-
 // goesAlone reports whether an item goes alone, or waits to.
-func (h *holds) goesAlone() bool {
-	return slices.ContainsFunc(h.window, func(item *Item) bool { return item.alone })
+func (d *Dispatcher) goesAlone() bool {
+	return slices.ContainsFunc(d.routes, func(rt *route) bool {
+		return slices.ContainsFunc(rt.holds.window, func(item *Item) bool { return item.alone })
+	})
 }
 
 // isDue reports whether the next window can begin.
-func (h *holds) isDue() bool {
-	return len(h.window) == 0 && slices.ContainsFunc(h.suspects, func(item *Item) bool { return !item.route.shut })
-}
+func (h *holds) isDue() bool { return len(h.window) == 0 && len(h.suspects) > 0 }
 
 // sizeFor is the size of a window that begins with a suspect. It depends on the suspect's crashes. Records that a
 // member had out when it died come early among the suspects: the more windows have passed, the larger they get.
@@ -61,17 +58,9 @@ func (h *holds) fillWindow(now time.Time) {
 	if len(h.window) > 0 || len(h.suspects) == 0 {
 		return
 	}
-	slices.SortStableFunc(h.suspects, func(a, b *Item) int {
-		return cmp.Or(cmp.Compare(shut(a), shut(b)), cmp.Compare(b.Record.Crashes, a.Record.Crashes))
-	})
-	if h.suspects[0].route.shut {
-		return
-	}
+	slices.SortStableFunc(h.suspects, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
 	size := h.sizeFor(h.suspects[0])
-	n := 0
-	for n < min(size, len(h.suspects)) && !h.suspects[n].route.shut {
-		n++
-	}
+	n := min(size, len(h.suspects))
 	h.window = append(h.window, h.suspects[:n]...)
 	h.suspects = slices.Clone(h.suspects[n:])
 	h.windows++
@@ -80,14 +69,6 @@ func (h *holds) fillWindow(now time.Time) {
 		item.state, item.at = itemWanting, now
 		item.route.wants = append(item.route.wants, item)
 	}
-}
-
-// shut is 1 if nothing of the item's route is handed out now.
-func shut(item *Item) int {
-	if item.route.shut {
-		return 1
-	}
-	return 0
 }
 
 // takeDue returns when the next Take is due; zero = none.
@@ -99,9 +80,9 @@ func (d *Dispatcher) takeDue() time.Time {
 				at = earliest(at, item.at)
 			}
 		}
-	}
-	if d.holds.isDue() {
-		at = earliest(at, d.now)
+		if rt.holds.isDue() && !rt.shut {
+			at = earliest(at, d.now)
+		}
 	}
 	if at.IsZero() {
 		return at
@@ -118,7 +99,11 @@ func (d *Dispatcher) take() *Call {
 	if at := d.takeDue(); at.IsZero() || at.After(d.now) {
 		return nil
 	}
-	d.holds.fillWindow(d.now)
+	for _, rt := range d.routes {
+		if !rt.shut {
+			rt.holds.fillWindow(d.now)
+		}
+	}
 	room, next := d.takeRoom()
 	var items []*Item
 	for _, rt := range d.routes {
@@ -202,6 +187,10 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 	rt, k := item.route, item.key
 	switch grip {
 	case core.GripHeld:
+		if item.tries > 0 {
+			rt.unlocked()
+		}
+		item.tries = 0
 		rt.wants = without(rt.wants, item)
 		rt.makeReady(item)
 		if k != nil && rt.Hold && k.single {
@@ -213,14 +202,25 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 			d.outdated(item)
 			return
 		}
-		item.at = d.now.Add(min(lockedAfter<<min(item.tries, 4), time.Second))
-		item.tries++
-		if k != nil && rt.Pipelined > 1 { // records behind it wait
-			d.recall(item)
-			k.single = true
-		}
+		d.putOff(item)
 	case core.GripGone:
 		d.outdated(item)
+	}
+}
+
+// putOff takes a record that is locked out of memory, and out of its window: it can be long until it is free, and others
+// need the place. It is read again later. Records behind it wait.
+func (d *Dispatcher) putOff(item *Item) {
+	rt, k := item.route, item.key
+	if k != nil && rt.Pipelined > 1 {
+		d.recall(item)
+	}
+	d.remove(item)
+	rt.visitLocked(item)
+	if k != nil {
+		k.hold(item.Record.Seq, core.ObstacleHeld)
+		d.passQueue(k)
+		d.advance(k)
 	}
 }
 

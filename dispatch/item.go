@@ -24,7 +24,9 @@ type Item struct {
 	alone   bool // nothing else may be out
 	// unknown: it was out before, and may have been delivered.
 	unknown bool
-	recheck bool // it was changed while its outcome was on the way
+	recheck bool      // it was changed while its outcome was on the way
+	locked  bool      // its outcome waits for the lock of another transaction
+	ends    time.Time // when it expires; zero = never
 	tries   int
 	at      time.Time // when it was handed out, or when to try again
 
@@ -64,7 +66,7 @@ func (item *Item) isSuspect() bool {
 // isPlain reports whether an item is handed out as soon as nothing of its key is before it. Then nothing is stored
 // first.
 func (item *Item) isPlain() bool {
-	return !item.isSuspect() && (item.held || !item.Record.Withdrawable && !item.route.Hold)
+	return !item.isSuspect() && (item.held || !item.Record.Withdrawable && !item.route.Hold && !item.route.holdsFirst())
 }
 
 // bars reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. Nobody
@@ -73,9 +75,10 @@ func (item *Item) bars() bool {
 	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())
 }
 
-// topicBlocked reports whether the item waits for its topic. An item that is held already does not wait.
+// topicBlocked reports whether the item waits for its topic. An item that is held already does not wait, nor one that has
+// expired: it goes to its end.
 func (item *Item) topicBlocked() bool {
-	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held
+	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held && !item.route.over(item.ends)
 }
 
 // isLost reports whether this member has lost the unit of a concluded item.

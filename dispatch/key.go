@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -13,8 +14,10 @@ const (
 	// once.
 	keyDepth = 128
 	// keyReads bounds the keys of one read. maxLeave bounds the keys that a range leaves out.
+	// askMost bounds the keys for which the store is to be asked what holds them.
 	keyReads = 100
 	maxLeave = 16
+	askMost  = 500
 )
 
 // key is the memory about an ordering key. Most keys need none.
@@ -30,14 +33,19 @@ type key struct {
 	holds    map[int64]core.Obstacle
 	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key.
 	resume  int64
-	asked   int64  // the value of resume when the read under way was sent
-	passed  int    // records passed since then
-	anew    bool   // its next page begins at the start of the key, and shows everything that holds it
-	stale   bool   // the page under way is useless
-	listed  bool   // in toRead, or in a read under way
-	dropped bool   // nothing refers to it any more
-	touched bool   // to be advanced when the page has been taken in
-	topic   string // the blocked topic of its head
+	asked   int64     // the value of resume when the read under way was sent
+	passed  int       // records passed since then
+	anew    bool      // its next page begins at the start of the key, and shows everything that holds it
+	stale   bool      // the page under way is useless
+	listed  bool      // in toRead, or in a read under way
+	dropped bool      // nothing refers to it any more
+	touched bool      // to be advanced when the page has been taken in
+	topic   string    // the blocked topic of its head
+	ends    time.Time // when the head expires; zero = never
+	// asks: not all that holds it is known. The store is asked before anything of it goes.
+	asks  bool
+	first int64 // the first record that was passed since then
+	deep  bool  // in route.deep
 }
 
 // key returns the memory about a key. It makes one if there is none.
@@ -46,15 +54,42 @@ func (rt *route) key(name string, slot uint8) *key {
 	if k == nil {
 		k = &key{route: rt, name: name, slot: slot}
 		rt.keys[name] = k
+		if g := rt.groupOf(slot); g != nil && !g.complete {
+			k.ask()
+		}
 	}
 	return k
 }
 
-// forget drops a key when there is nothing to remember about it.
+// ask has the store asked for all that the key waits for.
+func (k *key) ask() { k.asks, k.anew, k.resume = true, true, 1 }
+
+// forget drops a key when there is nothing to remember about it, or nothing that the store could not tell.
 func (k *key) forget() {
-	if len(k.queue) == 0 && k.busy == 0 && len(k.unstored) == 0 && len(k.holds) == 0 && k.resume == 0 && !k.listed && !k.dropped {
-		k.dropped = true
-		delete(k.route.keys, k.name)
+	rt := k.route
+	if len(k.queue) > 0 || k.busy > 0 || len(k.unstored) > 0 || k.listed || k.dropped {
+		return
+	}
+	if waits := len(k.holds) > 0 || k.topic != ""; waits && len(rt.keys) > rt.opts.MaxKeys {
+		rt.forgetWait(k)
+	} else if waits || k.resume != 0 {
+		return
+	}
+	k.dropped = true
+	delete(rt.keys, k.name)
+}
+
+// A key that only waits needs no memory: the store knows what it waits for, and says so when the wait ends. A retry
+// comes by Due, a decision by a control record, and what another session holds by another read of the record. Only a
+// paused topic is not known to the store. The route remembers its first record.
+
+// forgetWait notes what must be known of a key that waits and is forgotten.
+func (rt *route) forgetWait(k *key) {
+	if k.topic != "" {
+		rt.topics.pass(k.topic, k.resume, k.ends)
+	}
+	if g := rt.groupOf(k.slot); g != nil {
+		g.forget(k.resume)
 	}
 }
 
@@ -77,10 +112,25 @@ func (rt *route) dropKeys(slots core.Slots) {
 
 // passFrom notes that the key's records from seq on must be read by key.
 func (k *key) passFrom(seq int64) {
+	if k.asks && (k.first == 0 || seq < k.first) {
+		k.first = max(seq, 1)
+	}
 	if k.resume == 0 || seq < k.resume {
 		k.resume = max(seq, 1)
 	}
 	k.passed++
+	if rt := k.route; k.passed > rt.keyDepth/4 && !k.deep {
+		k.deep = true
+		rt.deep = append(rt.deep, k)
+	}
+}
+
+// passedFrom returns the first record that was passed; 0 = none.
+func (k *key) passedFrom() int64 {
+	if k.asks && k.anew {
+		return k.first // resume is the start of the key
+	}
+	return k.resume
 }
 
 // passQueue drops the items of a key that wait in memory; they are read again later.
@@ -117,6 +167,9 @@ func (k *key) hold(seq int64, why core.Obstacle) {
 
 // heldBefore reports whether something before seq holds the key.
 func (k *key) heldBefore(seq int64) bool {
+	if k.asks {
+		return true
+	}
 	for s, why := range k.holds {
 		if s < seq && (why != core.ObstacleRetrying || k.route.has(ruleTwoRetries) || !k.hasRetry(seq)) {
 			return true
@@ -157,7 +210,7 @@ func (d *Dispatcher) advance(k *key) {
 			break
 		}
 		if k.topic = ""; item.topicBlocked() {
-			k.topic = item.Record.Envelope.Topic
+			k.pause(item.Record.Envelope.Topic, item.ends)
 			d.passQueue(k)
 			break
 		}
@@ -170,6 +223,9 @@ func (d *Dispatcher) advance(k *key) {
 		rt.load.queued--
 		k.busy++
 		d.hand(item)
+	}
+	if k.asks && len(k.holds) == 0 {
+		k.ask()
 	}
 	short := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
 	if k.resume != 0 && !k.listed && short && (!k.blocked() || k.anew) {
@@ -186,7 +242,7 @@ func (d *Dispatcher) hand(item *Item) {
 	switch {
 	case item.isSuspect():
 		item.state = itemSuspect
-		d.holds.suspects = append(d.holds.suspects, item)
+		rt.holds.suspects = append(rt.holds.suspects, item)
 	case !item.isPlain():
 		item.state, item.at = itemWanting, d.now
 		rt.wants = append(rt.wants, item)
@@ -225,19 +281,28 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		if foreign {
 			return
 		}
-		if rt.topics.blocked[rec.Envelope.Topic] {
-			rt.topics.pass(rec.Envelope.Topic, rec.Seq)
+		if ends := rt.expiresAt(rec); rt.topics.blocked[rec.Envelope.Topic] && !rt.over(ends) {
+			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			return
 		}
 		d.hand(rt.newItem(rec))
 		return
+	}
+	if rt.keys[rec.Envelope.Key] == nil && rt.topics.blocked[rec.Envelope.Topic] && len(rt.keys) >= rt.opts.MaxKeys && !foreign {
+		if ends := rt.expiresAt(rec); !rt.over(ends) { // it need not be remembered first
+			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
+			if g := rt.groupOf(rec.Slot); g != nil {
+				g.forget(rec.Seq)
+			}
+			return
+		}
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	switch {
 	case foreign:
 		k.hold(rec.Seq, core.ObstacleHeld)
 	case k.resume != 0 && k.resume <= rec.Seq:
-		k.passed++
+		k.passFrom(rec.Seq)
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
 	case k.blocked(), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
@@ -268,7 +333,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		return
 	}
 	if anew {
-		k.anew = false
+		k.anew, k.asks, k.first = false, false, 0
 		for seq := range k.holds {
 			if !rt.recent.read[seq] {
 				delete(k.holds, seq)
@@ -278,7 +343,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	for i := range page.Waiting {
 		rt.wait(&page.Waiting[i])
 	}
-	k.resume, k.passed = 0, 0
+	k.resume, k.passed, k.topic = 0, 0, "" // the page has the head
 	for i := range page.Records {
 		rec := &page.Records[i]
 		if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
@@ -322,7 +387,19 @@ func (rt *route) wait(w *core.Waiting) {
 	if w.Why == core.ObstacleBlocking && !rt.Blocks {
 		return
 	}
-	k := rt.key(w.Key, w.Slot)
+	g := rt.groupOf(w.Slot)
+	if g == nil {
+		return
+	}
+	k := rt.keys[w.Key]
+	if k == nil {
+		if len(rt.keys) >= rt.opts.MaxKeys {
+			g.forget(0)
+			return
+		}
+		k = &key{route: rt, name: w.Key, slot: w.Slot, asks: !g.complete}
+		rt.keys[w.Key] = k
+	}
 	k.hold(w.Seq, w.Why)
 }
 

@@ -82,7 +82,7 @@ func (d *Dispatcher) readDue() time.Time {
 
 // readDue returns when a route is to be read.
 func (rt *route) readDue() time.Time {
-	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded }) {
+	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.loads }) {
 		return rt.now
 	}
 	at := rt.pace.readAt
@@ -91,9 +91,7 @@ func (rt *route) readDue() time.Time {
 	} else if rt.pace.more || len(rt.toRead) > 0 {
 		return rt.now
 	}
-	for _, r := range rt.again {
-		at = earliest(at, r.at)
-	}
+	at = earliest(earliest(at, rt.again.next()), rt.expiryDue())
 	for _, g := range rt.groups {
 		if rt.has(ruleSweep) && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
 			at = earliest(at, later(rt.now, g.swept.Add(sweepPause)))
@@ -130,13 +128,15 @@ func (d *Dispatcher) newReading() *reading {
 		if len(rt.groups) == 0 {
 			continue
 		}
+		d.expire(rt)
 		r.look.Parts = append(r.look.Parts, core.Part{Route: rt.Name, Slots: rt.owned()})
 		r.parts = append(r.parts, rt)
 		if rt.Blocks {
 			r.look.Blocks = append(r.look.Blocks, rt.Name)
 		}
 		for _, g := range rt.groups {
-			if !g.loaded && (after < 0 || g.afterFresh == after) {
+			g.beginLoad()
+			if (!g.loaded || g.loads) && (after < 0 || g.afterFresh == after) {
 				after = g.afterFresh
 				r.look.Fresh = append(r.look.Fresh, core.Part{Route: rt.Name, Slots: g.slots})
 				r.fresh = append(r.fresh, g)
@@ -167,6 +167,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 		return &r.look.Ranges[len(r.look.Ranges)-1]
 	}
 	limit := min(d.opts.Batch, room)
+	crowded := rt.crowded()
 	for _, g := range rt.groups {
 		if !g.loaded {
 			continue
@@ -175,7 +176,11 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 			g.swept = d.now
 			add(g, rangeSweep, nil, g.sweep, min(g.low, g.sweep+sweepStep), min(limit, sweepPage))
 		}
-		for _, w := range g.walks[:min(len(g.walks), 2)] {
+		walks := g.walks[:min(len(g.walks), 2)]
+		if crowded {
+			walks = nil
+		}
+		for _, w := range walks {
 			q := add(g, rangeWalk, w, w.pos, min(w.to, w.pos+step), limit)
 			q.Skip = rt.knownIn(g, q.From, q.To)
 			q.Limit += len(q.Skip)
@@ -188,6 +193,9 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 		to := int64(math.MaxInt64)
 		if d.db.last > g.cursor+step {
 			to = g.cursor + step
+		}
+		if crowded {
+			to = g.cursor // nothing: the late range alone is read, for the keys
 		}
 		q := add(g, rangeFront, nil, g.cursor, to, limit)
 		q.Leave = rt.deepKeys(g)
@@ -205,12 +213,16 @@ func (g *group) sweeps(d *Dispatcher) bool {
 
 // deepKeys returns keys by how many of their records the front has passed, most first.
 func (rt *route) deepKeys(g *group) (names []string) {
-	if len(rt.keys) == 0 {
+	if len(rt.deep) == 0 {
 		return nil
 	}
+	rt.deep = slices.DeleteFunc(rt.deep, func(k *key) bool {
+		k.deep = !k.dropped && k.passed > rt.keyDepth/4
+		return !k.deep
+	})
 	var deep []*key
-	for _, k := range rt.keys {
-		if k.passed > rt.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
+	for _, k := range rt.deep {
+		if k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
 			deep = append(deep, k)
 		}
 	}
@@ -258,16 +270,16 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 	return n
 }
 
-// addAgain adds records that other sessions held.
+// addAgain adds records that other sessions held, or that were locked.
 func (d *Dispatcher) addAgain(r *reading, rt *route) {
-	n := 0
-	for _, seq := range sortedSeqs(rt.again) {
-		if v := rt.again[seq]; !v.at.After(d.now) && n < d.againPage {
-			r.look.Again = append(r.look.Again, v.ref)
-			r.again = append(r.again, rt)
-			v.at = d.now.Add(againAfter)
-			n++
-		}
+	if len(rt.tries) > 4*d.againPage { // of records that are gone
+		clear(rt.tries)
+	}
+	for n := 0; n < d.againPage && len(rt.again.line) > 0 && !rt.again.line[0].at.After(d.now); n++ {
+		v := rt.again.line[0]
+		r.look.Again = append(r.look.Again, v.ref)
+		r.again = append(r.again, rt)
+		rt.again.put(v, d.now.Add(againAfter))
 	}
 }
 

@@ -173,7 +173,7 @@ func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed 
 // lookPause is the pause until the roster is read again, renewals apart; 0 = it is not read. It is short while there
 // are other members and there is work here: one of them may die.
 func (d *Dispatcher) lookPause() time.Duration {
-	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 })
+	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again.bySeq) > 0 })
 	switch {
 	case busy && d.peers.others():
 		return lookEvery

@@ -55,7 +55,7 @@ func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
 	delete(d.giving.went, o.Unit)
 	delete(d.peers.orphaned, o.Unit)
 	if care > 0 {
-		d.holds.windows = 0
+		rt.holds.windows = 0
 	}
 	for s := o.Unit.From; s < o.Unit.To; s++ {
 		rt.careful[s] = care

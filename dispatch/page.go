@@ -60,7 +60,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 		rt.merge(page.Last)
 	}
 	for _, g := range r.fresh {
-		if g.loaded {
+		if g.loaded && !g.loads {
 			g.route.pace.readAt = d.now // no range of it was read
 		}
 	}
@@ -102,6 +102,12 @@ func (rt *route) rest(found bool) {
 
 // loadFresh takes in the records that wait in new units.
 func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
+	whole := !page.MoreWaiting || len(page.Waiting) == 0
+	for _, g := range r.fresh {
+		if whole && g.afterFresh == 0 && !g.loaded {
+			g.complete, g.floor = true, math.MaxInt64
+		}
+	}
 	for i := range page.Waiting {
 		w := &page.Waiting[i]
 		rt := d.byName[w.Route]
@@ -116,11 +122,15 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 		}
 	}
 	for _, g := range r.fresh {
-		if page.MoreWaiting && len(page.Waiting) > 0 {
+		switch {
+		case !whole:
 			g.afterFresh = page.Waiting[len(page.Waiting)-1].Seq
-			continue
+		case g.complete:
+			g.loads = false
+		default:
+			g.endLoad()
 		}
-		if len(page.Control) >= controlPage { // there may be more, of its keys
+		if g.loaded || len(page.Control) >= controlPage { // there may be more, of its keys
 			continue
 		}
 		g.loaded = true
@@ -283,7 +293,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 	}
 	for i, rt := range r.again {
 		seq := r.look.Again[i].Seq
-		v := rt.again[seq]
+		v := rt.again.bySeq[seq]
 		if v == nil || v.ref.ID != r.look.Again[i].ID || rt.recent.read[seq] {
 			continue
 		}
@@ -292,7 +302,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
 			continue // still held
 		}
-		delete(rt.again, seq)
+		rt.again.remove(seq)
 		if c := v.decision; c != nil {
 			if !isVoid(c, page) {
 				d.decideRead(rt, v, rec, w)
@@ -304,6 +314,13 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 		}
 		if w != nil && w.Why != core.ObstacleHeld {
 			d.timers.askBy(d.now)
+		}
+		if v.locked {
+			if rec == nil || rec.Version != v.ref.Version {
+				rt.unlocked()
+			} else {
+				rt.tries[seq] = v.tries
+			}
 		}
 		if v.key == "" || !rt.ordered() {
 			if rec != nil {

@@ -104,7 +104,7 @@ func (d *Dispatcher) noteFree() {
 	if d.opts.Handlers == 0 {
 		return
 	}
-	d.handlers.note(d.handlers.free <= 0 || d.holds.goesAlone())
+	d.handlers.note(d.handlers.free <= 0 || d.goesAlone())
 	if worth := d.handlers.worth(); (worth > 0) != (d.handlers.shown > 0) && d.peers.others() {
 		d.self.beatNow = true
 		if worth == 0 {
@@ -129,7 +129,7 @@ func (d *Dispatcher) releaseReady() {
 
 // spare is how many free handlers have no record held for them.
 func (d *Dispatcher) spare() int {
-	if d.holds.goesAlone() {
+	if d.goesAlone() {
 		return 0
 	}
 	n := d.handlers.free

@@ -13,7 +13,6 @@ func (d *Dispatcher) rejoin() {
 	d.db.reset()
 	d.reads.reset()
 	d.timers.reset()
-	d.holds.reset()
 	d.settles.reset()
 	d.controls.reset()
 	d.giving.reset()

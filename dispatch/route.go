@@ -26,13 +26,16 @@ type route struct {
 
 	known  map[int64]*Item // by sequence: all items in memory
 	load   load
+	holds  holds
 	ready  []*Item // to be handed out, in order
 	wants  []*Item // to be held before they are handed out
 	recent recent
-	again  map[int64]*revisit
+	again  revisits
+	tries  map[int64]int // by sequence: how often a record that is read again was locked
 
 	keys   map[string]*key
 	toRead []*key // keys whose next page must be read
+	deep   []*key // keys of which many records were passed
 	queue  queue
 	topics topics
 	shut   bool // nothing is handed out for now
@@ -41,6 +44,7 @@ type route struct {
 // load counts a route's items in memory. It is kept in step with known.
 type load struct {
 	held   int // items beyond their key's queue
+	locked int // items whose outcome waits for the lock of another transaction; they take no place
 	queued int // items in queues
 	bytes  int64
 }
@@ -62,24 +66,11 @@ func (p *pace) wake(now time.Time) { p.readAt, p.idle, p.again = now, 0, true }
 // is empty when a call begins.
 type recent struct{ read, due map[int64]bool }
 
-// topics are the blocked topics of a route.
-type topics struct {
-	blocked map[string]bool
-	passed  map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
-}
-
-// pass notes that a record without a key was passed because its topic is blocked.
-func (t *topics) pass(topic string, seq int64) {
-	if first, ok := t.passed[topic]; !ok || seq < first {
-		t.passed[topic] = seq
-	}
-}
-
 // newRoute returns a route that owns nothing.
 func newRoute(e *env, r Route) *route {
 	return &route{
-		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: map[int64]*revisit{}, unsaid: map[int64]uint8{},
-		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: topics{map[string]bool{}, map[string]int64{}},
+		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: revisits{bySeq: map[int64]*revisit{}}, tries: map[int64]int{}, holds: holds{env: e}, unsaid: map[int64]uint8{},
+		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: newTopics(),
 	}
 }
 
@@ -125,7 +116,7 @@ func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*gro
 
 // room is how many more records may be read.
 func (rt *route) room() int {
-	if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {
+	if rt.load.bytes >= rt.opts.Bytes {
 		return 0
 	}
 	if rt.load.held >= (rt.opts.Window+1)/2 && rt.load.queued >= rt.queueDepth*rt.opts.Window/2 {
@@ -134,10 +125,49 @@ func (rt *route) room() int {
 	return rt.opts.Window - rt.load.held
 }
 
+// crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait for
+// anything, so there will be fewer.
+func (rt *route) crowded() bool {
+	return rt.asking() >= rt.askMost || len(rt.keys) >= rt.opts.MaxKeys+(rt.queueDepth+1)*rt.opts.Window
+}
+
+// asking is for how many keys the store is to be asked what holds them.
+func (rt *route) asking() (n int) {
+	for _, k := range rt.toRead {
+		if k.asks {
+			n++
+		}
+	}
+	return n
+}
+
 // room reports whether more records of any route may be read.
 func (d *Dispatcher) room() bool {
 	return slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.room() > 0 })
 }
+
+// letGo takes an item out of the count of those beyond their key's queue.
+func (rt *route) letGo(item *Item) {
+	if item.locked {
+		item.locked = false
+		rt.load.locked--
+	} else {
+		rt.load.held--
+	}
+}
+
+// lock notes that the outcome of an item waits for a lock. Others need its place.
+func (rt *route) lock(item *Item) {
+	if !item.locked {
+		item.locked = true
+		rt.load.locked++
+		rt.load.held--
+	}
+}
+
+// holdsFirst reports whether many outcomes wait for locks. Then every record is held before it is handed out: one that is
+// locked is not handed out at all, and takes no memory.
+func (rt *route) holdsFirst() bool { return 2*rt.load.locked >= rt.opts.Window }
 
 // knownIn returns the sequences in (from, to] that are in memory.
 func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
@@ -161,7 +191,10 @@ func (rt *route) knownSlots() (s core.Slots) {
 // newItem makes an item of a record.
 func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
+	item.ends = rt.expiresAt(rec)
 	_, unsaid := rt.unsaid[rec.Seq]
+	item.tries = rt.tries[rec.Seq]
+	delete(rt.tries, rec.Seq)
 	item.unknown = unsaid || !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
 	rt.keep(item)
 	return item

@@ -146,6 +146,9 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 				d.err = err
 				outages++
 			}
+			if errors.Is(err, core.ErrBusy) {
+				item.route.lock(item)
+			}
 			item.at = d.now.Add(lockedFor << min(item.tries, maxTries))
 			item.tries++
 			again = append(again, item)

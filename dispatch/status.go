@@ -28,7 +28,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	if rt == nil {
 		return st
 	}
-	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again)
+	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
 	for _, item := range rt.known {
 		if item.state == itemOut {
@@ -119,7 +119,7 @@ func (rt *route) rests(barred bool, last int64) bool {
 		}
 		return true
 	}
-	return !rt.pace.more && len(rt.toRead)+len(rt.known) == 0 && !rt.unresolved() &&
+	return !rt.pace.more && len(rt.toRead)+len(rt.known)+rt.again.locked == 0 && !rt.unresolved() &&
 		!slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.cursor < last })
 }
 

@@ -93,8 +93,8 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 	}
 	w.keep(2)
 	w.start(ruleSweep)
-	if got := w.run(300 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].again) != 1 {
-		t.Fatalf("handed out %v; %d are to be read again", got, len(w.d.byName["r"].again))
+	if got := w.run(300 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].again.bySeq) != 1 {
+		t.Fatalf("handed out %v; %d are to be read again", got, len(w.d.byName["r"].again.bySeq))
 	}
 	w.able(3)
 	w.d.SetAble("r", false)
@@ -242,7 +242,7 @@ func TestDecisionAboutAUnitThatComesBack(t *testing.T) { // OP-18
 	w.must(err)
 	w.d.Wake(w.now)
 	seen := func() bool {
-		for _, v := range rt.again {
+		for _, v := range rt.again.bySeq {
 			if v.decision != nil {
 				return true
 			}
@@ -300,7 +300,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 		}
 		for !redriven {
 			w.step()
-			if v := rt.again[seq]; !known && v != nil && v.decision != nil {
+			if v := rt.again.bySeq[seq]; !known && v != nil && v.decision != nil {
 				redrive()
 			}
 		}

@@ -116,10 +116,10 @@ func (e *engine) screen(item *dispatch.Item) bool {
 		e.abandon(item, waybill.ReasonUndecodable, rec.Err)
 	case rec.Crashes >= core.MaxCrashes:
 		e.abandon(item, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
+	case e.expired(item): // whether its topic is paused or not: nobody would send it
+		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
 	case rt.blocked(rec.Envelope.Topic):
 		e.release(item, false)
-	case e.expired(item):
-		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
 	case rt.maxSize > 0 && rec.Envelope.Size() > rt.maxSize:
 		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, its body %d; the publisher of route %s takes at most %d: raise its limit, "+
 			"or store the content elsewhere and send a reference", rec.Envelope.Size(), len(rec.Envelope.Body), rt.Name, rt.maxSize))

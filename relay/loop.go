@@ -26,7 +26,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e.presence.store, _ = core.As[core.Presence](r.store)
 	o := dispatch.Options{
 		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
-		Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
+		LivesFrom: e.began, Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
 	for i := range r.routes {
 		rt := e.newRoute(&r.routes[i])

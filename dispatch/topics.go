@@ -1,0 +1,165 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// headsEvery and passedEvery are the least pauses between two looks for what has expired while its topic is
+	// paused: among keys in memory, and among records that must be read again.
+	headsEvery  = time.Second
+	passedEvery = 10 * time.Second
+)
+
+// topics are the paused topics of a route.
+type topics struct {
+	blocked map[string]bool
+	// passed has, by paused topic, what was passed of it without being remembered: records without a key, and heads of
+	// keys that are forgotten.
+	passed map[string]passed
+	// heads is, by paused topic, when the first head of a key that is remembered expires.
+	heads map[string]time.Time
+	// walked is when passed records were read last.
+	walked map[string]time.Time
+}
+
+// passed are records that were passed: the first one, and when one of them first expires; zero = never.
+type passed struct {
+	from int64
+	ends time.Time
+}
+
+func newTopics() topics {
+	return topics{map[string]bool{}, map[string]passed{}, map[string]time.Time{}, map[string]time.Time{}}
+}
+
+// pass notes that a record was passed because its topic is paused.
+func (t *topics) pass(topic string, seq int64, ends time.Time) {
+	p, ok := t.passed[topic]
+	if !ok || seq < p.from {
+		p.from = seq
+	}
+	p.ends = earliest(p.ends, ends)
+	t.passed[topic] = p
+}
+
+// open forgets a topic, and returns what was passed of it.
+func (t *topics) open(topic string) (p passed, some bool) {
+	p, some = t.passed[topic]
+	delete(t.blocked, topic)
+	delete(t.passed, topic)
+	delete(t.heads, topic)
+	delete(t.walked, topic)
+	return p, some
+}
+
+// pause notes that a key waits for the topic of its head, until that expires.
+func (k *key) pause(topic string, ends time.Time) {
+	k.topic, k.ends = topic, ends
+	if t := &k.route.topics; !ends.IsZero() {
+		t.heads[topic] = earliest(t.heads[topic], ends)
+	}
+}
+
+// expiresAt returns when a record expires; zero = never.
+func (rt *route) expiresAt(rec *core.Record) time.Time {
+	if !rec.Expires {
+		return time.Time{}
+	}
+	from := rt.opts.LivesFrom
+	if from.IsZero() {
+		from = rt.now
+	}
+	return from.Add(rec.Life)
+}
+
+// over reports whether a time that can be zero has come.
+func (rt *route) over(at time.Time) bool { return !at.IsZero() && !at.After(rt.now) }
+
+// expiryDue returns when something may expire whose topic is paused; zero = never. It does not wait for the topic, since
+// nobody would send it.
+func (rt *route) expiryDue() (at time.Time) {
+	for _, ends := range rt.topics.heads {
+		at = earliest(at, ends)
+	}
+	for topic, p := range rt.topics.passed {
+		if !p.ends.IsZero() {
+			at = earliest(at, later(p.ends, rt.topics.walked[topic].Add(passedEvery)))
+		}
+	}
+	return at
+}
+
+// expire has read again what has expired while its topic was paused.
+func (d *Dispatcher) expire(rt *route) {
+	if !rt.over(rt.expiryDue()) {
+		return
+	}
+	for _, topic := range sortedNames(rt.topics.heads) {
+		if !rt.over(rt.topics.heads[topic]) {
+			continue
+		}
+		delete(rt.topics.heads, topic)
+		for _, k := range rt.keysOf(topic) {
+			if rt.over(k.ends) {
+				k.topic = ""
+				d.advance(k)
+			} else if !k.ends.IsZero() {
+				rt.topics.heads[topic] = earliest(rt.topics.heads[topic], later(k.ends, d.now.Add(headsEvery)))
+			}
+		}
+	}
+	for _, topic := range sortedNames(rt.topics.passed) {
+		p, walked := rt.topics.passed[topic], rt.topics.walked[topic]
+		if !rt.over(p.ends) || d.now.Before(walked.Add(passedEvery)) {
+			continue
+		}
+		delete(rt.topics.passed, topic)
+		rt.topics.walked[topic] = d.now
+		rt.walkFrom(p.from)
+	}
+}
+
+// keysOf returns the keys whose head waits for a topic, in order.
+func (rt *route) keysOf(topic string) (keys []*key) {
+	byName := map[string]*key{}
+	for name, k := range rt.keys {
+		if k.topic == topic {
+			byName[name] = k
+		}
+	}
+	for _, name := range sortedNames(byName) {
+		keys = append(keys, byName[name])
+	}
+	return keys
+}
+
+// walkFrom begins walks over all records from a sequence on that were passed.
+func (rt *route) walkFrom(seq int64) {
+	for _, g := range rt.groups {
+		g.addWalk(seq-1, g.cursor)
+	}
+}
+
+// BlockTopic stops the handing out of a topic's records, or allows it again. Records that expire meanwhile are handed
+// out all the same.
+func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
+	rt := d.byName[route]
+	if rt == nil || rt.topics.blocked[topic] == blocked {
+		return
+	}
+	if blocked {
+		rt.topics.blocked[topic] = true
+		return
+	}
+	if p, some := rt.topics.open(topic); some {
+		rt.walkFrom(p.from)
+	}
+	for _, k := range rt.keysOf(topic) {
+		k.topic = ""
+		d.advance(k)
+	}
+	rt.pace.readAt = d.now
+}
