@@ -77,12 +77,16 @@ func TestAtLeastOnce(t *testing.T) { // IN-07
 			expect(text, "2", 0, text, 1)
 		}
 		fail = nil
+		start := time.Now()
 		expect("after failures", "2", waybill.HandlerProcessed, "", 1)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("a retry waited for %s: the failed run kept its claim", took)
+		}
 
 		marks.err = errors.New("the store is away")
 		expect("no mark", "3", 0, "may have it again", 1)
 		marks.err = nil
-		start := time.Now()
+		start = time.Now()
 		expect("after the mark was lost", "3", waybill.HandlerProcessed, "", 1)
 		if took := time.Since(start); took < 50*time.Second || took > 62*time.Second {
 			t.Errorf("the claim of a run without a mark ended after %s, want its lease", took)
@@ -105,6 +109,74 @@ func TestAtLeastOnce(t *testing.T) { // IN-07
 		time.Sleep(inbox.DefaultRetention + time.Hour)
 		hold = 0
 		expect("after the retention", "1", waybill.HandlerProcessed, "", 1)
+	})
+}
+
+// The end of a run's context, at a stop or by a timeout, undoes neither an effect's mark nor a failure's retry: the mark
+// is written, and the claim of a failed run is given up at once.
+func TestAtLeastOnceAtAStop(t *testing.T) { // IN-07
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		box, err := inbox.NewAtLeastOnce(&memory.Marks{}, "billing", time.Minute, inbox.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, fail := range map[string]error{"done": nil, "failed": errBoom} {
+			ctx, stop := context.WithCancel(t.Context())
+			runs := 0
+			h := inbox.Handler(box, paid, func(context.Context, inbox.NoTx, payment) error {
+				if runs++; runs > 1 {
+					return nil
+				}
+				stop()
+				return fail
+			})
+			d := delivery(id)
+			if st, err := h.Handle(ctx, d); !errors.Is(err, fail) || fail == nil && st != waybill.HandlerProcessed {
+				t.Errorf("%s: status %v, error %v", id, st, err)
+			}
+			want, start := waybill.HandlerDuplicate, time.Now()
+			if fail != nil {
+				want = waybill.HandlerProcessed
+			}
+			if st, err := h.Handle(t.Context(), d); st != want || err != nil || time.Since(start) > 0 {
+				t.Errorf("%s, again: status %v, error %v after %s; want %v at once", id, st, err, time.Since(start), want)
+			}
+		}
+	})
+}
+
+// slowMarks takes its time to claim a message.
+type slowMarks struct {
+	memory.Marks
+	takes time.Duration
+}
+
+func (s *slowMarks) BeginMark(ctx context.Context, key core.InboxKey, token string, lease time.Duration) (core.InboxStatus, error) {
+	st, err := s.Marks.BeginMark(ctx, key, token, lease)
+	time.Sleep(s.takes) // the answer is on its way
+	return st, err
+}
+
+// The lease of a run begins before the store is asked, so a handler ends before the store gives its message to another
+// run.
+func TestAtLeastOnceLease(t *testing.T) { // IN-07
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin, takes := time.Now(), 4*time.Second
+		box, err := inbox.NewAtLeastOnce(&slowMarks{takes: takes}, "billing", time.Minute, inbox.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := inbox.Handler(box, paid, func(ctx context.Context, _ inbox.NoTx, _ payment) error {
+			if end, ok := ctx.Deadline(); !ok || end.After(begin.Add(time.Minute)) {
+				t.Errorf("the handler may run for %s after its claim, which the store ends after 1m0s", end.Sub(begin))
+			}
+			return nil
+		})
+		if _, err := h.Handle(t.Context(), delivery("slow")); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

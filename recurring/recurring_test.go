@@ -184,6 +184,51 @@ func TestOutage(t *testing.T) { // OP-14 P7
 	})
 }
 
+// What ends shortly before Late is over costs no tick: the pauses between tries get shorter towards the end.
+func TestOutageUntilLate(t *testing.T) { // OP-14 P7
+	t.Parallel()
+	for _, late := range []time.Duration{recurring.DefaultLate, 30 * time.Minute} {
+		virtual(t, func(w *world) {
+			const ticks = 20
+			begin := time.Now()
+			go func() {
+				for tick := range ticks {
+					time.Sleep(time.Until(begin.Add(time.Duration(tick+1)*time.Hour - time.Second)))
+					w.down.Store(true)
+					time.Sleep(time.Second + late - 5*time.Second)
+					w.down.Store(false)
+				}
+			}()
+			j := recurring.Job{Name: "hourly", Schedule: "0 * * * *", Message: message, Late: late, From: time.Now().Add(time.Second)}
+			w.run(1, ticks*time.Hour+late, j)
+			if n := len(w.ticks()); n != ticks || w.logged("recurring.missed") > 0 {
+				t.Errorf("Late %s: %d of %d ticks are staged, %d are missed", late, n, ticks, w.logged("recurring.missed"))
+			}
+			if n := w.logged("recurring.failed"); n > ticks*100 {
+				t.Errorf("Late %s: %d tries for %d ticks", late, n, ticks)
+			}
+		})
+	}
+}
+
+// A tick is an instant: processes that name its zone differently, as after a change of Location, stage it once.
+func TestZonesShareTicks(t *testing.T) { // OP-14
+	t.Parallel()
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	virtual(t, func(w *world) {
+		j := recurring.Job{Name: "hourly", Schedule: "0 * * * *", Message: message, Late: 12 * time.Hour, All: true, From: time.Now().Add(time.Second)}
+		w.run(1, 3*time.Hour+time.Minute, j)
+		j.Location = zone
+		w.run(1, time.Hour, j)
+		if got := strings.ReplaceAll(strings.Join(w.ticks(), " "), "01-01 ", ""); got != "01:00 02:00 03:00 05:00" { // the last one is 04:00 in UTC
+			t.Errorf("staged %s", got)
+		}
+	})
+}
+
 // The ticks of a paused job are passed over for good, by all processes.
 func TestPaused(t *testing.T) { // OP-14
 	t.Parallel()

@@ -35,6 +35,19 @@ func TestExamplesOfRFC8188(t *testing.T) { // ST-18
 	}
 }
 
+// A body that was cut off between two records is refused: each record that is there is whole, and the last one is
+// missing (RFC 8188, section 2, the truncation attack).
+func TestRecordsAreComplete(t *testing.T) { // ST-18
+	t.Parallel()
+	whole := decode(t, "uNCkWiNYzKTnBN9ji3-qWAAAABkCYTHOG8chz_gnvgOqdGYovxyjuqRyJFjEDyoF1Fvkj6hQPdPHI51OEUKEpgz3SsLWIqS_uA")
+	step := transform.Encrypt{Keys: transform.StaticKeys(map[string][]byte{"a1": decode(t, "BO3ZVPxUlnLORbVGMpbT1Q")})}
+	const header, record = 16 + 4 + 1 + 2, 25
+	body, err := step.Undo(t.Context(), &waybill.Envelope{Body: whole[:header+record]})
+	if err == nil || waybill.ReasonOf(err) != waybill.ReasonUndecodable {
+		t.Errorf("one record of two: %q, %v", body, err)
+	}
+}
+
 // Each time the same body looks different.
 func TestSaltIsNew(t *testing.T) { // ST-18
 	t.Parallel()

@@ -212,8 +212,10 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 	check := transform.ClaimCheck{Blobs: kept, MinBytes: 1}
 	claimed := sealed(check)
 	wrong := &blobs{all: map[string][]byte{}}
-	for name := range kept.all {
+	flipped := &blobs{all: map[string][]byte{}}
+	for name, body := range kept.all {
 		wrong.all[name] = []byte("something else")
+		flipped.all[name] = flip(-1)(bytes.Clone(body))
 	}
 	for _, c := range []struct {
 		name  string
@@ -229,6 +231,7 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		}), few, waybill.ClassOutage, "needs at least 16"},
 		{"missing blob", claimed, transform.ClaimCheck{Blobs: &blobs{}}, waybill.ClassOutage, "not there"},
 		{"another blob", claimed, transform.ClaimCheck{Blobs: wrong}, waybill.ClassOutage, "another content"},
+		{"a changed byte in a blob", claimed, transform.ClaimCheck{Blobs: flipped}, waybill.ClassOutage, "another content"},
 		{"changed", spoilt(sealed(encrypt("old")), flip(-1)), few, waybill.ClassPermanent, "was changed"},
 		{"another salt", spoilt(sealed(encrypt("old")), flip(3)), few, waybill.ClassPermanent, "was changed"},
 		{"cut off", spoilt(sealed(encrypt("old")), cut(1)), few, waybill.ClassPermanent, "was changed"},

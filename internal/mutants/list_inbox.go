@@ -2,7 +2,7 @@ package main
 
 // inboxed are faults of the inbox.
 func inboxed() []mutant {
-	const inbox, batch, purge = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go"
+	const inbox, batch, purge, marks = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go", "inbox/atleastonce.go"
 	return group{pkg: "./inbox"}.of(
 		mutant{id: "inbox-check", fault: "the store's check is not passed on", file: inbox, old: "h.Check = c.Check", new: "_ = c", tests: "^TestStoreIsPassedOn$"},
 		mutant{id: "inbox-pool", fault: "the store's pool is not passed on", file: inbox, old: "h.Pool = p.Pool", new: "_ = p", tests: "^TestStoreIsPassedOn$"},
@@ -15,5 +15,9 @@ func inboxed() []mutant {
 		mutant{id: "inbox-batch-len", fault: "a batch takes a missing status for a success", file: batch, old: "if len(marks) != len(keys) {", new: "if marks = append(marks, make([]core.InboxStatus, max(0, len(keys)-len(marks)))...); len(marks) != len(keys) {", tests: "^TestBrokenBatchStore$"},
 		mutant{id: "inbox-batch-slot", fault: "in a batch duplicates are told of the wrong messages", file: batch, old: "statuses[i] = waybill.HandlerDuplicate", new: "statuses[n+0*i] = waybill.HandlerDuplicate", tests: "^TestBatchWithDuplicates$"},
 		mutant{id: "inbox-batch-fresh", fault: "in a batch fn gets duplicates", file: batch, old: "news[n] = items[i]", new: "news[n] = items[n]", tests: "^TestBatchWithDuplicates$"},
+		mutant{id: "inbox-forget", fault: "an at-least-once handler that failed keeps its claim until the lease ends", file: marks, old: "_ = a.store.ForgetMark(after, key, token) //", new: "_ = after //", tests: "^TestAtLeastOnce$"},
+		mutant{id: "inbox-forget-stop", fault: "a claim is not given up if the handler failed since its context ended", file: marks, old: "after, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)", new: "after, cancel := context.WithTimeout(ctx, finishTime)", tests: "^TestAtLeastOnceAtAStop$"},
+		mutant{id: "inbox-finish-stop", fault: "an effect gets no mark if its context ended meanwhile", file: marks, old: "after, stop := context.WithTimeout(context.WithoutCancel(ctx), finishTime)", new: "after, stop := context.WithTimeout(ctx, finishTime)", tests: "^TestAtLeastOnceAtAStop$"},
+		mutant{id: "inbox-begun", fault: "the lease of an at-least-once run is measured from the answer of the store", file: marks, old: "!errors.Is(err, waybill.ErrInFlight) {\n\t\t\treturn begun, state, err", new: "!errors.Is(err, waybill.ErrInFlight) {\n\t\t\treturn time.Now(), state, err", tests: "^TestAtLeastOnceLease$"},
 	)
 }
