@@ -297,6 +297,48 @@ func TestGroupsAndSuspects(t *testing.T) {
 	})
 }
 
+// CO-08 CO-19: a pause forgets what waited in groups: later a suspect goes alone, and Health tells of nobody who waits.
+func TestNoGroupWaitsAfterAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.redeliver = func(d *waybill.Delivery) {
+			if strings.HasPrefix(d.Envelope.ID, "s") {
+				d.Redeliveries = 10
+			}
+		}
+		failed := false
+		var done seen[string]
+		h := handle(func(_ context.Context, d *waybill.Delivery) error {
+			if !failed {
+				failed = true
+				return waybill.Outage(errBoom)
+			}
+			done.add(d.Envelope.ID)
+			return nil
+		})
+		b.send(t, tenants(5, "a")...)
+		c := newConsumer(t, b, consumer.Options{})
+		if err := c.Handle(waybill.Subscription{Queue: queue, PerGroup: waybill.GroupLimit{Concurrency: 1}}, h); err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		time.Sleep(4 * time.Second)
+		suspect := tenants(1, "b")
+		suspect[0].ID = "s-1"
+		b.send(t, suspect...)
+		time.Sleep(4 * time.Second)
+		if got := done.all(); len(got) != 6 {
+			t.Errorf("these were handled: %v, want six, the suspect too", got)
+		}
+		if h := c.Health(t.Context()); strings.Contains(h.String(), "limited") {
+			t.Errorf("health: %s", h)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
+	})
+}
+
 // Groups are what By says. A By that panics parks its message.
 func TestGroupsOfOnesOwn(t *testing.T) {
 	t.Parallel()

@@ -251,6 +251,35 @@ func TestIdleAndRunOnce(t *testing.T) {
 	})
 }
 
+// CO-12: a broker that cannot be reached is not an idle one: Run waits for it, also if it is asked less often than
+// IdleTimeout, and handles what is there then.
+func TestIdleIsNotUnreachable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		up := time.Now().Add(8 * time.Second)
+		b.receive = func() error {
+			if time.Now().Before(up) {
+				return waybill.Outage(errBoom)
+			}
+			return nil
+		}
+		c := newConsumer(t, b, consumer.Options{IdleTimeout: time.Second, Pause: waybill.Backoff{Base: 3 * time.Second, Cap: 3 * time.Second, Jitter: waybill.JitterNone}})
+		if err := c.Handle(waybill.Subscription{Queue: queue}, nothing); err != nil {
+			t.Fatal(err)
+		}
+		b.publish(t, 1)
+		begin := time.Now()
+		if err := c.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); time.Now().Before(up) {
+			t.Errorf("Run ended after %s, in the middle of the outage", took)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
 // CO-12: a broker that cannot be reached ends RunOnce with its error.
 func TestRunOnceWithoutBroker(t *testing.T) {
 	t.Parallel()

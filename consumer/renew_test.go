@@ -6,9 +6,12 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
@@ -151,7 +154,10 @@ func TestLostAtRenewal(t *testing.T) {
 		l := newLimited(t, true)
 		l.fail = func(string) error { return waybill.ErrLeaseLost }
 		var log sharedtest.Log
-		c := newConsumer(t, l, consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		reader := metric.NewManualReader()
+		c := newConsumer(t, l, consumer.Options{
+			Logger: slog.New(slog.NewJSONHandler(&log, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader)),
+		})
 		causes := make(chan error, 1)
 		h := waybill.Handler{Name: "note.added", Handle: func(ctx context.Context, _ *waybill.Delivery) (waybill.HandlerStatus, error) {
 			<-ctx.Done()
@@ -182,6 +188,35 @@ func TestLostAtRenewal(t *testing.T) {
 		}
 		if !strings.Contains(log.String(), `"phase":"renew"`) {
 			t.Errorf("no line with the phase:\n%s", log.String())
+		}
+		if n := counts(t, reader)["lease.lost{queue=q}"]; n < 1 {
+			t.Errorf("the loss is counted %d times", n)
+		}
+	})
+}
+
+// CO-21 CO-06: a message that is lost while its handler runs is not tried again in the process: another consumer has it.
+func TestLostIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimited(t, true)
+		if err := l.Declare(queue, "#"); err != nil {
+			t.Fatal(err)
+		}
+		l.fail = func(string) error { return waybill.ErrLeaseLost }
+		l.settle = func([]core.Ack) error { return errLost }
+		var ran atomic.Int32
+		stop := start(t, l, consumer.Options{InProcess: waybill.RetryDelays(time.Second, time.Second)}, waybill.Subscription{},
+			handle(func(ctx context.Context, _ *waybill.Delivery) error {
+				ran.Add(1)
+				<-ctx.Done()
+				return errBoom // says nothing of the loss
+			}))
+		l.publish(t, 1)
+		time.Sleep(limit)
+		stop()
+		if n := ran.Load(); n != 1 {
+			t.Errorf("the handler ran %d times, want once", n)
 		}
 	})
 }

@@ -347,6 +347,99 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 	})
 }
 
+// CO-10: after a settle that failed altogether, settles that work end the pauses between receives.
+func TestSettlesThatWorkAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.comeBack = true
+		failed := false
+		b.settle = func([]core.Ack) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			return errLost
+		}
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, nothing)
+		b.publish(t, 1)
+		time.Sleep(5 * time.Second)
+		wantDepth(t, b, memtransport.Depth{})
+		b.publish(t, 1000)
+		time.Sleep(time.Second)
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
+	})
+}
+
+// CO-10: what a receiver calls invalid is not stored again: it does not hold that message, and the others go on.
+func TestInvalidSettleHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.settle = func(acks []core.Ack) error {
+			if acks[0].Delivery.Envelope.ID == "id-1" {
+				return waybill.Invalid("settle", "the message is another receiver's")
+			}
+			return nil
+		}
+		var ran seen[string]
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			ran.add(d.Envelope.ID)
+			return nil
+		}))
+		b.publish(t, 1)
+		settle()
+		b.send(t, messages(4)[1:]...)
+		time.Sleep(time.Second)
+		if got := ran.all(); len(got) != 4 {
+			t.Errorf("%v were handled, want all four, once", got)
+		}
+		wantDepth(t, b, memtransport.Depth{Held: 1})
+		stop()
+	})
+}
+
+// CO-10: when a receiver has closed, what waited for a handler does not begin any more: it comes again through the next
+// receiver, and runs once.
+func TestNothingBeginsAfterItsReceiverClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var closed atomic.Bool
+		b.receive = func() error {
+			if closed.CompareAndSwap(true, false) {
+				return waybill.ErrClosed
+			}
+			return nil
+		}
+		var ran seen[string]
+		stop := start(t, b, consumer.Options{Concurrency: 1, Prefetch: 20}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			if ran.add(d.Envelope.ID); d.Envelope.ID == "id-1" {
+				time.Sleep(4 * time.Second) // its receiver closes meanwhile
+			}
+			return nil
+		}))
+		es := messages(12)
+		b.send(t, es[:11]...)
+		settle()
+		closed.Store(true)
+		b.send(t, es[11:]...) // ends the Receive that waits
+		time.Sleep(9 * time.Second)
+		got := map[string]int{}
+		for _, id := range ran.all() {
+			got[id]++
+		}
+		for _, e := range es[1:] {
+			if got[e.ID] != 1 {
+				t.Errorf("%s ran %d times", e.ID, got[e.ID])
+			}
+		}
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
+	})
+}
+
 // CO-11: prefetched messages go back at once, running handlers finish, all subscriptions at the same time.
 func TestDrain(t *testing.T) {
 	t.Parallel()

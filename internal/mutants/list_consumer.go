@@ -2,7 +2,7 @@ package main
 
 // consumed are faults of the consumer.
 func consumed() []mutant {
-	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go"
+	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed, groups, renew, once = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go"
 	return group{pkg: "./consumer"}.of(
 		mutant{id: "consumer-prefetch", fault: "a consumer asks for more than its prefetch less what it holds", file: receive, old: "limit = max(r.load.prefetch-r.load.held, 0)", new: "limit = r.load.prefetch", tests: "^TestAsksForWhatItHasRoomFor$"},
 		mutant{id: "consumer-worthwhile", fault: "a busy consumer asks for messages one by one", file: receive, old: "if limit < r.load.prefetch/4 && r.running == r.limit {", new: "if limit < 0 && r.running == r.limit {", tests: "^TestAsksForWhatItHasRoomFor$"},
@@ -43,5 +43,14 @@ func consumed() []mutant {
 		mutant{id: "consumer-pause-probe", fault: "after a pause all messages go", file: receive, old: "p.state = probing\n\t\treturn 1, 0", new: "p.state = open\n\t\treturn 1, 0", tests: "^TestOutagePauses$"},
 		mutant{id: "consumer-owed", fault: "a verdict that could not be stored is forgotten", file: owed, old: "r.owed.keep(m, ack)\n\t\treturn true", new: "return false", tests: "^TestInOrderModel$"},
 		mutant{id: "consumer-owed-stop", fault: "at a stop a verdict that cannot be stored lets those behind it go first", file: owed, old: "r.queue(m, core.AckRelease(m.d)) // messages behind it must not go back before it\n\t\treturn true", new: "return false", tests: "^TestStopStoresOnceMore$"},
+		mutant{id: "consumer-reopen", fault: "what a closed receiver had received is handled after the reopen", file: receive, old: "\t\t\tr.releaseAll()\n\t\t\tr.closeReceiver(ctx, s)", new: "\t\t\tr.closeReceiver(ctx, s)", tests: "^TestNothingBeginsAfterItsReceiverClosed$"},
+		mutant{id: "consumer-lost-again", fault: "a message that is lost is tried again in the process", file: process, old: "if isLost(ctx) {\n\t\t\treturn waybill.HandlerProcessed, waybill.ErrLeaseLost", new: "if isLost(ctx) && n < 0 {\n\t\t\treturn waybill.HandlerProcessed, waybill.ErrLeaseLost", tests: "^TestLostIsNotTriedAgain$"},
+		mutant{id: "consumer-trouble", fault: "one failed settle slows receiving for ever", file: settle, old: "s.trouble.Store(0)", new: "s.trouble.Add(0)", tests: "^TestSettlesThatWorkAgain$"},
+		mutant{id: "consumer-group-waiting", fault: "what waited in a group counts as waiting after its release", file: groups, old: "\tgs.waiting = 0\n", new: "", tests: "^TestNoGroupWaitsAfterAPause$"},
+		mutant{id: "consumer-limit-minute", fault: "a clock that goes back by less than a day stops a rate for that long", file: limit, old: "now.Add(max(p.slack, maxHold) + p.gap)", new: "now.Add(24*time.Hour + p.gap)", tests: "^TestLimitStateOfOthers$"},
+		mutant{id: "consumer-invalid", fault: "a settle that the receiver calls invalid is tried for ever", file: owed, old: "errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is", new: "errors.Is(err, waybill.ErrLeaseLost), errors.Is", tests: "^TestInvalidSettleHoldsUpNothing$"},
+		mutant{id: "consumer-flow-one", fault: "while a message probes the broker sends ahead what Prefetch allows", file: receive, old: "send = flowOne", new: "send = flowAll", tests: "^TestReleasedAfterThePauseIsTold$"},
+		mutant{id: "consumer-idle-down", fault: "Run takes a broker that cannot be reached for an idle one", file: once, old: "r.load.held > 0 || r.down || ", new: "r.load.held > 0 || ", tests: "^TestIdleIsNotUnreachable$"},
+		mutant{id: "consumer-renew-count", fault: "a loss that a renewal finds is not counted", file: renew, old: "\tr.tel.count(r.settleCtx, r.tel.lost, 1)\n", new: "", tests: "^TestLostAtRenewal$"},
 	)
 }
