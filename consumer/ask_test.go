@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -58,6 +59,7 @@ func (r *askedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Result
 func TestAsksForWhatItHasRoomFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(102*time.Second, "100 messages of a second, one at a time")
 		a := &asked{bus: declared(t)}
 		const prefetch, n = 20, 100
 		a.publish(t, n)
@@ -65,7 +67,7 @@ func TestAsksForWhatItHasRoomFor(t *testing.T) {
 			time.Sleep(time.Second) // virtual time
 			return nil
 		}))
-		time.Sleep(2 * n * time.Second) // virtual time
+		queued(t, a.bus, memtransport.Depth{})
 		settle()
 		wantDepth(t, a.bus, memtransport.Depth{})
 		stop()
@@ -109,7 +111,7 @@ func TestMissingResultIsNoSuccess(t *testing.T) {
 			ran.add(d.Envelope.ID)
 			return nil
 		}))
-		time.Sleep(time.Minute) // virtual time
+		queued(t, b, memtransport.Depth{})
 		settle()
 		wantDepth(t, b, memtransport.Depth{})
 		stop()

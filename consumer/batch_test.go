@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -192,7 +193,7 @@ func TestBatchesKeepKeys(t *testing.T) {
 		}
 		stop := start(t, b, consumer.Options{Concurrency: 3, Prefetch: 60}, waybill.Subscription{}, h)
 		b.send(t, es...)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		saw := map[string][]string{}
 		for _, s := range got.all() {
@@ -280,7 +281,7 @@ func TestBatchFallsBack(t *testing.T) {
 				var got batches
 				b.publish(t, 6)
 				stop := start(t, b, consumer.Options{Concurrency: 1, Retry: waybill.RetryDelays(time.Second)}, waybill.Subscription{}, h(&got))
-				time.Sleep(time.Minute)
+				queued(t, b, memtransport.Depth{Parked: 1})
 				stop()
 				if parked := b.Parked(queue); len(parked) != 1 || parked[0].Envelope.ID != "id-3" {
 					t.Errorf("parked: %v", parked)
@@ -296,6 +297,7 @@ func TestBatchOutage(t *testing.T) {
 	t.Parallel()
 	for _, inOrder := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(30*time.Second, "an outage of ten seconds, with pauses of up to 16 s")
 			b := declared(t)
 			var got batches
 			until := time.Now().Add(10 * time.Second)
@@ -312,7 +314,7 @@ func TestBatchOutage(t *testing.T) {
 				es[i].Key = fmt.Sprint("k", i%3)
 			}
 			b.send(t, es...)
-			time.Sleep(time.Minute)
+			queued(t, b, memtransport.Depth{})
 			stop()
 			wantDepth(t, b, memtransport.Depth{})
 			if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictReject] != 0 || (v[core.VerdictRelease] != 0) == inOrder {

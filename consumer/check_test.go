@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -99,7 +100,7 @@ func TestChecksProbeBeforeMessages(t *testing.T) {
 		time.Sleep(time.Second)
 		down.Store(true)
 		b.publish(t, 5)
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if n, asked := runs.Load(), checks.Load(); n > 5 || asked < 60 {
 			t.Errorf("%d runs and %d checks in an hour", n, asked)
 		}
@@ -107,7 +108,7 @@ func TestChecksProbeBeforeMessages(t *testing.T) {
 			t.Errorf("%d messages in the queue", n)
 		}
 		down.Store(false)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if d := b.Depth(queue); d.Ready+d.Held+d.Parked != 0 {
 			t.Errorf("the queue holds %+v", d)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -70,6 +71,7 @@ func TestFaults(t *testing.T) {
 func (w *world) run(t *testing.T) error {
 	t.Helper()
 	d := &dice{rnd: rand.New(rand.NewPCG(w.seed, 1))}
+	patience.BudgetOf(t).Time(10*time.Minute, "five rounds of up to 40 s with their drains, retries after a minute")
 	b := declared(t)
 	outage := &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errBoom}
 	b.receive = func() error {
@@ -136,7 +138,7 @@ func (w *world) run(t *testing.T) error {
 	}
 	d.heal()
 	start() // what a failed settle left behind came back when its consumer stopped
-	time.Sleep(time.Hour)
+	rest(b, time.Hour)
 	stopAll()
 
 	for i := range w.messages {

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -160,12 +161,12 @@ func TestLanes(t *testing.T) {
 		}
 		begin := time.Now()
 		b.send(t, es...)
-		time.Sleep(30 * time.Second)
+		patience.Pass(t, 30*time.Second)
 		if most.Load() != 5 {
 			t.Errorf("at most %d ran at a time, want 5", most.Load())
 		}
 		wantDepth(t, b, memtransport.Depth{Delayed: 1})
-		time.Sleep(2 * time.Hour)
+		patience.Pass(t, 2*time.Hour)
 		stop()
 		for key := range order {
 			var want []int
@@ -208,7 +209,7 @@ func TestOutagePauses(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 100)
-		time.Sleep(9 * time.Minute)
+		patience.Pass(t, 9*time.Minute)
 		got := calls.all()
 		for i, want := range []int{1, 3, 7, 15, 31, 61, 91} { // one at a time, ever more seldom
 			if got[i] != time.Duration(want)*time.Second {
@@ -222,7 +223,7 @@ func TestOutagePauses(t *testing.T) {
 		if n := b.verdicts()[core.VerdictRelease]; n > 2*20+len(got) {
 			t.Errorf("%d released for %d probes", n, len(got))
 		}
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		stop()
 		if n := handled.Load(); n != 100 {
 			t.Errorf("%d handled after the outage, want 100", n)
@@ -253,7 +254,7 @@ func TestProbes(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 3)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{Parked: 1})
 		stop()
 		want := []string{"id-1 at 0s", "id-1 at 1s", "id-2 at 1s", "id-2 at 3s", "id-2 at 7s", "id-3 at 7s"}
 		if diff := cmp.Diff(want, calls.all()); diff != "" {
@@ -308,6 +309,7 @@ func TestOutageReleasesUnstarted(t *testing.T) {
 func TestSuspectsAreHandledAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(22*time.Second, "each of ten suspects runs alone for a second")
 		b := declared(t)
 		b.redeliver = func(d *waybill.Delivery) {
 			if n, _ := strconv.Atoi(strings.TrimPrefix(d.Envelope.ID, "id-")); n%3 == 0 {
@@ -339,7 +341,7 @@ func TestSuspectsAreHandledAlone(t *testing.T) {
 			es[i].Key = strconv.Itoa(i % 20)
 		}
 		b.send(t, es...)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		if ran.Load() != 30 || suspects.Load() != 10 {
 			t.Errorf("%d ran, %d of them suspects; want 30 and 10", ran.Load(), suspects.Load())
@@ -352,6 +354,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(6*time.Minute, "30 processes, of which ten meet no poison and run for 30 s")
 		b := declared(t)
 		b.publish(t, n)
 		var done sync.Map
@@ -388,7 +391,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 			settle()
 			select {
 			case <-crashed:
-			case <-time.After(time.Hour):
+			case <-time.After(30 * time.Second):
 			}
 			stop()
 		}
@@ -410,6 +413,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 func TestConsumersShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(16*time.Second, "the drain timeout of a replica whose handlers hang")
 		b := declared(t)
 		var counts [2]atomic.Int32
 		hold := make(chan struct{})
@@ -431,13 +435,13 @@ func TestConsumersShare(t *testing.T) {
 		b.publish(t, 20)
 		settle()
 		stop1 := replica(1)
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		if n := counts[1].Load(); n != 10 {
 			t.Errorf("the second handled %d, want 10", n)
 		}
 		begin := time.Now()
 		stop0() // its 2 running are cut off after the drain timeout, its 8 prefetched go back at once
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		if n := counts[1].Load(); n != 20 {
 			t.Errorf("the second handled %d after %s, want 20", n, time.Since(begin))
 		}

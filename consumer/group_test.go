@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -112,7 +113,7 @@ func TestGroupConcurrency(t *testing.T) {
 		if got, want := c.now(), map[string]int{"flood": 2, "small": 2, "other": 2, "": 4}; !maps.Equal(got, want) {
 			t.Errorf("these run: %v, want %v", got, want)
 		}
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		if want := map[string]int{"flood": 2, "small": 2, "other": 2, "": 4}; !maps.Equal(c.most, want) {
 			t.Errorf("these ran at a time: %v, want %v", c.most, want)
@@ -139,7 +140,7 @@ func TestGroupRate(t *testing.T) {
 		c := newCrowd(0)
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{Prefetch: 100, PerGroup: waybill.GroupLimit{Rate: 2, Burst: 3}}, c.handler())
 		b.send(t, tenants(9, "a", "b")...)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		b.send(t, tenants(2, "a", "b", "c")...)
 		settle()
 		stop()
@@ -162,7 +163,7 @@ func TestGroupRateAfterARest(t *testing.T) {
 		b.send(t, tenants(2, "a")...)
 		time.Sleep(100 * time.Millisecond)
 		b.send(t, tenants(3, "a")...)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		const ms = time.Millisecond
 		if diff := cmp.Diff([]time.Duration{0, 0, 100 * ms, 500 * ms, 1000 * ms}, c.starts["a"]); diff != "" {
@@ -191,7 +192,7 @@ func TestGroupsGoOnAfterAPause(t *testing.T) {
 		})
 		b.send(t, append(tenants(4, "a"), tenants(1, "b")...)...)
 		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{Prefetch: 10, PerGroup: waybill.GroupLimit{Rate: 1, Burst: 2}}, h)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		if got := done.all(); !failed || len(got) != 5 {
 			t.Errorf("these were handled: %v, want five", got)
@@ -203,6 +204,7 @@ func TestGroupsGoOnAfterAPause(t *testing.T) {
 func TestGroupsKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "a rate of one in ten seconds")
 		b := declared(t)
 		var got seen[string]
 		begin := time.Now()
@@ -223,7 +225,7 @@ func TestGroupsKeepTheOrder(t *testing.T) {
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{
 			InOrder: true, Retry: waybill.RetryDelays(time.Second), PerGroup: waybill.GroupLimit{Rate: 0.1},
 		}, h)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		all := got.all()
 		slices.SortStableFunc(all, func(x, y string) int { return strings.Compare(x[:1], y[:1]) })
@@ -287,7 +289,7 @@ func TestGroupsAndSuspects(t *testing.T) {
 		es[1].ID, es[3].ID = "s-1", "s-2"
 		b.send(t, es...)
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{PerGroup: waybill.GroupLimit{Rate: 1, Concurrency: 1}}, c.handler())
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		if len(c.starts["a"]) != 4 {
 			t.Errorf("handled at %v, want four", c.starts["a"])
@@ -355,7 +357,7 @@ func TestGroupsOfOnesOwn(t *testing.T) {
 			}
 			return c.by(d)
 		}}}, c.handler())
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{Parked: 1})
 		stop()
 		if c.most["eu"] != 1 || len(c.starts["eu"]) != 3 {
 			t.Errorf("%v ran, %v at a time", c.starts, c.most)
@@ -389,6 +391,7 @@ func TestGroupsAtRandom(t *testing.T) {
 		}
 		takes := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 700 * time.Millisecond}).Draw(rt, "takes")
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(3*time.Minute, "rates of one in two seconds")
 			b := declared(t)
 			c := newCrowd(takes)
 			var done seen[string]
@@ -408,7 +411,7 @@ func TestGroupsAtRandom(t *testing.T) {
 					time.Sleep(300 * time.Millisecond)
 				}
 			}
-			time.Sleep(time.Hour)
+			rest(b, time.Hour)
 			stop()
 			if got := len(done.all()); got != n {
 				rt.Errorf("%d of %d were handled", got, n)

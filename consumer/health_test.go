@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // RL-13: Health before, during and after a run.
@@ -59,17 +60,17 @@ func TestHealth(t *testing.T) {
 		settle()
 		expect(true, true, "queue "+queue, waybill.HealthDegraded, "no database")
 		handlerDown.Store(false)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		settle()
 		expect(true, true, "queue "+queue, waybill.HealthOK, "subscribed")
 
 		brokerDown.Store(true)
 		b.publish(t, 1) // so that the receiver asks again
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		settle()
 		expect(true, false, "queue "+queue, waybill.HealthFailed, "no broker")
 		brokerDown.Store(false)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		b.publish(t, 1)
 		settle()
 		expect(true, true, "queue "+queue, waybill.HealthOK, "subscribed")

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -34,6 +35,7 @@ var (
 // bus is a memory transport whose calls a test can watch and fail.
 type bus struct {
 	*memtransport.Transport
+	budget    *patience.Budget // of the test's virtual time, and of each receiver's calls
 	traits    func(*core.SubscriberTraits)
 	subscribe func(core.Subscription) error
 	receive   func() error
@@ -54,7 +56,7 @@ func newBus(t *testing.T) *bus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bus{Transport: tr}
+	return &bus{Transport: tr, budget: patience.BudgetOf(t)}
 }
 
 func (b *bus) SubscriberTraits() core.SubscriberTraits {
@@ -75,15 +77,17 @@ func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiv
 		}
 	}
 	rcv, err := b.Transport.Subscribe(ctx, sub)
-	return &receiver{Receiver: rcv, b: b}, err
+	return &receiver{Receiver: rcv, b: b, count: b.budget.Counter()}, err
 }
 
 type receiver struct {
 	core.Receiver
-	b *bus
+	b     *bus
+	count func(call string)
 }
 
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+	r.count("receive")
 	r.b.mu.Lock()
 	r.b.times = append(r.b.times, time.Now())
 	r.b.most = max(r.b.most, limit)
@@ -103,6 +107,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 }
 
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.count("settle")
 	r.b.mu.Lock()
 	r.b.acks = append(r.b.acks, acks...)
 	r.b.mu.Unlock()
@@ -170,6 +175,7 @@ func declared(t *testing.T) *bus {
 
 func newConsumer(t *testing.T, b core.Subscriber, o consumer.Options) *consumer.Consumer {
 	t.Helper()
+	patience.BudgetOf(t)
 	if o.Logger == nil {
 		o.Logger = quiet
 	}
@@ -233,6 +239,25 @@ func (s *seen[T]) all() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]T(nil), s.list...)
+}
+
+// queued waits until the queue holds want. So a test takes no longer than what it tests, and its budget notices a stall.
+func queued(t *testing.T, b *bus, want memtransport.Depth) {
+	t.Helper()
+	patience.Moving(t, fmt.Sprintf("the queue holds %+v", want), func() (memtransport.Depth, bool) {
+		got := b.Depth(queue)
+		return got, got == want
+	})
+}
+
+// rest waits until nothing is left to handle, for most at most. A random test says then what is left, and which case it
+// was.
+func rest(b *bus, most time.Duration) {
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(time.Second / 2) {
+		if d := b.Depth(queue); d.Ready+d.Held+d.Delayed == 0 {
+			return
+		}
+	}
 }
 
 func wantDepth(t *testing.T, b *bus, want memtransport.Depth) {

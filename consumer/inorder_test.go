@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -26,6 +27,7 @@ import (
 func TestInOrderRetriesInPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "three retries in place: 3, 10 and 10 s")
 		b := declared(t)
 		var got seen[string]
 		begin := time.Now()
@@ -48,7 +50,7 @@ func TestInOrderRetriesInPlace(t *testing.T) {
 			b.send(t, es[i])
 			settle()
 		}
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{Parked: 1})
 		stop()
 		want := []string{
 			"id-1.1@0s", "id-2.1@0s", "id-4.1@0s", "id-6.1@0s",
@@ -115,7 +117,7 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 		}))
 		b.publish(t, 3)
 		b.publish(t, 3, waybill.Key("k"))
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{})
 		stop()
 		wantDepth(t, b, memtransport.Depth{})
 	})
@@ -135,6 +137,7 @@ func TestInOrderModel(t *testing.T) {
 
 func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 	t.Helper()
+	patience.BudgetOf(t).Time(2*time.Minute, "seven rounds of up to 5 s, with pauses and retries of seconds")
 	rng := rand.New(rand.NewPCG(seed, 1))
 	b := declared(t)
 	const n, keys = 60, 4
@@ -244,7 +247,7 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		clear(decided)
 	}
 	stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
-	time.Sleep(10 * time.Minute)
+	rest(b, 10*time.Minute)
 	stop()
 	if d := b.Depth(queue); d.Ready+d.Held+d.Delayed != 0 {
 		rt.Errorf("seed %d: %+v is left", seed, d)

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -119,10 +120,12 @@ func TestSharedRate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Calls(2500, "each of 1,000 messages a second is settled")
+				patience.BudgetOf(t).Time(2*time.Minute, "as many messages as show a rate of six seconds each")
 				f := newFleet(t, time.Millisecond)
 				f.b.send(t, messages(tt.n)...)
 				stop := f.start(t, tt.processes, waybill.Subscription{Prefetch: 50, Limit: waybill.SharedLimit{Rate: tt.rate, Burst: tt.burst}})
-				time.Sleep(10 * time.Minute)
+				queued(t, f.b, memtransport.Depth{})
 				stop()
 				starts := f.starts()
 				burst := tt.burst
@@ -151,10 +154,11 @@ func sample(starts []time.Duration) []time.Duration { return starts[:min(len(sta
 func TestSharedConcurrency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(32*time.Second, "2,000 messages of 100 ms in 7 slots")
 		f := newFleet(t, 100*time.Millisecond)
 		f.b.send(t, messages(2000)...)
 		stop := f.start(t, 3, waybill.Subscription{Concurrency: 10, Prefetch: 20, Limit: waybill.SharedLimit{Concurrency: 7}})
-		time.Sleep(5 * time.Minute)
+		queued(t, f.b, memtransport.Depth{})
 		stop()
 		if f.total.most[""] != 7 {
 			t.Errorf("%d ran at a time, want 7", f.total.most[""])
@@ -181,7 +185,7 @@ func TestSharedTurns(t *testing.T) {
 				f := newFleet(t, 100*time.Millisecond)
 				f.b.send(t, messages(10_000)...)
 				stop := f.start(t, 5, waybill.Subscription{Prefetch: 10, Limit: waybill.SharedLimit{Concurrency: slots}})
-				time.Sleep(5 * time.Minute)
+				patience.Pass(t, 5*time.Minute)
 				stop()
 				if f.total.most[""] != slots {
 					t.Errorf("%d ran at a time, want %d", f.total.most[""], slots)
@@ -226,22 +230,22 @@ func TestSharedSlotsOfTheDead(t *testing.T) {
 		if got := len(f.all.starts["a"]); got != 2 {
 			t.Fatalf("%d run, want 2", got)
 		}
-		time.Sleep(time.Minute) // it keeps them
+		patience.Pass(t, time.Minute)
 		stopB := start(t, f.b, consumer.Options{Limiter: f.limiter()}, sub, f.handler("b", nil))
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		if got := len(f.all.starts["b"]); got != 0 {
 			t.Fatalf("%d began beside two that run", got)
 		}
 		l.down.Store(true)
 		cut := time.Since(f.all.began)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stopB()
 		b := f.all.starts["b"]
 		if len(b) != 16 || b[0] < cut+13*time.Second || b[0] > cut+17*time.Second {
 			t.Errorf("these began after the cut at %s: %s", cut, b)
 		}
 		close(hang)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if got := len(f.all.starts["a"]); got != 2 {
 			t.Errorf("%d began without a slot", got-2)
 		}
@@ -264,9 +268,9 @@ func TestSharedRateAfterARest(t *testing.T) {
 			f.b.publish(t, 1)
 			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(10 * time.Second)
+		patience.Pass(t, 10*time.Second)
 		f.b.publish(t, 90)
-		time.Sleep(time.Minute)
+		queued(t, f.b, memtransport.Depth{})
 		stop()
 		if len(f.starts()) != 106 {
 			t.Errorf("%d began", len(f.starts()))
@@ -296,14 +300,14 @@ func TestSharedLimitOfABrokenState(t *testing.T) {
 		}
 		stop := run(t, c)
 		f.b.publish(t, 3)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if check, _ := c.Health(t.Context()).Check("queue " + queue); len(f.starts()) != 0 || !strings.Contains(check.Text, "cannot be read: delete it") {
 			t.Errorf("%d began; health: %s", len(f.starts()), check.Text)
 		}
 		if was := set(""); was != "?" {
 			t.Errorf("the state became %q", was)
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stop()
 		if len(f.starts()) != 3 {
 			t.Errorf("%d began", len(f.starts()))
@@ -328,7 +332,7 @@ func TestSharedLimitInAnOutage(t *testing.T) {
 					}
 					stop := run(t, c)
 					f.b.send(t, messages(20, waybill.Key("k"))...)
-					time.Sleep(10 * time.Minute)
+					patience.Pass(t, 10*time.Minute)
 					check, _ := c.Health(t.Context()).Check("queue " + queue)
 					if len(f.starts()) != 0 || check.Status != waybill.HealthDegraded || !strings.Contains(check.Text, `limit "q": `) {
 						t.Errorf("%d began; health: %s, %s", len(f.starts()), check.Status, check.Text)
@@ -337,7 +341,7 @@ func TestSharedLimitInAnOutage(t *testing.T) {
 						t.Errorf("%d questions during the outage", n)
 					}
 					l.down.Store(false)
-					time.Sleep(2 * time.Minute)
+					patience.Pass(t, 2*time.Minute)
 					stop()
 					if len(f.starts()) != 20 {
 						t.Errorf("%d of 20 ran", len(f.starts()))
@@ -373,6 +377,7 @@ func TestRunOnceWithoutALimiter(t *testing.T) {
 func TestSharedLimitAtAStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "the handler that is drained takes 20 s")
 		f := newFleet(t, 20*time.Second)
 		sub := waybill.Subscription{Concurrency: 5, Limit: waybill.SharedLimit{Concurrency: 1}}
 		stopA := start(t, f.b, consumer.Options{Limiter: f.limiter(), DrainTimeout: time.Minute}, sub, f.handler("a", nil))
@@ -385,7 +390,7 @@ func TestSharedLimitAtAStop(t *testing.T) {
 			}
 		})
 		stopA()
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stopB()
 		if f.total.most[""] != 1 {
 			t.Errorf("%d ran at a time", f.total.most[""])
@@ -402,12 +407,12 @@ func TestSharedLimitWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 0)
 		stop := f.start(t, 2, waybill.Subscription{Limit: waybill.SharedLimit{Concurrency: 2, Rate: 10}})
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if n := f.calls.Load(); n != 0 {
 			t.Errorf("%d questions without a message", n)
 		}
 		f.b.publish(t, 5)
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if n := f.calls.Load(); n > 20 {
 			t.Errorf("%d questions for five messages", n)
 		}
@@ -427,6 +432,7 @@ func TestSharedLimitWhenIdle(t *testing.T) {
 func TestSharedLimitOfBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(30*time.Second, "300 messages at 20 a second, batches of a second")
 		f := newFleet(t, 0)
 		var mu sync.Mutex
 		var starts []time.Duration
@@ -451,7 +457,7 @@ func TestSharedLimitOfBatches(t *testing.T) {
 			Prefetch: 100, Limit: waybill.SharedLimit{Rate: 20, Burst: 40, Concurrency: 2},
 		}, h)
 		f.b.publish(t, 300)
-		time.Sleep(5 * time.Minute)
+		queued(t, f.b, memtransport.Depth{})
 		stop()
 		if len(starts) != 300 || most != 2 {
 			t.Errorf("%d began, %d batches at a time", len(starts), most)
@@ -467,6 +473,7 @@ func TestSharedLimitOfRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(15*time.Second, "15 runs at one a second")
 				f := newFleet(t, 0)
 				if suspects {
 					f.b.redeliver = func(d *waybill.Delivery) { d.Redeliveries = 10 }
@@ -481,7 +488,7 @@ func TestSharedLimitOfRetries(t *testing.T) {
 					InOrder: !suspects, Retry: waybill.RetryDelays(time.Millisecond, time.Millisecond), Limit: waybill.SharedLimit{Rate: 1, Burst: 2},
 				}, h)
 				f.b.publish(t, 5, waybill.Key("k"))
-				time.Sleep(5 * time.Minute)
+				queued(t, f.b, memtransport.Depth{})
 				stop()
 				if want := map[bool]int{true: 5, false: 15}[suspects]; len(f.starts()) != want {
 					t.Errorf("%d began, want %d", len(f.starts()), want)
@@ -509,7 +516,7 @@ func TestSharedLimitOfASlowLimiter(t *testing.T) {
 				}
 				stop := run(t, c)
 				f.b.publish(t, 100)
-				time.Sleep(10 * time.Minute)
+				patience.Pass(t, 10*time.Minute)
 				check, _ := c.Health(t.Context()).Check("queue " + queue)
 				if paused := check.Status != waybill.HealthOK; paused != (want == 0) || paused && !strings.Contains(check.Text, "its permits have lapsed") {
 					t.Errorf("health: %s", check.Text)
@@ -615,6 +622,7 @@ func TestSharedLimitsAtRandom(t *testing.T) {
 		gaps := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 50, 300, 1000}), n, n).Draw(rt, "gaps")
 		stopped := rapid.IntRange(0, processes-1).Draw(rt, "stopped")
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(70*time.Minute, "60 messages of up to 80 s in one slot")
 			f := newFleet(t, takes)
 			stops := make([]func(), processes)
 			for i := range stops {
@@ -633,7 +641,7 @@ func TestSharedLimitsAtRandom(t *testing.T) {
 			for i := range stopped {
 				stops[i]()
 			}
-			time.Sleep(time.Hour)
+			rest(f.b, time.Hour)
 			for _, stop := range stops[stopped:] {
 				stop()
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -34,7 +35,7 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 			return errBoom
 		}))
 		b.publish(t, 1)
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		stop()
 		want := []string{"attempt 1 at 0s", "attempt 2 at 1s", "attempt 3 at 11s", "attempt 4 at 1m11s", "attempt 5 at 6m11s"}
 		if diff := cmp.Diff(want, at.all()); diff != "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -67,7 +68,7 @@ func TestVerdictIsStoredAgain(t *testing.T) {
 				b.publish(t, 1, waybill.Key("k"))
 				settle()
 				b.send(t, messages(3, waybill.Key("k"))[1:]...)
-				time.Sleep(30 * time.Second)
+				patience.Pass(t, 30*time.Second)
 				if got := runs.all(); !cmp.Equal(got, []string{"id-1"}) {
 					t.Errorf("%v were handled before the verdict was stored", got)
 				}
@@ -75,7 +76,7 @@ func TestVerdictIsStoredAgain(t *testing.T) {
 				if check, _ := h.Check("queue " + queue); check.Status != waybill.HealthDegraded {
 					t.Errorf("health: %s", h)
 				}
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				if diff := cmp.Diff([]string{"id-1", "id-2", "id-3"}, runs.all()); diff != "" {
 					t.Error(diff)
 				}
@@ -101,11 +102,11 @@ func TestVerdictPauses(t *testing.T) {
 		b.publish(t, 1)
 		settle()
 		b.publish(t, 5)
-		time.Sleep(59 * time.Minute)
+		patience.Pass(t, 59*time.Minute)
 		if n := b.verdicts()[core.VerdictReject]; n < 60 || n > 250 {
 			t.Errorf("%d tries in an hour", n)
 		}
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		wantDepth(t, b, memtransport.Depth{Parked: 6})
 		stop()
 	})
@@ -137,7 +138,7 @@ func TestVerdictAndOutage(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 4)
-		time.Sleep(4 * time.Minute)
+		patience.Pass(t, 4*time.Minute)
 		wantDepth(t, b, memtransport.Depth{Parked: 1})
 		if n := len(rejected.all()); n != 1 {
 			t.Errorf("id-1 was handled %d times", n)
@@ -257,14 +258,14 @@ func TestNothingRunsWhileVerdictIsOwed(t *testing.T) {
 					want = []string{"id-2"} // it began before the first try had failed
 					b.send(t, es[1:3]...)
 				}
-				time.Sleep(time.Minute) // the second try has begun
+				patience.Pass(t, time.Minute)
 				b.send(t, es[3])
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				if diff := cmp.Diff(want, others.all()); diff != "" {
 					t.Error(diff)
 				}
 				close(stuck)
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				wantDepth(t, b, memtransport.Depth{Parked: 1})
 				stop()
 			})
@@ -292,7 +293,7 @@ func TestReopenedReceiverOwesNothing(t *testing.T) {
 		b.publish(t, 1)
 		settle()
 		close(fail)
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		wantDepth(t, b, memtransport.Depth{Parked: 1})
 		stop()
 	})
@@ -320,11 +321,11 @@ func TestProbeDoesNotEndVerdictsPause(t *testing.T) {
 			return waybill.Outage(errBoom)
 		}))
 		b.publish(t, 2)
-		time.Sleep(until - time.Minute)
+		patience.Pass(t, until-time.Minute)
 		if strings.Contains(log.Take(), "consumer.resume") {
 			t.Error("it resumed before the verdict was stored")
 		}
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		if !strings.Contains(log.Take(), "consumer.resume") {
 			t.Error("it did not resume")
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // ahead is a bus that sends messages ahead, until it is told that there is a pause.
@@ -70,7 +71,7 @@ func TestReleasedAfterThePauseIsTold(t *testing.T) {
 			return nil
 		}))
 		a.publish(t, 30)
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		stop()
 		if n := a.early.Load(); n > 0 || calls.Load() < 35 {
 			t.Errorf("released %d times before the broker knew of the pause, in %d calls", n, calls.Load())

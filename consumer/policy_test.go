@@ -21,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -77,7 +78,7 @@ func TestInProcessRetries(t *testing.T) {
 			t.Error(diff)
 		}
 		wantDepth(t, b, memtransport.Depth{Delayed: 1, Parked: 1})
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		stop()
 		wantDepth(t, b, memtransport.Depth{Parked: 1})
 	})
@@ -141,14 +142,14 @@ func TestBadPoliciesPark(t *testing.T) {
 				policy := &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: custom}
 				stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: policy}, handle(func(context.Context, *waybill.Delivery) error { return errBoom }))
 				b.publish(t, 1)
-				time.Sleep(10 * time.Second)
+				patience.Pass(t, 10*time.Second)
 				stop()
 				want := waybill.ReasonRetryPolicy
 				if name == "selective" {
 					want = waybill.ReasonRejected
 				}
 				wantParked(t, b, want, 1)
-				time.Sleep(2 * time.Hour)
+				patience.Pass(t, 2*time.Hour)
 			})
 		})
 	}
@@ -204,6 +205,7 @@ func TestUnknownMessages(t *testing.T) {
 func TestIdleAndRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(160*time.Second, "three handlers of 20 s, and an outage of a minute")
 		b := declared(t)
 		down := atomic.Bool{}
 		h := handle(func(_ context.Context, d *waybill.Delivery) error {
@@ -306,7 +308,7 @@ func TestThrottle(t *testing.T) {
 		o := consumer.Options{Middleware: []waybill.Middleware{consumer.Throttle(10, 3)}, DrainTimeout: -1}
 		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { at.add(time.Since(begin)); return nil }))
 		b.publish(t, 8)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		const ms = time.Millisecond
 		if diff := cmp.Diff([]time.Duration{0, 0, 0, 100 * ms, 200 * ms, 300 * ms, 400 * ms, 500 * ms}, at.all()); diff != "" {
 			t.Error(diff)
@@ -374,7 +376,7 @@ func TestSubscriptionTimeout(t *testing.T) {
 				c.sub.Timeout, c.sub.Retry = limit, waybill.RetryDelays()
 				stop := start(t, b, consumer.Options{}, c.sub, handle(c.handle))
 				b.publish(t, 1)
-				time.Sleep(10 * limit)
+				patience.Pass(t, 10*limit)
 				stop()
 				if took != c.took {
 					t.Errorf("settled after %s, want %s", took, c.took)
@@ -425,7 +427,7 @@ func TestSubscriptionTimeoutOfABatch(t *testing.T) {
 		}
 		b.publish(t, 3)
 		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{Timeout: 10 * time.Second}, h)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stop()
 		want := []time.Duration{20 * time.Second, 21 * time.Second, 22 * time.Second}
 		if diff := cmp.Diff(want, at.all()); diff != "" {
@@ -446,7 +448,7 @@ func TestLeaseLost(t *testing.T) {
 		o := consumer.Options{Logger: slog.New(slog.NewTextHandler(&text, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { time.Sleep(time.Minute); return nil }))
 		b.publish(t, 1)
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		stop()
 		for _, want := range []string{"event=consumer.lease_lost", "phase=settle", "id=id-1", "queue=q", "attempt=1", "held=1m0s"} {
 			if !strings.Contains(text.String(), want) {
@@ -494,7 +496,7 @@ func TestParkedDepth(t *testing.T) {
 		if n := depth(); n != 0 {
 			t.Errorf("at the start: %d", n)
 		}
-		time.Sleep(31 * time.Second)
+		patience.Pass(t, 31*time.Second)
 		if n := depth(); n != 3 {
 			t.Errorf("after 30 s: %d", n)
 		}
@@ -545,13 +547,13 @@ func TestConsumerPurgesInbox(t *testing.T) {
 		h := inbox.Handler(box, topic, func(context.Context, *memory.Tx, note) error { runs.Add(1); return nil })
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, h)
 		b.publish(t, 1)
-		time.Sleep(47 * time.Hour)
+		patience.Pass(t, 47*time.Hour)
 		b.publish(t, 1)
 		settle()
 		if runs.Load() != 1 {
 			t.Error("forgotten before its time")
 		}
-		time.Sleep(3 * time.Hour)
+		patience.Pass(t, 3*time.Hour)
 		b.publish(t, 1)
 		settle()
 		if runs.Load() != 2 {
@@ -576,7 +578,7 @@ func TestErrorThatPanics(t *testing.T) {
 			return err
 		}))
 		b.publish(t, 1)
-		time.Sleep(time.Minute)
+		queued(t, b, memtransport.Depth{Parked: 1})
 		stop()
 		wantDepth(t, b, memtransport.Depth{Parked: 1})
 	})
@@ -604,7 +606,7 @@ func TestRetryThatCameEarlyWaitsOn(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 1)
-		time.Sleep(2 * time.Hour)
+		patience.Pass(t, 2*time.Hour)
 		stop()
 		if took := ran.Sub(begin); took < time.Hour || took > time.Hour+time.Second {
 			t.Errorf("the handler ran after %s", took)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
@@ -130,13 +131,13 @@ func TestSlowHandlersKeepTheirMessages(t *testing.T) {
 		go func() { ended <- c.Run(ctx) }()
 		synctest.Wait()
 		l.publish(t, 6)
-		time.Sleep(16 * limit)
+		patience.Pass(t, 16*limit)
 		synctest.Wait()
 		if n := l.verdicts()[core.VerdictDone]; n != 6 || len(l.over) > 0 {
 			t.Errorf("%d of 6 handled; held too long: %v", n, l.over)
 		}
 		before := l.renews
-		time.Sleep(5 * limit)
+		patience.Pass(t, 5*limit)
 		if l.renews != before {
 			t.Errorf("%d renewals although nothing is held", l.renews-before)
 		}
@@ -151,6 +152,7 @@ func TestSlowHandlersKeepTheirMessages(t *testing.T) {
 func TestLostAtRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "two renewals, one each ten seconds")
 		l := newLimited(t, true)
 		l.fail = func(string) error { return waybill.ErrLeaseLost }
 		var log sharedtest.Log
@@ -213,7 +215,7 @@ func TestLostIsNotTriedAgain(t *testing.T) {
 				return errBoom // says nothing of the loss
 			}))
 		l.publish(t, 1)
-		time.Sleep(limit)
+		patience.Pass(t, limit)
 		stop()
 		if n := ran.Load(); n != 1 {
 			t.Errorf("the handler ran %d times, want once", n)
@@ -244,11 +246,11 @@ func TestWarnsBeforeTheLimit(t *testing.T) {
 		go func() { ended <- c.Run(ctx) }()
 		synctest.Wait()
 		l.publish(t, 2)
-		time.Sleep(limit - time.Second)
+		patience.Pass(t, limit-time.Second)
 		if n := strings.Count(log.String(), "consumer.held_long"); n != 1 || !strings.Contains(log.String(), "id-2") {
 			t.Errorf("%d warnings before the limit, want one of id-2:\n%s", n, log.String())
 		}
-		time.Sleep(2 * limit)
+		patience.Pass(t, 2*limit)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -241,9 +242,9 @@ func TestTransportFailures(t *testing.T) {
 				b.publish(t, 1)
 				time.Sleep(time.Second)
 				b.publish(t, 1) // wakes the receiver; from now on it fails
-				time.Sleep(time.Minute)
+				patience.Pass(t, time.Minute)
 				b.publish(t, 1)
-				time.Sleep(10 * time.Minute)
+				patience.Pass(t, 10*time.Minute)
 				stop()
 				if handled.Load() != 3 {
 					t.Errorf("%d handled, want 3", handled.Load())
@@ -279,14 +280,14 @@ func TestBrokerDownAtStart(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 1)
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		if handled.Load() != 1 {
 			t.Error("the message was not handled after the outage")
 		}
 		stop()
 		up = time.Now().Add(time.Hour)
 		stop = start(t, b, consumer.Options{}, waybill.Subscription{}, nothing)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		stop() // while the broker is down
 	})
 }
@@ -310,7 +311,7 @@ func TestSettleFailure(t *testing.T) {
 		}
 		stop := run(t, c)
 		b.publish(t, 3)
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		wantDepth(t, b, memtransport.Depth{Held: 3})
 		stop()
 		wantDepth(t, b, memtransport.Depth{Ready: 3})
@@ -339,7 +340,7 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 			return nil
 		}))
 		b.publish(t, 1)
-		time.Sleep(5 * time.Minute)
+		patience.Pass(t, 5*time.Minute)
 		stop()
 		if n := ran.Load(); n < 5 || n > 40 {
 			t.Errorf("%d runs in 5 min", n)
@@ -494,6 +495,7 @@ func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(15*time.Second, "the drain timeout and the grace after it")
 			b := declared(t)
 			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, waybill.Subscription{Retry: waybill.RetryDelays()}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 				<-ctx.Done()
@@ -524,6 +526,7 @@ func TestDrainTimeout(t *testing.T) {
 func TestDrainLeavesHandlerBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(25*time.Second, "a stop gives up a handler that does not end")
 		b := declared(t)
 		release := make(chan struct{})
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
@@ -102,7 +103,7 @@ func TestMetrics(t *testing.T) {
 			es[i].Key = "one"
 		}
 		b.send(t, es...)
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		want := map[string]int64{
 			// active, repeats, lease.lost, dropped, the other delays and failures
 			"received{queue=q}": 6, "at 0": 24,
@@ -206,7 +207,7 @@ func TestLogs(t *testing.T) {
 		es[39].Body = []byte(`{"N":"secret"}`)
 		b.send(t, es...)
 		settle()
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		b.publish(t, 5)
 		settle()
 		stop()
