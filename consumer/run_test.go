@@ -352,6 +352,7 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 func TestSettlesThatWorkAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(2000, "each of 1,000 messages may be settled alone")
 		b := declared(t)
 		b.comeBack = true
 		failed := false

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/tier"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -16,6 +17,7 @@ func TestConformance(t *testing.T) {
 
 // The same on real time: goroutines meet in other ways there.
 func TestConformanceRealTime(t *testing.T) {
+	tier.Nightly(t, "waits in real time: 15 s (TestConformance is virtual)")
 	t.Parallel()
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		t.Helper()

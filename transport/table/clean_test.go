@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -35,7 +36,7 @@ func TestCleansAtItsOwnTime(t *testing.T) {
 			all[i] = &cleaner{OutboxStore: newStore(t)}
 			subscribe(t, newTable(t, all[i], table.Options{CleanInterval: time.Minute}))
 		}
-		time.Sleep(time.Minute) // virtual time
+		patience.Pass(t, time.Minute)
 		synctest.Wait()
 		early := 0
 		for i, c := range all {
@@ -58,7 +59,7 @@ func TestCleansAllThereIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cleaner{OutboxStore: newStore(t), more: 30}
 		subscribe(t, newTable(t, c, table.Options{CleanInterval: time.Hour}))
-		time.Sleep(90 * time.Minute) // virtual time: an hour until it begins
+		patience.Pass(t, 90*time.Minute) // an hour until it begins
 		synctest.Wait()
 		if len(c.at) <= c.more {
 			t.Errorf("it cleaned %d times", len(c.at))

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -28,6 +29,7 @@ func TestConformanceMemory(t *testing.T) {
 
 // The same on real time: goroutines meet in other ways there.
 func TestConformanceRealTime(t *testing.T) {
+	tier.Nightly(t, "waits in real time: 5 s (TestConformanceMemory is virtual)")
 	t.Parallel()
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		t.Helper()

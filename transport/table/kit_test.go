@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	memstore "github.com/waybill-go/waybill/store/memory"
@@ -119,7 +120,12 @@ func newTable(t *testing.T, s core.OutboxStore, opts table.Options) *table.Trans
 	if opts.Logger == nil {
 		opts.Logger = quiet
 	}
-	tr, err := table.New(s, opts)
+	count := patience.BudgetOf(t).Counter()
+	counted := &sharedtest.Store{OutboxStore: s, Before: func(_ context.Context, call string, _ any) error {
+		count(call)
+		return nil
+	}}
+	tr, err := table.New(counted, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,15 +176,25 @@ func receive(t *testing.T, r core.Receiver, n int) []*waybill.Delivery {
 	return all
 }
 
-// none fails if anything comes within d.
+// none fails if anything comes within d of virtual time.
 func none(t *testing.T, r core.Receiver, d time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for ctx.Err() == nil {
-		if ds, _ := r.Receive(ctx, 10); len(ds) > 0 {
-			t.Fatalf("message %s came, redeliveries %d", ds[0].Envelope.ID, ds[0].Redeliveries)
+	came := make(chan *waybill.Delivery, 1)
+	go func() {
+		defer close(came)
+		for ctx.Err() == nil {
+			if ds, _ := r.Receive(ctx, 10); len(ds) > 0 {
+				came <- ds[0]
+				return
+			}
 		}
+	}()
+	patience.Pass(t, d)
+	cancel()
+	if d := <-came; d != nil {
+		t.Fatalf("message %s came, redeliveries %d", d.Envelope.ID, d.Redeliveries)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	memstore "github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -31,11 +32,11 @@ func TestCleansWithoutARelay(t *testing.T) {
 		tr := newTable(t, s, table.Options{})
 		r := subscribe(t, tr)
 		stage(t, s, message("a", waybill.TTL(time.Minute), waybill.Routes("nobody reads it")))
-		time.Sleep(3 * time.Minute) // virtual time
+		patience.Pass(t, 3*time.Minute)
 		if rs := s.mem.Records(); len(rs) != 1 || rs[0].State != core.StateAbandoned || rs[0].Reason != waybill.ReasonExpired {
 			t.Errorf("after its time: %+v", rs)
 		}
-		time.Sleep(2 * time.Hour) // virtual time
+		patience.Pass(t, 2*time.Hour)
 		if rs := s.mem.Records(); len(rs) != 0 {
 			t.Errorf("after its retention: %+v", rs)
 		}
@@ -43,7 +44,7 @@ func TestCleansWithoutARelay(t *testing.T) {
 			t.Error(err)
 		}
 		stage(t, s, message("b", waybill.TTL(time.Minute)))
-		time.Sleep(time.Hour) // virtual time
+		patience.Pass(t, time.Hour)
 		if rs := s.mem.Records(); len(rs) != 1 || rs[0].State != core.StatePending {
 			t.Errorf("without a subscription: %+v", rs)
 		}
@@ -57,7 +58,7 @@ func TestCleansNotIfOff(t *testing.T) {
 		s := storeWith(t, memstore.Options{})
 		subscribe(t, newTable(t, s, table.Options{CleanInterval: -1}))
 		stage(t, s, message("a", waybill.TTL(time.Minute), waybill.Routes("nobody reads it")))
-		time.Sleep(time.Hour) // virtual time
+		patience.Pass(t, time.Hour)
 		if rs := s.mem.Records(); len(rs) != 1 || rs[0].State != core.StatePending {
 			t.Errorf("%+v", rs)
 		}
@@ -101,7 +102,7 @@ func TestGauges(t *testing.T) {
 		}
 		stage(t, s, message("later"), message("a"), message("b"), message("c", waybill.Delay(time.Minute)),
 			message("d", waybill.Routes("another")))
-		time.Sleep(40 * time.Second) // virtual time
+		patience.Pass(t, 40*time.Second)
 		if got, want := series(), "1 1 2 0 2 6"; got != want {
 			t.Errorf("after 40 s: %s, want %s", got, want)
 		}
@@ -186,9 +187,11 @@ func TestReplaysWhatItCan(t *testing.T) {
 		all = append(all, message(fmt.Sprintf("m%04d", i)))
 	}
 	stage(t, s, append(all, message("old", waybill.DedupeKey("k")))...)
+	var acks []core.Ack
 	for _, d := range receive(t, r, n+1) {
-		settled(t, r, core.AckReject(d, waybill.ReasonRejected, errors.New("no")))
+		acks = append(acks, core.AckReject(d, waybill.ReasonRejected, errors.New("no")))
 	}
+	settled(t, r, acks...)
 	stage(t, s, message("new", waybill.DedupeKey("k"), waybill.Delay(time.Hour)))
 	results, seen := map[string]error{}, 0
 	done, err := tr.ReplayParked(t.Context(), admin.ParkedRequest{

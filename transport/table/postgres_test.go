@@ -19,7 +19,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -27,10 +29,11 @@ import (
 // TR-07
 func TestConformancePostgres(t *testing.T) {
 	t.Parallel()
+	dsn := testenv.Postgres(t).DSN // of all checks: their queues are their own
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		t.Helper()
 		t.Parallel()
-		b, pool := postgresBackend(t, 8)
+		b, pool := postgresBackendAt(t, dsn, 8)
 		h := suite(t, newHarness(t, b))
 		h.Unreadable = func(ctx context.Context, queue string) error {
 			o, _ := b.store.(*postgres.Outbox)
@@ -50,7 +53,12 @@ func TestConformancePostgres(t *testing.T) {
 
 func postgresBackend(tb testing.TB, conns int32) (backend, *pgxpool.Pool) {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb).DSN)
+	return postgresBackendAt(tb, testenv.Postgres(tb).DSN, conns)
+}
+
+func postgresBackendAt(tb testing.TB, dsn string, conns int32) (backend, *pgxpool.Pool) {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -90,7 +98,13 @@ func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[s
 	if err != nil {
 		t.Fatal(err)
 	}
+	var calls atomic.Int64
 	for queue, h := range handlers {
+		inner := h.Handle
+		h.Handle = func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+			calls.Add(1)
+			return inner(ctx, d)
+		}
 		if err := c.Handle(waybill.Subscription{Queue: queue}, h); err != nil {
 			t.Fatal(err)
 		}
@@ -98,14 +112,19 @@ func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[s
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- c.Run(ctx) }()
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Error("not done in time")
-	}
+	patience.Moving(t, "all messages are handled", func() (int64, bool) { return calls.Load(), isClosed(done) })
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -124,10 +143,12 @@ func TestSmallPool(t *testing.T) {
 				t.Fatal(err)
 			}
 			const total = 60
+			var msgs []waybill.Message
 			for n := range total {
-				if err := b.stage(t.Context(), mail.Message(n, waybill.Key(strconv.Itoa(n%20)))); err != nil {
-					t.Fatal(err)
-				}
+				msgs = append(msgs, mail.Message(n, waybill.Key(strconv.Itoa(n%20))))
+			}
+			if err := b.stage(t.Context(), msgs...); err != nil {
+				t.Fatal(err)
 			}
 			done := make(chan struct{})
 			var failed sync.Map
@@ -183,12 +204,14 @@ func TestConnections(t *testing.T) {
 	t.Parallel()
 	shared, pool := postgresBackend(t, 30)
 	const queues, each = 5, 40
+	var msgs []waybill.Message
 	for n := range each {
 		for q := range queues {
-			if err := shared.stage(t.Context(), waybill.RawMessage("mail.send", "", nil, waybill.Routes(fmt.Sprint("q", q)), waybill.ID(fmt.Sprint(q, "-", n)))); err != nil {
-				t.Fatal(err)
-			}
+			msgs = append(msgs, waybill.RawMessage("mail.send", "", nil, waybill.Routes(fmt.Sprint("q", q)), waybill.ID(fmt.Sprint(q, "-", n))))
 		}
+	}
+	if err := shared.stage(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
 	}
 	done := make(chan struct{})
 	var n atomic.Int64
@@ -216,6 +239,7 @@ func TestConnections(t *testing.T) {
 //
 // CO-08, TQ-03
 func TestKilledProcess(t *testing.T) {
+	tier.Nightly(t, "leases of a server end in real time: 8 s (TestCrash is virtual)")
 	t.Parallel()
 	b, pool := postgresBackend(t, 4)
 	if err := b.stage(t.Context(), mail.Message(1, waybill.ID("a")), mail.Message(2, waybill.ID("b"), waybill.Key("k"))); err != nil {
@@ -243,6 +267,7 @@ func TestKilledProcess(t *testing.T) {
 //
 // CO-17
 func TestFreeProcessesTakeAllPostgres(t *testing.T) {
+	tier.Nightly(t, "50 processes poll one server: 10 s (TestFreeProcessesTakeAll is virtual)")
 	t.Parallel()
 	b, pool := postgresBackend(t, 20)
 	const receivers, slow, quick = 50, 15, 600
@@ -293,11 +318,11 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait := func(what string, ch chan struct{}) {
-		select {
-		case <-ch:
-		case <-time.After(60 * time.Second):
-			t.Errorf("%s: not in time", what)
-		}
+		patience.Moving(t, what, func() (int, bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(runs), isClosed(ch)
+		})
 	}
 	wait("slow ones", began)
 	msgs = nil
