@@ -310,6 +310,7 @@ func TestCancelledReceiveLosesNothing(t *testing.T) {
 func TestKeyOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(400, "two processes divide a queue while its 100 messages are handled")
 		s := newStore(t)
 		const keys, each = 5, 20
 		var mu sync.Mutex

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -210,6 +211,7 @@ func deaf(ctx context.Context, limit time.Duration) (core.WakeCause, error) {
 func TestDeafWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(31*time.Second, "three messages wait for the poll")
 		s := newStore(t)
 		w := &waiter{OutboxStore: s, wait: deaf}
 		tr := newTable(t, w, table.Options{})

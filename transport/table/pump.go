@@ -79,7 +79,7 @@ func (r *receiver) wake(now time.Time) {
 
 // call makes a call to the store, on a goroutine of its own. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
-	looks := c.Name() == "read" || c.Name() == "take"
+	looks := c.Name() == "read" || c.Name() == "take" || c.Name() == "due"
 	r.calls.running++
 	if looks {
 		r.calls.looking++

@@ -37,6 +37,40 @@ func TestNothingWaitsForThePoll(t *testing.T) {
 	})
 }
 
+// TQ-04: while a receiver asks which timers are due, it does not wait for the store's wake-up: that would come at once,
+// for the same timer, again and again, until wake-ups are slowed down. A message that is staged right after that is
+// found at once.
+func TestDueIsNoVainWakeup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		due := time.Now().Add(3 * time.Second)
+		s.call = func(what string) error {
+			if what == "due" && time.Now().Equal(due) {
+				time.Sleep(20 * time.Millisecond) // a round trip
+			}
+			return nil
+		}
+		r := subscribe(t, newTable(t, s, table.Options{PollMin: time.Hour, PollMax: time.Hour}))
+		stage(t, s, message("timer", waybill.Delay(time.Until(due))))
+		var staged time.Time
+		time.AfterFunc(time.Until(due)+25*time.Millisecond, func() {
+			stage(t, s, message("next"))
+			staged = time.Now()
+		})
+		for _, id := range []string{"timer", "next"} {
+			d := receive(t, r, 1)[0]
+			if d.Envelope.ID != id {
+				t.Errorf("%s came, want %s", d.Envelope.ID, id)
+			}
+			settled(t, r, core.AckDone(d))
+		}
+		if took := time.Since(staged); took > time.Millisecond {
+			t.Errorf("found after %s", took)
+		}
+	})
+}
+
 func foundAtOnce(t *testing.T, b backend, messages int) {
 	t.Helper()
 	tr := newTable(t, b.store, table.Options{PollMax: time.Hour, Lease: 4 * time.Hour})
