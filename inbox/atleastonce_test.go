@@ -11,13 +11,20 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 // deafMarks cannot write that a message is done.
 type deafMarks struct {
 	memory.Marks
-	err error
+	count func(call string)
+	err   error
+}
+
+func (d *deafMarks) BeginMark(ctx context.Context, key core.InboxKey, token string, lease time.Duration) (core.InboxStatus, error) {
+	d.count("begin")
+	return d.Marks.BeginMark(ctx, key, token, lease)
 }
 
 func (d *deafMarks) FinishMark(ctx context.Context, key core.InboxKey, keep time.Duration) error {
@@ -32,7 +39,9 @@ func (d *deafMarks) FinishMark(ctx context.Context, key core.InboxKey, keep time
 func TestAtLeastOnce(t *testing.T) { // IN-07
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		marks := &deafMarks{}
+		budget := patience.BudgetOf(t)
+		budget.Time(3*time.Minute, "two leases of a minute, and a run of ten seconds")
+		marks := &deafMarks{count: budget.Counter()}
 		box, err := inbox.NewAtLeastOnce(marks, "billing", time.Minute, inbox.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +115,7 @@ func TestAtLeastOnce(t *testing.T) { // IN-07
 		hold = 2 * time.Minute
 		expect("longer than the lease", "5", 0, "longer than its lease, 1m0s", 1)
 
-		time.Sleep(inbox.DefaultRetention + time.Hour)
+		patience.Pass(t, inbox.DefaultRetention+time.Hour)
 		hold = 0
 		expect("after the retention", "1", waybill.HandlerProcessed, "", 1)
 	})
@@ -117,6 +126,7 @@ func TestAtLeastOnce(t *testing.T) { // IN-07
 func TestAtLeastOnceAtAStop(t *testing.T) { // IN-07
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		box, err := inbox.NewAtLeastOnce(&memory.Marks{}, "billing", time.Minute, inbox.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -163,6 +173,7 @@ func (s *slowMarks) BeginMark(ctx context.Context, key core.InboxKey, token stri
 func TestAtLeastOnceLease(t *testing.T) { // IN-07
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		begin, takes := time.Now(), 4*time.Second
 		box, err := inbox.NewAtLeastOnce(&slowMarks{takes: takes}, "billing", time.Minute, inbox.Options{})
 		if err != nil {

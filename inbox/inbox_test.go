@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -31,6 +32,7 @@ var errBoom = errors.New("boom")
 
 func newStore(t *testing.T) *memory.Store {
 	t.Helper()
+	patience.BudgetOf(t)
 	s, err := memory.New(memory.Options{Source: "/billing"})
 	if err != nil {
 		t.Fatal(err)

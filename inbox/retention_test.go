@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -108,6 +109,7 @@ func (p *purger) reset() int {
 func TestPurgeInBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(75*time.Second, "five calls of two seconds with rests, and a purge that ends after a minute")
 		p := &purger{Store: newStore(t), left: 2500, took: 2 * time.Second}
 		box, err := inbox.New(p, "billing", inbox.Options{Retention: 48 * time.Hour})
 		if err != nil {
@@ -160,12 +162,12 @@ func TestRunPurge(t *testing.T) {
 		wg.Go(func() { box.RunPurge(first) })
 		synctest.Wait()
 		wg.Go(func() { box.RunPurge(second) })
-		time.Sleep(10 * time.Hour)
+		patience.Pass(t, 10*time.Hour)
 		if n := p.reset(); n < 9 || n > 12 {
 			t.Errorf("%d purges in 10 h", n)
 		}
 		cancelFirst()
-		time.Sleep(5 * time.Hour)
+		patience.Pass(t, 5*time.Hour)
 		if n := p.reset(); n < 4 || n > 7 {
 			t.Errorf("%d purges in 5 h by the second", n)
 		}
