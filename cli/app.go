@@ -107,6 +107,8 @@ type Schema interface {
 	// everything that is Waybill's.
 	Up(ctx context.Context) error
 	Down(ctx context.Context, version int) error
+	// Losses returns the tables with messages or marks that Down to version would drop.
+	Losses(ctx context.Context, version int) ([]admin.Loss, error)
 	// Status returns the versions, a line for each part.
 	Status(ctx context.Context) ([]SchemaStatus, error)
 	// Print returns what Up runs on an empty database, as text for people and tools.
@@ -117,8 +119,9 @@ type Schema interface {
 
 // SchemaStatus is the version of one part of a schema.
 type SchemaStatus struct {
-	Part            string `json:"part"`
-	Applied, Newest int
+	Part    string `json:"part"`
+	Applied int    `json:"applied"`
+	Newest  int    `json:"newest"`
 }
 
 // TransportKind is a kind of broker. Make one with NewTransportKind.
