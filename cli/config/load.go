@@ -84,7 +84,7 @@ func Load(s Sources) (*Loaded, error) {
 
 var (
 	linkedHost = regexp.MustCompile(`^([A-Z0-9_]+_)?SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$`)
-	linkedPort = regexp.MustCompile(`^([A-Z0-9_]+?_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$`)
+	linkedPort = regexp.MustCompile(`^([A-Z0-9_]+?_)??PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$`)
 )
 
 // serviceLink reports whether a variable is one that Kubernetes puts into each pod beside a Service named waybill, or
