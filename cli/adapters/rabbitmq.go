@@ -43,7 +43,7 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 		}
 		opts.ManagementURL, opts.ManagementCredentials = rotating(s.ManagementURL, management, "management_url")
 	}
-	opts.Lazy, opts.Logger = true, env.Logger
+	opts.Lazy, opts.Logger, opts.Passive = true, env.Logger, opts.Passive || env.Passive
 	bus, err := rabbitmq.Dial(ctx, address, opts)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)

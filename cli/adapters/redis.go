@@ -28,7 +28,7 @@ func openRedis(ctx context.Context, s *Redis, env cli.Env) (*cli.Transport, erro
 	if opts.TLS, err = s.TLS.Config(); err != nil {
 		return nil, invalid("%s", err)
 	}
-	opts.Lazy, opts.Logger = true, env.Logger
+	opts.Lazy, opts.Logger, opts.Passive = true, env.Logger, opts.Passive || env.Passive
 	opts.Credentials = func(context.Context) (user, password string, err error) { // a password that was rotated
 		text, err := s.URL.Value()
 		if err != nil {
