@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -115,12 +116,13 @@ func (c *command) wayBack(ctx context.Context, s Schema, to int, force bool) (st
 	if to == 0 {
 		what = "delete all tables of Waybill"
 	}
-	lost := false
+	lost, steps := false, []string{what}
 	for _, l := range losses {
 		more := map[bool]string{true: "more than "}[l.More]
-		what += fmt.Sprintf("; drop table %s with %s%s in it", l.Table, more, counted(l.Rows, l.Holds))
+		steps = append(steps, fmt.Sprintf("drop table %s with %s%s in it", l.Table, more, counted(l.Rows, l.Holds)))
 		lost = lost || l.Rows > 0
 	}
+	what = strings.Join(steps, "; ")
 	if lost && !force {
 		return "", withCode(ExitRefused, "%s: nothing was changed: drain the outbox first (waybill status --wait-empty), or repeat it with --force", what)
 	}

@@ -35,6 +35,6 @@ func (g group) of(all ...mutant) []mutant {
 func list() []mutant {
 	return slices.Concat(
 		root(), relay(), dispatched(), consumed(), inboxed(), tabled(), postgresql(), sqlite(), remembered(), rabbit(), redis(),
-		histories(), shown(), spares(),
+		histories(), shown(), commanded(), spares(),
 	)
 }
