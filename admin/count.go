@@ -20,8 +20,9 @@ type Count struct {
 	State  core.State
 	Reason waybill.Reason // of abandoned records, else empty
 	N      int64
-	// Estimated reports that N is a planner's estimate, not a count.
-	Estimated bool
+	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, and
+	// nobody knows how many.
+	Estimated, AtLeast bool
 	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none, or if
 	// N is an estimate and the age is unknown.
 	Oldest time.Duration

@@ -65,6 +65,8 @@ type Env struct {
 	// MeterProvider and TracerProvider make its telemetry; they are never nil.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
+	// Passive says that the command only looks: nothing may be made at the server.
+	Passive bool
 }
 
 // StoreKind is a kind of database. Make one with NewStoreKind.
@@ -107,6 +109,8 @@ type Schema interface {
 	// everything that is Waybill's.
 	Up(ctx context.Context) error
 	Down(ctx context.Context, version int) error
+	// Losses returns the tables with messages or marks that Down to version would drop.
+	Losses(ctx context.Context, version int) ([]admin.Loss, error)
 	// Status returns the versions, a line for each part.
 	Status(ctx context.Context) ([]SchemaStatus, error)
 	// Print returns what Up runs on an empty database, as text for people and tools.
@@ -117,8 +121,9 @@ type Schema interface {
 
 // SchemaStatus is the version of one part of a schema.
 type SchemaStatus struct {
-	Part            string `json:"part"`
-	Applied, Newest int
+	Part    string `json:"part"`
+	Applied int    `json:"applied"`
+	Newest  int    `json:"newest"`
 }
 
 // TransportKind is a kind of broker. Make one with NewTransportKind.
@@ -168,6 +173,12 @@ type Topology interface {
 	// of them if it is empty and nobody uses it; otherwise the error matches waybill.ErrInFlight.
 	Unused(ctx context.Context, subs []core.Subscription) ([]string, error)
 	Delete(ctx context.Context, subs []core.Subscription, object string) error
+}
+
+// Binder is what a Topology can be besides, so that validate finds topics whose messages cannot be routed.
+type Binder interface {
+	// Unbound returns those of the topics that nothing is bound for.
+	Unbound(ctx context.Context, topics []string) ([]string, error)
 }
 
 // TLS are the settings of a client's connections. The zero value means the system's authorities and no client

@@ -128,7 +128,7 @@ func (c *command) bench(ctx context.Context, o benchOptions, s *Store) error {
 	if err != nil {
 		return err
 	}
-	if n, _ := waiting(counts); n > 0 && !o.besideWaiting {
+	if n, _, _ := waiting(counts); n > 0 && !o.besideWaiting {
 		return withCode(ExitRefused, "the store has %s waiting: give --beside-waiting if bench may slow them down", records(int(n)))
 	}
 	b := newBench(c, o, s, counter)

@@ -238,7 +238,7 @@ func (b *bench) clean(ctx context.Context) error {
 func (b *bench) cleanRecords(ctx context.Context) error {
 	routes := []string{benchName}
 	counts, err := b.c.counts(ctx, b.counter, routes)
-	if n, _ := waiting(counts); n > 0 && err == nil {
+	if n, _, _ := waiting(counts); n > 0 && err == nil {
 		err = b.drain(ctx, routes, counts)
 	}
 	purger, ok := core.As[admin.Purger](b.store.Outbox)

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -10,6 +12,7 @@ import (
 func (c *command) migrateCommand() *cobra.Command {
 	var store string
 	var to int
+	var force bool
 	schema := func(fn func(ctx context.Context, s Schema) error) func(*cobra.Command, []string) error {
 		return c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			if s.Schema == nil {
@@ -34,6 +37,10 @@ time. Several at once wait for each other.`,
 	}
 	down := &cobra.Command{
 		Use: "down --to VERSION", Short: "go back to an older version; 0 deletes the tables and all messages", Args: cobra.NoArgs,
+		Long: `down goes back to a version: it undoes every later migration. The versions of all parts are one series, so one that
+is older than a table drops the table with all that is in it. The question names those tables and counts their rows.
+While there are messages or marks in them, down refuses: drain the outbox first (waybill status --wait-empty), or give
+--force. An inbox without its marks lets each message that comes again have its effect again.`,
 		RunE: schema(func(ctx context.Context, s Schema) error {
 			if to < 0 {
 				return withCode(ExitUsage, "--to: name the version to go back to; 0 deletes the tables and all messages in them")
@@ -41,9 +48,9 @@ time. Several at once wait for each other.`,
 			if err := c.alive(ctx, s); err != nil {
 				return err
 			}
-			what := "take the schema back to version " + strconv.Itoa(to)
-			if to == 0 {
-				what = "delete all tables of Waybill, with every message and mark in them"
+			what, err := c.wayBack(ctx, s, to, force)
+			if err != nil {
+				return err
 			}
 			if err := c.confirm(ctx, "%s", what); err != nil {
 				return err
@@ -55,6 +62,7 @@ time. Several at once wait for each other.`,
 		}),
 	}
 	down.Flags().IntVar(&to, "to", -1, "the version to go back to")
+	down.Flags().BoolVar(&force, "force", false, "drop tables that hold messages or marks, too")
 	status := &cobra.Command{
 		Use: "status", Short: "show the versions of the tables; exit code 5 if something is missing or differs", Args: cobra.NoArgs,
 		RunE: schema(func(ctx context.Context, s Schema) error { return c.schemaStatus(ctx, s, true) }),
@@ -80,6 +88,45 @@ time. Several at once wait for each other.`,
 		storeFlag(cmd, &store)
 	}
 	return g
+}
+
+// wayBack says what the way back to a version does, and refuses one that loses messages or marks unless it is forced.
+func (c *command) wayBack(ctx context.Context, s Schema, to int, force bool) (string, error) {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	parts, err := s.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	have, newest := 0, 0
+	for _, p := range parts {
+		have, newest = max(have, p.Applied), max(newest, p.Newest)
+	}
+	if to > newest {
+		return "", withCode(ExitUsage, "--to: there is no version %d: the newest is %d, the database has %d", to, newest, have)
+	}
+	if to >= have {
+		return "", withCode(ExitUsage, "--to: the schema has version %d: there is nothing to undo", have)
+	}
+	losses, err := s.Losses(ctx, to)
+	if err != nil {
+		return "", err
+	}
+	what := fmt.Sprintf("take the schema back from version %d to %d", have, to)
+	if to == 0 {
+		what = "delete all tables of Waybill"
+	}
+	lost, steps := false, []string{what}
+	for _, l := range losses {
+		more := map[bool]string{true: "more than "}[l.More]
+		steps = append(steps, fmt.Sprintf("drop table %s with %s%s in it", l.Table, more, counted(l.Rows, l.Holds)))
+		lost = lost || l.Rows > 0
+	}
+	what = strings.Join(steps, "; ")
+	if lost && !force {
+		return "", withCode(ExitRefused, "%s: nothing was changed: drain the outbox first (waybill status --wait-empty), or repeat it with --force", what)
+	}
+	return what, nil
 }
 
 // alive asks the database something, so that one that is down is noticed within the time for one question.
@@ -124,7 +171,10 @@ func (c *command) schemaStatus(ctx context.Context, s Schema, drift bool) error 
 	}
 	if c.json {
 		err = c.writeJSON(out)
-	} else if err = c.table([]string{"PART", "APPLIED", "NEWEST", ""}, rows); err == nil && len(out.Differences) > 0 {
+	} else if err = c.table([]string{"PART", "APPLIED", "NEWEST", ""}, rows); err == nil && len(parts) > 1 {
+		say(c.io.Out, "the parts share one series of versions: waybill migrate down undoes each migration above --to\n")
+	}
+	if err == nil && !c.json && len(out.Differences) > 0 {
 		say(c.io.Out, "\n")
 		err = c.differenceTable(out.Differences)
 	}

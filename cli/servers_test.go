@@ -65,7 +65,8 @@ func TestPostgres(t *testing.T) {
 	run("purge --all --yes").is(t, 4, "0 of 1 record deleted")
 	run("inbox purge --older 1h --yes").is(t, 0, "0 marks")
 	run("keys list").is(t, 0)
-	run("migrate down --to 0 --yes").is(t, 0, "outbox  0")
+	run("migrate down --to 0 --yes").is(t, 4, "1 message in it", "nothing was changed", "--force")
+	run("migrate down --to 0 --yes --force").is(t, 0, "outbox  0")
 }
 
 // OP-01: a store that is down, and one that does not answer, is one error with exit code 1, within the timeout.

@@ -20,6 +20,7 @@ type countJSON struct {
 	Reason    string  `json:"reason,omitempty"`
 	Records   int64   `json:"records"`
 	Estimated bool    `json:"estimated,omitempty"`
+	AtLeast   bool    `json:"at_least,omitempty"`
 	Oldest    float64 `json:"oldest_seconds,omitempty"`
 }
 
@@ -31,7 +32,7 @@ func (c *command) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "count the records of a store by route, state and reason", Args: cobra.NoArgs,
 		Long: `status counts the records of a store by route, state and reason. OLDEST is how long the oldest record has been due.
-A large number can be an estimate, which a ~ marks.
+A large number can be an estimate, which a ~ marks. "more than" says that there are more, and nobody knows how many.
 
 With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
 5 if some still wait after --wait-timeout.`,
@@ -52,7 +53,7 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 			if err := c.showCounts(counts); err != nil {
 				return err
 			}
-			if n, _ := waiting(counts); waitEmpty && n > 0 {
+			if n, _, _ := waiting(counts); waitEmpty && n > 0 {
 				return withCode(ExitFindings, "still waiting after %s: %s", most, records(int(n)))
 			}
 			return nil
@@ -73,15 +74,16 @@ func (c *command) counts(ctx context.Context, counter admin.Counter, routes []st
 	return slices.DeleteFunc(counts, func(n admin.Count) bool { return len(routes) > 0 && !slices.Contains(routes, n.Route) }), err
 }
 
-// waiting returns how many records have not ended, and whether that is an estimate.
-func waiting(counts []admin.Count) (n int64, estimated bool) {
+// waiting returns how many records have not ended, whether that is an estimate, and whether there are more.
+func waiting(counts []admin.Count) (n int64, estimated, atLeast bool) {
 	for i := range counts {
 		if !counts[i].State.Terminal() {
 			n += counts[i].N
 			estimated = estimated || counts[i].Estimated
+			atLeast = atLeast || counts[i].AtLeast
 		}
 	}
-	return n, estimated
+	return n, estimated, atLeast
 }
 
 // waitEmpty asks until nothing waits, or until most is over, and returns the latest counts.
@@ -92,9 +94,9 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 	defer tick.Stop()
 	show := c.newProgress()
 	defer show.end()
-	first, _ := waiting(counts)
+	first, _, _ := waiting(counts)
 	for {
-		n, _ := waiting(counts)
+		n, _, _ := waiting(counts)
 		if n == 0 {
 			return counts, nil
 		}
@@ -115,32 +117,43 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 }
 
 func (c *command) showCounts(counts []admin.Count) error {
-	n, estimated := waiting(counts)
+	n, estimated, atLeast := waiting(counts)
 	if c.json {
 		out := make([]countJSON, 0, len(counts))
 		for _, k := range counts {
-			out = append(out, countJSON{k.Route, k.State.String(), string(k.Reason), k.N, k.Estimated, k.Oldest.Seconds()})
+			out = append(out, countJSON{k.Route, k.State.String(), string(k.Reason), k.N, k.Estimated, k.AtLeast, k.Oldest.Seconds()})
 		}
 		return c.writeJSON(struct {
 			Counts    []countJSON `json:"counts"`
 			Waiting   int64       `json:"waiting"`
 			Estimated bool        `json:"estimated,omitempty"`
-		}{out, n, estimated})
+			AtLeast   bool        `json:"at_least,omitempty"`
+		}{out, n, estimated, atLeast})
 	}
-	about := map[bool]string{true: "~"}
 	rows := make([][]string, 0, len(counts))
 	for _, k := range counts {
 		oldest := ""
 		if k.Oldest > 0 {
 			oldest = ago(k.Oldest)
 		}
-		rows = append(rows, []string{k.Route, k.State.String(), string(k.Reason), about[k.Estimated] + grouped(k.N), oldest})
+		rows = append(rows, []string{k.Route, k.State.String(), string(k.Reason), about(k.Estimated, k.AtLeast) + grouped(k.N), oldest})
 	}
 	if len(rows) > 0 {
 		if err := c.table([]string{"ROUTE", "STATE", "REASON", "RECORDS", "OLDEST"}, rows); err != nil {
 			return err
 		}
 	}
-	say(c.io.Out, "%s%s waiting\n", about[estimated], grouped(n))
+	say(c.io.Out, "%s%s waiting\n", about(estimated, atLeast), grouped(n))
 	return nil
+}
+
+// about is what stands before a number that is no count.
+func about(estimated, atLeast bool) string {
+	switch {
+	case atLeast:
+		return "more than "
+	case estimated:
+		return "~"
+	}
+	return ""
 }

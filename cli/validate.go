@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ func (c *command) validateCommand() *cobra.Command {
 		Use: "validate", Short: "find what is wrong with settings, schemas, permissions, topology and pools", Args: cobra.NoArgs,
 		Long: `validate finds every problem at once: in the settings, in what relays ask of their stores and transports, in the schema
 and the permissions of each store, in the topology of each transport for its subscriptions, and in the sizes of pools.
+Of the oldest 1,000 messages that wait on a route it says which have a topic that no queue is bound for.
 It changes nothing. Exit code 5 means that it found something.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := validation{c: c}
@@ -76,15 +78,17 @@ func (v *validation) all(ctx context.Context) {
 		return
 	}
 	c.conf = conf
+	env := c.quiet()
+	env.Passive = true // it changes nothing
 	f := &fleet{stores: map[string]*Store{}, transports: map[string]*Transport{}}
 	if v.add("", err); err == nil {
-		f, err = c.openFleet(ctx, conf, c.quiet())
+		f, err = c.openFleet(ctx, conf, env)
 		v.add("relays", err)
 	}
 	for _, name := range sortedKeys(conf.stores) {
 		path := "stores." + name
 		if f.stores[name] == nil && !v.known(path) {
-			f.stores[name], err = c.openStore(ctx, name, c.quiet())
+			f.stores[name], err = c.openStore(ctx, name, env)
 			v.add(path, err)
 		}
 		if f.stores[name] != nil {
@@ -94,13 +98,14 @@ func (v *validation) all(ctx context.Context) {
 	for _, name := range sortedKeys(conf.transports) {
 		path := "transports." + name
 		if f.transports[name] == nil && !v.known(path) {
-			f.transports[name], err = c.openTransport(ctx, name, c.quiet())
+			f.transports[name], err = c.openTransport(ctx, name, env)
 			v.add(path, err)
 		}
 		if f.transports[name] != nil {
 			v.transport(ctx, path, name, f.transports[name])
 		}
 	}
+	v.unroutable(ctx, f)
 }
 
 // known reports whether there is a problem with the settings below path: what they say cannot be opened.
@@ -110,18 +115,28 @@ func (v *validation) known(path string) bool {
 
 // check asks an adapter whether it can work, and says so at its url if it has one.
 func (v *validation) check(ctx context.Context, path string, adapter any) bool {
+	err := v.asked(ctx, adapter)
+	v.add(v.url(path), err)
+	return err == nil
+}
+
+// asked asks an adapter whether it can work.
+func (v *validation) asked(ctx context.Context, adapter any) error {
 	checker, ok := core.As[core.Checker](adapter)
 	if !ok {
-		return true
+		return nil
 	}
 	ctx, cancel := v.c.limited(ctx)
 	defer cancel()
-	err := checker.Check(ctx)
+	return checker.Check(ctx)
+}
+
+// url is the path of the url of an adapter, if it has one.
+func (v *validation) url(path string) string {
 	if from := v.c.conf.from; from.Where(path+".url") != from.Where(path) {
-		path += ".url"
+		return path + ".url"
 	}
-	v.add(path, err)
-	return err == nil
+	return path
 }
 
 func (v *validation) store(ctx context.Context, path, name string, s *Store, f *fleet) {
@@ -159,17 +174,20 @@ func (v *validation) store(ctx context.Context, path, name string, s *Store, f *
 }
 
 func (v *validation) transport(ctx context.Context, path, name string, t *Transport) {
-	if !v.check(ctx, path, t.Publisher) || t.Topology == nil {
+	// what is missing at the broker is an error of both: the second one tells all of it
+	if err := v.asked(ctx, t.Publisher); err != nil && (t.Topology == nil || !errors.Is(err, waybill.ErrMisconfigured) || !v.topology(ctx, path, name, t)) {
+		v.add(v.url(path), err)
 		return
+	} else if err == nil && t.Topology != nil {
+		v.topology(ctx, path, name, t)
 	}
-	var subs []core.Subscription
-	for i := range v.c.conf.Subscriptions {
-		if s := &v.c.conf.Subscriptions[i]; the(s.Transport, v.c.conf.transports) == name {
-			subs = append(subs, core.SubscriptionOf(&s.Subscription))
-		}
-	}
+}
+
+// topology compares the topology with the broker, and reports whether it found a difference.
+func (v *validation) topology(ctx context.Context, path, name string, t *Transport) bool {
+	subs := v.c.conf.subscriptionsOf(name)
 	if len(subs) == 0 {
-		return
+		return false
 	}
 	ctx, cancel := v.c.limited(ctx)
 	defer cancel()
@@ -178,6 +196,54 @@ func (v *validation) transport(ctx context.Context, path, name string, t *Transp
 	for _, d := range found {
 		v.bad(path, "topology: %s", different(d))
 	}
+	return len(found) > 0
+}
+
+// waitingRecords is how many of the oldest records that wait on a route validate looks at.
+const waitingRecords = 1000
+
+// unroutable finds topics whose messages wait, and that nothing is bound for at the transport of their route.
+func (v *validation) unroutable(ctx context.Context, f *fleet) {
+	for _, name := range sortedKeys(f.relays) {
+		r, e := v.c.conf.Relays[name], f.ends[name]
+		lister, ok := core.As[admin.Inspector](f.stores[e.store].Outbox)
+		if !ok || v.known("stores."+e.store) {
+			continue
+		}
+		for i := range f.options[name].Routes {
+			to := r.Transport
+			if i < len(r.Routes) && r.Routes[i].Transport != "" {
+				to = r.Routes[i].Transport
+			}
+			to = the(to, v.c.conf.transports)
+			binder, ok := f.transports[to].Topology.(Binder)
+			if !ok || v.known("transports."+to) {
+				continue
+			}
+			v.add("relays."+name, v.unbound(ctx, "relays."+name, to, lister, binder, storedRoutes(&f.options[name].Routes[i])))
+		}
+	}
+}
+
+func (v *validation) unbound(ctx context.Context, path, transport string, lister admin.Inspector, binder Binder, routes []string) error {
+	ctx, cancel := v.c.limited(ctx)
+	defer cancel()
+	waits := admin.Filter{Routes: routes, States: []core.State{core.StatePending, core.StateFailed}}
+	page, err := lister.List(ctx, waits, admin.PageRequest{Limit: waitingRecords})
+	if err != nil {
+		return err
+	}
+	var topics []string
+	for i := range page.Records {
+		topics = append(topics, page.Records[i].Envelope.Topic)
+	}
+	slices.Sort(topics)
+	topics, err = binder.Unbound(ctx, slices.Compact(topics))
+	for _, topic := range topics {
+		v.bad(path, "topic %q: messages of it wait on route %s, and no queue is bound for it at transports.%s: bind one (waybill topology declare), or cancel them (waybill cancel --topic)",
+			topic, routes[0], transport)
+	}
+	return err
 }
 
 func different(d admin.Difference) string {

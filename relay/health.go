@@ -163,7 +163,10 @@ func (r *Relay) backlog(ctx context.Context, c admin.Counter, h *waybill.Health)
 			continue
 		}
 		waiting += n.N
-		if n.Estimated {
+		switch {
+		case n.AtLeast:
+			about = "more than "
+		case n.Estimated && about == "":
 			about = "about "
 		}
 		if n.Oldest > oldest {

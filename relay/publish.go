@@ -181,7 +181,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		return
 	}
 	delete(e.publishes.inFlight, c)
-	confirmed := 0
+	confirmed, answered := 0, false
 	for i, item := range c.items {
 		if item.Lost() {
 			e.itemLost(item)
@@ -190,9 +190,13 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 			confirmed++
 			e.published(item, c)
 		}
+		class := classify(res[i])
+		answered = answered || res[i] == nil || class == waybill.ClassRejected || class == waybill.ClassPermanent
+	}
+	if answered { // a refusal of a message is an answer: user and exchange were right
+		e.worked.routes[rt.Name] = true
 	}
 	if confirmed > 0 {
-		e.worked.routes[rt.Name] = true
 		rt.sentAt = e.now
 	}
 	failed := c.failures(res)

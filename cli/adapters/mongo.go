@@ -70,6 +70,8 @@ func (m *mongoSchema) Down(context.Context, int) error {
 	return errors.New("the mongo store has no way back: drop its collections by hand")
 }
 
+func (m *mongoSchema) Losses(context.Context, int) ([]admin.Loss, error) { return nil, nil }
+
 func (m *mongoSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error) {
 	found, err := m.store.Drift(ctx)
 	if err != nil {

@@ -100,6 +100,10 @@ func (p *postgresSchema) Down(ctx context.Context, version int) error {
 	return p.m.Down(ctx, p.pool, version)
 }
 
+func (p *postgresSchema) Losses(ctx context.Context, version int) ([]admin.Loss, error) {
+	return p.m.Losses(ctx, p.pool, version)
+}
+
 func (p *postgresSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error) {
 	applied, err := p.m.Applied(ctx, p.pool)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net/url"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -33,13 +34,17 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 	if opts.Connection.TLS, err = s.TLS.Config(); err != nil {
 		return nil, invalid("%s", err)
 	}
+	var address string
+	address, opts.Connection.Credentials = rotating(s.URL, text, "url")
 	if !s.ManagementURL.IsZero() {
-		if opts.ManagementURL, err = secret(s.ManagementURL, "ManagementURL", "http://user:password@host:15672"); err != nil {
+		management, err := secret(s.ManagementURL, "ManagementURL", "http://user:password@host:15672")
+		if err != nil {
 			return nil, err
 		}
+		opts.ManagementURL, opts.ManagementCredentials = rotating(s.ManagementURL, management, "management_url")
 	}
-	opts.Lazy, opts.Logger = true, env.Logger
-	bus, err := rabbitmq.Dial(ctx, text, opts)
+	opts.Lazy, opts.Logger, opts.Passive = true, env.Logger, opts.Passive || env.Passive
+	bus, err := rabbitmq.Dial(ctx, address, opts)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
 	}
@@ -49,9 +54,20 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 	}
 	manage := &rabbitTopology{bus: bus, opts: opts.TopologyOptions(), vhost: uri.Vhost}
 	if opts.ManagementURL != "" {
-		manage.broker, err = topology.NewBroker(topology.BrokerOptions{
+		ask := opts.Connection.Credentials
+		if opts.ManagementCredentials != nil {
+			ask = opts.ManagementCredentials
+		}
+		broker := topology.BrokerOptions{
 			URL: opts.ManagementURL, User: uri.Username, Password: uri.Password, VHost: uri.Vhost, TLS: managementTLS(opts),
-		})
+		}
+		if ask != nil {
+			broker.Credentials = func(ctx context.Context) (user, password string, err error) {
+				c, err := ask(ctx)
+				return c.User, c.Password, err
+			}
+		}
+		manage.broker, err = topology.NewBroker(broker)
 		if err != nil {
 			return nil, err
 		}
@@ -60,6 +76,29 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 		Publisher: bus, Topology: manage, Close: bus.Close,
 		Sink: rabbitSink(text, opts.Connection.TLS, manage.opts), Drop: rabbitDrop(text, opts.Connection.TLS, manage.opts),
 	}, nil
+}
+
+// rotating takes user and password out of a URL, and returns what reads them again for each connection, so that a
+// password that was rotated works at the next one. A URL that names no user stays as it is; so does one that cannot be
+// read, since who uses it says what is wrong.
+func rotating(s cli.Secret, text, key string) (address string, credentials func(context.Context) (rabbitmq.Credentials, error)) {
+	u, err := url.Parse(text)
+	if err != nil || u.User == nil || u.Query().Has("auth_mechanism") {
+		return text, nil
+	}
+	u.User = nil
+	return u.String(), func(context.Context) (rabbitmq.Credentials, error) {
+		text, err := s.Value()
+		if err != nil {
+			return rabbitmq.Credentials{}, fmt.Errorf("%s: %w", key, err)
+		}
+		fresh, err := url.Parse(text)
+		if err != nil || fresh.User == nil {
+			return rabbitmq.Credentials{}, fmt.Errorf("%s: is no address with a user any more", key)
+		}
+		password, _ := fresh.User.Password()
+		return rabbitmq.Credentials{User: fresh.User.Username(), Password: password}, nil
+	}
 }
 
 // managementTLS is the TLS of the management API, if it is encrypted.

@@ -102,6 +102,14 @@ func (r *rabbitTopology) Verify(ctx context.Context, subs []core.Subscription) (
 	return out, nil
 }
 
+// Unbound returns those of the topics that nothing is bound for.
+func (r *rabbitTopology) Unbound(ctx context.Context, topics []string) ([]string, error) {
+	if r.broker == nil {
+		return nil, nil
+	}
+	return r.broker.Unbound(ctx, topology.Of(r.opts), topics)
+}
+
 // Unused returns the queues of the exchange that no subscription has.
 func (r *rabbitTopology) Unused(ctx context.Context, subs []core.Subscription) ([]string, error) {
 	t, broker, err := r.manage(subs)

@@ -52,6 +52,10 @@ func (s *sqliteSchema) Down(ctx context.Context, version int) error {
 	return s.m.Down(ctx, s.db, version)
 }
 
+func (s *sqliteSchema) Losses(ctx context.Context, version int) ([]admin.Loss, error) {
+	return s.m.Losses(ctx, s.db, version)
+}
+
 func (s *sqliteSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error) {
 	v, err := s.m.Applied(ctx, s.db)
 	if err != nil {

@@ -30,7 +30,7 @@ func openSQS(ctx context.Context, s *SQS, env cli.Env) (*cli.Transport, error) {
 		}
 	})
 	opts := s.Options
-	opts.Logger = env.Logger
+	opts.Logger, opts.Passive = env.Logger, opts.Passive || env.Passive
 	bus, err := sqstransport.New(client, opts)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func Load(s Sources) (*Loaded, error) {
 	for _, v := range slices.Sorted(slices.Values(s.Environ)) {
 		name, value, _ := strings.Cut(v, "=")
 		path, ok := strings.CutPrefix(name, EnvPrefix)
-		if !ok || slices.ContainsFunc(s.Skip, func(skip string) bool {
+		if !ok || serviceLink(path, value) || slices.ContainsFunc(s.Skip, func(skip string) bool {
 			return name == skip || strings.HasSuffix(skip, "_") && strings.HasPrefix(name, skip)
 		}) {
 			continue
@@ -79,6 +80,24 @@ func Load(s Sources) (*Loaded, error) {
 		}
 	}
 	return &Loaded{root}, invalid(problems)
+}
+
+var (
+	linkedHost = regexp.MustCompile(`^([A-Z0-9_]+_)?SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$`)
+	linkedPort = regexp.MustCompile(`^([A-Z0-9_]+?_)??PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$`)
+)
+
+// serviceLink reports whether a variable is one that Kubernetes puts into each pod beside a Service named waybill, or
+// waybill and more. They hold no settings.
+func serviceLink(name, value string) bool {
+	switch {
+	case strings.Contains(name, "__"): // a setting below another one
+		return false
+	case linkedHost.MatchString(name):
+		return true
+	}
+	m := linkedPort.FindStringSubmatch(name)
+	return m != nil && (m[5] != "" || strings.Contains(value, "://"))
 }
 
 func readFile(path string) ([]byte, error) {

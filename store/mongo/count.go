@@ -119,11 +119,11 @@ func (t *tally) add(ctx context.Context, p phase) error {
 		return nil
 	}
 	for _, c := range touched {
-		c.Estimated = true
+		c.Estimated, c.AtLeast = true, true
 	}
 	if pending := t.counts[countKind{state: core.StatePending}]; p == phaseReady && pending != nil {
 		last, err := t.last(ctx)
-		pending.N = max(pending.N, last-first+1)
+		pending.N, pending.AtLeast = max(pending.N, last-first+1), false
 		return err
 	}
 	return nil

@@ -70,9 +70,16 @@ func (m *Migrations) Newest(part Part) int { return m.m.Newest(schema.Part(part)
 func (m *Migrations) Up(ctx context.Context, db DB) error { return m.m.Up(ctx, db) }
 
 // Down goes back to version: it undoes every later one of the selected parts, newest first, and the base when no part
-// is left. Version 0 removes the tables WITH ALL MESSAGES AND MARKS in them.
+// is left. The versions of all parts are one series, so a version before the one that made a table removes the table
+// WITH ALL MESSAGES OR MARKS in it, as version 0 does with all. [Migrations.Losses] says which those are.
 func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 	return m.m.Down(ctx, db, version)
+}
+
+// Losses returns the tables with messages or marks that Down to version would drop, with their numbers of rows. The
+// versions of all parts are one series: version 1 has the base alone, and so neither outbox nor inbox.
+func (m *Migrations) Losses(ctx context.Context, db DB, version int) ([]admin.Loss, error) {
+	return m.m.Losses(ctx, db, version)
 }
 
 // Applied returns the version of each part in the database; parts that are not there are left out.

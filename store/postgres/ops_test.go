@@ -190,7 +190,6 @@ func TestCountsOfManyAreEstimates(t *testing.T) {
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'many', 't', '' FROM generate_series(1, 30000)`)
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'more', 't', '' FROM generate_series(1, 20000)`)
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, state, settled_at, reason) SELECT 'few', 't', '', 5, now(), 'rejected' FROM generate_series(1, 7)`)
-	exec(t, pool, `ANALYZE waybill.waybill_outbox`)
 	counts, err := o.Counts(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -201,8 +200,8 @@ func TestCountsOfManyAreEstimates(t *testing.T) {
 		switch {
 		case c.Route == "few" && c.State == core.StatePending && (c.N != 10_000 || c.Oldest < time.Hour || c.Oldest > time.Hour+time.Since(began)+time.Millisecond),
 			c.Route == "few" && c.State == core.StateAbandoned && c.N != 7,
-			c.Route == "many" && (c.N < 20_000 || c.N > 40_000),
-			c.Route == "more" && (c.N < 10_000 || c.N > 40_000):
+			c.Route == "many" && (c.N < 28_500 || c.N > 31_500),
+			c.Route == "more" && (c.N < 19_000 || c.N > 21_000):
 			t.Errorf("%+v", c)
 		}
 	}

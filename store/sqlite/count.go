@@ -93,7 +93,7 @@ func (t *tally) run(ctx context.Context) error {
 		if _, err := t.one(ctx, []any{&span}, spanText, t.route); err != nil {
 			return err
 		}
-		p.N = max(p.N, span)
+		p.N, p.AtLeast = max(p.N, span), false
 	}
 	for _, text := range []string{countTimersText, countRetriesText, countAbandonedText} {
 		if _, err := t.add(ctx, text); err != nil {
@@ -127,7 +127,7 @@ func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 	}, query, t.route, countLimit+1)
 	if many = total > countLimit; many {
 		for _, c := range touched {
-			c.Estimated = true
+			c.Estimated, c.AtLeast = true, true
 		}
 	}
 	return many, err

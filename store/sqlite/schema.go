@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 )
 
 //go:embed migrations/*.sql
@@ -133,6 +134,25 @@ func (m *Migrations) Down(ctx context.Context, db *sql.DB, version int) error {
 		}
 		return nil
 	})
+}
+
+// Losses returns the tables with messages or marks that Down to version would drop, with their numbers of rows.
+func (m *Migrations) Losses(ctx context.Context, db *sql.DB, version int) ([]admin.Loss, error) {
+	const op = "count what migrate down would drop"
+	have, err := m.applied(ctx, db)
+	if err != nil || have == 0 || version > 0 {
+		return nil, classify(op, err)
+	}
+	losses := []admin.Loss{{Table: m.prefix + "outbox", Holds: "message"}, {Table: m.prefix + "inbox", Holds: "mark"}}
+	for i := range losses {
+		l := &losses[i]
+		ask := "SELECT count(*) FROM (SELECT 1 FROM " + l.Table + " LIMIT ?)" //nolint:gosec // the prefix was checked
+		if err := db.QueryRowContext(ctx, ask, admin.LossBound+1).Scan(&l.Rows); err != nil {
+			return nil, classify(op, err)
+		}
+		l.Rows, l.More = min(l.Rows, admin.LossBound), l.Rows > admin.LossBound
+	}
+	return losses, nil
 }
 
 // Applied returns the version of the tables in db; 0 if there are none.

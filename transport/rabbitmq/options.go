@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -79,6 +80,9 @@ type Options struct {
 	// arguments and bindings, which AMQP does not. Without a user the AMQP URL's is used; the user needs the tag
 	// "management". Used at the start and by Drift, with the virtual host of the connection. Default none.
 	ManagementURL string
+	// ManagementCredentials is asked for the user of the management API before each use, if ManagementURL names
+	// none; see Connection.Credentials. Default nil: the user of the AMQP connection.
+	ManagementCredentials func(context.Context) (Credentials, error)
 	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means
 	// that of Connection.TLS.
 	ManagementTLS *tls.Config
@@ -193,13 +197,20 @@ func (o Options) TopologyOptions() topology.Options {
 // options for it. The user is that of the AMQP connection unless the URL names one.
 func (o Options) management(user, password, vhost string, source *credentialSource) (*topology.Broker, []string) {
 	if o.ManagementURL == "" {
+		var p []string
 		if o.ManagementTLS != nil {
-			return nil, []string{"ManagementTLS: is set, but ManagementURL is not"}
+			p = append(p, "ManagementTLS: is set, but ManagementURL is not")
 		}
-		return nil, nil
+		if o.ManagementCredentials != nil {
+			p = append(p, "ManagementCredentials: is set, but ManagementURL is not")
+		}
+		return nil, p
 	}
 	b := topology.BrokerOptions{
 		URL: o.ManagementURL, User: user, Password: password, VHost: vhost, TLS: o.ManagementTLS, Timeout: max(o.ConnectTimeout, 0),
+	}
+	if o.ManagementCredentials != nil {
+		source = newCredentialSource(o.ManagementCredentials)
 	}
 	if source != nil {
 		b.User, b.Password, b.Credentials = "", "", source.userAndPassword

@@ -1,6 +1,7 @@
 package redisstreams
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -63,6 +64,10 @@ type Options struct {
 	Lazy bool
 	// Passive makes no queue, group or binding: they must be there. So a user that may not make them will do.
 	Passive bool
+	// Credentials is asked for user and password before each connection is opened, in place of those of the URL, so
+	// that a password that was changed works at the next connection. Its error may hold no secret. Default nil: the
+	// URL's. Only for Dial.
+	Credentials func(context.Context) (user, password string, err error)
 	// TLS is the client's side of TLS for a rediss:// URL; nil means the system's authorities. Only for Dial.
 	TLS *tls.Config
 	// Logger gets the log; nil means slog.Default.

@@ -64,6 +64,7 @@ func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 			ro.TLSConfig.ServerName = name
 		}
 	}
+	ro.CredentialsProviderContext = opts.Credentials
 	// A command is not sent twice without our knowing: a message would come twice, a delivery be lost for HoldFor.
 	ro.MaxRetries, ro.DialerRetries = -1, 1
 	ro.DialTimeout, ro.ReadTimeout, ro.WriteTimeout = opts.Timeout, opts.Timeout, opts.Timeout
@@ -99,6 +100,9 @@ func New(client redis.UniversalClient, opts Options) (*Transport, error) {
 	}
 	if opts.TLS != nil {
 		return nil, waybill.Invalid("waybill/redisstreams: new", "Options.TLS: has no effect on a client that is there; set it there")
+	}
+	if opts.Credentials != nil {
+		return nil, waybill.Invalid("waybill/redisstreams: new", "Options.Credentials: has no effect on a client that is there; set it there")
 	}
 	return newTransport(client, client, opts.withDefaults()), nil
 }

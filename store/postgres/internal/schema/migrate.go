@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
@@ -267,6 +268,41 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 		}
 		return nil
 	})
+}
+
+// Losses returns the tables with messages or marks that Down to version would drop.
+func (m *Migrations) Losses(ctx context.Context, db DB, version int) ([]admin.Loss, error) {
+	var losses []admin.Loss
+	err := m.read(ctx, db, "count what migrate down would drop", func(tx pgx.Tx) error {
+		applied, err := m.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		losses = nil
+		for _, l := range []struct {
+			part        Part
+			name, holds string
+		}{{PartOutbox, "{outbox}", "message"}, {PartInbox, "{inbox}", "mark"}} {
+			if applied[l.part] == 0 || m.first(l.part) <= version || !slices.Contains(m.parts, l.part) {
+				continue
+			}
+			var n int
+			ask := m.names.SQL("SELECT count(*) FROM (SELECT FROM " + l.name + " LIMIT $1) x")
+			if err := tx.QueryRow(ctx, ask, admin.LossBound+1).Scan(&n); err != nil {
+				return err
+			}
+			losses = append(losses, admin.Loss{
+				Table: m.names.SQL(l.name), Holds: l.holds, Rows: min(n, admin.LossBound), More: n > admin.LossBound,
+			})
+		}
+		return nil
+	})
+	return losses, err
+}
+
+// first returns the version that makes the table of a part.
+func (m *Migrations) first(part Part) int {
+	return m.files[slices.IndexFunc(m.files, func(f migration) bool { return f.part == part })].version
 }
 
 // Applied returns the version of each part in the database; parts that are not there are left out.

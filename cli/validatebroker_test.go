@@ -1,0 +1,57 @@
+package cli_test
+
+// What an operator takes validate's word for: it changes nothing, and "no problem" means that nothing is missing.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/cli"
+)
+
+// RM-06, OP-02: validate declares nothing. It finds a missing exchange, a delay queue of the default retries that was
+// deleted, and a topic that waits and that no queue is bound for.
+func TestValidateOfABroker(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := newRabbit(t)
+	conn, err := amqp.Dial(r.mq.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "waybill.yaml")
+	text := fmt.Sprintf("transports:\n  mq:\n    kind: rabbitmq\n    exchange: shop\n    url: %s\n    management_url: %s\n"+
+		"relays:\n  shop: {}\nsubscriptions:\n- queue: billing\n  bindings: [\"orders.*\"]\n", r.mq.URL, r.mq.ManagementURL)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) answer { t.Helper(); return s.run(append(args, "--config", file)...) }
+
+	for range 2 { // the second time everything is missing as before
+		run("validate").is(t, cli.ExitFindings, `exchange "shop"`, `queue "billing"`, "billing.delay_10s")
+	}
+	run("topology", "declare").is(t, cli.ExitOK)
+	run("validate").is(t, cli.ExitOK, "no problem")
+	if _, err := ch.QueueDelete("billing.delay_10s", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	run("validate").is(t, cli.ExitFindings, "billing.delay_10s").not(t, `exchange "shop"`)
+	run("topology", "declare").is(t, cli.ExitOK)
+	s.stage(message("orders.placed", "a"), message("invoices.made", "b"), message("invoices.made", "c"), message("gone", "d", waybill.Withdrawable()))
+	s.run("cancel", "d").is(t, cli.ExitOK)
+	run("validate").is(t, cli.ExitFindings, `topic "invoices.made": messages of it wait on route default`, "transports.mq").not(t, `"gone"`)
+	if err := ch.QueueBind("billing", "invoices.#", "shop", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	run("validate").not(t, "invoices.made\": messages")
+}

@@ -1,0 +1,22 @@
+package main
+
+// commanded are faults of the command and of what it opens.
+func commanded() []mutant {
+	const migrate, load, rabbit = "cli/migrate.go", "cli/config/load.go", "cli/adapters/rabbitmq.go"
+	all := group{pkg: "./cli"}.of(
+		mutant{id: "cli-down-loses", fault: "migrate down drops messages that it was not forced to", file: migrate, old: "lost = lost || l.Rows > 0", new: "lost = lost && l.Rows > 0", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+		mutant{id: "cli-down-above", fault: "migrate down takes a version that is not there", file: migrate, old: "if to > newest {", new: "if to > newest+100 {", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+	)
+	all = append(all, group{pkg: "./cli/config"}.of(
+		mutant{id: "cli-service-link", fault: "the variables of a Kubernetes Service are settings", file: load, old: "serviceLink(path, value) || ", new: "", tests: "^TestServiceLinks$"},
+	)...)
+	const validate = "cli/validate.go"
+	all = append(all, group{pkg: "./cli", server: true}.of(
+		mutant{id: "cli-validate-declares", fault: "validate declares the exchange", file: validate, old: "env.Passive = true", new: "env.Passive = false", tests: "^TestValidateOfABroker$"},
+		mutant{id: "cli-validate-delays", fault: "validate looks for no subscription", file: validate, old: "subs := v.c.conf.subscriptionsOf(name)", new: "subs := v.c.conf.subscriptionsOf(name)[:0]", tests: "^TestValidateOfABroker$"},
+		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "topics = append(topics, page.Records[i].Envelope.Topic)", new: "topics = topics[:0]", tests: "^TestValidateOfABroker$"},
+	)...)
+	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
+		mutant{id: "cli-rotated-rabbitmq", fault: "a rotated password of RabbitMQ is not read again", file: rabbit, old: "if err != nil || u.User == nil || u.Query", new: "if err != nil || u.User != nil || u.Query", tests: "^TestRotatedBrokerPassword$"},
+	)...)
+}

@@ -1,0 +1,104 @@
+package postgres
+
+// Counts is what an operator watches while a backlog drains. It must be right without statistics of the planner, which
+// come a minute later, and it must move.
+
+import (
+	"math"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
+
+// DB-11: above 10,000 a count is within 5 % or a least number, whatever lies between the rows of a route, and no
+// ANALYZE has run. It follows a drain.
+func TestCountsWithoutStatistics(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	pool, err := pgxpool.New(t.Context(), db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	o, err := NewOutbox(pool, Options{Source: "/shop"})
+	if err == nil {
+		err = o.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec, insert := filler(t, pool)
+	exec(`ALTER TABLE waybill.waybill_outbox SET (autovacuum_enabled = off)`)
+	exec(`ALTER TABLE waybill.waybill_outbox SET UNLOGGED`) // it is filled in half the time
+	routes := 0
+	exact := func(route, where string) (n int64) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM waybill.waybill_outbox WHERE route = $1 AND `+where, route).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const live = "settled_at IS NULL AND state = 1"
+	check := func(route string, state core.State, where string, vague bool) int64 {
+		t.Helper()
+		counts, err := o.Counts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int64
+		estimated, atLeast := false, false
+		for _, c := range counts {
+			if c.Route == route && c.State == state {
+				n, estimated, atLeast = n+c.N, estimated || c.Estimated, atLeast || c.AtLeast
+			}
+		}
+		want := exact(route, where)
+		switch {
+		case atLeast != vague, atLeast && (n > want || n < countExact), !estimated && n != want,
+			!atLeast && math.Abs(float64(n-want)) > 0.05*float64(want):
+			t.Errorf("%s %s: %d (estimated %t, at least %t), there are %d", route, state, n, estimated, atLeast, want)
+		}
+		return n
+	}
+	insert(60_000, "route, key", "'default', 'k' || i % 1000")
+	before := check("default", core.StatePending, live, false)
+	for range 4 { // a drain in its order, but for keys that are blocked
+		exec(`DELETE FROM waybill.waybill_outbox WHERE route = 'default' AND key NOT IN ('k1', 'k2') AND seq IN (
+			SELECT seq FROM waybill.waybill_outbox WHERE route = 'default' AND key NOT IN ('k1', 'k2') ORDER BY seq LIMIT 10000)`)
+		now := check("default", core.StatePending, live, false)
+		if now >= before {
+			t.Errorf("10,000 were settled, and the count went from %d to %d", before, now)
+		}
+		before = now
+	}
+	insert(60_000, "route", "CASE WHEN i / 100 % 3 = 0 THEN 'a' ELSE 'b' END") // producers that take turns
+	check("a", core.StatePending, live, false)
+	check("b", core.StatePending, live, false)
+	insert(50_000, "route", "CASE WHEN i % 1000 < 500 THEN 'even' ELSE 'odd' END")
+	check("even", core.StatePending, live, false)
+	insert(30_000, "route, state, settled_at", "'kept', 3, now()")
+	insert(30_000, "route", "'kept'")
+	check("kept", core.StatePending, live, false)
+	insert(20_000, "route, due_at", "'timers', now() + interval '1 day'")
+	check("timers", core.StatePending, live, false)
+	insert(12_000, "route, state, reason, settled_at", "'timers', 5, 'rejected', now()")
+	check("timers", core.StateAbandoned, "state = 5", false)
+	insert(30_000, "route", "'rare'")
+	insert(11_000, "route, due_at, retry, state", "'rare', now() + interval '1 day', true, 4")
+	insert(100_000, "route, state, settled_at", "'rare', 3, now()")
+	check("rare", core.StateFailed, "state = 4", true)
+
+	if err := pool.QueryRow(t.Context(), `SELECT count(DISTINCT route) FROM waybill.waybill_outbox`).Scan(&routes); err != nil {
+		t.Fatal(err)
+	}
+	p := explain(t, pool, schema.NewNames("", "", ""), o.sql.admin.count, countExact+1, countWindows, countWindow)
+	p.walk(func(n *plan) {
+		if n.Relation == "waybill_outbox" && (n.NodeType == "Seq Scan" || n.Rows*n.Loops > float64(routes*(countExact+1))) {
+			t.Errorf("%s by %s: %.0f rows", n.NodeType, n.Index, n.Rows*n.Loops)
+		}
+	})
+}
