@@ -56,6 +56,7 @@ func TestRetriesWaitForTheirTopic(t *testing.T) { // RL-05
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
+		patience.BudgetOf(t).Time(41*time.Second, "the pause of the last probe")
 		up := time.Now().Add(8 * time.Second)
 		b.answer = func(e *waybill.Envelope, nth int) error {
 			switch {
