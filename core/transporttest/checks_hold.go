@@ -1,7 +1,6 @@
 package transporttest
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -61,7 +60,7 @@ func holdRenewed(k *kit) {
 // holdEnds holds for too long.
 func holdEnds(k *kit) {
 	r, other, d := k.hold()
-	ctx, cancel := context.WithTimeout(k.ctx, k.sub.HoldFor+patience)
+	ctx, _, cancel := k.patient(k.sub.HoldFor)
 	defer cancel()
 	ds, err := collect(ctx, other, 1, func([]*waybill.Delivery) error { return nil })
 	k.must("receive what another receiver has held for too long", err)

@@ -1,7 +1,6 @@
 package transporttest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -71,7 +70,7 @@ func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason,
 
 // awaitParked lists until there is something: a broker may move a message some time after the settle.
 func (k *kit) awaitParked(queue string) []Parked {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	for {
 		got, err := k.h.Parked(ctx, queue)

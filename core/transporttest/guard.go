@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // The adapter is called through the guards below, so that none can hang the suite or crash it: a panic, a call that
@@ -39,7 +40,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 		}
 		return o.v
 	}
-	limit := time.NewTimer(Timeout)
+	limit := time.NewTimer(patience.For(Timeout))
 	defer limit.Stop()
 	select {
 	case o := <-done:
@@ -47,7 +48,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 	case <-ctx.Done():
 	case <-limit.C:
 	}
-	limit.Reset(grace)
+	limit.Reset(patience.For(grace))
 	select {
 	case o := <-done:
 		return end(o)

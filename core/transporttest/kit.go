@@ -14,13 +14,14 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 const (
-	patience = 20 * time.Second       // for what must happen
-	quiet    = 300 * time.Millisecond // for what must not
-	tier1    = 250 * time.Millisecond // the retry delays of the suite's subscriptions
-	tier2    = time.Second
+	stands = 20 * time.Second       // how long nothing may move on an idle machine
+	quiet  = 300 * time.Millisecond // for what must not happen
+	tier1  = 250 * time.Millisecond // the retry delays of the suite's subscriptions
+	tier2  = time.Second
 )
 
 // kit is what a check works with. Its methods give up the check when something fails.
@@ -34,6 +35,18 @@ type kit struct {
 	calls      atomic.Int64
 	mu         sync.Mutex
 	receivers  []core.Receiver
+}
+
+// patient returns a context that ends when nothing has moved for a while, and for d beside.
+func (k *kit) patient(d time.Duration) (ctx context.Context, moved func(), cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(k.ctx)
+	ctx, moved = patience.Context(ctx, stands+d)
+	return ctx, moved, cancel
+}
+
+// within returns a context for one call.
+func (k *kit) within() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(k.ctx, patience.For(stands))
 }
 
 // newKit returns a kit on h: on the helper, where a direction is not under test.
@@ -83,7 +96,7 @@ func (k *kit) needs(declared bool, what string) {
 }
 
 func (k *kit) close() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(stands))
 	defer cancel()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +135,7 @@ func (k *kit) queue(suffixes ...string) (core.Receiver, string) {
 
 // send publishes and returns the results, one a message.
 func (k *kit) send(batch []waybill.Envelope) core.Results {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	return k.publisher.Publish(ctx, batch)
 }
@@ -154,9 +167,9 @@ func (k *kit) publish(batch ...waybill.Envelope) {
 
 // receive returns n deliveries.
 func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, moved, cancel := k.patient(0)
 	defer cancel()
-	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { return nil })
+	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { moved(); return nil })
 	if err != nil {
 		k.fail("received %d of %d messages (%s): %w", len(got), n, ids(got), err)
 	}
@@ -165,9 +178,12 @@ func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
 
 // consume receives n deliveries and settles them as done.
 func (k *kit) consume(r core.Receiver, n int) []*waybill.Delivery {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, moved, cancel := k.patient(0)
 	defer cancel()
-	got, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+	got, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error {
+		moved()
+		return settle(ctx, r, acks(core.AckDone, ds...)...)
+	})
 	if err != nil {
 		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
 	}
@@ -250,7 +266,7 @@ func (k *kit) settle(r core.Receiver, a ...core.Ack) {
 }
 
 func settle(ctx context.Context, r core.Receiver, a ...core.Ack) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience.For(stands))
 	defer cancel()
 	return r.Settle(ctx, a).FirstErr()
 }
@@ -265,7 +281,7 @@ func acks(verdict func(*waybill.Delivery) core.Ack, ds ...*waybill.Delivery) []c
 
 // closeReceiver closes what must close.
 func (k *kit) closeReceiver(r core.Receiver) {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	k.must("close receiver", r.Close(ctx))
 }
