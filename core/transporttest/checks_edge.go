@@ -213,7 +213,7 @@ func publishRefused(k *kit) {
 func copyRefused(k *kit) {
 	k.needs(k.h.Refuse != nil, "Harness.Refuse")
 	r, name := k.queue("a")
-	k.publish(messages(name+".a", 2)...)
+	k.publish(full(name+".a"), full(name+".a"))
 	ds := k.receive(r, 2)
 	batch := []core.Ack{core.AckRetry(ds[0], tier1, errors.New("not now")), core.AckReject(ds[1], waybill.ReasonRejected, errors.New("no good"))}
 	left := map[string]bool{}

@@ -103,14 +103,15 @@ func (s guardedSubscriber) Subscribe(ctx context.Context, sub core.Subscription)
 	if inner == nil {
 		s.k.fail("subscribe returned neither a receiver nor an error")
 	}
-	r := guardedReceiver{inner, s.k}
-	s.k.opened(r)
+	r := guardedReceiver{inner, s.k, sub.Queue}
+	s.k.opened(r, sub.Bindings)
 	return r, nil
 }
 
 type guardedReceiver struct {
 	core.Receiver
-	k *kit
+	k     *kit
+	queue string
 }
 
 // Unwrap lets core.As find the receiver's capabilities.
@@ -129,7 +130,10 @@ func (r guardedReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Del
 			r.k.fail("receive returned %d deliveries, and number %d is nil", len(ds), i)
 		}
 	}
-	return ds, err
+	if rest := r.unmarked(ctx, ds); len(rest) > 0 || len(ds) == 0 {
+		return rest, err
+	}
+	return r.Receive(ctx, limit) // there were markers only
 }
 
 func (r guardedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
@@ -137,6 +141,7 @@ func (r guardedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resul
 }
 
 func (r guardedReceiver) Close(ctx context.Context) error {
+	r.k.closed(r)
 	return call(ctx, r.k, "close receiver", func() error { return r.Receiver.Close(ctx) })
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,9 @@ type kit struct {
 	calls      atomic.Int64
 	mu         sync.Mutex
 	receivers  []core.Receiver
+	lines      map[string]*line // of queues
+	seen       map[string]bool  // markers, by queue and id
+	marks      int
 }
 
 // patient returns a context that ends when nothing has moved for a while, and for d beside.
@@ -75,13 +79,6 @@ func (k *kit) name() string {
 	return "t" + strings.ToLower(rand.Text()[:15])
 }
 
-// opened notes a receiver that the check's end closes.
-func (k *kit) opened(r core.Receiver) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.receivers = append(k.receivers, r)
-}
-
 func (k *kit) must(what string, err error) {
 	if err != nil {
 		k.fail("%s: %w", what, err)
@@ -99,8 +96,9 @@ func (k *kit) close() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(stands))
 	defer cancel()
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, r := range k.receivers {
+	receivers := slices.Clone(k.receivers)
+	k.mu.Unlock()
+	for _, r := range receivers {
 		_ = guarded(func() { _ = r.Close(ctx) })
 	}
 }
@@ -188,35 +186,6 @@ func (k *kit) consume(r core.Receiver, n int) []*waybill.Delivery {
 		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
 	}
 	return got
-}
-
-// drain receives and settles until nothing comes for a moment.
-func (k *kit) drain(r core.Receiver) []*waybill.Delivery {
-	var all []*waybill.Delivery
-	for {
-		ctx, cancel := context.WithTimeout(k.ctx, quiet)
-		ds, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error { return settle(k.ctx, r, acks(core.AckDone, ds...)...) })
-		ended := ctx.Err() != nil
-		cancel()
-		all = append(all, ds...)
-		if err != nil && !ended {
-			k.must("receive", err)
-		}
-		if err != nil {
-			return all
-		}
-	}
-}
-
-// nothing waits a moment and fails if r has deliveries.
-func (k *kit) nothing(r core.Receiver, why string) {
-	ctx, cancel := context.WithTimeout(k.ctx, quiet)
-	defer cancel()
-	if got, err := collect(ctx, r, 1, func([]*waybill.Delivery) error { return nil }); err == nil {
-		k.fail("%s, but message %s came (attempt %d)", why, got[0].Envelope.ID, got[0].Attempt)
-	} else if ctx.Err() == nil {
-		k.must("receive", err)
-	}
 }
 
 // collect calls Receive until n deliveries came and passes them to each as they come. An outage is waited out.
