@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Numbers that are not small, contexts that have ended, and a broker that refuses what is written.
@@ -116,16 +117,41 @@ func largestMessage(k *kit) {
 	r, name := k.queue("a")
 	m := sized(name+".a", n)
 	k.publish(m)
+	again := false
+	settle := func(a core.Ack) { again = k.settleThrough(r, a) || again }
 	for attempt := 1; attempt <= 2; attempt++ {
 		d := k.receive(r, 1)[0]
 		k.same(m, d.Envelope, "the largest message")
 		if attempt == 1 {
-			k.settle(r, core.AckRetry(d, tier1, errors.New("not now")))
+			settle(core.AckRetry(d, tier1, errors.New("not now")))
 			continue
 		}
-		k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
+		settle(core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
+	}
+	if again { // there can be more copies than one
+		k.needs(k.sub.Parks && k.h.Parked != nil, "SubscriberTraits.Parks and Harness.Parked")
+		if got := k.awaitParked(name); len(got) == 0 {
+			k.fail("the largest message is not parked")
+		} else {
+			k.same(m, got[0].Envelope, "parked")
+		}
+		return
 	}
 	k.parked(name, m, waybill.ReasonRejected, "no good")
+}
+
+// settleThrough settles, and settles again after an outage, as a consumer does: a large message can take longer than
+// the adapter waits. It says whether there was one.
+func (k *kit) settleThrough(r core.Receiver, a core.Ack) (again bool) {
+	for w := (suitetest.Wait{Limit: stands}); ; again = true {
+		err := settle(k.ctx, r, a)
+		if err == nil {
+			return again
+		}
+		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrLeaseLost) || !w.Again(k.ctx) {
+			k.fail("settle: %w", err)
+		}
+	}
 }
 
 func rejectLongestError(k *kit) {

@@ -56,9 +56,9 @@ type Harness struct {
 type Refused uint8
 
 const (
-	// RefuseMessages: messages that are published, and copies of them. Settles that need none are accepted.
+	// RefuseMessages has messages that are published refused, and copies of them. Settles that need none are accepted.
 	RefuseMessages Refused = iota + 1
-	// RefuseAll: every write, also settles.
+	// RefuseAll has every write refused, also settles.
 	RefuseAll
 )
 
