@@ -17,6 +17,8 @@ type Publisher interface {
 	// confirm) is an outage, never success. Messages of one key must be sent in the order of the batch. Publish is
 	// safe for concurrent use: calls in progress share the connection and are pipelined.
 	//
+	// A batch has no id twice: a broker that drops what it has seen before may take the second for the first.
+	//
 	// A message can come again with the same id on purpose: after an error, after an unknown result, by a redrive
 	// or a replay. It must arrive then. A broker that drops what it has seen before (native deduplication) gets
 	// another deduplication id each time, or none.

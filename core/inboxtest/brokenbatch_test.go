@@ -42,6 +42,7 @@ type (
 	all           struct{ *memory.Store }
 	marksFirst    struct{ *memory.Store }
 	noOrder       struct{ *memory.Store }
+	marksFew      struct{ *memory.Store }
 	marksApart    struct{ *memory.Store }
 	purgesAll     struct{ *memory.Store }
 	purgesTooMany struct{ *memory.Store }
@@ -106,6 +107,21 @@ func (n noOrder) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) 
 		return nil, err
 	}
 	return statuses, tx.Commit()
+}
+
+// DoBatch marks 500 keys at most, and takes the others for new.
+func (m marksFew) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	const most = 500
+	statuses, err := m.Store.DoBatch(ctx, keys[:min(len(keys), most)], func(ctx context.Context, tx *memory.Tx, fresh []int) error {
+		for i := most; i < len(keys); i++ {
+			fresh = append(fresh, i)
+		}
+		return fn(ctx, tx, fresh)
+	})
+	for range max(len(keys)-most, 0) {
+		statuses = append(statuses, core.InboxProcessed)
+	}
+	return statuses, err
 }
 
 // Mark marks in a transaction of its own.
@@ -183,6 +199,7 @@ var capabilityFaults = []struct {
 	{"duplicates are handed on", "batch-skips-duplicates", func(s *memory.Store) core.Inbox[*memory.Tx] { return all{s} }},
 	{"marks before the effects", "batch-failure-leaves-nothing", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksFirst{s} }},
 	{"marks in any order", "batches-do-not-deadlock", func(s *memory.Store) core.Inbox[*memory.Tx] { return noOrder{s} }},
+	{"marks the first 500", "batch-of-thousands", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksFew{s} }},
 	{"marks apart", "mark-in-own-transaction", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksApart{s} }},
 	{"purges everybody's", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesAll{s} }},
 	{"purges without a bound", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesTooMany{s} }},

@@ -120,6 +120,33 @@ func batchSkipsDuplicates[Tx any](k *kit[Tx]) {
 	}
 }
 
+// All keys of a large batch are marked. The docs promise 100,000. IN-08.
+func batchOfThousands[Tx any](k *kit[Tx]) {
+	const n = 2000
+	b := k.batcher()
+	keys := make([]core.InboxKey, n)
+	for i := range keys {
+		keys[i] = k.key(strconv.Itoa(i))
+	}
+	for _, want := range []core.InboxStatus{isNew, isDup} {
+		runs := 0
+		got, err := b.DoBatch(k.ctx, keys, func(ctx context.Context, tx Tx, fresh []int) error {
+			if runs++; len(fresh) != n {
+				return fmt.Errorf("the handler was given %d of %d keys", len(fresh), n)
+			}
+			return k.h.Effect(ctx, tx, k.name("e"))
+		})
+		if err != nil || len(got) != n || slices.ContainsFunc(got, func(st core.InboxStatus) bool { return st != want }) {
+			k.fail("a batch of %d keys: %d statuses, not all of them %s, and error %v", n, len(got), want, err)
+		}
+		if want == isDup && runs > 0 {
+			k.fail("a batch of %d duplicates ran the handler", n)
+		}
+	}
+	k.effects("after a large batch and its duplicate", "e", 1)
+	k.do("the last key of the batch", keys[n-1], isDup, k.never)
+}
+
 // A batch that fails or panics leaves neither an effect nor a mark, and its error comes out. IN-08, IN-04.
 func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 	keys := k.keys("1", "2", "3")

@@ -71,6 +71,7 @@ func Checks[Tx any]() []Check[Tx] {
 		{"batch-failure-leaves-nothing", batchFailureLeavesNothing[Tx]},
 		{"batch-waits-for-others", batchWaitsForOthers[Tx]},
 		{"batches-do-not-deadlock", batchesDoNotDeadlock[Tx]},
+		{"batch-of-thousands", batchOfThousands[Tx]},
 		{"mark-in-own-transaction", markInOwnTransaction[Tx]},
 		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
 		{"purge-keeps-young-marks", purgeKeepsYoungMarks[Tx]},

@@ -307,7 +307,7 @@ func TestBroken(t *testing.T) { // TE-06
 	for _, c := range outboxtest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			c, ok := checks[f.check]
@@ -331,7 +331,7 @@ func TestBroken(t *testing.T) { // TE-06
 func TestEveryCheckCatchesAFault(t *testing.T) { // TE-06
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
 		caught[f.check] = true
 	}
 	for _, c := range outboxtest.Checks() {

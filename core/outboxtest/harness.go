@@ -135,6 +135,7 @@ func Checks() []Check {
 	for _, group := range [...][]named{
 		meetChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
 		gripChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
+		largeChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // side is what a check tests: the publisher, the subscriber, or both of them.
@@ -31,7 +33,7 @@ type named struct {
 type failure struct{ err error }
 
 func (c named) run(ctx context.Context, h Harness) error {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, patience.For(Timeout))
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -44,7 +46,7 @@ func (c named) run(ctx context.Context, h Harness) error {
 		return c.explain(err)
 	case <-ctx.Done():
 	}
-	t := time.NewTimer(2 * grace)
+	t := time.NewTimer(patience.For(2 * grace))
 	defer t.Stop()
 	select {
 	case err := <-done:

@@ -52,10 +52,11 @@ func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
 }
 
 // await receives until the messages of left have come, and settles them: some may come twice. It returns all.
-func (k *kit) await(ctx context.Context, r core.Receiver, left map[string]bool) (all []*waybill.Delivery) {
+func (k *kit) await(ctx context.Context, moved func(), r core.Receiver, left map[string]bool) (all []*waybill.Delivery) {
 	n := len(left)
 	for len(left) > 0 {
 		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
+			moved()
 			for _, d := range ds {
 				delete(left, d.Envelope.ID)
 			}
@@ -102,12 +103,12 @@ func publishOverCut(k *kit) {
 			}
 		}
 	})
-	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
 	last := message(name+".a", 101)
 	k.publishThrough(ctx, last)
 	left[last.ID] = true
-	k.await(ctx, r, left)
+	k.await(ctx, moved, r, left)
 }
 
 // settleOverCut settles each way, closes the receiver, and looks at what another one gets.
@@ -121,7 +122,7 @@ func settleOverCut(k *kit) {
 	k.cut(func(ctx context.Context) {
 		res = r.Settle(ctx, []core.Ack{core.AckDone(ds[0]), core.AckDone(ds[1]), core.AckRetry(ds[2], tier1, nil)})
 	})
-	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
 	_ = r.Close(ctx) // the link has just come back
 	again := k.subscribeThrough(ctx, subscription(name, name+".a"))
@@ -131,7 +132,7 @@ func settleOverCut(k *kit) {
 			left[ds[i].Envelope.ID] = true
 		}
 	}
-	for _, d := range append(k.await(ctx, again, left), k.drain(again)...) {
+	for _, d := range append(k.await(ctx, moved, again, left), k.drain(again)...) {
 		for i := range 2 {
 			if res[i] == nil && d.Envelope.ID == ds[i].Envelope.ID {
 				k.fail("message %s came again, though its settle while the link was cut was a success", d.Envelope.ID)
@@ -150,7 +151,7 @@ func restart(k *kit) {
 	k.publish(want[:10]...)
 	held := k.receive(r, 3)
 	k.must("restart the broker", k.h.Restart(k.ctx))
-	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
+	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
 	for _, m := range want[10:] {
 		k.publishThrough(ctx, m)
@@ -164,5 +165,5 @@ func restart(k *kit) {
 			delete(left, held[i].Envelope.ID)
 		}
 	}
-	k.await(ctx, r, left)
+	k.await(ctx, moved, r, left)
 }

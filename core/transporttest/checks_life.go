@@ -140,7 +140,7 @@ func closeEndsReceive(k *kit) {
 // endsReceive calls Close while Receive is blocked.
 func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) {
 	k.each(2, func(i int) error {
-		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
 			if err := pause(ctx, quiet/3); err != nil {
@@ -157,7 +157,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 }
 
 func (k *kit) receiveIsClosed(r core.Receiver) {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
 		k.fail("receive of a closed receiver returned %d deliveries and error %v; want waybill.ErrClosed", len(ds), err)

@@ -1,7 +1,7 @@
 package transporttest
 
 import (
-	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +36,7 @@ func (k *kit) oneKey(topic string, n int) []waybill.Envelope {
 
 // share asks all receivers at the same time until nothing came for a moment, each for at most limit.
 func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	got := make([][]*waybill.Delivery, len(rs))
 	var some atomic.Bool
@@ -72,7 +72,7 @@ func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core
 		}
 	}
 	if len(ds) == 0 {
-		k.fail("%s: no receiver got a delivery within %s", what, patience)
+		k.fail("%s: no receiver got a delivery within %s", what, stands)
 	}
 	for i, d := range ds {
 		if d.Envelope.ID != want[i].ID {
@@ -82,7 +82,7 @@ func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core
 	return r, ds
 }
 
-// singleActive opens two receivers of a queue that keeps the order up to the handler. Each may hold fewer deliveries
+// singleActive opens three receivers of a queue that keeps the order up to the handler. Each may hold fewer deliveries
 // than there are, one at least. OR-09.
 func singleActive(k *kit) {
 	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
@@ -90,24 +90,23 @@ func singleActive(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.InOrder, sub.Concurrency, sub.Prefetch = true, limit, limit
-	a, b := k.subscribeTo(sub), k.subscribeTo(sub)
+	rs := []core.Receiver{k.subscribeTo(sub), k.subscribeTo(sub), k.subscribeTo(sub)}
 	batch := k.oneKey(name+".a", 3*limit)
-	r, ds := k.active("at first", limit, batch, a, b)
+	r, ds := k.active("at first", limit, batch, rs...)
 	k.settle(r, acks(core.AckRelease, ds...)...)
-	r, ds = k.active("after a release of all", limit, batch, a, b)
+	r, ds = k.active("after a release of all", limit, batch, rs...)
 	k.settle(r, core.AckDone(ds[0]))
 	k.settle(r, acks(core.AckRelease, ds[1:]...)...)
-	r, _ = k.active("after one was done and the others were released", limit, batch[1:], a, b)
-	other := a
-	if r == a {
-		other = b
-	}
+	r, _ = k.active("after one was done and the others were released", limit, batch[1:], rs...)
 	k.closeReceiver(r)
+	rs = slices.DeleteFunc(rs, func(other core.Receiver) bool { return other == r })
 	for left := batch[1:]; len(left) > 0; left = left[len(ds):] {
-		_, ds = k.active("the receiver that took over", limit, left, other)
-		k.settle(other, acks(core.AckDone, ds...)...)
+		r, ds = k.active("the receiver that took over", limit, left, rs...)
+		k.settle(r, acks(core.AckDone, ds...)...)
 	}
-	k.nothing(other, "all messages were done")
+	for _, r := range rs {
+		k.nothing(r, "all messages were done")
+	}
 }
 
 // releaseBeforeNext releases while the next of the key waits beside it.
@@ -140,7 +139,7 @@ func releaseKeepsOrder(k *kit) {
 	batch := k.oneKey(name+".a", 5)
 	ds := k.share(len(batch), r)[0]
 	if len(ds) == 0 {
-		k.fail("no message came within %s", patience)
+		k.fail("no message came within %s", stands)
 	}
 	k.settle(r, acks(core.AckRelease, ds...)...)
 	for i := range ds {

@@ -90,7 +90,7 @@ func (k *kit) parkAll(r core.Receiver, n int) (parked []string) {
 // depth waits until n messages are parked: a broker may count late.
 func (k *kit) depth(name string, n int) {
 	q := k.parkedQueue()
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	for {
 		got, err := q.ParkedDepth(ctx, name)
@@ -107,7 +107,7 @@ func (k *kit) depth(name string, n int) {
 }
 
 func (k *kit) list(name string, f admin.ParkedFilter, limit int) []admin.Parked {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	got, err := k.parkedQueue().ListParked(ctx, name, f, limit)
 	k.must("list the parked messages", err)
@@ -115,7 +115,7 @@ func (k *kit) list(name string, f admin.ParkedFilter, limit int) []admin.Parked 
 }
 
 func (k *kit) replay(req admin.ParkedRequest, want int) {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	n, err := k.parkedQueue().ReplayParked(ctx, req)
 	k.must("replay the parked messages", err)
@@ -391,7 +391,7 @@ func parkedConcurrently(k *kit) {
 	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", n) })
 	var replayed atomic.Int64
 	k.each(6, func(i int) error {
-		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		ctx, cancel := k.within()
 		defer cancel()
 		for round := 0; ctx.Err() == nil; round++ {
 			if i < 3 {

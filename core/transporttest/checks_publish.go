@@ -274,7 +274,7 @@ func publishConcurrently(k *kit) {
 		want []waybill.Envelope
 	)
 	k.each(calls, func(i int) error {
-		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		ctx, cancel := k.within()
 		defer cancel()
 		batch := messages(name+".bound", k.batch(size))
 		for j := range batch {
@@ -359,6 +359,11 @@ func keyOrderPrefix(k *kit) {
 	batch = batch[:k.batch(len(batch))]
 	const bad = 4
 	batch[bad].Topic = name + ".unbound"
+	k.prefix(batch, bad)
+}
+
+// prefix sends batch, of which one message fails.
+func (k *kit) prefix(batch []waybill.Envelope, bad int) {
 	for i, err := range k.send(batch) {
 		behind := i > bad && batch[i].Key == batch[bad].Key
 		switch failed := err != nil; {

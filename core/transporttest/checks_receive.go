@@ -65,7 +65,7 @@ func (k *kit) pauser(n int) (core.Receiver, core.Pauser, []waybill.Envelope, str
 func pauseHoldsNothing(k *kit) {
 	r, p, want, name := k.pauser(20)
 	k.settle(r, core.AckRelease(k.receive(r, 1)[0])) // now the broker has sent messages ahead
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	k.must("pause", p.Pause(ctx))
 	k.must("pause a second time", p.Pause(ctx))
@@ -80,7 +80,7 @@ func pauseHoldsNothing(k *kit) {
 	k.publish(more...)
 	k.must("resume with one", p.Resume(ctx, 1))
 	one := k.receive(r, 1)
-	k.nothing(r, "it was resumed with a prefetch of 1")
+	k.full(r, "it was resumed with a prefetch of 1")
 	k.settle(r, core.AckDone(one[0]))
 	k.must("resume", p.Resume(ctx, 0))
 	k.exactly(more, append(one, k.consume(r, len(more)-1)...))
@@ -90,7 +90,7 @@ func pauseHoldsNothing(k *kit) {
 func pauseKeepsReturned(k *kit) {
 	r, p, want, _ := k.pauser(5)
 	held := k.receive(r, 2)
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	k.must("pause", p.Pause(ctx))
 	k.settle(r, core.AckDone(held[0]))
@@ -153,7 +153,7 @@ func receiveWaits(k *kit) {
 	r, name := k.queue("a")
 	m := message(name+".a", 0)
 	k.each(2, func(i int) error {
-		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
 			if err := pause(ctx, quiet/3); err != nil {
@@ -178,7 +178,7 @@ func receiveCancelled(k *kit) {
 		got []*waybill.Delivery
 	)
 	k.each(2, func(i int) error {
-		all, cancel := context.WithTimeout(k.ctx, patience)
+		all, moved, cancel := k.patient(0)
 		defer cancel()
 		if i == 1 {
 			for j := 0; j < len(want); j += 5 {
@@ -198,6 +198,9 @@ func receiveCancelled(k *kit) {
 			ds, err := receiveBriefly(all, r, 7, time.Duration(1+n%4)*time.Millisecond)
 			if err != nil {
 				return err
+			}
+			if len(ds) > 0 {
+				moved()
 			}
 			n += len(ds)
 			if err := settle(all, r, acks(core.AckDone, ds...)...); err != nil {
@@ -236,10 +239,10 @@ func prefetch(k *kit) {
 	want := messages(name+".a", 10)
 	k.publish(want...)
 	got := k.receive(r, 4)
-	k.nothing(r, "the receiver holds as many deliveries as Prefetch allows")
+	k.full(r, "the receiver holds as many deliveries as Prefetch allows")
 	k.settle(r, core.AckDone(got[0]), core.AckDone(got[2]))
 	got = append(got, k.receive(r, 2)...)
-	k.nothing(r, "the receiver holds as many deliveries as Prefetch allows again")
+	k.full(r, "the receiver holds as many deliveries as Prefetch allows again")
 	k.settle(r, acks(core.AckDone, got[1], got[3], got[4], got[5])...)
 	k.exactly(want, append(got, k.consume(r, 4)...))
 }

@@ -1,7 +1,6 @@
 package transporttest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -71,7 +70,7 @@ func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason,
 
 // awaitParked lists until there is something: a broker may move a message some time after the settle.
 func (k *kit) awaitParked(queue string) []Parked {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	for {
 		got, err := k.h.Parked(ctx, queue)
@@ -80,6 +79,26 @@ func (k *kit) awaitParked(queue string) []Parked {
 		}
 		if len(got) > 0 || pause(ctx, 50*time.Millisecond) != nil {
 			return got
+		}
+	}
+}
+
+// comesOrIsParked waits for a delivery of r, or for parked messages of its queue.
+func (k *kit) comesOrIsParked(r core.Receiver, queue string) ([]*waybill.Delivery, []Parked) {
+	ctx, cancel := k.within()
+	defer cancel()
+	for {
+		ds, err := receiveBriefly(ctx, r, 1, quiet)
+		k.must("receive", err)
+		if len(ds) > 0 {
+			return ds, nil
+		}
+		got, err := k.h.Parked(ctx, queue)
+		if err != nil && ctx.Err() == nil {
+			k.must("list the parked messages", err)
+		}
+		if len(got) > 0 || ctx.Err() != nil {
+			return nil, got
 		}
 	}
 }
@@ -115,10 +134,8 @@ func brokerParks(k *kit) {
 	want := full(name + ".a")
 	k.publish(want)
 	for n := range maxRounds {
-		ds, err := receiveBriefly(k.ctx, r, 1, 2*quiet)
-		k.must("receive", err)
+		ds, got := k.comesOrIsParked(r, name)
 		if len(ds) == 0 {
-			got := k.awaitParked(name)
 			switch {
 			case len(got) != 1 || got[0].Envelope.ID != want.ID:
 				k.fail("after %d deliveries the message neither comes nor is parked", n)

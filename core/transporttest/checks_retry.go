@@ -198,7 +198,7 @@ func retryWaitsAside(k *kit) {
 	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
 	name := k.name()
 	sub := subscription(name, name+".a")
-	sub.Concurrency, sub.Prefetch, sub.RetryDelays = 4, 4, []time.Duration{3 * patience}
+	sub.Concurrency, sub.Prefetch, sub.RetryDelays = 4, 4, []time.Duration{10 * time.Minute}
 	r := k.subscribeTo(sub)
 	for i := range 3 * sub.Prefetch {
 		k.publish(message(name+".a", i))

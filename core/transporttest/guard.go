@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // The adapter is called through the guards below, so that none can hang the suite or crash it: a panic, a call that
@@ -39,7 +40,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 		}
 		return o.v
 	}
-	limit := time.NewTimer(Timeout)
+	limit := time.NewTimer(patience.For(Timeout))
 	defer limit.Stop()
 	select {
 	case o := <-done:
@@ -47,7 +48,7 @@ func call[T any](ctx context.Context, k *kit, what string, fn func() T) T {
 	case <-ctx.Done():
 	case <-limit.C:
 	}
-	limit.Reset(grace)
+	limit.Reset(patience.For(grace))
 	select {
 	case o := <-done:
 		return end(o)
@@ -102,14 +103,15 @@ func (s guardedSubscriber) Subscribe(ctx context.Context, sub core.Subscription)
 	if inner == nil {
 		s.k.fail("subscribe returned neither a receiver nor an error")
 	}
-	r := guardedReceiver{inner, s.k}
-	s.k.opened(r)
+	r := guardedReceiver{inner, s.k, sub.Queue}
+	s.k.opened(r, sub.Bindings)
 	return r, nil
 }
 
 type guardedReceiver struct {
 	core.Receiver
-	k *kit
+	k     *kit
+	queue string
 }
 
 // Unwrap lets core.As find the receiver's capabilities.
@@ -128,7 +130,10 @@ func (r guardedReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Del
 			r.k.fail("receive returned %d deliveries, and number %d is nil", len(ds), i)
 		}
 	}
-	return ds, err
+	if rest := r.unmarked(ctx, ds); len(rest) > 0 || len(ds) == 0 {
+		return rest, err
+	}
+	return r.Receive(ctx, limit) // there were markers only
 }
 
 func (r guardedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
@@ -136,6 +141,7 @@ func (r guardedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resul
 }
 
 func (r guardedReceiver) Close(ctx context.Context) error {
+	r.k.closed(r)
 	return call(ctx, r.k, "close receiver", func() error { return r.Receiver.Close(ctx) })
 }
 

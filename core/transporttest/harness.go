@@ -37,6 +37,9 @@ type Harness struct {
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
 	// either side. heal ends that. What was on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
+	// Refuse has the broker refuse what is written, with an answer, over a link that works: as a full disk, a lost
+	// right or a queue without its replicas does. undo ends that. It answers ErrNotDeclared to what it cannot do.
+	Refuse func(ctx context.Context, what Refused) (undo func() error, err error)
 	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means
 	// that it was sent, and the suite does not test what a cut link does to it.
 	SettlesUnanswered bool
@@ -48,6 +51,16 @@ type Harness struct {
 	// ReservedNames are header names that the broker, or its client, interprets. They must arrive as they were.
 	ReservedNames []string
 }
+
+// Refused is what Harness.Refuse has the broker refuse.
+type Refused uint8
+
+const (
+	// RefuseMessages has messages that are published refused, and copies of them. Settles that need none are accepted.
+	RefuseMessages Refused = iota + 1
+	// RefuseAll has every write refused, also settles.
+	RefuseAll
+)
 
 // Of returns the harness of a whole transport.
 func Of(t core.Transport) Harness { return Harness{Publisher: t, Subscriber: t, Close: t.Close} }
@@ -79,7 +92,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		publishChecks, againChecks, nameChecks, bindingChecks, receiveChecks, settleChecks, retryChecks, countChecks, holdChecks, rejectChecks,
-		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks,
+		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Doc: c.doc, Run: c.run})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,13 +15,14 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 const (
-	patience = 20 * time.Second       // for what must happen
-	quiet    = 300 * time.Millisecond // for what must not
-	tier1    = 250 * time.Millisecond // the retry delays of the suite's subscriptions
-	tier2    = time.Second
+	stands = 20 * time.Second       // how long nothing may move on an idle machine
+	quiet  = 300 * time.Millisecond // for what must not happen
+	tier1  = 250 * time.Millisecond // the retry delays of the suite's subscriptions
+	tier2  = time.Second
 )
 
 // kit is what a check works with. Its methods give up the check when something fails.
@@ -34,6 +36,21 @@ type kit struct {
 	calls      atomic.Int64
 	mu         sync.Mutex
 	receivers  []core.Receiver
+	lines      map[string]*line // of queues
+	seen       map[string]bool  // markers, by queue and id
+	marks      int
+}
+
+// patient returns a context that ends when nothing has moved for a while, and for d beside.
+func (k *kit) patient(d time.Duration) (ctx context.Context, moved func(), cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(k.ctx)
+	ctx, moved = patience.Context(ctx, stands+d)
+	return ctx, moved, cancel
+}
+
+// within returns a context for one call.
+func (k *kit) within() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(k.ctx, patience.For(stands))
 }
 
 // newKit returns a kit on h: on the helper, where a direction is not under test.
@@ -62,13 +79,6 @@ func (k *kit) name() string {
 	return "t" + strings.ToLower(rand.Text()[:15])
 }
 
-// opened notes a receiver that the check's end closes.
-func (k *kit) opened(r core.Receiver) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.receivers = append(k.receivers, r)
-}
-
 func (k *kit) must(what string, err error) {
 	if err != nil {
 		k.fail("%s: %w", what, err)
@@ -83,11 +93,12 @@ func (k *kit) needs(declared bool, what string) {
 }
 
 func (k *kit) close() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience.For(stands))
 	defer cancel()
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, r := range k.receivers {
+	receivers := slices.Clone(k.receivers)
+	k.mu.Unlock()
+	for _, r := range receivers {
 		_ = guarded(func() { _ = r.Close(ctx) })
 	}
 }
@@ -122,7 +133,7 @@ func (k *kit) queue(suffixes ...string) (core.Receiver, string) {
 
 // send publishes and returns the results, one a message.
 func (k *kit) send(batch []waybill.Envelope) core.Results {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	return k.publisher.Publish(ctx, batch)
 }
@@ -154,9 +165,9 @@ func (k *kit) publish(batch ...waybill.Envelope) {
 
 // receive returns n deliveries.
 func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, moved, cancel := k.patient(0)
 	defer cancel()
-	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { return nil })
+	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { moved(); return nil })
 	if err != nil {
 		k.fail("received %d of %d messages (%s): %w", len(got), n, ids(got), err)
 	}
@@ -165,42 +176,16 @@ func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
 
 // consume receives n deliveries and settles them as done.
 func (k *kit) consume(r core.Receiver, n int) []*waybill.Delivery {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, moved, cancel := k.patient(0)
 	defer cancel()
-	got, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+	got, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error {
+		moved()
+		return settle(ctx, r, acks(core.AckDone, ds...)...)
+	})
 	if err != nil {
 		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
 	}
 	return got
-}
-
-// drain receives and settles until nothing comes for a moment.
-func (k *kit) drain(r core.Receiver) []*waybill.Delivery {
-	var all []*waybill.Delivery
-	for {
-		ctx, cancel := context.WithTimeout(k.ctx, quiet)
-		ds, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error { return settle(k.ctx, r, acks(core.AckDone, ds...)...) })
-		ended := ctx.Err() != nil
-		cancel()
-		all = append(all, ds...)
-		if err != nil && !ended {
-			k.must("receive", err)
-		}
-		if err != nil {
-			return all
-		}
-	}
-}
-
-// nothing waits a moment and fails if r has deliveries.
-func (k *kit) nothing(r core.Receiver, why string) {
-	ctx, cancel := context.WithTimeout(k.ctx, quiet)
-	defer cancel()
-	if got, err := collect(ctx, r, 1, func([]*waybill.Delivery) error { return nil }); err == nil {
-		k.fail("%s, but message %s came (attempt %d)", why, got[0].Envelope.ID, got[0].Attempt)
-	} else if ctx.Err() == nil {
-		k.must("receive", err)
-	}
 }
 
 // collect calls Receive until n deliveries came and passes them to each as they come. An outage is waited out.
@@ -250,7 +235,7 @@ func (k *kit) settle(r core.Receiver, a ...core.Ack) {
 }
 
 func settle(ctx context.Context, r core.Receiver, a ...core.Ack) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience.For(stands))
 	defer cancel()
 	return r.Settle(ctx, a).FirstErr()
 }
@@ -265,7 +250,7 @@ func acks(verdict func(*waybill.Delivery) core.Ack, ds ...*waybill.Delivery) []c
 
 // closeReceiver closes what must close.
 func (k *kit) closeReceiver(r core.Receiver) {
-	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	ctx, cancel := k.within()
 	defer cancel()
 	k.must("close receiver", r.Close(ctx))
 }

@@ -20,7 +20,7 @@ func TestBrokenTransportsAreCaught(t *testing.T) { // TE-06
 	for _, c := range transporttest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports) {
+	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports, brokenEdges) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestUndeclaredIsSkipped(t *testing.T) {
 func TestEveryCheckCatchesSomething(t *testing.T) { // TE-06
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports) {
+	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports, brokenEdges) {
 		caught[c.check] = true
 	}
 	for _, c := range brokenParkedQueues {

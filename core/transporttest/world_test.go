@@ -26,6 +26,7 @@ type world struct {
 type link struct {
 	mu         sync.Mutex
 	cut        bool
+	refused    transporttest.Refused
 	receivers  []*brokenReceiver
 	kept       []waybill.Envelope // of a log: what no queue got yet
 	deliveries map[string]int     // of each message, by queue and id
@@ -38,6 +39,15 @@ func (l *link) isCut() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cut
+}
+
+var errRefused = &waybill.Error{Class: waybill.ClassOutage, Err: errors.New("the broker refuses")}
+
+// refuses says whether the broker refuses messages, and all writes.
+func (l *link) refuses() (messages, all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused != 0, l.refused == transporttest.RefuseAll
 }
 
 func newWorld(t *testing.T, f faults) *world {
@@ -76,6 +86,15 @@ func (w *world) harness() transporttest.Harness {
 			return nil
 		}
 		return func() error { return set(false) }, set(true)
+	}
+	h.Refuse = func(_ context.Context, what transporttest.Refused) (func() error, error) {
+		set := func(what transporttest.Refused) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.refused = what
+			return nil
+		}
+		return func() error { return set(0) }, set(what)
 	}
 	h.Restart = w.restart
 	h.Unreadable = func(ctx context.Context, queue string) error {
@@ -169,6 +188,9 @@ func (b *broken) send(ctx context.Context, batch []waybill.Envelope) core.Result
 		return core.AllFailed(len(batch), errClosed())
 	case b.isCut():
 		return core.AllFailed(len(batch), errCut)
+	}
+	if messages, _ := b.refuses(); messages {
+		return core.AllFailed(len(batch), errRefused)
 	}
 	res := b.Transport.Publish(ctx, batch)
 	if b.log {
@@ -281,12 +303,30 @@ func (r *brokenReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resul
 	if r.b.isCut() {
 		return core.AllFailed(len(acks), errCut)
 	}
-	res := r.Receiver.Settle(ctx, acks)
+	res := r.settle(ctx, acks)
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	for i, a := range acks {
 		if res[i] == nil && (a.Verdict == core.VerdictDone || a.Verdict == core.VerdictReject) {
 			delete(r.b.deliveries, a.Delivery.Queue+a.Delivery.Envelope.ID)
+		}
+	}
+	return res
+}
+
+// settle settles without a fault. Retries and rejections are copies.
+func (r *brokenReceiver) settle(ctx context.Context, acks []core.Ack) core.Results {
+	messages, all := r.b.refuses()
+	if all {
+		return core.AllFailed(len(acks), errRefused)
+	}
+	if !messages {
+		return r.Receiver.Settle(ctx, acks)
+	}
+	res := core.AllFailed(len(acks), errRefused)
+	for i, a := range acks {
+		if a.Verdict == core.VerdictDone || a.Verdict == core.VerdictRelease {
+			res[i] = r.Receiver.Settle(ctx, acks[i:i+1])[0]
 		}
 	}
 	return res

@@ -28,6 +28,7 @@ func TestConformance(t *testing.T) {
 			bus := dial(t, proxy.URL(server.URL()), opts)
 			h := harness(t, bus, server.URL(), opts)
 			h.Restart = server.Restart // SIGKILL
+			h.Refuse = refuse(server)
 			h.Cut = func(context.Context) (func() error, error) {
 				proxy.Blackhole(testenv.Up | testenv.Down)
 				proxy.Cut()
@@ -37,6 +38,25 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	transporttest.RunSpread(t, harnesses...)
+}
+
+// refuse fills the server's memory, which leaves room for settles, or takes the replicas that a write needs.
+func refuse(server *testenv.RedisServer) func(context.Context, transporttest.Refused) (func() error, error) {
+	return func(ctx context.Context, what transporttest.Refused) (func() error, error) {
+		setting := map[transporttest.Refused]string{
+			transporttest.RefuseMessages: "maxmemory", transporttest.RefuseAll: "min-replicas-to-write",
+		}[what]
+		opts, err := redis.ParseURL(server.URL())
+		if err != nil {
+			return nil, err
+		}
+		set := func(to string) error {
+			client := redis.NewClient(opts)
+			defer func() { _ = client.Close() }()
+			return client.ConfigSet(context.WithoutCancel(ctx), setting, to).Err()
+		}
+		return func() error { return set("0") }, set("1")
+	}
 }
 
 // TR-08, TR-04: three nodes, a client of the caller's.

@@ -1,0 +1,175 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Numbers that are not small, and contexts that have ended: a bound or a shortcut of the store's own shows here.
+var largeChecks = []named{
+	{"take-holds-many", takeHoldsMany},
+	{"roster-has-many-units", rosterHasManyUnits},
+	{"attempts-count-to-ten", attemptsCountToTen},
+	{"next-in-is-not-zero-in-vain", nextInIsNotZeroInVain},
+	{"settle-of-an-ended-context", settleOfAnEndedContext},
+	{"give-up-of-an-ended-context", giveUpOfAnEndedContext},
+}
+
+// Without this a crash of the holder is not counted, and a give-up does not show what is out.
+func takeHoldsMany(k *kit) {
+	const n = 500 // as many as the engine takes at a time
+	m, by := k.owner(1), k.join(1)
+	rs := m.some(n, key("k"))
+	m.hold(refs(rs)...)
+	by.holder("500 records were taken in one call", m.self.Session, refs(rs)...)
+	m.die(by)
+	by.claim(core.AllSlots)
+	for _, r := range by.find(ids(rs)...) {
+		if r.Crashes != 1 {
+			k.fail("the holder of %d records was removed, and one of them has %d crashes", n, r.Crashes)
+		}
+	}
+}
+
+// Without this the messages of a unit are never published: no member knows that it is free.
+func rosterHasManyUnits(k *kit) {
+	const most = 64
+	m := k.stranger(most)
+	routes := []string{k.route, k.route + "-2", k.route + "-3"}
+	for _, route := range routes[1:] {
+		m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: most})
+	}
+	r := m.join()
+	for _, route := range routes {
+		m.claimOn(r, route)
+	}
+	other := k.stranger(most)
+	for _, r := range []*core.Roster{m.meet(), other.join(), k.look()} {
+		for _, route := range routes {
+			var slots core.Slots
+			for _, u := range r.Units {
+				if u.Unit.Route == route && u.Owner == m.self.Session {
+					slots |= u.Unit.Slots()
+				}
+			}
+			if slots != core.AllSlots {
+				k.fail("a member took the %d units of each of three routes, and a roster says that it owns %d slots of one of them", most, slots.Len())
+			}
+		}
+	}
+}
+
+// Without this a message that fails again and again is never given up.
+func attemptsCountToTen(k *kit) {
+	m := k.owner(1)
+	r := m.one(key("k"))
+	for attempt := 1; attempt <= 10; attempt++ {
+		m.settle(core.Retry(&r, errNo, 0))
+		r = m.dueAll(1, 0)[0]
+		if r.Attempts != attempt {
+			k.fail("after %d failed attempts a record has %d", attempt, r.Attempts)
+		}
+	}
+}
+
+// Without this the engine asks without a pause until a record is due.
+func nextInIsNotZeroInVain(k *kit) {
+	const wait, most = 8 * time.Millisecond, 2 // a record can come due while the store answers
+	m := k.owner(1)
+	for range 3 {
+		id := k.stage(k.row(delay(wait)))
+		vain := 0
+		for d := m.due(10); d.Moved == 0; d = m.due(10) {
+			if d.NextIn <= 0 {
+				vain++
+			}
+			if vain > most {
+				k.fail("a timer of %s is not due yet, and NextIn says %d times that something is due now", wait, vain)
+			}
+			k.sleep(max(time.Millisecond, d.NextIn-pause))
+		}
+		r := m.find(id...)[0]
+		m.settle(core.Published(&r))
+	}
+}
+
+// ended returns a context that has ended.
+func (k *kit) ended() context.Context {
+	ctx, cancel := context.WithCancel(k.ctx)
+	cancel()
+	return ctx
+}
+
+// Without this the engine takes for stored what is not, at each stop: a message is published again, or never given up.
+func settleOfAnEndedContext(k *kit) {
+	m := k.owner(1)
+	for _, held := range []bool{false, true} {
+		rs := m.some(len(every), key("k"))
+		var os []core.Outcome
+		for i, fn := range every {
+			if held {
+				m.hold(rs[i].Ref)
+			}
+			os = append(os, fn(&rs[i]))
+		}
+		res := m.store.Settle(k.ended(), m.self.Session, os)
+		if len(res) != len(os) {
+			k.fail("settle under an ended context returned %d results for %d outcomes", len(res), len(os))
+		}
+		for i := range os {
+			if res[i] == nil {
+				m.applied("under an ended context, with a success,", &os[i], &rs[i])
+				continue
+			}
+			if waybill.ClassOf(res[i]) != waybill.ClassOutage {
+				k.fail("settle (%s) under an ended context: got %v, want an outage, after which it is sent again", os[i].Event(), res[i])
+			}
+			if err := m.trySettle(os[i])[0]; err != nil && !errors.Is(err, core.ErrChanged) { // it can have been stored
+				k.fail("settle (%s), sent again after its context had ended: %w", os[i].Event(), err)
+			}
+			m.applied("sent again after its context had ended", &os[i], &rs[i])
+		}
+		for _, r := range m.ready() { // those that were released
+			m.settle(core.Published(&r))
+		}
+	}
+}
+
+// Without this a unit is nobody's until its member's lease is over.
+func giveUpOfAnEndedContext(k *kit) {
+	m, us, low, _ := k.handover()
+	u := us[0]
+	u.Low = 42
+	ok, err := m.store.GiveUp(k.ended(), m.self.Session, u, refs(low[:1]))
+	if ok && err != nil {
+		k.fail("a give-up under an ended context was made, and the error is %w", err)
+	}
+	now := k.units(m.meet())[0]
+	if free := now.Owner == 0; ok && !free {
+		k.fail("a give-up under an ended context was a success, and the unit is session %d's", now.Owner)
+	}
+	m.giveUp(us[0], 42, low[0].Ref) // again, as the engine does
+	if now = k.units(m.meet())[0]; now.Owner != 0 || now.Low != 42 {
+		k.fail("a unit was given up, again after the context had ended: owner %d, Low %d", now.Owner, now.Low)
+	}
+	m.holder("it is out, and its unit was given up", m.self.Session, low[0].Ref)
+	m.holder("it is not out, and its unit was given up", 0, refs(low[1:])...)
+	for _, err := range []error{
+		func() error {
+			_, err := m.store.Take(k.ended(), m.self.Session, core.Want{Refs: refs(low[1:2])})
+			return err
+		}(),
+		func() error { _, err := m.store.Due(k.ended(), m.self.Session, []core.Part{k.all()}, 1); return err }(),
+	} {
+		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
+			k.fail("take or due under an ended context: got %w, want an outage", err)
+		}
+	}
+	slices.Reverse(low)
+	m.holder("a take of it had an ended context", 0, low[0].Ref)
+}

@@ -1,0 +1,191 @@
+package transporttest_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// settled makes a settle hook that changes what the good settle answers.
+func settled(change func(ctx context.Context, r *brokenReceiver, acks []core.Ack, res core.Results)) faults {
+	return faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+		res := r.settle(ctx, acks)
+		change(ctx, r, acks, res)
+		return res
+	}}
+}
+
+// atTheEnd settles nothing under an ended context, and answers so.
+func atTheEnd(answer error) faults {
+	return faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+		if ctx.Err() == nil {
+			return r.settle(ctx, acks)
+		}
+		res := make(core.Results, len(acks))
+		for i := range res {
+			res[i] = answer
+		}
+		return res
+	}}
+}
+
+// copies is a settle that acks the original, and then sends the copy, or the other way round. confirmed: it looks at
+// the answer to the copy.
+func copies(ackFirst, confirmed bool) faults {
+	return faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+		if messages, all := r.b.refuses(); !messages || all {
+			return r.settle(ctx, acks)
+		}
+		res := core.AllFailed(len(acks), errRefused) // of the copies
+		if ackFirst || !confirmed {
+			r.done(ctx, []*waybill.Delivery{acks[0].Delivery, acks[1].Delivery})
+		}
+		if !confirmed {
+			clear(res)
+		}
+		return res
+	}}
+}
+
+// knows is what a process knows of the bindings: its own.
+func knows() faults {
+	var mu sync.Mutex
+	own := map[*broken][]string{}
+	return faults{
+		subscribe: func(b *broken, s core.Subscription) core.Subscription {
+			mu.Lock()
+			defer mu.Unlock()
+			own[b] = append(own[b], s.Bindings...)
+			return s
+		},
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+			for {
+				ds, err := r.Receiver.Receive(ctx, limit)
+				if err != nil {
+					return ds, err
+				}
+				mu.Lock()
+				known := slices.Clone(own[r.b])
+				mu.Unlock()
+				mine := slices.DeleteFunc(slices.Clone(ds), func(d *waybill.Delivery) bool { return !slices.Contains(known, d.Envelope.Topic) })
+				r.done(ctx, slices.DeleteFunc(ds, func(d *waybill.Delivery) bool { return slices.Contains(mine, d) }))
+				if len(mine) > 0 {
+					return mine, nil
+				}
+			}
+		},
+	}
+}
+
+// everyNth accepts one settle in n that was refused as lost.
+func everyNth(n int64) faults {
+	return settled(func(_ context.Context, r *brokenReceiver, _ []core.Ack, res core.Results) {
+		for i, err := range res {
+			if errors.Is(err, waybill.ErrLeaseLost) && r.b.n.Add(1)%n == 0 {
+				res[i] = nil
+			}
+		}
+	})
+}
+
+// third lets every receiver of an ordered queue behind the second one have messages beside the active one.
+func third() faults {
+	var mu sync.Mutex
+	opened := map[string]int{}
+	return faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+		mu.Lock()
+		defer mu.Unlock()
+		if opened[s.Queue]++; opened[s.Queue] > 2 {
+			s.InOrder = false
+		}
+		return s
+	}}
+}
+
+// brokenEdges are broken transports whose faults show with large numbers, ended contexts and a broker that refuses.
+var brokenEdges = []fault{
+	{"takes the end of a context for a success", "settle-cancelled", atTheEnd(nil)},
+	{"takes the end of a context for a lost lease", "settle-cancelled", atTheEnd(waybill.ErrLeaseLost)},
+	{"forgets what it could not settle in time", "settle-cancelled", faults{
+		settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+			if ctx.Err() != nil {
+				for _, a := range acks {
+					r.done(context.WithoutCancel(ctx), []*waybill.Delivery{a.Delivery})
+				}
+				return core.AllFailed(len(acks), ctx.Err())
+			}
+			return r.settle(ctx, acks)
+		},
+	}},
+	{"cuts bodies at 1 MiB", "largest-message", faults{receive: changed(func(d *waybill.Delivery) {
+		d.Envelope.Body = d.Envelope.Body[:min(len(d.Envelope.Body), 1<<20)]
+	})}},
+	{"has no room for the retry of a large message", "largest-message", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		if a.Verdict == core.VerdictRetry && a.Delivery.Envelope.Size() > 1<<20 {
+			a.Verdict = core.VerdictDone
+		}
+	})}},
+	{"drops what has a long error", "reject-with-the-longest-error", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		if a.Verdict == core.VerdictReject && len(a.Err) > 200 {
+			a.Verdict = core.VerdictDone
+		}
+	})}},
+	{"cuts long errors", "reject-with-the-longest-error", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		a.Err = a.Err[:min(len(a.Err), 255)]
+	})}},
+	{"counts in steps of 100 ms", "retry-of-milliseconds", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		a.Delay = a.Delay.Truncate(100 * time.Millisecond)
+	})}},
+	{"confirms behind a message that is too large", "key-order-prefix-too-large", faults{
+		traits: func(t *core.PublisherTraits) { t.KeyOrder = core.KeyOrderPipelinedPrefix },
+	}},
+	{"confirms behind a message that is too large, as a log", "key-order-prefix-too-large", faults{
+		log: true, traits: func(t *core.PublisherTraits) { t.KeyOrder = core.KeyOrderPipelinedPrefix },
+	}},
+	{"knows the bindings of its own process", "bindings-of-another-process", knows()},
+	{"takes a refusal for a success", "publish-refused", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		res := b.send(ctx, batch)
+		for i, err := range res {
+			if errors.Is(err, errRefused) {
+				res[i] = nil
+			}
+		}
+		return res
+	}}},
+	{"acks before the copy", "copy-refused", copies(true, true)},
+	{"does not wait for the copy", "copy-refused", copies(false, false)},
+	{"takes a refused settle for a success", "settle-refused", settled(func(_ context.Context, _ *brokenReceiver, _ []core.Ack, res core.Results) {
+		for i, err := range res {
+			if errors.Is(err, errRefused) {
+				res[i] = nil
+			}
+		}
+	})},
+	{"accepts one lost settle in fifty", "settle-twice", everyNth(50)},
+	{"has a third receiver beside the active one", "single-active-receiver", third()},
+	{"orders the messages of a key by topic", "key-order-batch", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		order := make([]int, len(batch))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(i, j int) int {
+			switch {
+			case batch[i].Topic < batch[j].Topic:
+				return -1
+			case batch[i].Topic > batch[j].Topic:
+				return 1
+			}
+			return 0
+		})
+		res := make(core.Results, len(batch))
+		for _, i := range order {
+			res[i] = b.send(ctx, batch[i:i+1])[0]
+		}
+		return res
+	}}},
+}

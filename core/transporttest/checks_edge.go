@@ -1,0 +1,294 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
+)
+
+// Numbers that are not small, contexts that have ended, and a broker that refuses what is written.
+var edgeChecks = []named{
+	{
+		"settle-cancelled", ofSubscriber,
+		"A settle under an ended context says what became of each delivery: a success holds, and after an error it is settled again, or comes again if its lease was lost.",
+		settleCancelled,
+	},
+	{
+		"largest-message", ofEither,
+		"A message of MaxMessageBytes arrives, is retried, and is parked, whole; without that bound one of 4 MiB.", largestMessage,
+	},
+	{
+		"reject-with-the-longest-error", ofSubscriber,
+		"A message is parked however long the text of its error is.", rejectLongestError,
+	},
+	{
+		"retry-of-milliseconds", ofSubscriber,
+		"A retry delay below all of RetryDelays is held longer, never shorter.", retryOfMilliseconds,
+	},
+	{
+		"key-order-prefix-too-large", ofPublisher,
+		"A message that is refused as too large also fails what is behind it with its key in the same call, with ErrBehind.", keyOrderPrefixTooLarge,
+	},
+	{
+		"bindings-of-another-process", ofSubscriber,
+		"A receiver gets what another process has bound its queue for since.", bindingsOfAnother,
+	},
+	{
+		"publish-refused", ofPublisher,
+		"A message that the broker refuses is an error.", publishRefused,
+	},
+	{
+		"copy-refused", ofSubscriber,
+		"A retry or a rejection whose copy the broker refuses loses nothing.", copyRefused,
+	},
+	{
+		"settle-refused", ofSubscriber,
+		"A settle that the broker refuses is an error, and can be made again.", settleRefused,
+	},
+}
+
+// verdicts is one ack of each kind.
+func verdicts(ds []*waybill.Delivery) []core.Ack {
+	return []core.Ack{
+		core.AckDone(ds[0]), core.AckRetry(ds[1], tier1, errors.New("not now")), core.AckReject(ds[2], waybill.ReasonRejected, errors.New("no good")),
+		core.AckRelease(ds[3]),
+	}
+}
+
+// comesAgain says whether what a settled in this way comes again.
+func comesAgain(a core.Ack) bool {
+	return a.Verdict == core.VerdictRetry || a.Verdict == core.VerdictRelease
+}
+
+// settleCancelled is what a consumer does at the end of a drain, or of a handler's time.
+func settleCancelled(k *kit) {
+	r, name := k.queue("a")
+	k.publish(messages(name+".a", 4)...)
+	batch := verdicts(k.receive(r, 4))
+	ctx, cancel := context.WithCancel(k.ctx)
+	cancel()
+	k.told(r, name, batch, r.Settle(ctx, batch))
+}
+
+// told checks what was said of the verdicts in batch: at first on r, which still lives, and then on another receiver.
+func (k *kit) told(r core.Receiver, name string, batch []core.Ack, res core.Results) {
+	left, gone := map[string]bool{}, map[string]bool{}
+	for i, err := range res {
+		id, lost := batch[i].Delivery.Envelope.ID, errors.Is(err, waybill.ErrLeaseLost) || isClosed(err)
+		if err != nil && !lost {
+			k.must("settle again what could not be settled", settle(k.ctx, r, batch[i]))
+		}
+		if lost || comesAgain(batch[i]) {
+			left[id] = true
+		} else {
+			gone[id] = true
+		}
+	}
+	ctx, moved, cancel := k.patient(k.sub.HoldFor)
+	defer cancel()
+	all := k.await(ctx, moved, r, left)
+	k.closeReceiver(r)
+	for _, d := range append(all, k.drain(k.subscribe(name, name+".a"))...) {
+		if gone[d.Envelope.ID] {
+			k.fail("message %s came again, though its settle was a success", d.Envelope.ID)
+		}
+	}
+}
+
+// sized returns a message of n bytes, as Envelope.Size counts.
+func sized(topic string, n int) waybill.Envelope {
+	m := full(topic)
+	m.Body = nil
+	m.Body = bytes.Repeat([]byte("0123456789abcde\x00"), n/16+1)[:n-m.Size()]
+	return m
+}
+
+func largestMessage(k *kit) {
+	n := 4 << 20
+	if k.pub.MaxMessageBytes > 0 {
+		n = k.pub.MaxMessageBytes
+	}
+	r, name := k.queue("a")
+	m := sized(name+".a", n)
+	k.publish(m)
+	again := false
+	settle := func(a core.Ack) { again = k.settleThrough(r, a) || again }
+	for attempt := 1; attempt <= 2; attempt++ {
+		d := k.receive(r, 1)[0]
+		k.same(m, d.Envelope, "the largest message")
+		if attempt == 1 {
+			settle(core.AckRetry(d, tier1, errors.New("not now")))
+			continue
+		}
+		settle(core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
+	}
+	if again { // there can be more copies than one
+		k.needs(k.sub.Parks && k.h.Parked != nil, "SubscriberTraits.Parks and Harness.Parked")
+		if got := k.awaitParked(name); len(got) == 0 {
+			k.fail("the largest message is not parked")
+		} else {
+			k.same(m, got[0].Envelope, "parked")
+		}
+		return
+	}
+	k.parked(name, m, waybill.ReasonRejected, "no good")
+}
+
+// settleThrough settles, and settles again after an outage, as a consumer does: a large message can take longer than
+// the adapter waits. It says whether there was one.
+func (k *kit) settleThrough(r core.Receiver, a core.Ack) (again bool) {
+	for w := (suitetest.Wait{Limit: stands}); ; again = true {
+		err := settle(k.ctx, r, a)
+		if err == nil {
+			return again
+		}
+		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrLeaseLost) || !w.Again(k.ctx) {
+			k.fail("settle: %w", err)
+		}
+	}
+}
+
+func rejectLongestError(k *kit) {
+	r, name := k.queue("a")
+	m := full(name + ".a")
+	k.publish(m)
+	err := errors.New(strings.Repeat("größer ", core.MaxErrorBytes))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], waybill.ReasonRejected, err))
+	k.nothing(r, "a rejected message does not come again")
+	k.parked(name, m, waybill.ReasonRejected, core.ErrorText(err))
+}
+
+func retryOfMilliseconds(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	for _, delay := range []time.Duration{80 * time.Millisecond, 30 * time.Millisecond, 10 * time.Millisecond} {
+		k.notBefore(r, core.AckRetry(k.receive(r, 1)[0], delay, nil), delay)
+	}
+	k.consume(r, 1)
+}
+
+// keyOrderPrefixTooLarge is keyOrderPrefix for brokers for which nothing is unroutable.
+func keyOrderPrefixTooLarge(k *kit) {
+	k.needs(k.pub.KeyOrder == core.KeyOrderPipelinedPrefix, "PublisherTraits.KeyOrder = KeyOrderPipelinedPrefix")
+	k.needs(k.pub.MaxMessageBytes > 0, "PublisherTraits.MaxMessageBytes")
+	_, name := k.queue("t0", "t1")
+	batch := keyed(name, 3)
+	batch = batch[:k.batch(len(batch))]
+	const bad = 3
+	k.needs(len(batch) > bad, "PublisherTraits.MaxBatch of more than three")
+	batch[bad].Body = make([]byte, k.pub.MaxMessageBytes+1)
+	k.prefix(batch, bad)
+}
+
+// bindingsOfAnother subscribes elsewhere, as a new release of a program does beside the old one.
+func bindingsOfAnother(k *kit) {
+	k.needs(k.h.Reopen != nil, "Harness.Reopen")
+	r, name := k.queue("a")
+	first := message(name+".a", 1)
+	k.publish(first)
+	k.exactly([]waybill.Envelope{first}, k.consume(r, 1)) // it runs
+	second, err := k.h.Reopen(k.ctx)
+	k.must("open a second transport", err)
+	other, err := guardedSubscriber{second, k}.Subscribe(k.ctx, subscription(name, name+".b"))
+	k.must("subscribe through the second transport", err)
+	k.closeReceiver(other)
+	want := []waybill.Envelope{message(name+".a", 2), message(name+".b", 3)}
+	for w := (suitetest.Wait{Limit: 3 * time.Second}); ; { // a publisher may learn of a binding a moment later
+		err := k.send(want[1:])[0]
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, waybill.ErrUnroutable) {
+			k.fail("publish to what another process has bound: %w", err)
+		}
+		k.needs(w.Again(k.ctx), "a publisher that knows what other processes bind")
+	}
+	k.publish(want[0])
+	k.exactly(want, k.consume(r, len(want)))
+}
+
+// refuse has the broker refuse while fn runs.
+func (k *kit) refuse(what Refused, fn func()) {
+	k.needs(k.h.Refuse != nil, "Harness.Refuse")
+	undo, err := k.h.Refuse(k.ctx, what)
+	if errors.Is(err, ErrNotDeclared) {
+		k.needs(false, "Harness.Refuse of settles")
+	}
+	k.must("have the broker refuse", err)
+	defer func() { k.must("have the broker accept again", undo()) }()
+	fn()
+}
+
+func publishRefused(k *kit) {
+	k.needs(k.h.Refuse != nil, "Harness.Refuse")
+	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
+	r, name := k.queue("a")
+	batch := messages(name+".a", k.batch(5))
+	k.refuse(RefuseMessages, func() {
+		for i, err := range k.send(batch) {
+			if err == nil {
+				k.fail("the broker refused message %d, and it was a success", i)
+			}
+		}
+	})
+	last := message(name+".a", 100)
+	ctx, moved, cancel := k.patient(0)
+	defer cancel()
+	k.publishThrough(ctx, last)
+	k.await(ctx, moved, r, map[string]bool{last.ID: true})
+}
+
+// copyRefused loses the receiver right after a retry and a rejection, as a process that is killed, before it can settle
+// again.
+func copyRefused(k *kit) {
+	k.needs(k.h.Refuse != nil, "Harness.Refuse")
+	r, name := k.queue("a")
+	k.publish(full(name+".a"), full(name+".a"))
+	ds := k.receive(r, 2)
+	batch := []core.Ack{core.AckRetry(ds[0], tier1, errors.New("not now")), core.AckReject(ds[1], waybill.ReasonRejected, errors.New("no good"))}
+	left := map[string]bool{}
+	k.refuse(RefuseMessages, func() {
+		ctx, cancel := context.WithTimeout(k.ctx, cutFor)
+		defer cancel()
+		for i, err := range r.Settle(ctx, batch) {
+			if err != nil || comesAgain(batch[i]) {
+				left[ds[i].Envelope.ID] = true
+			}
+		}
+		_ = r.Close(ctx)
+	})
+	parked := !left[ds[1].Envelope.ID]
+	ctx, moved, cancel := k.patient(k.sub.HoldFor)
+	defer cancel()
+	r = k.subscribeThrough(ctx, subscription(name, name+".a"))
+	k.await(ctx, moved, r, left)
+	if parked && k.sub.Parks && k.h.Parked != nil {
+		k.parked(name, ds[1].Envelope, waybill.ReasonRejected, "no good")
+	}
+}
+
+func settleRefused(k *kit) {
+	k.needs(!k.h.SettlesUnanswered, "an answer to a settle, by Harness.SettlesUnanswered,")
+	r, name := k.queue("a")
+	var res core.Results
+	k.needs(k.h.Refuse != nil, "Harness.Refuse")
+	k.publish(messages(name+".a", 4)...)
+	batch := verdicts(k.receive(r, 4))
+	k.refuse(RefuseAll, func() {
+		ctx, cancel := context.WithTimeout(k.ctx, cutFor)
+		defer cancel()
+		res = r.Settle(ctx, batch)
+	})
+	for i, err := range res {
+		if err == nil && batch[i].Verdict != core.VerdictRelease { // a release may need no write
+			k.fail("the broker refused a settle (verdict %d), and it was a success", batch[i].Verdict)
+		}
+	}
+	k.told(r, name, batch, res)
+}
