@@ -15,7 +15,7 @@ type Staged struct {
 }
 
 // CancelKey names a message to cancel: by ID, or by Topic and DedupeKey, on one route (empty = DefaultRoute; a lane's
-// route is [LaneRoute]).
+// route is [LaneRoute]). [Topic.CancelKeys] returns those of a topic's routes.
 type CancelKey struct{ Route, ID, Topic, DedupeKey string }
 
 // CancelStatus is the outcome for a message that was to be withdrawn.

@@ -81,6 +81,24 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	return m
 }
 
+// CancelKeys names the message with a dedupe key for [Canceller]: one key for each route that a message of the topic is
+// staged on. Give the options that said where the message goes, [Routes] and [InLane]; without them it is where the
+// topic's messages go. A key without its route names a message on [DefaultRoute] alone.
+func (t Topic[T]) CancelKeys(dedupeKey string, opts ...MessageOption) []CancelKey {
+	m := RawMessage(t.name, "", nil, opts...)
+	if len(m.Routes) == 0 {
+		m.Routes = t.routes
+	}
+	if len(m.Routes) == 0 {
+		m.Routes = []string{DefaultRoute}
+	}
+	keys := make([]CancelKey, len(m.Routes))
+	for i, route := range m.Routes {
+		keys[i] = CancelKey{Route: LaneRoute(route, m.Lane), Topic: t.name, DedupeKey: dedupeKey}
+	}
+	return keys
+}
+
 // Decode returns the value that e carries. An error is Permanent with reason undecodable and contains no payload bytes.
 func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	var zero T

@@ -92,9 +92,9 @@ type explained struct {
 	explain func(error) error
 }
 
-func (e explained) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	out, err := e.ParkedQueue.CountParked(ctx, queue)
-	return out, e.explain(err)
+func (e explained) ParkedDepth(ctx context.Context, queue string) (int, error) {
+	n, err := e.ParkedQueue.ParkedDepth(ctx, queue)
+	return n, e.explain(err)
 }
 
 // onQueue runs fn with the queue that is the first argument, which answered once within the time for a question.
@@ -105,25 +105,20 @@ func (d *dlq) onQueue(fn func(ctx context.Context, q *parkedQueue, args []string
 			return err
 		}
 		ctx, cancel := d.c.limited(cmd.Context())
-		counts, err := q.CountParked(ctx, args[0])
+		n, err := q.ParkedDepth(ctx, args[0]) // reasons would take a look at each message
 		cancel()
 		if err != nil {
 			return err
 		}
-		n := 0
-		for _, k := range counts {
-			n += k
-		}
-		return fn(cmd.Context(), &parkedQueue{q, args[0], n, counts}, args[1:])
+		return fn(cmd.Context(), &parkedQueue{q, args[0], n}, args[1:])
 	}
 }
 
 // parkedQueue is a queue and how many messages were parked when the command began.
 type parkedQueue struct {
 	admin.ParkedQueue
-	name   string
-	depth  int
-	counts map[waybill.Reason]int
+	name  string
+	depth int
 }
 
 // parkedJSON is a parked message as programs get it.
@@ -144,7 +139,9 @@ func parkedOf(p *admin.Parked) parkedJSON {
 func (d *dlq) listCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list QUEUE", Short: "count the parked messages of a queue by reason, and list them", Args: cobra.ExactArgs(1),
+		Use: "list QUEUE", Short: "count the parked messages of a queue, and list them", Args: cobra.ExactArgs(1),
+		Long: `list counts the parked messages of a queue, and lists the oldest that match. The reasons are those of the messages that it
+lists: a broker must be asked for each message. A larger --limit looks at more, and takes longer; so does a filter that few match.`,
 		RunE: d.onQueue(func(ctx context.Context, q *parkedQueue, _ []string) error {
 			f, err := d.filter()
 			if err != nil {
@@ -171,6 +168,10 @@ func (d *dlq) listCommand() *cobra.Command {
 
 func (d *dlq) show(q *parkedQueue, found []admin.Parked, limit int) error {
 	c := d.c
+	reasons := map[waybill.Reason]int{}
+	for i := range found {
+		reasons[found[i].Reason]++
+	}
 	if c.json {
 		out := make([]parkedJSON, 0, len(found))
 		for i := range found {
@@ -181,14 +182,20 @@ func (d *dlq) show(q *parkedQueue, found []admin.Parked, limit int) error {
 			Parked   int                    `json:"parked"`
 			Reasons  map[waybill.Reason]int `json:"reasons"`
 			Messages []parkedJSON           `json:"messages"`
-		}{q.name, q.depth, q.counts, out})
+		}{q.name, q.depth, reasons, out})
 	}
 	say(c.io.Out, "%s parked\n", counted(q.depth, "message"))
-	for _, reason := range slices.Sorted(maps.Keys(q.counts)) {
-		say(c.io.Out, "  %s: %s\n", clean(string(reason)), grouped(int64(q.counts[reason])))
-	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0 && q.depth > 0:
+		say(c.io.Out, "none of them matches, or somebody else looks at them at this moment\n")
 		return nil
+	case len(found) == 0:
+		return nil
+	case len(found) < q.depth:
+		say(c.io.Out, "of the %s below:\n", grouped(int64(len(found))))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		say(c.io.Out, "  %s: %s\n", clean(string(reason)), grouped(int64(reasons[reason])))
 	}
 	rows := make([][]string, 0, len(found))
 	for i := range found {

@@ -151,6 +151,9 @@ func (c *command) tell(err error) {
 		return
 	}
 	say(c.io.Err, "error: %s\n", cleanLines(err.Error()))
+	if errors.Is(err, context.DeadlineExceeded) {
+		say(c.io.Err, "that took longer than --timeout (%s): give a longer one if the server answers, but slowly\n", c.timeout)
+	}
 }
 
 // close closes what the command opened, within five seconds.

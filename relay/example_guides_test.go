@@ -42,7 +42,7 @@ func Example_scheduling() {
 	}
 
 	paid := func(tx *memory.Tx, invoice string) error {
-		status, err := store.Cancel(ctx, tx, waybill.CancelKey{Topic: ReminderDue.Name(), DedupeKey: invoice})
+		status, err := store.Cancel(ctx, tx, ReminderDue.CancelKeys(invoice)...)
 		if err == nil {
 			fmt.Println("the reminder:", status[0])
 		}

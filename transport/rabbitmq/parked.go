@@ -26,6 +26,8 @@ const (
 	// recountTime is how long to wait until the queue counts requeued messages again. It does not if others get
 	// them.
 	recountTime = 500 * time.Millisecond
+	// restIdle is how long the rest of a queue may be silent before it counts as taken by others.
+	restIdle = 200 * time.Millisecond
 	// requeueTimeout bounds the requeue at the end of a listing or a replay, whose own context may be over.
 	requeueTimeout = 5 * time.Second
 )

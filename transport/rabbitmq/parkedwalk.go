@@ -150,18 +150,38 @@ func (w *parkedWalk) close(ctx context.Context) {
 	}, nil)
 }
 
-// takeRest gets what is left, if that is not too much: what is requeued comes behind what was never taken.
+// takeRest takes what is left, if that is not too much: what is requeued comes behind what was never taken. A consumer
+// gets all of it in a few round trips.
 func (w *parkedWalk) takeRest(ctx context.Context) error {
-	for w.initial <= maxOrdered && w.taken < w.initial && ctx.Err() == nil {
-		switch _, ok, err := w.ch.Get(w.dlq, false); {
-		case err != nil:
-			return err
-		case !ok:
-			return nil
-		}
-		w.taken++
+	rest := w.initial - w.taken
+	if w.initial > maxOrdered || rest <= 0 {
+		return nil
 	}
-	return nil
+	if err := w.ch.Qos(rest, 0, false); err != nil {
+		return err
+	}
+	const tag = "rest"
+	got, err := w.ch.Consume(w.dlq, tag, false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	idle := time.NewTimer(restIdle)
+	defer idle.Stop()
+	for ; rest > 0; rest-- {
+		idle.Reset(restIdle)
+		select {
+		case _, ok := <-got:
+			if !ok {
+				return w.ch.Cancel(tag, false) // the channel ended
+			}
+			w.taken++
+		case <-idle.C: // somebody else has the others
+			return w.ch.Cancel(tag, false)
+		case <-ctx.Done():
+			return nil // they are requeued as they are
+		}
+	}
+	return w.ch.Cancel(tag, false)
 }
 
 // parkedOf reads a parked message. If the broker dead-lettered it itself (it expired in the queue), the reason is the
