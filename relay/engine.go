@@ -56,6 +56,7 @@ type route struct {
 	paused    bool
 	awaited   bool      // the wait in progress includes it
 	counted   bool      // its units are known
+	queue     string    // a member that takes it for a queue
 	sentAt    time.Time // of the latest confirm
 	got       float64   // records sent, divided by the share
 	out       int       // records in calls

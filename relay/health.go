@@ -118,6 +118,8 @@ func (e *engine) health() waybill.Health {
 			h.Add(name, waybill.HealthDegraded, "paused; %s", latest)
 		case rt.breakers.route.failures > 0:
 			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breakers.route.since)), rt.breakers.route.cause, latest)
+		case rt.queue != "":
+			h.Add(name, waybill.HealthDegraded, "consumer %s takes it for a queue, and gets a part of its messages: run no relay on it, or give the queue a route of its own; %s", rt.queue, latest)
 		case len(rt.breakers.topics) > 0:
 			h.Add(name, waybill.HealthDegraded, "%s; %s", e.pausedTopics(rt), latest)
 		default:

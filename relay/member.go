@@ -139,6 +139,7 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	switch c.Name() {
 	case "meet":
 		e.countUnits()
+		e.findQueue()
 	case "read":
 		e.tel.read(e.base, e.now.Sub(sent))
 	case "settle":
@@ -178,6 +179,26 @@ func (e *engine) countUnits() {
 		if rt.counted = n > 0; rt.counted && n != asked {
 			e.log.Warn("the route has another number of units than this relay asked for: it keeps those that it was first served with",
 				"event", "relay.units_differ", "route", rt.Name, "units", n, "asked", asked)
+		}
+	}
+}
+
+// findQueue looks for a member that takes a route for a queue: a relay says that it takes one record at a time, and a
+// consumer of a table how many handlers it has. Such a route has two ends that share its messages. The log says so once
+// for each member; health says so as long as it lasts.
+func (e *engine) findQueue() {
+	for _, rt := range e.order {
+		before := rt.queue
+		rt.queue = ""
+		for i := range e.d.Roster().Members {
+			m := &e.d.Roster().Members[i]
+			if m.Handlers > 1 && m.Session != e.d.Session() && slices.ContainsFunc(m.Serves, func(s core.Serving) bool { return s.Route == rt.Name }) {
+				rt.queue = m.Name
+			}
+		}
+		if rt.queue != "" && rt.queue != before {
+			e.log.Warn("a consumer takes this route for a queue, and gets a part of its messages: give the queue a route of its own, or run no relay on it",
+				"event", "relay.queue_on_route", "route", rt.Name, "member", rt.queue)
 		}
 	}
 }
