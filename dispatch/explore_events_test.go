@@ -95,11 +95,11 @@ func (w *world) events() (evs []act) {
 		}
 	}
 	if first < 0 {
-		first = slices.IndexFunc(all, func(e act) bool { return e.kind == evOut && e.how == outDone })
+		first = slices.IndexFunc(all, func(e act) bool { return e.kind == evOut && (e.how == outDone || e.how == outExpired) })
 	}
 	free := []happening{evLost, evUnheard, evLate, evTx, evCrash, evFreeze, evLeave, evAble, evPause, evOpen, evCancel, evLock, evCommit, evRollback, evSkip, evRedrive, evBlackout}
 	for i, e := range all {
-		if i != first && first >= 0 && !slices.Contains(free, e.kind) && (e.kind != evOut || e.how == outDone) {
+		if i != first && first >= 0 && !slices.Contains(free, e.kind) && (e.kind != evOut || e.how == outDone || e.how == outExpired) {
 			e.cost = 1
 		}
 		if e.cost <= w.left.Delays {
@@ -136,7 +136,7 @@ func (w *world) anyEvents() (evs []act) {
 		}
 		for _, item := range m.out {
 			out := func(ok bool, how int) { add(ok, act{kind: evOut, m: i, key: uint64(item.Record.Seq), how: how}) }
-			out(true, outDone)
+			out(true, w.fate(item))
 			out(b.Retry > 0, outRetry)
 			out(b.Far > 0, outFar)
 			out(b.Unknown > 0, outUnknown)
@@ -241,7 +241,7 @@ func (w *world) do(e act) {
 		m := w.members[e.m]
 		for _, item := range m.out {
 			if uint64(item.Record.Seq) == e.key {
-				*[...]*int{new(int), &b.Retry, &b.Far, &b.Unknown, &b.Abandon, &b.Stuck}[e.how]--
+				*[...]*int{new(int), &b.Retry, &b.Far, &b.Unknown, &b.Abandon, &b.Stuck, new(int)}[e.how]--
 				w.conclude(m, item, e.how)
 				break
 			}

@@ -2,6 +2,8 @@ package dispatch
 
 // The scopes that are explored, and the histories that once broke a promise.
 
+import "time"
+
 // tiny are the bounds of the worlds that are explored.
 func tiny() bounds {
 	b := usual
@@ -21,7 +23,7 @@ func keyed(keys ...string) (ls []letter) {
 func small1(name string, staged []letter, b budget, change ...func(s *scope)) scope {
 	s := scope{
 		name: name, members: 1, joined: 1, units: 1, routes: []Route{{Name: "r"}}, staged: staged, batch: 2, window: 2, keys: 1, bounds: tiny(), budget: b,
-		gate: 3000, night: 300_000,
+		gate: 3000, night: 600_000,
 	}
 	for _, c := range change {
 		c(&s)
@@ -35,21 +37,59 @@ func blocking(s *scope)     { s.routes[0].Blocks = true }
 func two(s *scope)          { s.members, s.window = 2, 8 }
 func twoRoutes(s *scope)    { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
 
+// pair is a world of two members that have joined.
+func pair(name string, units int, staged []letter, b budget, change ...func(s *scope)) scope {
+	return small1(name, staged, b, append([]func(s *scope){func(s *scope) { s.members, s.joined, s.units = 2, 2, units }}, change...)...)
+}
+
+// sent makes the letters of a transaction that stages during the history.
+func sent(ls ...letter) func(s *scope) { return func(s *scope) { s.txs = append(s.txs, ls) } }
+
+// ab are letters of two topics: key k has both, l one, and two letters have no key.
+var ab = []letter{
+	{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a"}, {route: "r", topic: "b"},
+}
+
 var scopes = []scope{
-	small1("two of a key at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 1}),
+	// at each bound, something that stays
+	small1("two of a key at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 2, Lose: 1, Late: 1, Delays: 1}),
 	small1("retries at the bound of keys", keyed("k", "l", "", "m"), budget{Ticks: 4, Far: 2}),
+	small1("retries of many at the bound of keys", keyed("k", "l", "k", "m", "l"), budget{Ticks: 5, Far: 1, Retry: 2, Delays: 1}, sent(keyed("m", "k")...)),
 	small1("blocked keys at the bound of keys", keyed("k", "l", "", "m"), budget{Ticks: 4, Abandon: 2}, blocking),
+	small1("blocked keys that go on", keyed("k", "l", "k", "l"), budget{Ticks: 5, Abandon: 2, Redrive: 1, Skip: 1, Delays: 1}, blocking),
 	small1("a paused topic at the bound of keys", []letter{
 		{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}, {route: "r", topic: "b"},
 	}, budget{Ticks: 4, Pause: 1}),
+	small1("topics pause and open", ab, budget{Ticks: 5, Pause: 2, Retry: 1, Unknown: 1, Delays: 1}),
 	small1("the head of a paused topic goes", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
 		budget{Ticks: 4, Pause: 1, Skip: 1, Cancel: 1}, manyKeys, withdrawable),
+	small1("the head of a paused topic expires", []letter{
+		{route: "r", key: "k", topic: "a", expires: 2 * time.Second}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a", expires: time.Second}, {route: "r", key: "l", topic: "a"},
+	}, budget{Ticks: 4, Pause: 1, Delays: 1}, func(s *scope) { s.keys = 2 }),
 	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, withdrawable),
+	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, withdrawable),
 	small1("locks in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Lock: 2}, manyKeys),
+	small1("locks at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Lock: 2, Retry: 1, Delays: 1}),
+	small1("timers at the bound of keys", []letter{
+		{route: "r", key: "k", topic: "t"}, {route: "r", key: "l", topic: "t", delay: time.Second}, {route: "r", topic: "t", delay: 2 * time.Second}, {route: "r", key: "k", topic: "t"},
+	}, budget{Ticks: 5, Far: 2, Retry: 1}),
+	small1("several pages of what waits", keyed("k", "l", "m", "k", "l", "m", ""), budget{Ticks: 6, Far: 2, Crash: 1}, two, func(s *scope) { s.bounds.waitingPage = 1 }),
 	small1("a suspect is locked", keyed("k", "l", "m"), budget{Ticks: 7, Crash: 1, Lock: 1}, two, manyKeys),
 	small1("a route is slow after a crash", []letter{
 		{route: "r", key: "k", topic: "t"}, {route: "q", key: "l", topic: "t"}, {route: "q", topic: "t"}, {route: "q", key: "m", topic: "t"},
 	}, budget{Ticks: 7, Crash: 1, Stuck: 1}, two, twoRoutes, manyKeys),
+	// who owns what changes, while keys are forgotten
+	pair("a crash at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 7, Far: 1, Retry: 1, Crash: 1}, sent(keyed("l")...)),
+	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1}),
+	pair("a late move at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 5, Retry: 1, Able: 1, Late: 1, Delays: 1}),
+	pair("a leave at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Leave: 1, Unknown: 1}),
+	pair("a topic is paused, and a member dies", 1, ab, budget{Ticks: 7, Pause: 1, Crash: 1}),
+	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
+	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, withdrawable),
+	pair("a member freezes", 1, keyed("k", "l", "k"), budget{Ticks: 6, Far: 1, Freeze: 1, Blackout: 1}),
+	// transactions that commit late
+	small1("late commits at the bound of keys", keyed("k", "l"), budget{Ticks: 4, Retry: 1, Far: 1}, sent(keyed("k", "l")...), sent(keyed("l", "m")...)),
+	small1("late commits and delays", keyed("k"), budget{Ticks: 3, Retry: 1, Delays: 2}, sent(keyed("k", "k")...), sent(keyed("l")...), sent(keyed("m")...)),
 }
 
 // histories are the shortest that break a promise, and what is wrong today.

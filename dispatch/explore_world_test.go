@@ -94,6 +94,7 @@ type world struct {
 type posted struct {
 	letter
 	id        string
+	ends      time.Time // when it expires; zero = never
 	tx        int
 	before    []int // letters of its key that must be done before it is handed out
 	committed bool
@@ -284,7 +285,7 @@ func (w *world) send(m *agent, item *Item) {
 	if p.cancelled && !w.excused {
 		w.fail("cancelled: %s is handed out all the same", p.id)
 	}
-	if w.paused[p.topic] && !item.held {
+	if w.paused[p.topic] && !item.held && !p.expired(w.now) {
 		w.fail("paused: %s is handed out although its topic is paused", p.id)
 	}
 	p.handed = true
@@ -325,7 +326,7 @@ func (w *world) exec(x *sentCall, who int) {
 		return
 	}
 	for i, m := range w.members {
-		if m.d == nil || m.d.session == 0 || !m.d.self.joined || m.d.self.left || w.known(m.d.session) {
+		if m.d == nil || m.d.session == 0 || !m.d.self.joined || m.d.self.stopping || w.known(m.d.session) {
 			continue
 		}
 		w.excused = true
@@ -363,7 +364,7 @@ func (w *world) drain(m *agent) {
 			}
 			w.answer(m, x)
 		} else if len(m.out) > 0 {
-			w.conclude(m, m.out[0], outDone)
+			w.conclude(m, m.out[0], w.fate(m.out[0]))
 		} else {
 			return
 		}
@@ -384,9 +385,10 @@ const (
 	outUnknown
 	outAbandon
 	outStuck
+	outExpired
 )
 
-var outNames = [...]string{"published", "retry", "far", "unknown", "abandoned", "stuck"}
+var outNames = [...]string{"published", "retry", "far", "unknown", "abandoned", "stuck", "expired"}
 
 func (w *world) conclude(m *agent, item *Item, how int) {
 	m.out = slices.DeleteFunc(m.out, func(o *Item) bool { return o == item })
@@ -407,10 +409,23 @@ func (w *world) conclude(m *agent, item *Item, how int) {
 	case outStuck:
 		m.stuck = append(m.stuck, item)
 		return
+	case outExpired:
+		p.ended, o = true, core.Abandon(r, waybill.ReasonExpired, nil)
 	}
 	m.d.Conclude(w.now, item, o)
 	w.pump(m)
 }
+
+// fate is how a record is concluded if nothing goes wrong.
+func (w *world) fate(item *Item) int {
+	if w.posted(item.Record.Envelope.ID).expired(w.now) {
+		return outExpired
+	}
+	return outDone
+}
+
+// expired reports whether a message has expired.
+func (p *posted) expired(now time.Time) bool { return !p.ends.IsZero() && !p.ends.After(now) }
 
 // advance moves the time to the next timer of a member.
 func (w *world) advance() {
@@ -439,7 +454,8 @@ func (w *world) stage(tx *memory.Tx, l letter, id string, i int) {
 	p := &posted{letter: l, id: id, tx: i}
 	e := waybill.Envelope{ID: id, Topic: l.topic, Key: l.key}
 	if l.expires > 0 {
-		e.Expires = w.now.Add(l.expires)
+		p.ends = w.now.Add(l.expires)
+		e.Expires = p.ends
 	}
 	if _, err := tx.Stage(core.StagedRow{Envelope: e, Route: l.route, Delay: l.delay, Withdrawable: w.scope.withdrawable}); err != nil {
 		panic(err)
@@ -539,7 +555,7 @@ func (w *world) obstructed(states map[string]*memory.State) map[string]bool {
 	}
 	for _, p := range w.letters {
 		st := states[p.id]
-		own := st != nil && (st.Locked || st.Waits && st.DueIn > time.Minute) || w.paused[p.topic] || stuck[p.id] || stuck["route "+p.route]
+		own := st != nil && (st.Locked || st.Waits && st.DueIn > time.Minute) || w.paused[p.topic] && !p.expired(w.now) || stuck[p.id] || stuck["route "+p.route]
 		if own && st != nil && !st.Settled() || st != nil && st.Settled() && st.State == core.StateAbandoned && st.Reason.Blocks() && w.blocks(p.route) {
 			out[p.id] = true
 			continue

@@ -45,7 +45,9 @@ type key struct {
 	// asks: not all that holds it is known. The store is asked before anything of it goes.
 	asks  bool
 	first int64 // the first record that was passed since then
-	deep  bool  // in route.deep
+	// slow: only late ranges have met it, which meet again and again what waits. It is asked about without haste.
+	slow bool
+	deep bool // in route.deep
 }
 
 // key returns the memory about a key. It makes one if there is none.
@@ -62,7 +64,7 @@ func (rt *route) key(name string, slot uint8) *key {
 }
 
 // ask has the store asked for all that the key waits for.
-func (k *key) ask() { k.asks, k.anew, k.resume = true, true, 1 }
+func (k *key) ask() { k.asks, k.anew, k.slow, k.resume = true, true, false, 1 }
 
 // forget drops a key when there is nothing to remember about it, or nothing that the store could not tell.
 func (k *key) forget() {
@@ -277,6 +279,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if foreign {
 		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
+	foreign = foreign || rt.isLocked(rec)
 	if !ordered {
 		if foreign {
 			return
@@ -297,7 +300,9 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 			return
 		}
 	}
+	_, met := rt.keys[rec.Envelope.Key]
 	k := rt.key(rec.Envelope.Key, rec.Slot)
+	k.slow = d.reads.late && (k.slow || !met && k.asks)
 	switch {
 	case foreign:
 		k.hold(rec.Seq, core.ObstacleHeld)
@@ -352,6 +357,10 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		if d.foreign(rec.Holder) && d.has(ruleForeignHold) {
 			k.hold(rec.Seq, core.ObstacleHeld)
 			rt.visitLater(rec.Ref, rec.Slot, k.name)
+			continue
+		}
+		if rt.isLocked(rec) {
+			k.hold(rec.Seq, core.ObstacleHeld)
 			continue
 		}
 		item := rt.newItem(rec)
@@ -409,7 +418,7 @@ func (d *Dispatcher) reread(rt *route, name string, slot uint8) {
 		return
 	}
 	k := rt.key(name, slot)
-	k.anew, k.resume, k.stale = true, 1, k.listed
+	k.anew, k.slow, k.resume, k.stale = true, false, 1, k.listed
 	d.passQueue(k)
 	d.advance(k)
 }

@@ -59,11 +59,12 @@ type reads struct {
 	routes  []*route // whose ranges are read
 	count   int      // ranges read, to give sweeps their share
 	paging  bool     // a page is being taken in
+	late    bool     // its record is of a late range
 	touched []*key   // to be advanced after the page
 }
 
 // reset forgets the read of a session that has ended.
-func (r *reads) reset() { r.paging, r.touched = false, nil }
+func (r *reads) reset() { r.paging, r.late, r.touched = false, false, nil }
 
 // readDue returns when the next read is due; zero = none.
 func (d *Dispatcher) readDue() time.Time {
@@ -88,7 +89,7 @@ func (rt *route) readDue() time.Time {
 	at := rt.pace.readAt
 	if rt.room() <= 0 { // whatever the pause: operators wait
 		at = rt.pace.lookedAt.Add(lookEvery)
-	} else if rt.pace.more || len(rt.toRead) > 0 {
+	} else if rt.pace.more || slices.ContainsFunc(rt.toRead, func(k *key) bool { return !k.slow }) {
 		return rt.now
 	}
 	at = earliest(earliest(at, rt.again.next()), rt.expiryDue())

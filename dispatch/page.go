@@ -94,6 +94,9 @@ func (rt *route) rest(found bool) {
 	if rt.unresolved() {
 		pause = min(pause, 10*rt.opts.PollMin)
 	}
+	if slices.ContainsFunc(rt.toRead, func(k *key) bool { return k.slow }) {
+		pause = max(pause, min(10*rt.opts.PollMin, rt.opts.PollMax))
+	}
 	if rt.pace.again {
 		pause = 0
 	}
@@ -234,7 +237,7 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 	type read struct {
 		rec   *core.Record
 		group *group
-		sweep bool
+		kind  rangeKind
 	}
 	n := 0
 	for i := range page.Ranges {
@@ -243,7 +246,7 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 	all := make([]read, 0, n)
 	for i := range page.Ranges {
 		for j := range page.Ranges[i].Records {
-			all = append(all, read{&page.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind == rangeSweep})
+			all = append(all, read{&page.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind})
 		}
 	}
 	if len(r.ranges) > 1 {
@@ -256,12 +259,14 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 			continue
 		}
 		found[rt] = true
-		if all[i].sweep && rt.ordered() && rec.Envelope.Key != "" {
+		d.reads.late = all[i].kind == rangeLate
+		if all[i].kind == rangeSweep && rt.ordered() && rec.Envelope.Key != "" {
 			d.readForgotten(rt, rec)
 			continue
 		}
 		d.admit(rt, rec, g.hazards)
 	}
+	d.reads.late = false
 }
 
 // readForgotten schedules a read of a key from a record that a sweep found, if nothing else accounts for the record.

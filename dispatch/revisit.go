@@ -123,6 +123,12 @@ func (rt *route) visitLocked(item *Item) {
 	})
 }
 
+// isLocked reports whether a record was locked a short while ago, so that it is not tried yet.
+func (rt *route) isLocked(rec *core.Record) bool {
+	v := rt.again.bySeq[rec.Seq]
+	return v != nil && v.locked && v.ref.Version == rec.Version
+}
+
 // unlocked notes that a record that was locked is free. Its transaction has ended, perhaps, so that others are free,
 // too: they are read soon.
 func (rt *route) unlocked() {

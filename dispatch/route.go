@@ -134,7 +134,7 @@ func (rt *route) crowded() bool {
 // asking is for how many keys the store is to be asked what holds them.
 func (rt *route) asking() (n int) {
 	for _, k := range rt.toRead {
-		if k.asks {
+		if k.asks && !k.slow {
 			n++
 		}
 	}
