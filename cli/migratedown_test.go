@@ -41,7 +41,8 @@ func TestMigrateDownKeepsMessages(t *testing.T) {
 	run("migrate down --to 1 --yes").is(t, cli.ExitRefused, "from version 4 to 1", inbox, outbox, "nothing was changed", "--force")
 	run("migrate down --to 0 --yes").is(t, cli.ExitRefused, inbox, outbox)
 	run("migrate down --to 2 --yes").is(t, cli.ExitRefused, inbox).not(t, "message in it")
-	run("migrate down --to 1 --force").is(t, cli.ExitRefused, inbox, outbox, "nobody can be asked") // --force is no yes
+	// --force is no yes
+	run("migrate down --to 1 --force").is(t, cli.ExitRefused, inbox, outbox, "nobody can be asked")
 	run("migrate status").is(t, cli.ExitOK)
 	exec("DELETE FROM waybill.waybill_inbox")
 	run("migrate down --to 2 --yes").is(t, cli.ExitOK, "inbox   0", "outbox  2") // nothing is lost

@@ -241,7 +241,8 @@ func (s *seen[T]) all() []T {
 	return append([]T(nil), s.list...)
 }
 
-// queued waits until the queue holds want. So a test takes no longer than what it tests, and its budget notices a stall.
+// queued waits until the queue holds want. So a test takes no longer than what it tests, and its budget notices a
+// stall.
 func queued(t *testing.T, b *bus, want memtransport.Depth) {
 	t.Helper()
 	patience.Moving(t, fmt.Sprintf("the queue holds %+v", want), func() (memtransport.Depth, bool) {

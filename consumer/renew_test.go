@@ -197,7 +197,8 @@ func TestLostAtRenewal(t *testing.T) {
 	})
 }
 
-// CO-21 CO-06: a message that is lost while its handler runs is not tried again in the process: another consumer has it.
+// CO-21 CO-06: a message that is lost while its handler runs is not tried again in the process: another consumer has
+// it.
 func TestLostIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -522,8 +522,8 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 }
 
 // TestHandedBackDuringAGiveUp: a record that is out is handed back while its unit is given up. The call writes a hold
-// for it, whether its answer arrives or not, and whether the record was sent or not; the hold ends all the same, so that
-// the next owner goes on.
+// for it, whether its answer arrives or not, and whether the record was sent or not; the hold ends all the same, so
+// that the next owner goes on.
 func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	t.Parallel()
 	for i := range 4 {

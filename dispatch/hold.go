@@ -208,8 +208,8 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 	}
 }
 
-// putOff takes a record that is locked out of memory, and out of its window: it can be long until it is free, and others
-// need the place. It is read again later. Records behind it wait.
+// putOff takes a record that is locked out of memory, and out of its window: it can be long until it is free, and
+// others need the place. It is read again later. Records behind it wait.
 func (d *Dispatcher) putOff(item *Item) {
 	rt, k := item.route, item.key
 	if k != nil && rt.Pipelined > 1 {

@@ -75,8 +75,8 @@ func (item *Item) bars() bool {
 	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())
 }
 
-// topicBlocked reports whether the item waits for its topic. An item that is held already does not wait, nor one that has
-// expired: it goes to its end.
+// topicBlocked reports whether the item waits for its topic. An item that is held already does not wait, nor one that
+// has expired: it goes to its end.
 func (item *Item) topicBlocked() bool {
 	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held && !item.route.over(item.ends)
 }

@@ -42,12 +42,17 @@ type key struct {
 	touched bool      // to be advanced when the page has been taken in
 	topic   string    // the blocked topic of its head
 	ends    time.Time // when the head expires; zero = never
+	deep    bool      // in route.deep
+	doubt
+}
+
+// doubt is about a key of which the store may know more.
+type doubt struct {
 	// asks: not all that holds it is known. The store is asked before anything of it goes.
 	asks  bool
 	first int64 // the first record that was passed since then
 	// slow: only late ranges have met it, which meet again and again what waits. It is asked about without haste.
 	slow bool
-	deep bool // in route.deep
 }
 
 // key returns the memory about a key. It makes one if there is none.
@@ -406,7 +411,7 @@ func (rt *route) wait(w *core.Waiting) {
 			g.forget(0)
 			return
 		}
-		k = &key{route: rt, name: w.Key, slot: w.Slot, asks: !g.complete}
+		k = &key{route: rt, name: w.Key, slot: w.Slot, doubt: doubt{asks: !g.complete}}
 		rt.keys[w.Key] = k
 	}
 	k.hold(w.Seq, w.Why)

@@ -273,8 +273,8 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 
 // addAgain adds records that other sessions held, or that were locked.
 func (d *Dispatcher) addAgain(r *reading, rt *route) {
-	if len(rt.tries) > 4*d.againPage { // of records that are gone
-		clear(rt.tries)
+	if len(rt.again.tries) > 4*d.againPage { // of records that are gone
+		clear(rt.again.tries)
 	}
 	for n := 0; n < d.againPage && len(rt.again.line) > 0 && !rt.again.line[0].at.After(d.now); n++ {
 		v := rt.again.line[0]

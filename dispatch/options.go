@@ -30,8 +30,8 @@ type Options struct {
 	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at
 	// all.
 	Gather time.Duration
-	// LivesFrom is the time from which the lives of records count, if the store of the calls says so; zero: from when
-	// their answer is taken in.
+	// LivesFrom is the time from which the lives of records count, if the store of the calls says so; zero: from
+	// when their answer is taken in.
 	LivesFrom time.Time
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int

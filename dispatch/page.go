@@ -324,7 +324,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 			if rec == nil || rec.Version != v.ref.Version {
 				rt.unlocked()
 			} else {
-				rt.tries[seq] = v.tries
+				rt.again.tries[seq] = v.tries
 			}
 		}
 		if v.key == "" || !rt.ordered() {

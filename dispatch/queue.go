@@ -237,7 +237,8 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 		d.hand(item)
 	}
 	switch {
-	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other half
+	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other
+	// half
 	case q.again, len(got) > 0 && (len(got) >= want.N || size > want.Bytes/2):
 		q.empties, q.nextAt = 0, d.now
 		return

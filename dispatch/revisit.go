@@ -11,8 +11,8 @@ import (
 const (
 	// againAfter is when to read a record again that another session holds.
 	againAfter = time.Second
-	// lockedAfter is when to ask again for a record that was locked. It doubles up to a second. When many are locked,
-	// it doubles up to lockedPace for each, so that they cost little beside the others.
+	// lockedAfter is when to ask again for a record that was locked. It doubles up to a second. When many are
+	// locked, it doubles up to lockedPace for each, so that they cost little beside the others.
 	lockedAfter = 100 * time.Millisecond
 	lockedPace  = 500 * time.Microsecond
 	// maxDoubled is how often it doubles.
@@ -38,8 +38,9 @@ type revisit struct {
 type revisits struct {
 	bySeq  map[int64]*revisit
 	line   revisitLine
-	locked int       // how many are locked
-	freed  time.Time // when one of those was free at last
+	locked int           // how many are locked
+	freed  time.Time     // when one of those was free at last
+	tries  map[int64]int // by sequence: how often a record was locked
 }
 
 // revisitLine is a heap: the next one is first.

@@ -31,14 +31,18 @@ type route struct {
 	wants  []*Item // to be held before they are handed out
 	recent recent
 	again  revisits
-	tries  map[int64]int // by sequence: how often a record that is read again was locked
 
-	keys   map[string]*key
-	toRead []*key // keys whose next page must be read
-	deep   []*key // keys of which many records were passed
+	remembered
 	queue  queue
 	topics topics
 	shut   bool // nothing is handed out for now
+}
+
+// remembered are the keys of a route that something is known of.
+type remembered struct {
+	keys   map[string]*key
+	toRead []*key // keys whose next page must be read
+	deep   []*key // keys of which many records were passed
 }
 
 // load counts a route's items in memory. It is kept in step with known.
@@ -69,7 +73,8 @@ type recent struct{ read, due map[int64]bool }
 // newRoute returns a route that owns nothing.
 func newRoute(e *env, r Route) *route {
 	return &route{
-		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: revisits{bySeq: map[int64]*revisit{}}, tries: map[int64]int{}, holds: holds{env: e}, unsaid: map[int64]uint8{},
+		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
+		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unsaid: map[int64]uint8{},
 		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: newTopics(),
 	}
 }
@@ -125,8 +130,8 @@ func (rt *route) room() int {
 	return rt.opts.Window - rt.load.held
 }
 
-// crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait for
-// anything, so there will be fewer.
+// crowded reports whether the front and the walks wait, because so many keys are about to be read. These do not wait
+// for anything, so there will be fewer.
 func (rt *route) crowded() bool {
 	return rt.asking() >= rt.askMost || len(rt.keys) >= rt.opts.MaxKeys+(rt.queueDepth+1)*rt.opts.Window
 }
@@ -165,8 +170,8 @@ func (rt *route) lock(item *Item) {
 	}
 }
 
-// holdsFirst reports whether many outcomes wait for locks. Then every record is held before it is handed out: one that is
-// locked is not handed out at all, and takes no memory.
+// holdsFirst reports whether many outcomes wait for locks. Then every record is held before it is handed out: one that
+// is locked is not handed out at all, and takes no memory.
 func (rt *route) holdsFirst() bool { return 2*rt.load.locked >= rt.opts.Window }
 
 // knownIn returns the sequences in (from, to] that are in memory.
@@ -193,8 +198,8 @@ func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
 	item.ends = rt.expiresAt(rec)
 	_, unsaid := rt.unsaid[rec.Seq]
-	item.tries = rt.tries[rec.Seq]
-	delete(rt.tries, rec.Seq)
+	item.tries = rt.again.tries[rec.Seq]
+	delete(rt.again.tries, rec.Seq)
 	item.unknown = unsaid || !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
 	rt.keep(item)
 	return item

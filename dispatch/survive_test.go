@@ -28,8 +28,8 @@ func (w *small) able(beat int64) {
 	w.must(err)
 }
 
-// TestMergedGroupsMissNothing: of two groups that merge, each may still miss records that the other has seen: behind its
-// low, and those of a transaction that it began to watch earlier. The group that stays reads from the lower place.
+// TestMergedGroupsMissNothing: of two groups that merge, each may still miss records that the other has seen: behind
+// its low, and those of a transaction that it began to watch earlier. The group that stays reads from the lower place.
 func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 	t.Parallel()
 	const long, other = 7, 8 // transactions
@@ -199,8 +199,8 @@ func TestRosterOlderThanAGiveUp(t *testing.T) { // DB-24
 	}
 }
 
-// TestCareUpToTheLast: the record at the bound of what a dead member may have had out is a suspect like those before it:
-// care ends with its outcome, and no sooner.
+// TestCareUpToTheLast: the record at the bound of what a dead member may have had out is a suspect like those before
+// it: care ends with its outcome, and no sooner.
 func TestCareUpToTheLast(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)

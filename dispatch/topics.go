@@ -16,8 +16,8 @@ const (
 // topics are the paused topics of a route.
 type topics struct {
 	blocked map[string]bool
-	// passed has, by paused topic, what was passed of it without being remembered: records without a key, and heads of
-	// keys that are forgotten.
+	// passed has, by paused topic, what was passed of it without being remembered: records without a key, and heads
+	// of keys that are forgotten.
 	passed map[string]passed
 	// heads is, by paused topic, when the first head of a key that is remembered expires.
 	heads map[string]time.Time
@@ -78,8 +78,8 @@ func (rt *route) expiresAt(rec *core.Record) time.Time {
 // over reports whether a time that can be zero has come.
 func (rt *route) over(at time.Time) bool { return !at.IsZero() && !at.After(rt.now) }
 
-// expiryDue returns when something may expire whose topic is paused; zero = never. It does not wait for the topic, since
-// nobody would send it.
+// expiryDue returns when something may expire whose topic is paused; zero = never. It does not wait for the topic,
+// since nobody would send it.
 func (rt *route) expiryDue() (at time.Time) {
 	for _, ends := range rt.topics.heads {
 		at = earliest(at, ends)

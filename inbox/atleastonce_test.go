@@ -121,8 +121,8 @@ func TestAtLeastOnce(t *testing.T) { // IN-07
 	})
 }
 
-// The end of a run's context, at a stop or by a timeout, undoes neither an effect's mark nor a failure's retry: the mark
-// is written, and the claim of a failed run is given up at once.
+// The end of a run's context, at a stop or by a timeout, undoes neither an effect's mark nor a failure's retry: the
+// mark is written, and the claim of a failed run is given up at once.
 func TestAtLeastOnceAtAStop(t *testing.T) { // IN-07
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

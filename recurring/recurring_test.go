@@ -223,7 +223,8 @@ func TestZonesShareTicks(t *testing.T) { // OP-14
 		w.run(1, 3*time.Hour+time.Minute, j)
 		j.Location = zone
 		w.run(1, time.Hour, j)
-		if got := strings.ReplaceAll(strings.Join(w.ticks(), " "), "01-01 ", ""); got != "01:00 02:00 03:00 05:00" { // the last one is 04:00 in UTC
+		// the last one is 04:00 in UTC
+		if got := strings.ReplaceAll(strings.Join(w.ticks(), " "), "01-01 ", ""); got != "01:00 02:00 03:00 05:00" {
 			t.Errorf("staged %s", got)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// TQ-01: a route that a relay and a table queue both serve divides its messages between them. The relay says so, as long
-// as it is so.
+// TQ-01: a route that a relay and a table queue both serve divides its messages between them. The relay says so, as
+// long as it is so.
 func TestQueueOnARoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -77,8 +77,8 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 	}
 }
 
-// TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so nobody is told that
-// it has not.
+// TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so nobody is told
+// that it has not.
 func TestStopDuringAPublish(t *testing.T) { // ST-09
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -88,7 +88,8 @@ func TestRotatedRedisPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bus.Close(context.WithoutCancel(t.Context())) })
-	sub, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "all", Bindings: []string{"#"}}) // makes the queue
+	// makes the queue
+	sub, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "all", Bindings: []string{"#"}})
 	if err != nil {
 		t.Fatal(err)
 	}

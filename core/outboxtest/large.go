@@ -129,7 +129,8 @@ func settleOfAnEndedContext(k *kit) {
 			if waybill.ClassOf(res[i]) != waybill.ClassOutage {
 				k.fail("settle (%s) under an ended context: got %v, want an outage, after which it is sent again", os[i].Event(), res[i])
 			}
-			if err := m.trySettle(os[i])[0]; err != nil && !errors.Is(err, core.ErrChanged) { // it can have been stored
+			// it can have been stored
+			if err := m.trySettle(os[i])[0]; err != nil && !errors.Is(err, core.ErrChanged) {
 				k.fail("settle (%s), sent again after its context had ended: %w", os[i].Event(), err)
 			}
 			m.applied("sent again after its context had ended", &os[i], &rs[i])

@@ -86,7 +86,8 @@ func (k *kit) either(rs ...core.Receiver) (core.Receiver, *waybill.Delivery) {
 	ctx, cancel := k.within()
 	defer cancel()
 	for i := 0; ctx.Err() == nil; i++ {
-		r, brief := rs[i%len(rs)], 20*time.Millisecond*time.Duration(1+i/10) // a slow receiver needs more than 20 ms
+		// a slow receiver needs more than 20 ms
+		r, brief := rs[i%len(rs)], 20*time.Millisecond*time.Duration(1+i/10)
 		ds, err := receiveBriefly(ctx, r, 1, min(brief, time.Second))
 		k.must("receive", err)
 		if len(ds) > 0 {

@@ -56,7 +56,8 @@ type Harness struct {
 type Refused uint8
 
 const (
-	// RefuseMessages has messages that are published refused, and copies of them. Settles that need none are accepted.
+	// RefuseMessages has messages that are published refused, and copies of them. Settles that need none are
+	// accepted.
 	RefuseMessages Refused = iota + 1
 	// RefuseAll has every write refused, also settles.
 	RefuseAll

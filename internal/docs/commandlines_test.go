@@ -1,6 +1,7 @@
 package docs_test
 
-// An operator types what a page, a deployment or an error text says. So the program itself reads each of those lines here.
+// An operator types what a page, a deployment or an error text says. So the program itself reads each of those lines
+// here.
 
 import (
 	"fmt"

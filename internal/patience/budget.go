@@ -1,7 +1,8 @@
 package patience
 
 // In a synctest bubble a stall of five minutes costs nothing, and a loop without a pause costs little. So neither shows
-// unless somebody looks at the clock and counts. A budget does. The helpers that begin an engine in a bubble ask for it.
+// unless somebody looks at the clock and counts. A budget does. The helpers that begin an engine in a bubble ask for
+// it.
 
 import (
 	"fmt"
@@ -15,8 +16,8 @@ import (
 const (
 	// VirtualTime is how much virtual time a test may take unless it says otherwise.
 	VirtualTime = 10 * time.Second
-	// CallsASecond is how many calls one [Budget.Counter] may count in a second of virtual time, unless the test says
-	// otherwise.
+	// CallsASecond is how many calls one [Budget.Counter] may count in a second of virtual time, unless the test
+	// says otherwise.
 	CallsASecond = 200
 
 	endless = 10 // so many times the budget: a loop without a pause
@@ -46,9 +47,9 @@ type Budget struct {
 var budgets sync.Map // by the test
 
 // BudgetOf returns the budget of a test, the same one for each call. At its end the test fails if its bubble has lasted
-// for longer than [Budget.Time] beside what it let [Pass], or if there were more calls in a second than [Budget.Calls]. The time counts from the
-// start of the bubble. Outside of a bubble nothing is limited. Call it with the test of the bubble, the one that
-// synctest.Test made.
+// for longer than [Budget.Time] beside what it let [Pass], or if there were more calls in a second than [Budget.Calls].
+// The time counts from the start of the bubble. Outside of a bubble nothing is limited. Call it with the test of the
+// bubble, the one that synctest.Test made.
 func BudgetOf(tb BudgetTB) *Budget {
 	tb.Helper()
 	b := &Budget{tb: tb, time: VirtualTime, calls: CallsASecond}
@@ -74,8 +75,8 @@ func (b *Budget) Time(most time.Duration, why string) {
 	b.time = most
 }
 
-// Pass lets virtual time pass on purpose, such as the hour after which the store cleans: it sleeps for d, and the test may
-// take d more.
+// Pass lets virtual time pass on purpose, such as the hour after which the store cleans: it sleeps for d, and the test
+// may take d more.
 func Pass(tb BudgetTB, d time.Duration) {
 	tb.Helper()
 	b := BudgetOf(tb)
@@ -85,7 +86,8 @@ func Pass(tb BudgetTB, d time.Duration) {
 	<-time.After(d)
 }
 
-// Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason says what needs them.
+// Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason says what needs
+// them.
 func (b *Budget) Calls(most int, why string) {
 	b.tb.Helper()
 	b.reason(why)
@@ -102,7 +104,8 @@ func (b *Budget) reason(why string) {
 }
 
 // Counter returns a function that counts a call of the given name. Each engine of a test has a counter of its own. No
-// virtual time passes in a loop without a pause, so the test would not end: a call far beyond the budget takes a second.
+// virtual time passes in a loop without a pause, so the test would not end: a call far beyond the budget takes a
+// second.
 func (b *Budget) Counter() func(call string) {
 	c := &counter{}
 	b.mu.Lock()

@@ -9,8 +9,8 @@
 // # Guarantees
 //
 // A wait that succeeds never fails a test, however long it took. A wait without progress ends: at the latest after its
-// limit times [Factor]. In a synctest bubble the limits are of virtual time. There a [Budget] says how much of it a test
-// may take.
+// limit times [Factor]. In a synctest bubble the limits are of virtual time. There a [Budget] says how much of it a
+// test may take.
 //
 // # Concurrency
 //

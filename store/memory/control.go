@@ -10,8 +10,8 @@ import (
 const (
 	// maxControl bounds Page.Control.
 	maxControl = 1000
-	// tellFrom is from how many records of a route without a key on a redrive tells the owners of the whole route to
-	// read again, instead of those of each record. It is small, so that whoever tests with this store meets it.
+	// tellFrom is from how many records of a route without a key on a redrive tells the owners of the whole route
+	// to read again, instead of those of each record. It is small, so that whoever tests with this store meets it.
 	tellFrom = 3
 )
 
@@ -94,8 +94,8 @@ func (s *Store) controls(parts []core.Part) (out []core.Control) {
 	return out
 }
 
-// heeded deletes a control record, if it is still the one that was read. One about a whole route goes when the owners of
-// all slots have heeded it.
+// heeded deletes a control record, if it is still the one that was read. One about a whole route goes when the owners
+// of all slots have heeded it.
 func (s *Store) heeded(self core.Session, number int64, ref core.Ref) {
 	i, found := slices.BinarySearchFunc(s.control, number, byNumber)
 	if !found {

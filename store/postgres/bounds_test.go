@@ -121,8 +121,8 @@ func (c *crowded) reach(n int, where string) {
 
 var oneRoute = dispatch.Route{Name: waybill.DefaultRoute, Units: 8}
 
-// TestManyRetriesStopNobody: more keys wait for a retry than a relay remembers. Other messages go, also after a restart,
-// and the retries go when they are due.
+// TestManyRetriesStopNobody: more keys wait for a retry than a relay remembers. Other messages go, also after a
+// restart, and the retries go when they are due.
 func TestManyRetriesStopNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{MaxKeys: 20}, 150, 105_000, "105,000 retries: 3 minutes", func(c *crowded) {
 		var f fates
@@ -147,8 +147,8 @@ func TestManyRetriesStopNobody(t *testing.T) {
 	})
 }
 
-// TestManyBlockedKeysStopNobody: more keys are blocked than a relay remembers. Other messages go, and a key goes on when
-// an operator decides.
+// TestManyBlockedKeysStopNobody: more keys are blocked than a relay remembers. Other messages go, and a key goes on
+// when an operator decides.
 func TestManyBlockedKeysStopNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{MaxKeys: 20}, 150, 105_000, "105,000 blocked keys: 3 minutes", func(c *crowded) {
 		var f fates
@@ -181,8 +181,8 @@ func TestManyBlockedKeysStopNobody(t *testing.T) {
 	})
 }
 
-// TestAPausedTopicStopsNobody: more keys wait for a paused topic than a relay remembers. Other topics go, and all go when
-// the topic is open again.
+// TestAPausedTopicStopsNobody: more keys wait for a paused topic than a relay remembers. Other topics go, and all go
+// when the topic is open again.
 func TestAPausedTopicStopsNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{MaxKeys: 20}, 150, 110_000, "110,000 keys of a paused topic: 3 minutes", func(c *crowded) {
 		var f fates
@@ -340,8 +340,8 @@ func (c *crowded) orphan(routes ...dispatch.Route) {
 	})
 }
 
-// TestALockedSuspectStopsNobody: after a crash, a transaction that stays open has cancelled one of the messages that the
-// dead relay may have had out. The others go, and new ones.
+// TestALockedSuspectStopsNobody: after a crash, a transaction that stays open has cancelled one of the messages that
+// the dead relay may have had out. The others go, and new ones.
 func TestALockedSuspectStopsNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{Window: 20, Batch: 10}, 100, 5_000, "5,000 messages after a crash: a minute", func(c *crowded) {
 		ids := c.stage("a", "t.x", c.n)

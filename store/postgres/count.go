@@ -20,8 +20,8 @@ const (
 // countSQL counts, route by route, what is ready, scheduled, waits for a retry, and was abandoned, each up to a bound.
 // Beyond it rows are counted in windows that lie all over the sequences of the route, one in each of many strata: that
 // needs no statistics of the planner, and moves with each row that is settled. The place of a window in its stratum
-// follows the golden ratio, so that it keeps no step with the batches of producers. With two windows' deviations of more
-// than 5 % there is no estimate: then the bound is a least number.
+// follows the golden ratio, so that it keeps no step with the batches of producers. With two windows' deviations of
+// more than 5 % there is no estimate: then the bound is a least number.
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (

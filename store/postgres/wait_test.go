@@ -77,7 +77,8 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	}
 }
 
-// wakes sleeps and wakes until the cause is want. The end of some other test's transaction may come first, or the limit.
+// wakes sleeps and wakes until the cause is want. The end of some other test's transaction may come first, or the
+// limit.
 func wakes(t *testing.T, o *postgres.Outbox, want core.WakeCause, wake func()) {
 	t.Helper()
 	// Short of what a Wait takes on its own: so its end by the limit is a WakeTimer, and no WakePoll.
@@ -136,7 +137,8 @@ func TestWakeUp(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "LISTEN "+strings.Trim(channel, "'")); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`) // somebody sleeps
+		// somebody sleeps
+		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
 		tx, err := pool.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -32,8 +32,9 @@ func reads(t *testing.T) (n int) {
 	return n
 }
 
-// Among 1,000,000 records (in the gate a tenth of it), half of them scheduled or abandoned, calls touch as many pages of the file as among 10,000:
-// reading, settling, and any page of a list or of a redrive. Not parallel: the reads are those of the process.
+// Among 1,000,000 records (in the gate a tenth of it), half of them scheduled or abandoned, calls touch as many pages
+// of the file as among 10,000: reading, settling, and any page of a list or of a redrive. Not parallel: the reads are
+// those of the process.
 //
 // DB-11 DB-12 DB-20
 func TestMillionRowsPages(t *testing.T) {

@@ -18,7 +18,8 @@ func TestReturnBeforeANack(t *testing.T) {
 	b := &batch{pc: pc, msgs: &copies{}, results: make(core.Results, 1)}
 	pc.register("m", 1)
 	pc.returns <- amqp.Return{MessageId: "m"}
-	b.result(&inFlight{id: "m", tag: 1, confirm: new(amqp.DeferredConfirmation)}) // neither confirmed nor closed: a nack
+	// neither confirmed nor closed: a nack
+	b.result(&inFlight{id: "m", tag: 1, confirm: new(amqp.DeferredConfirmation)})
 	if b.results[0] == nil {
 		t.Error("it counts as published")
 	}

@@ -249,7 +249,8 @@ func testOAuth2(t *testing.T, broker *testenv.RabbitMQServer, issuer *tokenIssue
 	)
 	var phase atomic.Int32
 	ask := func(context.Context) (rabbitmq.Credentials, error) {
-		c := rabbitmq.Credentials{User: "shop", Expires: time.Now().Add(time.Second)} // said, to be asked again soon
+		// said, to be asked again soon
+		c := rabbitmq.Credentials{User: "shop", Expires: time.Now().Add(time.Second)}
 		scope := []string{"rabbitmq.configure:*/*", "rabbitmq.write:*/*/nothing", "rabbitmq.read:*/waybill*/*", "rabbitmq.read:*/before"}
 		switch {
 		case phase.CompareAndSwap(fails, next):

@@ -128,7 +128,8 @@ func comesBack(tb testing.TB, bus *rabbitmq.Transport, r core.Receiver, topic st
 		}
 	})
 	patience.Until(tb, "a message comes", func() bool {
-		_ = bus.Publish(tb.Context(), []waybill.Envelope{envelope("back", topic)}) // until then it is unroutable
+		// until then it is unroutable
+		_ = bus.Publish(tb.Context(), []waybill.Envelope{envelope("back", topic)})
 		return len(came) > 0
 	})
 	return <-came

@@ -127,8 +127,8 @@ func TestExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch := testenv.Channel(t, mq.URL)
-	// The time is in a header only, so that the message does not end in its queue. TestRetriedOnTheWire has the time of
-	// the copy.
+	// The time is in a header only, so that the message does not end in its queue. TestRetriedOnTheWire has the
+	// time of the copy.
 	headers := amqp.Table{"cloudEvents_expirytime": time.Now().Add(time.Second).UTC().Format(time.RFC3339Nano)}
 	if err := ch.Publish("waybill", "a", true, false, amqp.Publishing{MessageId: "short", Headers: headers}); err != nil {
 		t.Fatal(err)

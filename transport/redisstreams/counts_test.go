@@ -46,8 +46,8 @@ func (q queueKeys) pending(queue string) int64 {
 	return p.Count
 }
 
-// endHolds makes all holds of the queue as old as hold, and ends the time of its active receiver. So a hold can be long,
-// and a test need not be faster than it.
+// endHolds makes all holds of the queue as old as hold, and ends the time of its active receiver. So a hold can be
+// long, and a test need not be faster than it.
 func (q queueKeys) endHolds(queue string, hold time.Duration) {
 	q.tb.Helper()
 	ctx, key := q.tb.Context(), q.key("queue", queue)

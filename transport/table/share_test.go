@@ -17,9 +17,9 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TestFreeProcessesTakeAll: of 20 processes with one handler each, 8 are busy for long (at night 20 of 50). What has no key goes to the
-// others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but for those
-// that are handled.
+// TestFreeProcessesTakeAll: of 20 processes with one handler each, 8 are busy for long (at night 20 of 50). What has no
+// key goes to the others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but
+// for those that are handled.
 func TestFreeProcessesTakeAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ const Patience = 10 * time.Second
 //		}
 //	}
 type Wait struct {
-	// Limit is the time without progress after which the wait is over. It is [Patience] if it is 0. On a busy machine
-	// it is longer.
+	// Limit is the time without progress after which the wait is over. It is [Patience] if it is 0. On a busy
+	// machine it is longer.
 	Limit time.Duration
 
 	since time.Time // of the last progress
