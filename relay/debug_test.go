@@ -117,7 +117,7 @@ func TestDebugLog(t *testing.T) {
 func TestDebugLogIsComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Calls(700, "300 retries, each due at a time of its own")
+		patience.BudgetOf(t).Calls(1000, "300 retries, each due at a time of its own: a Due, a read and a settle each")
 		s, b := newStore(t), newBus()
 		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {

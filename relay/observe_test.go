@@ -85,7 +85,7 @@ func TestBreakerHook(t *testing.T) {
 func TestLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Calls(700, "300 retries, each due at a time of its own")
+		patience.BudgetOf(t).Calls(1000, "300 retries, each due at a time of its own: a Due, a read and a settle each")
 		s, b := newStore(t), newBus()
 		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.ID == "m00000" {

@@ -98,7 +98,7 @@ func note(what string) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		name = strings.TrimSuffix(info.Path, ".test")
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) //nolint:gosec // the run of the tests names the file
 	if err != nil {
 		return // the line is a courtesy: the test is skipped all the same
 	}
