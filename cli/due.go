@@ -70,7 +70,7 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 			return err
 		}
 	}
-	show := c.newProgress()
+	show := c.newProgress().dryRun(dryRun)
 	var sum admin.Ended
 	err = endDue(ctx, s, dryRun, func() (err error) {
 		sum, err = admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
@@ -94,7 +94,7 @@ func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest
 			return err
 		}
 	}
-	show := c.newProgress()
+	show := c.newProgress().dryRun(req.DryRun)
 	var sum admin.Erased
 	err = endDue(ctx, s, req.DryRun, func() (err error) {
 		sum, err = admin.PurgeAll(ctx, store, req, c.endOptions(show))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/relay"
 )
 
 // blockedJSON is a blocked key as programs get it.
@@ -60,7 +62,7 @@ On a route that the configuration serves with block_after_abandon it also shows 
 			if err != nil {
 				return err
 			}
-			return c.showKeys(keys, more)
+			return c.showKeys(keys, more, *route)
 		}),
 	}
 	cmd.Flags().StringVar(&req.After, "after", "", "go on after this key")
@@ -69,7 +71,7 @@ On a route that the configuration serves with block_after_abandon it also shows 
 	return cmd
 }
 
-func (c *command) showKeys(keys []admin.BlockedKey, more bool) error {
+func (c *command) showKeys(keys []admin.BlockedKey, more bool, route string) error {
 	next := ""
 	if more && len(keys) > 0 {
 		next = keys[len(keys)-1].Key
@@ -87,6 +89,9 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool) error {
 	}
 	if len(keys) == 0 {
 		say(c.io.Out, "no key is blocked\n")
+		if len(c.conf.Relays) > 0 && !c.conf.serves(route) {
+			say(c.io.Err, "no relay of the configuration serves route %s: check its name\n", clean(route))
+		}
 		return nil
 	}
 	rows := make([][]string, 0, len(keys))
@@ -105,6 +110,23 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool) error {
 		say(c.io.Out, "there are more; go on with --after %s\n", clean(next))
 	}
 	return nil
+}
+
+// serves reports whether a relay of the configuration serves a stored route.
+func (l *loaded) serves(route string) bool {
+	for name := range l.Relays {
+		r := l.Relays[name]
+		opts := r.options()
+		if len(opts.Routes) == 0 {
+			opts.Routes = []relay.Route{{}}
+		}
+		for i := range opts.Routes {
+			if slices.Contains(storedRoutes(&opts.Routes[i]), route) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // reached asks the store something, so that one that is down is noticed within the time for one question.

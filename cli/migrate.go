@@ -114,7 +114,7 @@ func (c *command) wayBack(ctx context.Context, s Schema, to int, force bool) (st
 	}
 	what := fmt.Sprintf("take the schema back from version %d to %d", have, to)
 	if to == 0 {
-		what = "delete all tables of Waybill"
+		what = "delete all tables of Waybill, with every message and mark in them"
 	}
 	lost, steps := false, []string{what}
 	for _, l := range losses {

@@ -19,6 +19,7 @@ type progress struct {
 	now         func() time.Time
 	began, last time.Time
 	shown       bool
+	dry         bool // nothing is done
 }
 
 func (c *command) progressFlag(cmd *cobra.Command) {
@@ -34,6 +35,14 @@ func (c *command) newProgress() *progress {
 	return &progress{w: c.io.Err, tty: tty, now: time.Now, began: time.Now()}
 }
 
+// dryRun makes the texts those of a run that changes nothing, if dry.
+func (p *progress) dryRun(dry bool) *progress {
+	if p != nil {
+		p.dry = dry
+	}
+	return p
+}
+
 // at shows that done of total is done; a total of 0 is unknown.
 func (p *progress) at(what string, done, total int64) {
 	if p == nil || !p.last.IsZero() && p.now().Sub(p.last) < progressEvery {
@@ -41,6 +50,9 @@ func (p *progress) at(what string, done, total int64) {
 	}
 	p.last, p.shown = p.now(), true
 	text := what + " " + grouped(done)
+	if p.dry {
+		text = "would be " + text
+	}
 	if total > 0 {
 		text += fmt.Sprintf(" of %s (%d %%)", grouped(total), done*100/total)
 	}

@@ -59,14 +59,14 @@ func (c *command) purge(ctx context.Context, purger admin.Purger, req admin.Purg
 			return err
 		}
 	}
-	show := c.newProgress()
+	show := c.newProgress().dryRun(req.DryRun)
 	matched, deleted := 0, 0
 	err := c.eachStep(ctx, func(ctx context.Context, after int64) (int64, error) {
 		req.Page.After = after
-		step, err := purger.PurgeRecords(ctx, req)
-		matched, deleted = matched+step.Matched, deleted+step.Deleted
+		sum, err := purger.PurgeRecords(ctx, req)
+		matched, deleted = matched+sum.Matched, deleted+sum.Deleted
 		show.at(done, int64(deleted), 0)
-		return step.Next, err
+		return sum.Next, err
 	})
 	show.end()
 	if err != nil {

@@ -63,7 +63,7 @@ sent. With --all and with --force it asks first. Exit code 4 says that some were
 
 // redrive does it and shows the result.
 func (c *command) redrive(ctx context.Context, redriver admin.Redriver, req admin.RedriveRequest, rate float64) error {
-	show := c.newProgress()
+	show := c.newProgress().dryRun(req.DryRun)
 	sum, err := admin.RedriveAll(ctx, limitedRedriver{c, redriver}, req, admin.RedriveOptions{
 		PerSecond: rate, Progress: func(sum admin.Redriven) { show.at("put back", int64(sum.Changed), 0) },
 	})

@@ -115,6 +115,12 @@ something was found (differences, failed checks, waiting messages).`,
 	f.BoolVar(&c.json, "json", false, "output for programs")
 	f.BoolVarP(&c.yes, "yes", "y", false, "do not ask before something is destroyed")
 	f.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long one question to a store or a broker may take")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if c.timeout <= 0 {
+			return withCode(ExitUsage, "--timeout: %s is no time to wait: give one above 0", c.timeout)
+		}
+		return nil
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exit{ExitUsage, err} })
 	root.AddCommand(c.relayCommand(), c.validateCommand(), c.versionCommand(), c.configCommand())
 	root.AddCommand(c.operatorCommands()...)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,7 +168,7 @@ func (l *loaded) check() {
 		l.bad("log.format", "%q is unknown: choose text or json", f)
 	}
 	if l.HTTP.Listen != "" {
-		if _, port, err := net.SplitHostPort(l.HTTP.Listen); err != nil || port == "" {
+		if _, port, err := net.SplitHostPort(l.HTTP.Listen); err != nil || !isPort(port) {
 			l.bad("http.listen", "%q is no address with a port, such as 127.0.0.1:9464 or :9464", l.HTTP.Listen)
 		}
 	}
@@ -194,6 +195,12 @@ func (l *loaded) check() {
 		}
 		queues[s.Transport+"/"+s.Queue] = true
 	}
+}
+
+// isPort reports whether text is the number of a port, or the name of one.
+func isPort(text string) bool {
+	n, err := strconv.Atoi(text)
+	return text != "" && (err != nil || n >= 0 && n < 1<<16)
 }
 
 // checkRelay checks one relay. owners has who serves a route of a store already.

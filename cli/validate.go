@@ -78,6 +78,10 @@ func (v *validation) all(ctx context.Context) {
 		return
 	}
 	c.conf = conf
+	if err == nil && len(conf.stores)+len(conf.transports)+len(conf.Relays) == 0 {
+		v.problems = append(v.problems, "there are no settings: give --config or WAYBILL_CONFIG, or a waybill.yaml in this folder")
+		return
+	}
 	env := c.quiet()
 	env.Passive = true // it changes nothing
 	f := &fleet{stores: map[string]*Store{}, transports: map[string]*Transport{}}

@@ -103,7 +103,8 @@ func dialError(err error) *waybill.Error {
 		return misconfigured(op, "TLS: %w: renew the broker's certificate, or correct the clock of this machine", err)
 	}
 	if tlserr.Is(err) {
-		return misconfigured(op, "TLS: %w: check Options.Connection.TLS (authorities, server name, client certificate)", err)
+		return misconfigured(op, "TLS: %w: check the authorities, the server name and the client certificate (tls in the settings of the command, "+
+			"Options.Connection.TLS in a program)", err)
 	}
 	return outage(op, fmt.Errorf("%w: check host and port, and that the broker runs; the URL must look like %s", err, exampleURL))
 }

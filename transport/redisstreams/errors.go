@@ -95,7 +95,8 @@ func classify(op string, err error) *waybill.Error {
 	case errors.Is(err, redis.ErrPoolTimeout):
 		return outage(op, fmt.Errorf("no connection of the client became free: raise PoolSize by one for each subscription (%w)", err))
 	case isTLS(err):
-		return misconfigured(op, "TLS: %w: check Options.TLS (authorities, server name, client certificate)", err)
+		return misconfigured(op, "TLS: %w: check the authorities, the server name and the client certificate (tls in the settings of the command, "+
+			"Options.TLS in a program)", err)
 	case errors.Is(err, context.DeadlineExceeded) || isTimeout(err):
 		return outage(op, fmt.Errorf("%w (%w)", errNoAnswer, err))
 	}

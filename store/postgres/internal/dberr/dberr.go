@@ -44,7 +44,7 @@ const behindPooler = "a pooler shares connections by transaction: set default_qu
 
 // cures says what to do about a misconfiguration.
 var cures = map[string]string{
-	"42P01": "a table is missing: run the migrations (Migrate), or pass a transaction of the database that has it",
+	"42P01": "a table is missing: run the migrations (waybill migrate up, or Migrate), or pass a transaction of the database that has it",
 	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
 	"42883": "a function or operator is missing: the schema is of another shape, or the server is older than PostgreSQL 13",
 	"42P10": NoUniqueIndex,
@@ -53,7 +53,7 @@ var cures = map[string]string{
 	"08P01": behindPooler,
 	"55000": "the server is a standby: connect to the primary",
 	"42804": "a column has another type: the schema is of another shape: run the migrations",
-	"3F000": "the schema is missing: run the migrations (Migrate), correct Options.Schema, or pass a transaction of the right database",
+	"3F000": "the schema is missing: run the migrations (waybill migrate up, or Migrate), correct schema in the settings (Options.Schema), or pass a transaction of the right database",
 	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
 	"3D000": "the database is missing: create it, or correct the connection string",
 	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",

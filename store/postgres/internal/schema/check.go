@@ -113,7 +113,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 		const askUsage = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1"
 		if err := tx.QueryRow(ctx, askUsage, m.names.Schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema",
+				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (waybill migrate up, or Migrate), or correct schema in the settings (Options.Schema)",
 					m.names.Schema)
 			}
 			return err
@@ -136,7 +136,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 				case err != nil:
 					return err
 				case !exists:
-					return dberr.Misconfigured("check", "%s is missing: run the migrations (Migrate)", p.object)
+					return dberr.Misconfigured("check", "%s is missing: run the migrations (waybill migrate up, or Migrate)", p.object)
 				case granted == nil || !*granted:
 					kinds = append(kinds, kind)
 				}
@@ -173,7 +173,7 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 		return err
 	}
 	if !exists {
-		return dberr.Misconfigured("check", "table %s is missing: run the migrations (Migrate), or correct the name in the options", table)
+		return dberr.Misconfigured("check", "table %s is missing: run the migrations (waybill migrate up, or Migrate), or correct the name in the options", table)
 	}
 	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
@@ -207,6 +207,6 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 	if n := len(problems) - maxListed; n > 0 {
 		problems = append(problems[:maxListed], fmt.Sprintf("and %d more", n))
 	}
-	return dberr.Misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate), "+
+	return dberr.Misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (waybill migrate up, or Migrate), "+
 		"else correct the name in the options", table, strings.Join(problems, ", "))
 }

@@ -55,7 +55,7 @@ func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, tab
 	}
 	newest := m.Newest(part)
 	if applied[part] < newest {
-		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate)",
+		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (waybill migrate up, or Migrate)",
 			table, applied[part], newest)
 	}
 	var least int
