@@ -31,7 +31,7 @@ func (d Difference) String() string {
 
 const (
 	missing  = "missing"
-	create   = "create it as Topology exports it (Terraform, definitions), or run Transport.Declare once as a user that may configure it"
+	create   = "create it as Topology exports it (Terraform, definitions), or run waybill topology declare (Transport.Declare in a program) once as a user that may configure it"
 	recreate = "change the options to match, or delete it when it is empty and create it again"
 )
 
