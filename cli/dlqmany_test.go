@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -41,7 +42,7 @@ func TestDLQListOfMany(t *testing.T) {
 		}
 		return n, n == parked
 	})
-	r.run("dlq", "list", "q", "--limit", fmt.Sprint(shown)).is(t, 0, "12,000 messages parked", "of the 20 below", "rejected: 20", "m1 ", "there may be more")
+	r.run("dlq", "list", "q", "--limit", strconv.Itoa(shown)).is(t, 0, "12,000 messages parked", "of the 20 below", "rejected: 20", "m1 ", "there may be more")
 	if err := ch.Qos(parked, 0, false); err != nil {
 		t.Fatal(err)
 	}
