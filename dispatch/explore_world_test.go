@@ -540,6 +540,26 @@ func (w *world) check() {
 			w.fail("lost: %s", p.id)
 		}
 	}
+	for i, m := range w.members {
+		if m.d == nil || m.dead {
+			continue
+		}
+		for _, rt := range m.d.routes {
+			if n := rt.waitingKeys(); n > w.scope.keys {
+				w.fail("memory: member %d remembers %d keys that wait", i, n)
+			}
+		}
+	}
+}
+
+// waitingKeys is how many keys are remembered because they wait.
+func (rt *route) waitingKeys() (n int) {
+	for _, k := range rt.keys {
+		if len(k.queue)+k.busy+len(k.unstored) == 0 && !k.listed && (len(k.holds) > 0 || k.topic != "") {
+			n++
+		}
+	}
+	return n
 }
 
 // obstructed returns the letters that wait for a reason: something that stays until somebody else ends it.
