@@ -6,7 +6,8 @@
 //
 // The Dispatcher is made of parts, each with a file of its own. env.go: what all of them may read. self.go, peers.go,
 // presence.go, meet.go, own.go, share.go and rejoin.go: membership, and who owns what. database.go, group.go, look.go
-// and page.go: reading. route.go, unit.go, item.go, key.go, revisit.go and forget.go: what is in memory. queue.go:
+// and page.go: reading. route.go, unit.go, item.go, key.go, topics.go,
+// revisit.go and forget.go: what is in memory. queue.go:
 // queues. hold.go, hand.go, settle.go, control.go, due.go and giveup.go: what happens to records. call.go: the calls of
 // the store.
 //
@@ -33,6 +34,7 @@
 //
 // # Limits
 //
-// It holds at most Window records that are ready or out, and as many again that wait behind one of their key. MaxKeys
-// bounds the keys that it remembers. Beyond it, it stops reading until some are done.
+// It holds at most Window records that are ready or out, and eight times as many that wait behind one of their key.
+// MaxKeys bounds the keys that it remembers because they wait. Beyond it, it forgets them, and asks the store when it
+// meets one. A bound may cost speed, never progress: see docs/dispatch.md.
 package dispatch

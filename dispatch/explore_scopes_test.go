@@ -61,14 +61,19 @@ var scopes = []scope{
 		{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}, {route: "r", topic: "b"},
 	}, budget{Ticks: 4, Pause: 1}),
 	small1("topics pause and open", ab, budget{Ticks: 5, Pause: 2, Retry: 1, Unknown: 1, Delays: 1}),
-	small1("the head of a paused topic goes", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
-		budget{Ticks: 4, Pause: 1, Skip: 1, Cancel: 1}, manyKeys, withdrawable),
+	small1("a topic is paused while its records are out", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}},
+		budget{Ticks: 2, Pause: 1, Unknown: 2}),
+	small1("the head of a paused topic is skipped", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
+		budget{Ticks: 3, Pause: 1, Skip: 1}, manyKeys, withdrawable),
+	small1("the head of a paused topic is cancelled", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
+		budget{Ticks: 3, Pause: 1, Cancel: 1}, manyKeys, withdrawable),
 	small1("the head of a paused topic expires", []letter{
-		{route: "r", key: "k", topic: "a", expires: 2 * time.Second}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a", expires: time.Second}, {route: "r", key: "l", topic: "a"},
+		{route: "r", key: "k", topic: "a", expires: 3 * time.Second}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a", expires: 3 * time.Second}, {route: "r", key: "l", topic: "a"},
 	}, budget{Ticks: 4, Pause: 1, Delays: 1}, func(s *scope) { s.keys = 2 }),
 	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, withdrawable),
 	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, withdrawable),
 	small1("locks in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Lock: 2}, manyKeys),
+	small1("many locks", keyed("k", "", "l", "", "m"), budget{Ticks: 2}, manyKeys, func(s *scope) { s.locked = 4 }),
 	small1("locks at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Lock: 2, Retry: 1, Delays: 1}),
 	small1("timers at the bound of keys", []letter{
 		{route: "r", key: "k", topic: "t"}, {route: "r", key: "l", topic: "t", delay: time.Second}, {route: "r", topic: "t", delay: 2 * time.Second}, {route: "r", key: "k", topic: "t"},
@@ -101,7 +106,15 @@ var histories = []struct {
 	{"many blocked keys stop a route", "blocked keys at the bound of keys", "tick; call m0 meet; call m0 read; out m0 1 abandoned", ""},
 	{"a paused topic stops the others", "a paused topic at the bound of keys", "pause a", ""},
 	{"a topic that was paused stops the others for ever", "a paused topic at the bound of keys", "pause b", ""},
-	{"a key waits for a topic whose record was skipped", "the head of a paused topic goes", "pause a; skip letter 0; tick", ""},
+	{"a walk that is being read is not begun again", "topics pause and open", "tick; tick; call m0 meet; call m0 read; pause a; out m0 1 retry; call m0 due; " +
+		"call m0 settle; call m0 read; call m0 read; call m0 read; out m0 2 published; call m0 settle; out m0 5 published; call m0 settle; tick; call m0 meet; " +
+		"call m0 due; tick; call m0 read; open a; call m0 read; pause a; out m0 4 unknown; open a", ""},
+	{"an earlier record waits for a later one that blocks", "blocked keys that go on", "tick; tick; call m0 meet; call m0 read; out m0 2 abandoned; call m0 due; call m0 settle; skip letter 1; call m0 read; " +
+		"call m0 settle; out m0 1 published; call m0 settle; call m0 read; redrive letter 1; out m0 4 abandoned", ""},
+	{"a locked record of a forgotten key is forgotten", "cancels, and a member dies", "crash m1; tick; call m0 meet; call m0 read; cancel letter 0; call m0 take; " +
+		"rollback 0; lost m0 read", ""},
+	{"two keys are asked about in turn", "retries of many at the bound of keys", "tx 0; tick; call m0 read; out m0 2 retry; out m0 1 retry", ""},
+	{"a key waits for a topic whose record was skipped", "the head of a paused topic is skipped", "pause a; skip letter 0; tick", ""},
 	{"cancelled records stop a route", "cancels in open transactions", "cancel letter 0; cancel letter 1", ""},
 	{"locked records stop a route", "locks in open transactions", "lock letter 0; lock letter 1", ""},
 	{"a locked suspect stops the member", "a suspect is locked", "crash m0; lock letter 0", ""},

@@ -88,6 +88,8 @@ func TestExplore(t *testing.T) {
 		space.Limit = s.gate
 		if tier.IsNightly() {
 			space.Limit = s.night
+		} else {
+			space.Random = rand.New(rand.NewPCG(1, uint64(i)))
 		}
 		space.Limit /= modelled
 		if s.known != "" { // it is found at once

@@ -34,6 +34,7 @@ type scope struct {
 	// staged has been committed before the history begins. txs are transactions that stage during it.
 	staged       []letter
 	txs          [][]letter
+	locked       int // how many of those that were staged are locked by a transaction that stays open
 	withdrawable bool
 	batch        int
 	window       int
@@ -159,6 +160,13 @@ func newWorld(s *scope) *world {
 			panic(err)
 		}
 		w.letters[i].committed = true
+	}
+	for i := range s.locked {
+		t := &openTx{tx: w.store.Begin(), locks: i + 1}
+		if err := t.tx.Lock(s.staged[i].route, w.letters[i].id); err != nil {
+			panic(err)
+		}
+		w.txs = append(w.txs, t)
 	}
 	return w
 }
@@ -540,6 +548,29 @@ func (w *world) check() {
 			w.fail("lost: %s", p.id)
 		}
 	}
+	for i, m := range w.members {
+		if m.d == nil || m.dead {
+			continue
+		}
+		for _, rt := range m.d.routes {
+			if n := rt.waitingKeys(); n > w.scope.keys {
+				w.fail("memory: member %d remembers %d keys that wait", i, n)
+			}
+			if n := rt.load.locked; 2*n > 3*w.scope.window {
+				w.fail("memory: member %d remembers %d outcomes that wait for locks", i, n)
+			}
+		}
+	}
+}
+
+// waitingKeys is how many keys are remembered because they wait.
+func (rt *route) waitingKeys() (n int) {
+	for _, k := range rt.keys {
+		if len(k.queue)+k.busy+len(k.unstored) == 0 && !k.listed && (len(k.holds) > 0 || k.topic != "") {
+			n++
+		}
+	}
+	return n
 }
 
 // obstructed returns the letters that wait for a reason: something that stays until somebody else ends it.

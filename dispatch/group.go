@@ -42,7 +42,10 @@ type group struct {
 }
 
 // walk is a second pass over a range, because records may have appeared in it.
-type walk struct{ pos, to int64 }
+type walk struct {
+	pos, to int64
+	asked   bool // a read of it is under way, which may not see what the next walk is for
+}
 
 // addSlots makes a group of units that the member has just got.
 func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
@@ -99,11 +102,11 @@ func (g *group) addWalk(from, to int64) {
 		return
 	}
 	for _, w := range g.walks {
-		if w.pos == from && w.to >= to {
+		if w.pos == from && w.to >= to && !w.asked {
 			return
 		}
 	}
-	g.walks = append(g.walks, &walk{from, to})
+	g.walks = append(g.walks, &walk{pos: from, to: to})
 }
 
 // transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is
@@ -233,6 +236,11 @@ func (g *group) beginLoad() {
 func (g *group) endLoad() {
 	rt := g.route
 	g.loads, g.loadAt = false, rt.now.Add(loadEvery)
+	for _, seq := range sortedSeqs(rt.again.bySeq) { // for the store they are ready
+		if v := rt.again.bySeq[seq]; v.locked && g.slots.Has(v.slot) && v.key != "" && rt.ordered() {
+			rt.holdKey(g, v.key, v.slot, seq, obstacleLocked)
+		}
+	}
 	if g.forgot {
 		return
 	}

@@ -218,7 +218,7 @@ func (d *Dispatcher) putOff(item *Item) {
 	d.remove(item)
 	rt.visitLocked(item)
 	if k != nil {
-		k.hold(item.Record.Seq, core.ObstacleHeld)
+		k.hold(item.Record.Seq, obstacleLocked)
 		d.passQueue(k)
 		d.advance(k)
 	}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -141,13 +142,25 @@ func (k *key) passedFrom() int64 {
 }
 
 // passQueue drops the items of a key that wait in memory; they are read again later.
-func (d *Dispatcher) passQueue(k *key) {
+func (d *Dispatcher) passQueue(k *key) { d.passItems(k, 0) }
+
+// passBehind does so with those behind a record that holds the key.
+func (d *Dispatcher) passBehind(k *key) {
+	if len(k.unstored) > 0 || k.topic != "" {
+		d.passQueue(k)
+	} else {
+		d.passItems(k, k.firstHold())
+	}
+}
+
+// passItems drops the items of a key behind a sequence.
+func (d *Dispatcher) passItems(k *key, behind int64) {
 	if len(k.queue) == 0 {
 		return
 	}
 	kept := k.queue[:0:0]
 	for _, item := range slices.Clone(k.queue) {
-		if item.retry || item.held {
+		if item.retry || item.held || item.Record.Seq < behind {
 			kept = append(kept, item) // its hold is stored: no read brings it again
 			continue
 		}
@@ -194,8 +207,26 @@ func (k *key) hasRetry(seq int64) bool {
 	return slices.ContainsFunc(k.queue, func(item *Item) bool { return item.retry && item.Record.Seq == seq })
 }
 
-// blocked reports whether nothing of the key that is read now could be handed out.
-func (k *key) blocked() bool { return len(k.holds) > 0 || len(k.unstored) > 0 || k.topic != "" }
+// blocked reports whether no record of the key from seq on could be handed out if it was read now.
+func (k *key) blocked(seq int64) bool {
+	return len(k.unstored) > 0 || k.topic != "" || len(k.holds) > 0 && k.firstHold() < seq
+}
+
+// obstacleLocked: a transaction has locked the record.
+const obstacleLocked = core.ObstacleBlocking + 1
+
+// firstHold returns the first record that holds the key. One that another member has out holds all of it: of a key only
+// one is out.
+func (k *key) firstHold() int64 {
+	first := int64(math.MaxInt64)
+	for seq, why := range k.holds {
+		if why == core.ObstacleHeld {
+			return 0
+		}
+		first = min(first, seq)
+	}
+	return first
+}
 
 // advance passes on the items that the key lets go, and asks for its next page in time.
 func (d *Dispatcher) advance(k *key) {
@@ -231,11 +262,11 @@ func (d *Dispatcher) advance(k *key) {
 		k.busy++
 		d.hand(item)
 	}
-	if k.asks && len(k.holds) == 0 {
+	if k.asks && !k.anew && len(k.holds) == 0 {
 		k.ask()
 	}
 	short := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
-	if k.resume != 0 && !k.listed && short && (!k.blocked() || k.anew) {
+	if k.resume != 0 && !k.listed && short && (!k.blocked(k.resume) || k.anew) {
 		k.listed = true
 		rt.toRead = append(rt.toRead, k)
 	}
@@ -284,7 +315,10 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if foreign {
 		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
-	foreign = foreign || rt.isLocked(rec)
+	why := core.ObstacleHeld
+	if !foreign && rt.isLocked(rec) {
+		foreign, why = true, obstacleLocked
+	}
 	if !ordered {
 		if foreign {
 			return
@@ -310,12 +344,12 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	k.slow = d.reads.late && (k.slow || !met && k.asks)
 	switch {
 	case foreign:
-		k.hold(rec.Seq, core.ObstacleHeld)
+		k.hold(rec.Seq, why)
 	case k.resume != 0 && k.resume <= rec.Seq:
 		k.passFrom(rec.Seq)
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
-	case k.blocked(), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
+	case k.blocked(rec.Seq), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
 		item := rt.newItem(rec)
@@ -365,7 +399,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 			continue
 		}
 		if rt.isLocked(rec) {
-			k.hold(rec.Seq, core.ObstacleHeld)
+			k.hold(rec.Seq, obstacleLocked)
 			continue
 		}
 		item := rt.newItem(rec)
@@ -380,8 +414,8 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	case left:
 		k.passFrom(to + 1) // the range did not bring the records behind it
 	}
-	if k.blocked() {
-		d.passQueue(k)
+	if k.blocked(math.MaxInt64) {
+		d.passBehind(k)
 	}
 	d.advance(k)
 }
@@ -405,16 +439,21 @@ func (rt *route) wait(w *core.Waiting) {
 	if g == nil {
 		return
 	}
-	k := rt.keys[w.Key]
+	rt.holdKey(g, w.Key, w.Slot, w.Seq, w.Why)
+}
+
+// holdKey notes that a stored record holds a key, if the key can be remembered.
+func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.Obstacle) {
+	k := rt.keys[name]
 	if k == nil {
 		if len(rt.keys) >= rt.opts.MaxKeys {
 			g.forget(0)
 			return
 		}
-		k = &key{route: rt, name: w.Key, slot: w.Slot, doubt: doubt{asks: !g.complete}}
-		rt.keys[w.Key] = k
+		k = &key{route: rt, name: name, slot: slot, doubt: doubt{asks: !g.complete}}
+		rt.keys[name] = k
 	}
-	k.hold(w.Seq, w.Why)
+	k.hold(seq, why)
 }
 
 // reread schedules another read of the whole key.

@@ -182,6 +182,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 			walks = nil
 		}
 		for _, w := range walks {
+			w.asked = true
 			q := add(g, rangeWalk, w, w.pos, min(w.to, w.pos+step), limit)
 			q.Skip = rt.knownIn(g, q.From, q.To)
 			q.Limit += len(q.Skip)

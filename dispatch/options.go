@@ -23,7 +23,8 @@ type Options struct {
 	Window, Batch int
 	// Bytes bounds the bodies in memory of one route; default 64 MiB.
 	Bytes int64
-	// MaxKeys bounds the keys of a route that are remembered; default 100,000.
+	// MaxKeys bounds the keys of a route that are remembered because they wait; default 100,000. The store is asked
+	// about others.
 	MaxKeys int
 	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 1 s.
 	PollMin, PollMax time.Duration

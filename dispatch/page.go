@@ -10,6 +10,11 @@ import (
 
 // readDone takes in a page.
 func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
+	for i := range r.ranges {
+		if w := r.ranges[i].walk; w != nil {
+			w.asked = false
+		}
+	}
 	if c.err != nil {
 		for _, k := range r.keys {
 			k.listed = false

@@ -18,8 +18,12 @@ type RouteStatus struct {
 	// Keys is how many keys are remembered. Elsewhere is how many records others hold that this member will read
 	// again.
 	Keys, Elsewhere int
+	// Locked is how many records other transactions have locked, of those that this member wants or has sent.
+	Locked int
 	// Behind reports that there is more to read.
 	Behind bool
+	// AtBound says which bound of memory is reached, and what that costs; empty = none. Nothing stops at a bound.
+	AtBound string
 }
 
 // Status returns the state of a route.
@@ -29,6 +33,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 		return st
 	}
 	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
+	st.Locked, st.AtBound = rt.again.locked+rt.load.locked, rt.atBound()
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
 	for _, item := range rt.known {
 		if item.state == itemOut {
@@ -41,6 +46,24 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 		}
 	}
 	return st
+}
+
+// AtBound is Status.AtBound.
+func (d *Dispatcher) AtBound(route string) string {
+	if rt := d.byName[route]; rt != nil {
+		return rt.atBound()
+	}
+	return ""
+}
+
+func (rt *route) atBound() string {
+	switch {
+	case rt.holdsFirst():
+		return "half of the window waits for locks of other transactions: each record is held before it is sent"
+	case slices.ContainsFunc(rt.groups, func(g *group) bool { return g.loaded && g.forgot && !g.complete }):
+		return "more keys wait than are remembered: the database is asked for each message of another key"
+	}
+	return ""
 }
 
 // Owned returns the units of a route that the member owns, in order.

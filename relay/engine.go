@@ -63,6 +63,7 @@ type route struct {
 	calls     int       // Publish calls in progress
 	keys      keys
 	breakers  breakers
+	atBound   string // which bound of memory is reached; see noteBound
 }
 
 // held is how many records are in memory.

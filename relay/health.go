@@ -122,6 +122,8 @@ func (e *engine) health() waybill.Health {
 			h.Add(name, waybill.HealthDegraded, "consumer %s takes it for a queue, and gets a part of its messages: run no relay on it, or give the queue a route of its own; %s", rt.queue, latest)
 		case len(rt.breakers.topics) > 0:
 			h.Add(name, waybill.HealthDegraded, "%s; %s", e.pausedTopics(rt), latest)
+		case rt.atBound != "":
+			h.Add(name, waybill.HealthDegraded, "%s", latest)
 		default:
 			h.Add(name, waybill.HealthOK, "%s", latest)
 		}
@@ -138,6 +140,12 @@ func (e *engine) ownership(rt *route) string {
 	s := fmt.Sprintf("%d of %d units", st.Owned, st.Units)
 	if st.Behind {
 		s += ", more to read"
+	}
+	if st.Locked > 0 {
+		s += fmt.Sprintf(", %d locked by other transactions", st.Locked)
+	}
+	if rt.atBound != "" {
+		s += "; " + rt.atBound
 	}
 	return s
 }

@@ -88,6 +88,7 @@ func (e *engine) step() (next time.Time) {
 	}
 	for _, rt := range e.order {
 		next = earliest(next, e.stepBreakers(rt))
+		e.noteBound(rt)
 	}
 	for _, g := range e.groups {
 		at := e.handOut(g)

@@ -4,6 +4,7 @@ package main
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
 	const control, groups, giveup = "dispatch/control.go", "dispatch/group.go", "dispatch/giveup.go"
+	const bounded = "^TestExplore(dHistories)?$"
 	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^TestLoneSuspectWaits$"},
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than", tests: "^TestSharesFollowHandlers$"},
@@ -52,5 +53,28 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-care-late", fault: "care ends one record too late", file: meet, old: "\t\t\tif low < care {\n", new: "\t\t\tif low <= care {\n", tests: "^TestCareUpToTheLast$"},
 		mutant{id: "dispatch-decision-void", fault: "a decision that a redrive has made void is carried out", file: control, old: "return n < controlPage || c.Number < page.Control[n-1].Number", new: "return n < 0", tests: "^TestRedriveVoidsADecision$"},
 		mutant{id: "dispatch-decision-lost", fault: "a decision about a lost unit is kept as carried out", file: "dispatch/forget.go", old: "\t\t\t\td.controls.forget(v.decision)\n", new: "\t\t\t\t_ = v.decision\n", tests: "^TestDecisionAboutAUnitThatComesBack$"},
+		// at the bounds
+		mutant{id: "dispatch-bound-forget", fault: "keys that wait are never forgotten", file: "dispatch/key.go", old: "waits && len(rt.keys) > rt.opts.MaxKeys {", new: "waits && rt == nil {", tests: bounded},
+		mutant{id: "dispatch-bound-room", fault: "reading stops at the bound of keys", file: "dispatch/route.go", old: "if rt.load.bytes >= rt.opts.Bytes {", new: "if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {", tests: bounded},
+		mutant{id: "dispatch-bound-ask", fault: "nobody asks what holds a key that was forgotten", file: "dispatch/key.go", old: "g != nil && !g.complete {\n\t\t\tk.ask()", new: "g == nil {\n\t\t\tk.ask()", tests: bounded},
+		mutant{id: "dispatch-bound-asks", fault: "a due retry goes before the store has said what holds its key", file: "dispatch/key.go", old: "\tif k.asks {\n\t\treturn true\n\t}\n", new: "", tests: "^TestRetryOfAForgottenKeyAsksFirst$"},
+		mutant{id: "dispatch-bound-floor", fault: "a hint passes the records of keys that are forgotten", file: "dispatch/group.go", old: "low = min(low, g.low, g.cursor, g.floor)", new: "low = min(low, g.low, g.cursor)", tests: bounded},
+		mutant{id: "dispatch-bound-first", fault: "a hint passes the records of a key that the store is asked about", file: "dispatch/key.go", old: "return k.first // resume", new: "return 0 // resume", tests: "^TestHintIsBelowWhatIsAskedAbout$"},
+		mutant{id: "dispatch-bound-topic", fault: "a key of a paused topic is forgotten for good", file: "dispatch/key.go", old: "\t\trt.topics.pass(k.topic, k.resume, k.ends)\n", new: "", tests: bounded},
+		mutant{id: "dispatch-bound-load", fault: "a unit waits until all that waits in it is known", file: "dispatch/page.go", old: "if g.loaded || len(page.Control) >= controlPage {", new: "if g.loaded || !whole || len(page.Control) >= controlPage {", tests: "^TestUnitBeginsBeforeAllIsKnown$"},
+		mutant{id: "dispatch-bound-walk", fault: "what was passed of forgotten keys is not read when they are known again", file: "dispatch/group.go", old: "\tg.addWalk(g.floor, g.cursor)\n", new: "", tests: bounded},
+		mutant{id: "dispatch-head-withdrawn", fault: "a key waits for a topic whose record an operator has ended", file: "dispatch/control.go", old: "k.topic = \"\" // if it was", new: "_ = k // if it was", tests: bounded},
+		mutant{id: "dispatch-head-read", fault: "a key waits for a topic whose record was cancelled", file: "dispatch/key.go", old: "k.resume, k.passed, k.topic = 0, 0, \"\"", new: "k.resume, k.passed = 0, 0", tests: bounded},
+		mutant{id: "dispatch-head-expired", fault: "a key waits for a topic whose record has expired", file: "dispatch/topics.go", old: "\t\t\t\tk.topic = \"\"\n\t\t\t\td.advance(k)", new: "\t\t\t\t_ = k", tests: bounded},
+		mutant{id: "dispatch-passed-expired", fault: "a record without a key waits for a topic although it has expired", file: "dispatch/topics.go", old: "\t\trt.walkFrom(p.from)\n\t}\n}", new: "\t}\n}", tests: bounded},
+		mutant{id: "dispatch-locked-stays", fault: "a locked record keeps its place in the window", file: "dispatch/hold.go", old: "\t\td.putOff(item)\n", new: "\t\titem.at = d.now.Add(lockedAfter)\n\t\titem.tries++\n", tests: bounded},
+		mutant{id: "dispatch-locked-again", fault: "a locked record is tried whenever it is met", file: "dispatch/revisit.go", old: "return v != nil && v.locked && v.ref.Version == rec.Version", new: "return v != nil && v.locked && v.ref.Version != rec.Version", tests: bounded},
+		mutant{id: "dispatch-locked-outcome", fault: "outcomes that wait for locks fill the window", file: "dispatch/settle.go", old: "\t\t\t\titem.route.lock(item)\n", new: "\t\t\t\t_ = item\n", tests: bounded},
+		mutant{id: "dispatch-locked-memory", fault: "outcomes that wait for locks fill the memory", file: "dispatch/route.go", old: "return 2*rt.load.locked >= rt.opts.Window", new: "return rt.load.locked < 0", tests: bounded},
+		mutant{id: "dispatch-windows", fault: "a route waits for the crash window of another", file: "dispatch/hold.go", old: "\t\tif !rt.shut {\n\t\t\trt.holds", new: "\t\tif !rt.shut && !slices.ContainsFunc(d.routes, func(o *route) bool { return len(o.holds.window) > 0 }) {\n\t\t\trt.holds", tests: bounded},
+		mutant{id: "dispatch-bound-locked", fault: "a key is taken for free although a transaction has locked its record", file: "dispatch/group.go", old: "\t\t\trt.holdKey(g, v.key, v.slot, seq, obstacleLocked)\n", new: "\t\t\t_, _ = seq, core.ObstacleHeld\n", tests: bounded},
+		mutant{id: "dispatch-earlier", fault: "a record waits for a later one that blocks its key", file: "dispatch/key.go", old: "len(k.holds) > 0 && k.firstHold() < seq", new: "len(k.holds) > 0 && k.firstHold() < seq+1_000_000", tests: bounded},
+		mutant{id: "dispatch-walk-asked", fault: "a walk that is being read is not begun again", file: "dispatch/group.go", old: "w.to >= to && !w.asked {", new: "w.to >= to {", tests: bounded},
+		mutant{id: "dispatch-slow", fault: "what late ranges meet again and again is asked about at once", file: "dispatch/look.go", old: "func(k *key) bool { return !k.slow }", new: "func(k *key) bool { return k != nil }", tests: bounded},
 	)
 }

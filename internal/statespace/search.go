@@ -4,6 +4,7 @@ package statespace
 // events have happened.
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -28,6 +29,9 @@ type Space[W, E any] struct {
 	// Breadth goes by the number of events, so that the first failure has the shortest history. It keeps all worlds
 	// that wait. Otherwise the search goes deep first, and keeps few.
 	Breadth bool
+	// Random goes on from worlds at random, if it is not nil and Breadth is off. A search that visits some of many states
+	// meets more kinds of them. It keeps all worlds that wait.
+	Random *rand.Rand
 	// Limit is how many states are visited at most; 0 = all.
 	Limit int
 	// First ends the search at the first failure.
@@ -105,6 +109,10 @@ func (s *search[W, E]) visit(first *W) (complete bool) {
 			return false
 		}
 		last := len(open) - 1
+		if s.Random != nil {
+			at := s.Random.IntN(last + 1)
+			open[at], open[last] = open[last], open[at]
+		}
 		n := open[last]
 		open[last] = node[W, E]{}
 		open = s.expand(n, open[:last])
