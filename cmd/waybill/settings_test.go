@@ -130,7 +130,8 @@ func TestValidate(t *testing.T) {
 		return r.out.String() + r.log.String()
 	}
 	says(t, command(cli.ExitFindings), `waybill.yaml:2: stores.good`, "missing", `exchange "waybill" does not exist`, "run waybill topology declare")
-	start(t, newBench(t).app(), "topology", "declare", "--config", conf).end(t, cli.ExitOK) // validate makes nothing
+	// validate makes nothing
+	start(t, newBench(t).app(), "topology", "declare", "--config", conf).end(t, cli.ExitOK)
 	pool := migrated(t, db.DSN)
 	says(t, command(cli.ExitOK), "no problem: 1 relays, 1 stores, 1 transports, 0 subscriptions\n")
 	says(t, command(cli.ExitOK, "--json"), `"problems": []`)

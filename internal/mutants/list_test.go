@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // TestMutantsAreThere: the text of each mutant stands once in its file, and what replaces it parses, if it is Go.
@@ -42,6 +44,7 @@ func TestMutantsAreThere(t *testing.T) {
 // TestSample: the tests notice a few mutants, others every day. make mutants runs them all.
 func TestSample(t *testing.T) {
 	t.Parallel()
+	tier.Nightly(t, "builds and runs the tests of other packages: a minute")
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)

@@ -29,8 +29,8 @@ type Space[W, E any] struct {
 	// Breadth goes by the number of events, so that the first failure has the shortest history. It keeps all worlds
 	// that wait. Otherwise the search goes deep first, and keeps few.
 	Breadth bool
-	// Random goes on from worlds at random, if it is not nil and Breadth is off. A search that visits some of many states
-	// meets more kinds of them. It keeps all worlds that wait.
+	// Random goes on from worlds at random, if it is not nil and Breadth is off. A search that visits some of many
+	// states meets more kinds of them. It keeps all worlds that wait.
 	Random *rand.Rand
 	// Limit is how many states are visited at most; 0 = all.
 	Limit int
