@@ -184,7 +184,7 @@ func unitsAreMadeOnce(k *kit) {
 	}
 	var made [n][]core.Unit
 	k.parallel(n, func(i int) {
-		for _, u := range k.units(ms[i].join()) {
+		for _, u := range k.units(ms[i].joinCrowd()) {
 			made[i] = append(made[i], u.Unit)
 		}
 	})

@@ -45,6 +45,20 @@ func (m *member) join() *core.Roster {
 	return m.meet(func(x *core.Meeting) { x.Join = true })
 }
 
+// joinCrowd is join for one of many at once. A store may answer one that waited for long for the others with an outage,
+// as a busy database does. An engine asks again then, and so does this.
+func (m *member) joinCrowd() *core.Roster {
+	for range 20 {
+		r, err := m.store.Meet(m.k.ctx, core.Meeting{Self: m.self, Join: true})
+		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
+			m.k.must("meet", err)
+			m.k.checkRoster(&r)
+			return &r
+		}
+	}
+	return m.join()
+}
+
 // owner returns a member that owns all of the route, in so many units.
 func (k *kit) owner(units int) *member {
 	m := k.join(units)
