@@ -5,7 +5,6 @@ package dispatch
 import (
 	"cmp"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -81,30 +80,17 @@ func TestExplore(t *testing.T) {
 	states := 0
 	for i := range scopes {
 		s := &scopes[i]
-		if only := os.Getenv("X"); only != "" && !strings.Contains(s.name, only) {
-			continue
-		}
 		space := s.space(t)
-		space.Limit = s.gate
+		space.Limit, space.First = s.gate/modelled, true
+		space.Random = rand.New(rand.NewPCG(1, uint64(i)))
 		if tier.IsNightly() {
-			space.Limit = s.night
-		} else {
-			space.Random = rand.New(rand.NewPCG(1, uint64(i)))
-		}
-		space.Limit /= modelled
-		if s.known != "" { // it is found at once
-			space.First, space.Breadth = true, true
+			space.Limit, space.First, space.Random = s.night, false, nil
 		}
 		r := space.Search()
 		states += r.States
 		t.Logf("%s: %d states, %d transitions, %d events deep, complete: %t", s.name, r.States, r.Transitions, r.Depth, r.Complete)
 		for _, f := range r.Failures {
-			if s.known == "" {
-				t.Errorf("%s: after %s\n%s", s.name, history(f.History), tell(s, history(f.History)))
-			}
-		}
-		if s.known != "" && len(r.Failures) == 0 {
-			t.Errorf("%s: not found any more: %s", s.name, s.known)
+			t.Errorf("%s: after %s\n%s", s.name, history(f.History), tell(s, history(f.History)))
 		}
 	}
 	t.Logf("%d states", states)
@@ -166,8 +152,8 @@ func TestExploredHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.goOn(func() bool { return false })
-			if wrongKind(w.wrong) != h.known {
-				t.Errorf("%q is wrong, want %q:\n%s", w.wrong, h.known, strings.Join(w.log, "\n"))
+			if w.wrong != "" {
+				t.Errorf("%s:\n%s", w.wrong, strings.Join(w.log, "\n"))
 			}
 		})
 	}

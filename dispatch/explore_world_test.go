@@ -46,7 +46,6 @@ type scope struct {
 	breaks string
 	// gate and night are how many states are visited in the gate and at night; 0 = all.
 	gate, night int
-	known       string // what is wrong in it, and waits for its cure
 }
 
 // letter is a message to be staged.

@@ -75,6 +75,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-bound-locked", fault: "a key is taken for free although a transaction has locked its record", file: "dispatch/group.go", old: "\t\t\trt.holdKey(g, v.key, v.slot, seq, obstacleLocked)\n", new: "\t\t\t_, _ = seq, core.ObstacleHeld\n", tests: bounded},
 		mutant{id: "dispatch-earlier", fault: "a record waits for a later one that blocks its key", file: "dispatch/key.go", old: "len(k.holds) > 0 && k.firstHold() < seq", new: "len(k.holds) > 0 && k.firstHold() < seq+1_000_000", tests: bounded},
 		mutant{id: "dispatch-walk-asked", fault: "a walk that is being read is not begun again", file: "dispatch/group.go", old: "w.to >= to && !w.asked {", new: "w.to >= to {", tests: bounded},
+		mutant{id: "dispatch-determined", fault: "transactions that have ended come in the order of a map", file: "dispatch/database.go", old: "\tslices.Sort(ended)\n", new: "", tests: "^TestSameSeedSameHistory$"},
 		mutant{id: "dispatch-slow", fault: "what late ranges meet again and again is asked about at once", file: "dispatch/look.go", old: "func(k *key) bool { return !k.slow }", new: "func(k *key) bool { return k != nil }", tests: bounded},
 	)
 }

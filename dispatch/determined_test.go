@@ -1,0 +1,36 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/waybill-go/waybill/internal/tier"
+)
+
+// TestSameSeedSameHistory: a world that is run again with its seed has the same history, line by line. Otherwise a
+// history that has failed may not fail again.
+func TestSameSeedSameHistory(t *testing.T) {
+	t.Parallel()
+	seeds := []uint64{6, 84, 304, 317, 359, 396, 524, 650, 836, 905} // they differed once
+	if tier.IsNightly() {
+		for seed := range uint64(1000) {
+			seeds = append(seeds, seed)
+		}
+	}
+	for _, seed := range seeds[:max(len(seeds)/modelled, 1)] {
+		var logs [2][]string
+		for i := range logs {
+			s := newSim(randomConfig(seed))
+			s.trace = true
+			s.run()
+			logs[i] = append(s.log, s.report())
+		}
+		if !slices.Equal(logs[0], logs[1]) {
+			at := 0
+			for logs[0][at] == logs[1][at] {
+				at++
+			}
+			t.Errorf("seed %d differs from line %d on:\n%s\n%s", seed, at, logs[0][at], logs[1][at])
+		}
+	}
+}
