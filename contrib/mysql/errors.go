@@ -40,7 +40,7 @@ var kinds = map[uint16]kind{
 	1927: kindOutage, 1969: kindOutage, 2006: kindOutage, 2013: kindOutage, 3024: kindOutage, 3100: kindOutage, 3572: kindOutage,
 	1044: kindMisconfigured, 1045: kindMisconfigured, 1046: kindMisconfigured, 1049: kindMisconfigured, 1054: kindMisconfigured,
 	1064: kindMisconfigured, 1130: kindMisconfigured, 1142: kindMisconfigured, 1143: kindMisconfigured, 1146: kindMisconfigured,
-	1176: kindMisconfigured, 1227: kindMisconfigured, 1251: kindMisconfigured, 1370: kindMisconfigured, 1698: kindMisconfigured,
+	1176: kindMisconfigured, 1227: kindMisconfigured, 1251: kindMisconfigured, 1665: kindMisconfigured, 1370: kindMisconfigured, 1698: kindMisconfigured,
 	1820: kindMisconfigured, 1862: kindMisconfigured, 4031: kindOutage,
 	1118: kindTooBig, 1153: kindTooBig, 1301: kindTooBig, 1406: kindTooBig, 3140: kindTooBig,
 }
@@ -82,7 +82,7 @@ func classify(op string, err error) error {
 	case kindRetry:
 		e.Class, e.Err = waybill.ClassOutage, fmt.Errorf("%w: %w", waybill.ErrRetryTx, err)
 	case kindMisconfigured:
-		e.Class, e.Err = waybill.ClassOutage, fmt.Errorf("%w: %w: run Migrate, or correct the grants and the data source name", waybill.ErrMisconfigured, err)
+		e.Class, e.Err = waybill.ClassOutage, fmt.Errorf("%w: %w: run Migrate, or correct the grants, the data source name and the server's settings (README, Settings)", waybill.ErrMisconfigured, err)
 	case kindTooBig:
 		e.Class, e.Reason = waybill.ClassPermanent, waybill.ReasonTooLarge
 	case kindUnknown:

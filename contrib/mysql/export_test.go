@@ -40,7 +40,11 @@ func (s *Store) Unserved(ctx context.Context, units []core.OwnedUnit) (routes []
 	w := &work{s: s, q: conn}
 	handled := func() (n int64) {
 		if err == nil {
-			_, err = w.one(ctx, []any{&n}, `SELECT SUM(VARIABLE_VALUE) FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME LIKE 'HANDLER_READ%'`)
+			var counts []int64
+			counts, err = collect(ctx, conn, func(rows *sql.Rows) (v int64, err error) { return v, rows.Scan(new(string), &v) }, `SHOW SESSION STATUS LIKE 'Handler_read%'`)
+			for _, v := range counts {
+				n += v
+			}
 		}
 		return n
 	}

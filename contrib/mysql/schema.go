@@ -26,7 +26,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 	defer func() { _ = discard(conn, nil) }() // which gives the lock back
 	w := &work{s: s, q: conn}
 	var got int
-	if _, err := w.one(ctx, []any{&got}, `SELECT COALESCE(GET_LOCK(CONCAT('waybill:', LEFT(MD5(DATABASE()), 16)), 60), 0)`); err != nil {
+	if _, err := w.one(ctx, []any{&got}, `SELECT COALESCE(GET_LOCK(CONCAT('waybill:', LEFT(SHA2(DATABASE(), 256), 16)), 60), 0)`); err != nil {
 		return classify("migrate", err)
 	}
 	if got != 1 {
@@ -58,6 +58,10 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, err := w.one(ctx, []any{&step, &flush, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@innodb_rollback_on_timeout`); err != nil {
 		return classify("check", err)
 	}
+	var log, commits, completion, format string
+	if _, err := w.one(ctx, []any{&log, &commits, &completion, &format}, `SELECT @@log_bin, @@autocommit, @@completion_type, @@binlog_format`); err != nil {
+		return classify("check", err)
+	}
 	galera, err := w.one(ctx, []any{new(string), new(string)}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`)
 	if err != nil {
 		return classify("check", err)
@@ -70,6 +74,11 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("auto_increment_increment is %d: with several primaries numbers do not rise in time; use one", step)
 	case all != 0:
 		return misconfigured("innodb_rollback_on_timeout is ON, so that a failed statement ends its transaction; set it to OFF")
+	case commits != "1" || completion != "NO_CHAIN":
+		return misconfigured("autocommit is %s and completion_type is %s, by the server, its init_connect or the data source name, so that transactions stay open: "+
+			"set them to 1 and NO_CHAIN, or use Open, which does it for its connections", commits, completion)
+	case log != "0" && format == "STATEMENT":
+		return misconfigured("binlog_format is STATEMENT, with which MySQL refuses writes under READ COMMITTED and replicas of MariaDB can differ; set it to ROW or MIXED")
 	case flush == 0:
 		return misconfigured("innodb_flush_log_at_trx_commit is 0, which can lose committed messages; set it to 1")
 	}

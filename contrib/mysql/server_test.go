@@ -23,39 +23,38 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// server is a private MariaDB, with its data in a folder of its own.
+// root names a root file system with a MySQL server (scripts/mysql), which is used instead of MariaDB.
+var root = os.Getenv("WAYBILL_TEST_MYSQL_ROOT")
+
+// server is a private MariaDB or MySQL, with its data in a folder of its own.
 type server struct {
-	dir  string
-	port int
-	mu   sync.Mutex
-	cmd  *exec.Cmd
+	dir      string
+	port     int
+	settings []string
+	mu       sync.Mutex
+	cmd      *exec.Cmd
 }
 
 const install = "install it (on Debian: sudo scripts/servers), or set WAYBILL_TEST_MYSQL to user:password@tcp(host:port)/, a login that may create databases"
 
-// startServer starts a server that ends with this process, however it ends.
-func startServer() (*server, error) {
-	dir, err := os.MkdirTemp(os.Getenv("WAYBILL_TEST_DIR"), "waybill-mysql")
+// startServer starts a server that ends with this process, however it ends. With settings of its own it has a binary log
+// unless they say otherwise.
+func startServer(settings ...string) (*server, error) {
+	parent := os.Getenv("WAYBILL_TEST_DIR")
+	if root != "" {
+		parent = "/tmp" // which is the same in the root
+	}
+	dir, err := os.MkdirTemp(parent, "waybill-mysql")
 	if err != nil {
 		return nil, err
 	}
-	s := &server{dir: dir}
+	s := &server{dir: dir, settings: settings}
 	data := filepath.Join(dir, "data")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		return nil, err
 	}
-	in := bytes.NewBufferString("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
-	for _, name := range []string{"mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data"} {
-		text, err := os.ReadFile(filepath.Join("/usr/share/mysql", name+".sql"))
-		if err != nil {
-			return nil, fmt.Errorf("no MariaDB server is here: %s (%w)", install, err)
-		}
-		in.Write(text)
-	}
-	cmd := s.command("--bootstrap", "--innodb-flush-log-at-trx-commit=0")
-	cmd.Stdin = in
-	if out, err := run(cmd); err != nil {
-		return nil, fmt.Errorf("MariaDB makes no data folder: %s: %w\n%s", install, err, out)
+	if err := s.install(); err != nil {
+		return nil, err
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -69,11 +68,46 @@ func startServer() (*server, error) {
 	return s, s.start()
 }
 
+// install fills the data folder.
+func (s *server) install() error {
+	if root != "" {
+		// with --skip-name-resolve root@localhost is nobody who comes by TCP
+		users := "CREATE USER IF NOT EXISTS 'root'@'%';\nGRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n"
+		if err := os.WriteFile(filepath.Join(s.dir, "init.sql"), []byte(users), 0o600); err != nil {
+			return err
+		}
+		if out, err := run(s.command("--initialize-insecure")); err != nil {
+			return fmt.Errorf("MySQL in %s makes no data folder: %w\n%s", root, err, out)
+		}
+		return nil
+	}
+	in := bytes.NewBufferString("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
+	for _, name := range []string{"mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data"} {
+		text, err := os.ReadFile(filepath.Join("/usr/share/mysql", name+".sql"))
+		if err != nil {
+			return fmt.Errorf("no MariaDB server is here: %s (%w)", install, err)
+		}
+		in.Write(text)
+	}
+	cmd := s.command("--bootstrap", "--innodb-flush-log-at-trx-commit=0")
+	cmd.Stdin = in
+	if out, err := run(cmd); err != nil {
+		return fmt.Errorf("MariaDB makes no data folder: %s: %w\n%s", install, err, out)
+	}
+	return nil
+}
+
 func (s *server) command(args ...string) *exec.Cmd {
 	all := append([]string{
-		"--no-defaults", "--user=root", "--datadir=" + filepath.Join(s.dir, "data"), "--innodb-log-file-size=64M",
-		"--innodb-buffer-pool-size=256M", "--tmpdir=" + s.dir,
+		"--no-defaults", "--user=root", "--datadir=" + filepath.Join(s.dir, "data"), "--innodb-buffer-pool-size=256M", "--tmpdir=" + s.dir,
 	}, args...)
+	if root != "" {
+		all = append([]string{root, "/usr/sbin/mysqld"}, append(all, "--innodb-redo-log-capacity=128M")...)
+		cmd := exec.Command("chroot", all...)
+		cmd.SysProcAttr = withParent()
+		return cmd
+	}
+	all = append(all, "--innodb-log-file-size=64M")
 	path := "/usr/sbin/mariadbd"
 	if _, err := os.Stat(path); err != nil {
 		path = "mariadbd"
@@ -120,8 +154,17 @@ func (s *server) start() error {
 		return err
 	}
 	defer log.Close()
-	s.cmd = s.command("--port="+strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--socket="+filepath.Join(s.dir, "s.sock"),
-		"--skip-name-resolve", "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", "--skip-log-bin", "--performance-schema=OFF")
+	args := []string{
+		"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"),
+		"--skip-name-resolve", "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF",
+	}
+	if root != "" {
+		args = append(args, "--mysqlx=OFF", "--secure-file-priv=NULL", "--init-file="+filepath.Join(s.dir, "init.sql"))
+	}
+	if len(s.settings) == 0 {
+		args = append(args, "--skip-log-bin")
+	}
+	s.cmd = s.command(append(args, s.settings...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := begin(s.cmd); err != nil {
 		return err
@@ -140,7 +183,7 @@ func (s *server) start() error {
 		<-tick.C
 	}
 	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-	return fmt.Errorf("MariaDB does not answer on port %d\n%s", s.port, text)
+	return fmt.Errorf("the server does not answer on port %d\n%s", s.port, text)
 }
 
 // kill ends the server as a crash does.

@@ -83,10 +83,12 @@ func Open(dsn string, opts Options) (*Store, error) {
 			"dsn: is no data source name with a database; write it as user:password@tcp(host:3306)/database")
 	}
 	cfg.InterpolateParams, cfg.ClientFoundRows, cfg.Logger = true, false, &mysql.NopLogger{}
-	own := cfg.Clone()
-	if own.Params == nil {
-		own.Params = map[string]string{}
+	if cfg.Params == nil {
+		cfg.Params = map[string]string{}
 	}
+	// The server's defaults can be others, and then single statements and finished transactions leave locks behind.
+	cfg.Params["autocommit"], cfg.Params["completion_type"] = "1", "0"
+	own := cfg.Clone()
 	own.Params["wait_timeout"] = strconv.Itoa(idleSeconds)
 	own.Params["innodb_lock_wait_timeout"] = "1"
 	own.Params["sql_safe_updates"] = "1"

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -70,7 +71,32 @@ func (t *Transport) declareStream(ctx context.Context, want jetstream.StreamConf
 			"change it, or the options, or choose another Options.Bus", want.Name, have.Subjects, have.Retention, have.Discard, have.Replicas,
 			want.Subjects, want.Retention, want.Discard, want.Replicas)
 	}
+	if setting, cure := dangerous(&have); setting != "" {
+		return nil, misconfigured(op, "the stream %q has the setting %s, with which confirmed messages are lost, changed or never settled: %s, "+
+			"or choose another Options.Bus", want.Name, setting, cure)
+	}
 	return info, nil
+}
+
+// dangerous names a setting of a stream with which its messages are not safe, and what to do about it.
+func dangerous(c *jetstream.StreamConfig) (setting, cure string) {
+	switch {
+	case c.Storage != jetstream.FileStorage:
+		return "storage memory", "make it anew with storage file"
+	case c.PersistMode != jetstream.DefaultPersistMode:
+		return "persist_mode async", "make it anew with the default persist_mode"
+	case c.MaxAge > 0:
+		return fmt.Sprintf("max_age %s", c.MaxAge), "set it to 0"
+	case c.MaxMsgsPerSubject > 0 && !c.DiscardNewPerSubject:
+		return fmt.Sprintf("max_msgs_per_subject %d", c.MaxMsgsPerSubject), "set it to -1, or add discard_new_per_subject"
+	case c.NoAck:
+		return "no_ack true", "set it to false"
+	case c.SubjectTransform != nil:
+		return "subject_transform", "remove it"
+	case c.Sealed:
+		return "sealed true", "make it anew without"
+	}
+	return "", ""
 }
 
 // wanted returns the subjects that a queue is bound for: by its bindings, or, if somebody else made it, by its filters.
@@ -128,6 +154,9 @@ func (t *Transport) declareQueue(ctx context.Context, r *receiver) error {
 		case have.AckPolicy != jetstream.AckExplicitPolicy || have.MaxDeliver > 0 || have.DeliverSubject != "" || ours && have.MaxAckPending > 0:
 			return misconfigured(op, "the consumer %q of the stream %q must be a pull consumer with explicit acks, max_deliver -1 and "+
 				"max_ack_pending -1: change it, or delete it when it is empty", r.name, t.opts.Bus)
+		case have.InactiveThreshold > 0 || have.MemoryStorage || have.HeadersOnly:
+			return misconfigured(op, "the consumer %q of the stream %q has inactive_threshold %s, mem_storage %v and headers_only %v: it would be deleted with "+
+				"its messages, or give no bodies; want 0, false and false", r.name, t.opts.Bus, have.InactiveThreshold, have.MemoryStorage, have.HeadersOnly)
 		case !missing && have.AckWait != t.opts.HoldFor && (t.opts.Passive || !ours):
 			return misconfigured(op, "the consumer %q has ack_wait %s: set Options.HoldFor to it", r.name, have.AckWait)
 		case !missing && bindings == added && have.AckWait == t.opts.HoldFor:

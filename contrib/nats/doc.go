@@ -41,8 +41,13 @@
 // it asks for them when a topic has none, every few seconds, and when the server tells of a new or a deleted one. A
 // message that is published in the moment after an operator has deleted its only queue can be lost.
 //
-// JetStream confirms before it syncs the disk (sync_interval): a message survives a crash of the server's process, and
-// the loss of a machine only with three replicas or more. A retry that was delivered once before it was due, and whose
+// JetStream confirms before it syncs the disk, which it does every two minutes (sync_interval). A message survives a
+// crash of the server's process. It survives a loss of power only if the servers have sync_interval: always; say so by
+// Options.SyncAlways. Without it three replicas are not enough: if one loses power while another is restarted, messages
+// that both of the first had confirmed can be gone. Streams and consumers that lose messages by their settings, such as
+// storage in memory, max_age or inactive_threshold, are refused.
+//
+// A retry that was delivered once before it was due, and whose
 // receiver crashed, can count one redelivery too few; a restart of the server while a retry waits can count one too
 // many, and a server that was killed can forget counts. Two programs that add different bindings to a new queue at the
 // same moment overwrite each other; a receiver repairs its own within a third of HoldFor. All processes of a bus use

@@ -1,8 +1,11 @@
 package nats_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -63,6 +66,38 @@ func TestClasses(t *testing.T) {
 		if !errors.Is(err, c.err) && name != "unreadable URL" {
 			t.Errorf("%s: the error does not wrap the client's: %v", name, err)
 		}
+	}
+}
+
+// A server that is too old for the transport is no outage, which would be waited for without end.
+func TestOldServers(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[string]bool{"2.9.10": true, "1.4.1": true, "2.10.0": false, "2.10.0-beta.1": false, "2.15.2": false, "3.0.0": false, "": false, "dev": false} {
+		if nats.TooOld(v) != want {
+			t.Errorf("version %q is too old: %v", v, !want)
+		}
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = fmt.Fprint(c, `INFO {"version":"2.9.10","headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n")
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			if lines.Text() == "PING" {
+				_, _ = fmt.Fprint(c, "PONG\r\n")
+			}
+		}
+	}()
+	_, err = nats.Dial(t.Context(), "nats://"+ln.Addr().String(), nats.Options{})
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"2.9.10"`) {
+		t.Errorf("version 2.9.10: %v", err)
 	}
 }
 

@@ -10,6 +10,8 @@ var (
 	Fits     = fits
 	Patterns = patterns
 	Classify = classify
+	Synced   = Options.synced
+	TooOld   = tooOld
 )
 
 // ReplyOf returns where the server takes acknowledgements of a delivery.

@@ -21,7 +21,7 @@ const (
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
-		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.synced, DetectsUnroutable: true,
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.opts.synced(), DetectsUnroutable: true,
 		MaxMessageBytes: max(t.maxMessage-headerRoom, 1),
 	}
 }

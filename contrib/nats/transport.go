@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -26,7 +27,6 @@ type Transport struct {
 
 	topics, queues, parked string // the subjects' beginnings: {bus}.t., {bus}.q. and {bus}-parked.
 	maxMessage             int
-	synced                 bool
 	address                core.Description
 	advisories             *nats.Subscription
 	routes                 routes
@@ -109,11 +109,13 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 	if t.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithPublishAsyncTimeout(opts.Timeout)); err != nil {
 		return nil, classify("new", err)
 	}
+	if v := nc.ConnectedServerVersion(); tooOld(v) {
+		return nil, misconfigured("new", "the server's version is %q, 2.10 is needed: use a newer one", v)
+	}
 	s, err := t.declareStreams(ctx)
 	if err != nil {
 		return nil, err
 	}
-	t.synced = s.Config.Replicas >= 3
 	t.maxMessage = int(nc.MaxPayload())
 	if n := int(s.Config.MaxMsgSize); n > 0 {
 		t.maxMessage = min(t.maxMessage, n)
@@ -123,6 +125,13 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 		return nil, classify("new", err)
 	}
 	return t, nil
+}
+
+// tooOld reports whether a server of version v lacks consumers with several filters. What cannot be read is none.
+func tooOld(v string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(v, "%d.%d", &major, &minor)
+	return n == 2 && (major < 2 || major == 2 && minor < 10)
 }
 
 // Describe names the system for telemetry.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -215,12 +216,22 @@ func TestDeclareRefuses(t *testing.T) {
 		"acknone":    {AckPolicy: jetstream.AckNonePolicy},
 		"ackwait":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second},
 		"bindings":   {AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "waybill.t.b"},
+		"inactive":   {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, FilterSubject: "waybill.t.a", InactiveThreshold: time.Hour},
+		"memory":     {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, FilterSubject: "waybill.t.a", MemoryStorage: true},
+		"headers":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, FilterSubject: "waybill.t.a", HeadersOnly: true},
 	} {
 		cfg.Durable = name
 		if _, err := js.CreateConsumer(ctx, "waybill", cfg); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bus.Subscribe(ctx, core.Subscription{Queue: name, Bindings: []string{"a"}}); !errors.Is(err, waybill.ErrMisconfigured) ||
+		sub := core.Subscription{Queue: name, Bindings: []string{"a"}}
+		if dangerous := map[string]string{"inactive": "inactive_threshold", "memory": "mem_storage", "headers": "headers_only"}[name]; dangerous != "" {
+			sub.Bindings = nil // which fit
+			if _, err := bus.Subscribe(ctx, sub); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), dangerous) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := bus.Subscribe(ctx, sub); !errors.Is(err, waybill.ErrMisconfigured) ||
 			!strings.Contains(err.Error(), `"`+name+`"`) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -239,6 +250,85 @@ func TestDeclareRefuses(t *testing.T) {
 	}
 	if _, err := bus.Subscribe(ctx, core.Subscription{Queue: "q", InOrder: true}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("in order: %v", err)
+	}
+}
+
+// A stream whose settings lose or change confirmed messages, or confirm none, is refused, by Dial and by Check, whoever
+// made it. The error names the setting.
+func TestDangerousStream(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	js := client(t, s)
+	for name, set := range map[string]func(*jetstream.StreamConfig){
+		"storage":              func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
+		"persist_mode":         func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode },
+		"max_age":              func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"max_msgs_per_subject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
+		"no_ack":               func(c *jetstream.StreamConfig) { c.NoAck = true },
+		"subject_transform": func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
+		},
+		"sealed": nil,
+	} {
+		bus := strings.ReplaceAll(name, "_", "-")
+		for _, cfg := range []jetstream.StreamConfig{
+			{Name: bus, Subjects: []string{bus + ".t.>", bus + ".q.*"}, Retention: jetstream.InterestPolicy},
+			{Name: bus + "-2-parked", Subjects: []string{bus + "-2-parked.*"}},
+		} {
+			bus := strings.TrimSuffix(cfg.Name, "-parked")
+			cfg.Discard = jetstream.DiscardNew
+			if set != nil {
+				set(&cfg)
+			}
+			_, err := js.CreateStream(t.Context(), cfg)
+			if err == nil && set == nil {
+				cfg.Sealed = true
+				_, err = js.UpdateStream(t.Context(), cfg)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if _, err := nats.Dial(t.Context(), s.url(), nats.Options{Bus: bus}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), " "+name) {
+				t.Errorf("%s of %s: %v", name, cfg.Name, err)
+			}
+		}
+	}
+	bus := dial(t, s.url(), nats.Options{Bus: "meanwhile"})
+	stream, err := js.Stream(t.Context(), "meanwhile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgsPerSubject, cfg.DiscardNewPerSubject = 1000, true // what does not fit is refused
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Check(t.Context()); err != nil {
+		t.Errorf("max_msgs_per_subject with discard_new_per_subject: %v", err)
+	}
+	cfg.MaxAge, cfg.Duplicates = time.Hour, time.Minute
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), " max_age") {
+		t.Errorf("set meanwhile: %v", err)
+	}
+}
+
+// Synced is what the operator states of the servers' disks: a client cannot see it, and replicas alone lose what none
+// of them has synced.
+func TestSynced(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(o *server.Options) { o.SyncAlways = true })
+	for _, always := range []bool{false, true} {
+		if got := dial(t, s.url(), nats.Options{SyncAlways: always}).Traits(); got.Synced != always || !got.Durable {
+			t.Errorf("SyncAlways %v: Synced %v, Durable %v", always, got.Synced, got.Durable)
+		}
+	}
+	for _, replicas := range []int{1, 3, 5} {
+		if nats.Synced(nats.Options{Replicas: replicas}) {
+			t.Errorf("%d replicas without SyncAlways are Synced", replicas)
+		}
 	}
 }
 

@@ -34,6 +34,13 @@ func redis() []mutant {
 		mutant{id: "redis-walk-page", fault: "a listing repeats the last message of each page", file: dir + "parked.go", old: "from = \"(\" + page", new: "from = page", tests: "^TestParkedPages$"},
 		mutant{id: "redis-replay", fault: "a replayed message stays parked", file: parked, old: "redis.call('XDEL', KEYS[2], ARGV[1])", new: "", tests: "^TestForeignEntrySurvives$"},
 		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: dir + "release.go", old: "if !r.t.opts.Passive {", new: "if r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
+		mutant{id: "redis-drained", fault: "a full server keeps consumers from work", file: dir + "scripts.go", old: "redis.NewScript(\"#!lua flags=allow-oom\\n\" + luaLib + source)", new: "redis.NewScript(luaLib + source)", tests: "^TestFullServerIsDrained$"},
+		mutant{id: "redis-evicts", fault: "a server that evicts keys passes Check", file: dir + "transport.go", old: "policy != \"noeviction\" &&", new: "policy == \"never\" &&", tests: "^TestEvictingServer$"},
+		mutant{id: "redis-unverified", fault: "nobody hears that eviction was not looked at", file: dir + "transport.go", old: "slog.LevelWarn, \"redisstreams.unverified\"", new: "slog.LevelDebug, \"redisstreams.unverified\"", tests: "^TestEvictingServer$"},
+		mutant{id: "redis-gone", fault: "a retry of a trimmed entry counts as settled", file: settle, old: "if not new then code = 3 end", new: "", tests: "^TestTrimmedEntries$"},
+		mutant{id: "redis-gone-release", fault: "a release of a trimmed entry counts as settled", file: settle, old: "if not release(queue, id, count - 1) then code = 3 end", new: "release(queue, id, count - 1)", tests: "^TestTrimmedEntries$"},
+		mutant{id: "redis-gone-due", fault: "nobody hears of a retry that was trimmed", file: take, old: "if not copy(KEYS[3], id, queue) then gone = gone + 1 end", new: "copy(KEYS[3], id, queue)", tests: "^TestTrimmedEntries$"},
+		mutant{id: "redis-gone-held", fault: "nobody hears that what a closing receiver held was trimmed", file: leave, old: "return gone", new: "return 0", tests: "^TestTrimmedEntries$"},
 		mutant{id: "redis-wait", fault: "a message counts without its replica", file: store, old: "have < int64(t.opts.Replicas)", new: "have < 0", tests: "^TestConfirm$"},
 	)
 }

@@ -63,6 +63,11 @@ func once() []step {
 		name: "suites", newer: true,
 		command: []string{"go", "test", "-count=1", "-timeout", "30m", "./transport/rabbitmq", "./transport/redisstreams", "./store/postgres", "./internal/e2e"},
 	}
+	// its MariaDB is this machine's, and a step like every module
+	mysql := step{
+		name: "mysql", newer: true,
+		command: []string{"bash", "-c", "root=$(scripts/mysql) && WAYBILL_TEST_MYSQL_ROOT=$root go -C contrib/mysql test -count=1 -timeout 30m ./..."},
+	}
 	all := []step{race(".")}
 	modules, _ := filepath.Glob("*/*/go.mod")
 	more, _ := filepath.Glob("*/go.mod")
@@ -70,7 +75,7 @@ func once() []step {
 		all = append(all, race(filepath.Dir(file)))
 	}
 	return append(
-		all, suites,
+		all, suites, mysql,
 		// without the race detector, which makes allocations and seconds others than they are
 		step{name: "costs and accidents", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-p", "1", "./internal/costs", "./internal/accidents"}},
 		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},

@@ -231,9 +231,11 @@ func flag(on bool) string {
 
 // read puts the deliveries of an answer into ready, or returns what it says to wait for.
 func (r *receiver) read(answer []any) *blocking {
-	if len(answer) != 4 {
+	if len(answer) != 5 {
 		return &blocking{limit: maxBlock}
 	}
+	gone, _ := answer[4].(int64)
+	r.tellGone(gone)
 	list, _ := answer[0].([]any)
 	r.mu.Lock()
 	defer r.mu.Unlock()

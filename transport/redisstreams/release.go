@@ -27,9 +27,10 @@ func (r *receiver) recover() error {
 		args = append(args, id)
 	}
 	r.mu.Unlock()
-	_, err := call(r.life, r.t, "receive", func(ctx context.Context) (any, error) {
-		return recoverScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps}, args...).Result()
+	gone, err := call(r.life, r.t, "receive", func(ctx context.Context) (int64, error) {
+		return recoverScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps}, args...).Int64()
 	})
+	r.tellGone(gone)
 	if noGroup(err) {
 		err = nil // it is made again
 	}
@@ -39,6 +40,14 @@ func (r *receiver) recover() error {
 		r.mu.Unlock()
 	}
 	return err
+}
+
+// tellGone logs that n messages of the queue were lost, since somebody else has trimmed or deleted their entries.
+func (r *receiver) tellGone(n int64) {
+	if n > 0 {
+		r.t.log.Event(r.life, slog.LevelError, "redisstreams.entry_gone", "entries were trimmed or deleted before they were done, and their messages are lost: "+
+			"never trim the keys of a bus", slog.String("queue", r.sub.Queue), slog.Int64("messages", n))
+	}
 }
 
 // releaseReady releases what no Receive has claimed.
@@ -115,9 +124,10 @@ func (r *receiver) Close(ctx context.Context) error {
 	r.ready = nil
 	r.mu.Unlock()
 	r.giveBack(ctx, left)
-	_, err := call(ctx, r.t, "close", func(ctx context.Context) (any, error) {
-		return leaveScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.active}, r.name).Result()
+	gone, err := call(ctx, r.t, "close", func(ctx context.Context) (int64, error) {
+		return leaveScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.active}, r.name).Int64()
 	})
+	r.tellGone(gone)
 	if s != nil && err == nil { // the wake-up has ended its wait
 		select {
 		case <-s.done:

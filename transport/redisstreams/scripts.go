@@ -30,17 +30,23 @@ var (
 	luaReplay string
 
 	publishScript   = redis.NewScript(luaPublish)
-	subscribeScript = script(luaSubscribe)
+	subscribeScript = consuming(luaSubscribe)
 	lookScript      = script(luaLook)
-	takeScript      = script(luaTake)
-	settleScript    = script(luaSettle)
-	renewScript     = script(luaRenew)
-	recoverScript   = script(luaRecover)
-	leaveScript     = script(luaLeave)
+	takeScript      = consuming(luaTake)
+	settleScript    = consuming(luaSettle)
+	renewScript     = consuming(luaRenew)
+	recoverScript   = consuming(luaRecover)
+	leaveScript     = consuming(luaLeave)
 	replayScript    = script(luaReplay)
 )
 
 func script(source string) *redis.Script { return redis.NewScript(luaLib + source) }
+
+// consuming is a script that a server at its maxmemory runs, too: consumers free more than they take, and without them
+// a full server would stay full.
+func consuming(source string) *redis.Script {
+	return redis.NewScript("#!lua flags=allow-oom\n" + luaLib + source)
+}
 
 // keys are the names of a bus's keys. The braces put all of them into one slot of a cluster.
 type keys struct{ stem string }

@@ -14,7 +14,11 @@ import (
 // settleChunk bounds the settlements of one script call.
 const settleChunk = 256
 
-var errLost = outage("settle", waybill.ErrLeaseLost)
+var (
+	errLost = outage("settle", waybill.ErrLeaseLost)
+	errGone = outage("settle", fmt.Errorf("%w: the entry was trimmed or deleted by somebody else, and its message is gone: never trim the keys of a bus",
+		waybill.ErrLeaseLost))
+)
 
 // Settle implements core.Receiver. The server settles only what this receiver holds, and makes the copy for a retry or
 // a rejection in the same step.
@@ -78,6 +82,7 @@ func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int,
 		err = outage("settle", fmt.Errorf("the server answered %d settlements with %d codes", len(slots), len(codes)))
 	}
 	r.note(err)
+	gone := int64(0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, i := range slots {
@@ -94,13 +99,19 @@ func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int,
 		if codes[k] == codeOthers || codes[k] == codeNobodys && !h.unsure {
 			results[i] = errLost
 		}
+		if codes[k] == codeGone {
+			results[i] = errGone
+			gone++
+		}
 	}
+	r.tellGone(gone)
 }
 
 // The codes of the script.
 const (
 	codeOthers  = 1
 	codeNobodys = 2
+	codeGone    = 3
 )
 
 // pack returns what the script needs for a.

@@ -2,9 +2,12 @@ package redisstreams
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,8 +146,8 @@ func (t *Transport) Describe() core.Description {
 	return d
 }
 
-// Check implements core.Checker: it connects, reads the bindings, runs a script, and with ConfirmAlways verifies the
-// server's settings.
+// Check implements core.Checker: it connects, reads the bindings, runs a script, and verifies that the server
+// evicts nothing, and with ConfirmAlways that it syncs.
 func (t *Transport) Check(ctx context.Context) error {
 	const op = "check"
 	if err := t.open(op); err != nil {
@@ -156,8 +159,14 @@ func (t *Transport) Check(ctx context.Context) error {
 			return nil, err
 		}
 		_, err = publishScript.Run(ctx, t.client, []string{t.keys.version()}, r.version, 0).Result()
-		if err == nil && t.opts.Confirm == ConfirmAlways {
+		if err != nil {
+			return nil, err
+		}
+		if t.opts.Confirm == ConfirmAlways {
 			err = checkAlways(ctx, t.client)
+		}
+		if err == nil {
+			err = t.checkEviction(ctx)
 		}
 		return nil, err
 	})
@@ -174,6 +183,30 @@ func checkAlways(ctx context.Context, client redis.UniversalClient) error {
 			return misconfigured("check", "the server's %s is %q, but Options.Confirm is ConfirmAlways: set it to %q, or choose another kind of confirm",
 				name, got[name], want)
 		}
+	}
+	return nil
+}
+
+// checkEviction refuses a server that may evict keys. Whoever may not ask it is told so, unless Options.Confirm wants
+// everything verified.
+func (t *Transport) checkEviction(ctx context.Context) error {
+	text, err := t.client.Info(ctx, "memory").Result()
+	if err != nil {
+		if _, answered := errors.AsType[redis.Error](err); !answered || t.opts.Confirm == ConfirmAlways {
+			return err
+		}
+		t.log.Event(ctx, slog.LevelWarn, "redisstreams.unverified", "the server does not say whether it evicts keys: see that its maxmemory-policy is "+
+			"noeviction, and give the user +info", slog.Any("error", err))
+		return nil
+	}
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		info[name] = value
+	}
+	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
+		return misconfigured("check", "the server's maxmemory-policy is %q with a maxmemory of %s bytes, so that it evicts confirmed messages and bindings: "+
+			"set it to \"noeviction\"", policy, info["maxmemory"])
 	}
 	return nil
 }

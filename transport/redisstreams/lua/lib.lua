@@ -26,9 +26,14 @@ local function forget(queue, id)
   redis.call('XDEL', queue, id)
 end
 
--- release gives an entry to anyone. count is how often it was delivered.
+-- gone counts entries that somebody else has trimmed or deleted before they were done.
+local gone = 0
+
+-- release gives an entry to anyone. count is how often it was delivered. It returns whether there is such an entry.
 local function release(queue, id, count)
-  redis.call('XCLAIM', queue, GROUP, RELEASED, 0, id, 'RETRYCOUNT', math.max(count, 0), 'JUSTID')
+  if #redis.call('XCLAIM', queue, GROUP, RELEASED, 0, id, 'RETRYCOUNT', math.max(count, 0), 'JUSTID') > 0 then return true end
+  gone = gone + 1
+  return false
 end
 
 -- wake ends the wait of the receivers of a queue. What is added to the queue itself ends it anyway.

@@ -1,4 +1,5 @@
--- KEYS: queue, wake. ARGV: receiver, ids that it knows of. Releases what it holds beside them: a reply was lost.
+-- KEYS: queue, wake. ARGV: receiver, ids that it knows of. Releases what it holds beside them: a reply was lost. Returns
+-- how many of these entries were gone.
 local known, from, released = {}, '-', 0
 for i = 2, #ARGV do known[ARGV[i]] = true end
 while true do
@@ -13,4 +14,4 @@ while true do
   if #held < 500 then break end
 end
 if released > 0 then wake(KEYS[2]) end
-return released
+return gone

@@ -1,5 +1,6 @@
 -- KEYS: queue, wake, delayed, due, parked. ARGV: receiver, then settlements: msgpack arrays of id, verdict, delay ms,
--- and what is to stand in front of a copy. Returns a code for each: 0 = settled, 1 = another's, 2 = nobody's.
+-- and what is to stand in front of a copy. Returns a code for each: 0 = settled, 1 = another's, 2 = nobody's, 3 = gone:
+-- somebody else has trimmed or deleted the entry, so that nothing is left to keep.
 local queue, me, t, out, released = KEYS[1], ARGV[1], now(), {}, false
 for i = 2, #ARGV do
   local a = cmsgpack.unpack(ARGV[i])
@@ -11,17 +12,19 @@ for i = 2, #ARGV do
   elseif holder ~= me then
     code = 1
   elseif verdict == 'release' then
-    release(queue, id, count - 1)
+    if not release(queue, id, count - 1) then code = 3 end
     released = true
   else
+    local new = true
     if verdict == 'retry' and delay > 0 then
-      local new = copy(queue, id, KEYS[3], set)
+      new = copy(queue, id, KEYS[3], set)
       if new then redis.call('ZADD', KEYS[4], t + delay, new) end
     elseif verdict == 'retry' then
-      copy(queue, id, queue, set)
+      new = copy(queue, id, queue, set)
     elseif verdict == 'reject' then
-      copy(queue, id, KEYS[5], set)
+      new = copy(queue, id, KEYS[5], set)
     end
+    if not new then code = 3 end
     forget(queue, id)
   end
   out[#out + 1] = code

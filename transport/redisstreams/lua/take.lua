@@ -1,11 +1,11 @@
 -- KEYS: queue, wake, delayed, due, active. ARGV: receiver, limit, 1 = in order, hold ms, 1 = look for dead receivers.
 -- Returns the deliveries (id, count, fields), and for the wait if there are none: the last id of the queue ('' = only
--- wake-ups matter), the last wake-up, and the ms until something is due (-1 = nothing is).
+-- wake-ups matter), the last wake-up, the ms until something is due (-1 = nothing is), and how many entries were gone.
 local queue, me, limit, hold = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local t, taken = now(), {}
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', t, 'LIMIT', 0, 100)) do
-  copy(KEYS[3], id, queue)
+  if not copy(KEYS[3], id, queue) then gone = gone + 1 end
   redis.call('XDEL', KEYS[3], id)
   redis.call('ZREM', KEYS[4], id)
 end
@@ -20,7 +20,7 @@ local idle = hold
 if ARGV[3] == '1' then
   local active = redis.call('GET', KEYS[5])
   if active and active ~= '' and active ~= me then
-    return {taken, '', last_wake(), math.max(redis.call('PTTL', KEYS[5]), 1)}
+    return {taken, '', last_wake(), math.max(redis.call('PTTL', KEYS[5]), 1), gone}
   end
   redis.call('SET', KEYS[5], me, 'PX', hold)
   if active ~= me then orphans, idle = true, 0 end -- whatever others hold, their time is over
@@ -43,7 +43,11 @@ end
 
 for _, p in ipairs(redis.call('XPENDING', queue, GROUP, '-', '+', limit, RELEASED)) do
   local entry = redis.call('XCLAIM', queue, GROUP, me, 0, p[1], 'RETRYCOUNT', p[4] + 1)[1]
-  if entry then taken[#taken + 1] = {entry[1], p[4] + 1, entry[2]} end
+  if entry then
+    taken[#taken + 1] = {entry[1], p[4] + 1, entry[2]}
+  else
+    gone = gone + 1
+  end
 end
 if #taken < limit then
   local read = redis.call('XREADGROUP', 'GROUP', GROUP, me, 'COUNT', limit - #taken, 'STREAMS', queue, '>')
@@ -51,7 +55,7 @@ if #taken < limit then
     for _, entry in ipairs(read[1][2]) do taken[#taken + 1] = {entry[1], 1, entry[2]} end
   end
 end
-if #taken > 0 then return {taken, '', '', -1} end
+if #taken > 0 then return {taken, '', '', -1, gone} end
 
 local last = '0-0'
 for _, g in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
@@ -59,4 +63,4 @@ for _, g in ipairs(redis.call('XINFO', 'GROUPS', queue)) do
   if g['name'] == GROUP then last = g['last-delivered-id'] end
 end
 local due = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
-return {taken, last, last_wake(), due[2] and math.max(tonumber(due[2]) - t, 0) or -1}
+return {taken, last, last_wake(), due[2] and math.max(tonumber(due[2]) - t, 0) or -1, gone}

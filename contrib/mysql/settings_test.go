@@ -1,0 +1,123 @@
+package waybillmysql_test
+
+// Settings of a server with which a store would stand still, or lose what it has promised, asked one by one.
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
+	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Connections that do not commit by themselves, or begin the next transaction at once, leave locks behind, so that
+// nothing is ever read. Open sets them right, whoever set them wrong; Check refuses them in a pool that is not its own.
+func TestConnectionsThatKeepTransactions(t *testing.T) {
+	t.Parallel()
+	server, err := startServer("--skip-log-bin")
+	missing(t, err)
+	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
+	admin, err := sql.Open("mysql", server.dsn(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = admin.Close() })
+	exec := func(text string) {
+		t.Helper()
+		if _, err := admin.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ global, params, back string }{
+		{"SET GLOBAL autocommit = 0", "", "SET GLOBAL autocommit = 1"},
+		{"SET GLOBAL completion_type = 1", "", "SET GLOBAL completion_type = 0"},
+		{"SET GLOBAL completion_type = 2", "", "SET GLOBAL completion_type = 0"},
+		{"DO 0", "?autocommit=0", "DO 0"},
+		{"DO 0", "?completion_type=1", "DO 0"},
+	} {
+		dsn := newDatabase(t, server.dsn) + c.params
+		exec(c.global)
+		s := openAt(t, dsn, waybillmysql.Options{})
+		if err := s.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Errorf("%s%s: the check after Open: %v", c.global, c.params, err)
+		}
+		if err := stage(t.Context(), s, []waybill.Message{waybill.RawMessage("t", "", nil)}); err != nil {
+			t.Fatal(err)
+		}
+		self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+		unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
+		if _, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+		for n := range 3 {
+			page, err := s.Read(t.Context(), 1, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 62}}})
+			if err != nil || len(page.Ranges[0].Records) != 1 {
+				t.Fatalf("%s%s: read %d: %v", c.global, c.params, n, err)
+			}
+		}
+		var locked int // what another connection cannot lock
+		if err := admin.QueryRowContext(t.Context(), `SELECT 256 - COUNT(*) FROM (SELECT g FROM `+database(t, dsn)+`.waybill_outbox_marks FOR UPDATE SKIP LOCKED) free`).Scan(&locked); err != nil || locked > 0 {
+			t.Errorf("%s%s: %d rows stay locked, %v", c.global, c.params, locked, err)
+		}
+		pool, err := sql.Open("mysql", dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given, err := waybillmysql.New(pool, waybillmysql.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := given.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "autocommit") {
+			t.Errorf("%s%s: the check after New: %v", c.global, c.params, err)
+		}
+		_ = pool.Close()
+		exec(c.back)
+	}
+}
+
+func database(t *testing.T, dsn string) string {
+	t.Helper()
+	c, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.DBName
+}
+
+// With a binary log of statements MySQL refuses most writes of a store. Check says so, and so does the class of the error;
+// the other formats do.
+func TestBinaryLog(t *testing.T) {
+	t.Parallel()
+	server, err := startServer("--log-bin=binlog", "--server-id=1")
+	missing(t, err)
+	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
+	dsn := newDatabase(t, server.dsn)
+	if err := openAt(t, dsn, waybillmysql.Options{}).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n, format := range []string{"ROW", "MIXED", "STATEMENT"} {
+		s := openAt(t, fmt.Sprintf("%s?binlog_format=%s", dsn, format), waybillmysql.Options{})
+		err := s.Check(t.Context())
+		if format != "STATEMENT" && err != nil || format == "STATEMENT" && (!errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "binlog_format")) {
+			t.Errorf("%s: the check: %v", format, err)
+		}
+		_, err = s.Meet(t.Context(), core.Meeting{Join: true, Self: core.Member{
+			Session: core.Session(n + 1), Name: format, Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}},
+		}})
+		// MariaDB writes them to the log as they are, which is no better.
+		if err != nil && (format != "STATEMENT" || !errors.Is(err, waybill.ErrMisconfigured)) || err == nil && format == "STATEMENT" && root != "" {
+			t.Errorf("%s: a member joins: %v", format, err)
+		}
+	}
+}
