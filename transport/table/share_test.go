@@ -155,8 +155,8 @@ func TestSleepersThatShareAQueue(t *testing.T) {
 		for i := range 5 {
 			var staged time.Time
 			time.AfterFunc(time.Second+time.Duration(i)*77*time.Millisecond, func() {
-				stage(t, s, message(strconv.Itoa(i)))
 				staged = time.Now()
+				stage(t, s, message(strconv.Itoa(i)))
 			})
 			for _, d := range receive(t, a, 1) {
 				if took := time.Since(staged); took > 600*time.Millisecond {

@@ -55,8 +55,8 @@ func TestDueIsNoVainWakeup(t *testing.T) {
 		stage(t, s, message("timer", waybill.Delay(time.Until(due))))
 		var staged time.Time
 		time.AfterFunc(time.Until(due)+25*time.Millisecond, func() {
-			stage(t, s, message("next"))
 			staged = time.Now()
+			stage(t, s, message("next"))
 		})
 		for _, id := range []string{"timer", "next"} {
 			d := receive(t, r, 1)[0]

@@ -106,39 +106,48 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since FROM "waybill"."waybill_outbox" o
+        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
         UNION ALL
-        (SELECT 'due', o.state, '', o.ready_since FROM "waybill"."waybill_outbox" o
+        (SELECT 'due', o.state, '', o.ready_since, 0 FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since, 0 FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'abandoned', o.state, o.reason, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0 FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), parts AS (
-    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
+    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
+           max(max(seq)) OVER (PARTITION BY route, part) AS last
     FROM rows GROUP BY 1, 2, 3, 4
-), often AS (
-    SELECT f.route, f.freq
-    FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
-    WHERE s.schemaname = $2 AND s.tablename = $3 AND s.attname = 'route'
-), sizes AS (
-    SELECT v.part, CASE WHEN v.part = 'ready' THEN c.reltuples - coalesce((
-            SELECT sum(greatest(i.reltuples, 0)) FROM pg_class i WHERE i.oid IN (to_regclass($4), to_regclass($5), to_regclass($6))
-        ), 0) ELSE c.reltuples END AS n
-    FROM (VALUES ('ready', to_regclass($7)), ('due', to_regclass($4)), ('retry', to_regclass($5)), ('abandoned', to_regclass($8)))
-         AS v(part, oid)
-    LEFT JOIN pg_class c ON c.oid = v.oid
+), strata AS MATERIALIZED (
+    SELECT b.*, greatest((b.high - b.low + $2 - 1) / $2, $3) AS width
+    FROM (
+        SELECT d.route, d.part, CASE WHEN d.part = 'ready' THEN d.seen ELSE 0 END AS seen, CASE WHEN d.part = 'ready' THEN d.last ELSE
+                   (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 END AS low,
+               (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
+        FROM (SELECT DISTINCT route, part, seen, last FROM parts WHERE seen >= $1) d
+    ) b
+), windows AS MATERIALIZED (
+    SELECT s.route, s.part, s.low + k * s.width + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.width - $3 + 1))::bigint AS low
+    FROM strata s CROSS JOIN generate_series(0, $2 - 1) k WHERE s.low + k * s.width < s.high
 ), big AS (
-    SELECT b.route, b.part, b.seen, greatest(z.n - coalesce((SELECT sum(x.n) FROM parts x WHERE x.part = b.part AND x.seen < $1), 0), 0)
-        * coalesce(f.freq, 0.001) / sum(coalesce(f.freq, 0.001)) OVER (PARTITION BY b.part) AS total
-    FROM (SELECT DISTINCT route, part, seen FROM parts WHERE seen >= $1) b
-    LEFT JOIN often f ON f.route = b.route
-    LEFT JOIN sizes z ON z.part = b.part
+    SELECT s.route, s.part, s.seen + h.hits * s.width / $3 AS total,
+           s.width > $3 AND 2 * sqrt(h.hits + 1) * s.width / $3 > (s.seen + h.hits * s.width / $3) * 0.05 AS vague
+    FROM strata s CROSS JOIN LATERAL (
+        SELECT count(*) AS hits FROM windows w CROSS JOIN LATERAL (
+            SELECT FROM "waybill"."waybill_outbox" o WHERE o.route = w.route AND o.seq > w.low AND o.seq <= w.low + $3 AND CASE w.part
+                WHEN 'ready' THEN o.settled_at IS NULL AND o.due_at IS NULL
+                WHEN 'due' THEN o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL
+                WHEN 'retry' THEN o.retry ELSE o.reason <> '' END
+            ORDER BY o.seq LIMIT $3
+        ) o WHERE w.route = s.route AND w.part = s.part
+    ) h
 )
-SELECT p.route, p.state, p.reason, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
-       bool_or(b.route IS NOT NULL), coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
+SELECT p.route, p.state, p.reason,
+       sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * ($1 - 1) / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
+       bool_or(b.route IS NOT NULL), bool_or(coalesce(b.vague, false)),
+       coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
 FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
