@@ -6,11 +6,12 @@ package relay
 // noteBound notes whether a bound of a route's memory is reached.
 func (e *engine) noteBound(rt *route) {
 	at := e.d.AtBound(rt.Name)
-	switch {
-	case at == rt.atBound:
-	case at == "":
+	if at == rt.atBound {
+		return
+	}
+	if at == "" {
 		e.log.Info("no bound of memory is reached any more", "event", "relay.bound_left", "route", rt.Name)
-	default:
+	} else {
 		e.log.Warn("a bound of memory is reached; nothing stops, but it costs speed", "event", "relay.at_bound", "route", rt.Name, "cost", at)
 	}
 	rt.atBound = at
