@@ -16,9 +16,13 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 	if rt == nil || !d.self.joined || d.self.stopping || !d.starts() {
 		return nil
 	}
+	if len(rt.ready) == 0 {
+		return nil
+	}
+	barred := d.barred()
 	for at := 0; len(items) < limit && at < len(rt.ready); {
 		item := rt.ready[at]
-		if !d.mayGo(item) || rt.Queue && d.giving.covers(rt, item.Record.Slot) {
+		if !d.mayGo(item, barred) || rt.Queue && d.giving.covers(rt, item.Record.Slot) {
 			break
 		}
 		// it goes with its unit, or is handed out if that stays
@@ -44,12 +48,23 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 	return items
 }
 
-// mayGo reports whether an item may be handed out now. An item that goes alone waits until nothing is out.
-func (d *Dispatcher) mayGo(item *Item) bool {
+// mayGo reports whether an item may be handed out now. An item that goes alone waits until nothing is out. The others
+// wait for it.
+func (d *Dispatcher) mayGo(item *Item, barred bool) bool {
 	if item.alone {
 		return d.work.out == 0
 	}
-	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return slices.ContainsFunc(rt.holds.window, (*Item).bars) })
+	return !barred
+}
+
+// barred reports whether an item goes alone, or waits to.
+func (d *Dispatcher) barred() bool {
+	for _, rt := range d.routes {
+		if slices.ContainsFunc(rt.holds.window, (*Item).bars) {
+			return true
+		}
+	}
+	return false
 }
 
 // takeBack takes a ready item out of line and puts it where it can be found again.

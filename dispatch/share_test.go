@@ -93,7 +93,7 @@ func TestLoneSuspectWaits(t *testing.T) { // DB-04
 	d := joined(me, core.Member{Session: me, Handlers: 1})
 	for out, want := range map[int]bool{0: true, 1: false} {
 		d.work.out = out
-		if got := d.mayGo(&Item{alone: true}); got != want {
+		if got := d.mayGo(&Item{alone: true}, false); got != want {
 			t.Errorf("beside %d others: %t", out, got)
 		}
 	}
