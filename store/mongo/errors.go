@@ -33,12 +33,15 @@ var kinds = map[int]kind{
 	11600: kindOutage, 11602: kindOutage, 13435: kindOutage, 13436: kindOutage, 133: kindOutage, 134: kindOutage,
 	// Cursors, memory, disk.
 	43: kindOutage, 146: kindOutage, 237: kindOutage, 290: kindOutage, 317: kindOutage, 14031: kindOutage,
+	// Writes are blocked or limited for a while, or a command was ended: none of it is the message's fault.
+	371: kindOutage, 365: kindOutage, 11601: kindOutage, 462: kindOutage,
+	225: kindConflict, 267: kindConflict, // the transaction is too old, or another one is being committed
 	24: kindConflict, 112: kindConflict, 246: kindConflict, 251: kindConflict, 244: kindConflict,
 	// Access; no such collection.
 	8000: kindMisconfigured, 13: kindMisconfigured, 18: kindMisconfigured, 26: kindMisconfigured,
 	20: kindMisconfigured, 263: kindMisconfigured, 303: kindMisconfigured, // no transactions
 	27: kindMisconfigured, 73: kindMisconfigured, 17007: kindMisconfigured, 291: kindMisconfigured, // no such index
-	10334: kindTooBig, 17419: kindTooBig, 17420: kindTooBig, 257: kindTooBig,
+	10334: kindTooBig, 17419: kindTooBig, 17420: kindTooBig, 257: kindTooBig, 373: kindTooBig,
 }
 
 // cures say what to do about codes that mean a misconfiguration.

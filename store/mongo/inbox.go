@@ -29,6 +29,9 @@ const (
 	// swallowTries is how often a handler runs whose transaction the server has ended before the commit. A server
 	// that changes its role does that, and a handler that swallows the error of a failed command, too.
 	swallowTries = 3
+	// longRun is how long a handler runs at least whose transaction the server may have ended for its age: half of
+	// the 60 s that transactionLifetimeLimitSeconds is by default.
+	longRun = 30 * time.Second
 )
 
 // inboxID is the id of a mark.
@@ -41,7 +44,8 @@ type inboxID struct {
 // Do runs fn once for key, as core.Inbox says. The context that fn gets carries the session: with it the collections of
 // the same client take part in the transaction. MongoDB does not wait for a concurrent Do of the same key; this Do
 // tries again, for at most 30 s. It also runs fn again if its writes conflict with others. fn must return the error of
-// a command that failed, since the server has ended the transaction then.
+// a command that failed, since the server has ended the transaction then. The server also ends a transaction after
+// transactionLifetimeLimitSeconds, 60 by default: a handler that takes longer has failed.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *driver.Session) error) (core.InboxStatus, error) {
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
@@ -95,7 +99,7 @@ func (s *Store) handle(
 	}
 	swallowed := 0
 	for try, until := 0, time.Now().Add(inboxWait); ; try++ {
-		ended := false // fn has succeeded
+		ended, began := false, time.Now() // fn has succeeded
 		err := s.once(ctx, func(ctx context.Context) (err error) {
 			ended = false
 			if fresh, err = s.mark(ctx, keys); err != nil || len(fresh) == 0 {
@@ -114,16 +118,25 @@ func (s *Store) handle(
 		if err == nil {
 			return fresh, nil
 		}
-		if ended && hasCode(err, 251) {
+		switch took := time.Since(began); {
+		case hasCode(err, 251) && took >= s.longRun:
+			// A run that is as long again ends in the same way: it must cost an attempt, or it never ends.
+			return nil, rolledBack("after %s, which is longer than the server allows: make the handler shorter, or raise transactionLifetimeLimitSeconds (%w)",
+				took.Round(time.Second), err)
+		case ended && hasCode(err, 251):
 			if swallowed++; swallowed == swallowTries {
-				return nil, &waybill.Error{Op: "waybill/mongo: inbox", Class: waybill.ClassRejected, Err: fmt.Errorf(
-					"the transaction was rolled back before its commit: the handler must return the error of a command that failed (%w)", err)}
+				return nil, rolledBack("before its commit: the handler must return the error of a command that failed (%w)", err)
 			}
 		}
 		if !conflicts(err) || time.Now().After(until) || pause(ctx, backOff(try)) != nil {
 			return nil, inboxError(err)
 		}
 	}
+}
+
+// rolledBack is the error of a handler whose transaction the server has ended through its own fault.
+func rolledBack(format string, args ...any) error {
+	return &waybill.Error{Op: "waybill/mongo: inbox", Class: waybill.ClassRejected, Err: fmt.Errorf("the transaction was rolled back "+format, args...)}
 }
 
 // inboxError returns the handler's own error, unless the server cannot be used now: that costs no attempt.

@@ -2,6 +2,7 @@ package mongo
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -62,6 +63,33 @@ func TestInbox(t *testing.T) {
 	t.Parallel()
 	h := newInboxHarness(t)
 	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*driver.Session] { return h })
+}
+
+// The server ends a transaction that is too old. Its handler has failed, since the next run takes as long: whether it
+// notices the end itself or the commit does. That is no outage, which would cost no attempt and never end.
+func TestHandlerBeyondTheTransactionsLimit(t *testing.T) {
+	t.Parallel()
+	h := newInboxHarness(t)
+	h.store.longRun = 0 // every run is that long
+	for name, fn := range map[string]func(ctx context.Context, tx *driver.Session) error{
+		"the commit notices": func(ctx context.Context, tx *driver.Session) error {
+			_ = h.Break(ctx, tx)
+			return nil
+		},
+		"the handler notices": func(ctx context.Context, tx *driver.Session) error {
+			_ = h.Break(ctx, tx)
+			return h.Effect(ctx, tx, "late")
+		},
+	} {
+		runs := 0
+		_, err := h.store.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: name}, func(ctx context.Context, tx *driver.Session) error {
+			runs++
+			return fn(ctx, tx)
+		})
+		if waybill.ClassOf(err) != waybill.ClassRejected || runs != 1 || !strings.Contains(err.Error(), "transactionLifetimeLimitSeconds") {
+			t.Errorf("%s: %d runs and %v (%s)", name, runs, err, waybill.ClassOf(err))
+		}
+	}
 }
 
 // A handler that swallows the error of a failed command has failed: that costs an attempt, and the handler does not run

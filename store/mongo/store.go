@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -32,6 +33,7 @@ type Store struct {
 	hint     chan struct{}
 	prepared atomic.Bool // the collections were created, or are there
 	watch    watcher
+	longRun  time.Duration // see there
 	doubts   doubts
 
 	migrating sync.Mutex
@@ -63,7 +65,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), lanes: make(chan int32, lanes)}
+	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), lanes: make(chan int32, lanes), longRun: longRun}
 	for lane := range int32(lanes) {
 		s.lanes <- lane
 	}

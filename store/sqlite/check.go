@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -106,7 +105,7 @@ func (s *Store) check(ctx context.Context) error {
 	return s.checkDriver(ctx)
 }
 
-// checkSettings refuses a database without rollback or without any syncing.
+// checkSettings refuses a database without rollback, with another file attached, or that a power cut takes back.
 func (s *Store) checkSettings(ctx context.Context) error {
 	var journal string
 	if err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
@@ -116,13 +115,16 @@ func (s *Store) checkSettings(ctx context.Context) error {
 		return misconfigured("check", fmt.Errorf("journal_mode is %q, which loses transactions: "+
 			"open the database with _pragma=journal_mode(WAL)", journal))
 	}
+	if err := alone(ctx, s.db); err != nil {
+		return err
+	}
 	var sync int
 	if err := s.db.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&sync); err != nil {
 		return err
 	}
-	if sync == 0 {
-		return misconfigured("check", errors.New("synchronous is OFF, which can lose committed messages: "+
-			"open the database with _pragma=synchronous(FULL)"))
+	if sync < 2 {
+		return misconfigured("check", fmt.Errorf("synchronous is %s: a power cut can take back what was committed, and then a message whose delivery was settled "+
+			"has no effect: open the database with _pragma=synchronous(FULL)", [2]string{"OFF", "NORMAL"}[sync]))
 	}
 	return nil
 }

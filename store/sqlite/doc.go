@@ -20,7 +20,8 @@
 //
 // # Guarantees
 //
-// Stage writes with the caller's transaction: its rows are committed or rolled back with it. SQLite has one writer at a
+// Stage writes with the caller's transaction: its rows are committed or rolled back with it, if they are in the same
+// file. Connections with an attached file are refused, since SQLite commits files with a WAL one after the other. SQLite has one writer at a
 // time, so the sequence is the order of commits: a page misses nothing up to its Last, and its transaction ids say that
 // no transaction runs. A page is read from one snapshot. Each method that writes is one transaction. A session that was
 // removed, or that lost the unit, changes nothing.
@@ -45,7 +46,7 @@
 // differences between the file and the schema of this release.
 //
 // Open sets WAL and synchronous=FULL: committed data survives the process, the machine and a power cut, if the disk
-// keeps its promises. With [New] that depends on the settings of the application.
+// keeps its promises. With [New] the application sets them, and Check refuses less, synchronous=NORMAL included.
 //
 // # Concurrency
 //

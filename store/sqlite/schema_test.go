@@ -209,11 +209,47 @@ func TestCheckNamesTheCure(t *testing.T) {
 
 func TestCheckRefusesUnsafeSettings(t *testing.T) {
 	t.Parallel()
-	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)"} {
+	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)", "&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"} {
 		s := newStore(t, fresh(t, params), Options{AutoMigrate: true})
 		if err := s.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("%s: %v", params, err)
 		}
+	}
+}
+
+// A transaction over an attached file is not atomic, so nothing that belongs to one works there: a process that is killed
+// between the commits of the two files would leave a message without its rows, or a mark without its effects.
+func TestAttachedFile(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{AutoMigrate: true})
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.DB().SetMaxOpenConns(1)
+	run(t, s.DB(), "ATTACH DATABASE '"+filepath.Join(t.TempDir(), "shop.db")+"' AS shop")
+	inTx := func(fn func(tx *sql.Tx) error) error {
+		tx, err := s.DB().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		return fn(tx)
+	}
+	key := core.InboxKey{Consumer: "c", Source: "s", ID: "i"}
+	_, do := s.Do(t.Context(), key, func(context.Context, *sql.Tx) error { return nil })
+	for name, err := range map[string]error{
+		"check": s.Check(t.Context()), "do": do,
+		"stage":  inTx(func(tx *sql.Tx) error { _, err := s.Stage(t.Context(), tx, raw("a", "")); return err }),
+		"cancel": inTx(func(tx *sql.Tx) error { _, err := s.Cancel(t.Context(), tx, waybill.CancelKey{ID: "1"}); return err }),
+		"mark":   inTx(func(tx *sql.Tx) error { _, err := s.Mark(t.Context(), tx, key); return err }),
+	} {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"shop"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	run(t, s.DB(), "DETACH DATABASE shop")
+	if err := inTx(func(tx *sql.Tx) error { _, err := s.Stage(t.Context(), tx, raw("a", "")); return err }); err != nil {
+		t.Error(err)
 	}
 }
 

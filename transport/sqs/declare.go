@@ -146,6 +146,9 @@ func (t *Transport) verify(name string, have map[string]string, sub *core.Subscr
 	if s := get(types.QueueAttributeNameMaximumMessageSize); s != "" && number(s) < maxBytes {
 		bad("MaximumMessageSize is %s: set it to %d", s, maxBytes)
 	}
+	if s := get(types.QueueAttributeNameMessageRetentionPeriod); s != "" && number(s) < int(t.opts.Retention/time.Second) {
+		bad("MessageRetentionPeriod is %s s, after which SQS drops what is in it: set it to %s, or Options.Retention to it", s, wholeSeconds(t.opts.Retention))
+	}
 	if s := get(types.QueueAttributeNameDelaySeconds); number(s) != 0 {
 		bad("DelaySeconds is %s, which delays retries and releases, too: set it to 0", s)
 	}

@@ -32,6 +32,7 @@ func TestDeclare(t *testing.T) {
 	}
 	for _, c := range []struct{ name, value string }{
 		{"DelaySeconds", "5"},
+		{"MessageRetentionPeriod", "345600"}, // SQS's default, and Options.Retention is 14 days
 		{"MaximumMessageSize", "262144"},
 		{"RedrivePolicy", ""},
 		{"RedrivePolicy", "{"},
@@ -44,6 +45,12 @@ func TestDeclare(t *testing.T) {
 		wrong(c.name, func(*core.Subscription) {})
 		fake.SetAttribute("q", c.name, good)
 	}
+	parked := fake.Attributes("q-dlq")["MessageRetentionPeriod"]
+	fake.SetAttribute("q-dlq", "MessageRetentionPeriod", "60")
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", MaxDeliveries: 20}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"q-dlq"`) {
+		t.Errorf("a dead-letter queue that drops what is parked: %v", err)
+	}
+	fake.SetAttribute("q-dlq", "MessageRetentionPeriod", parked)
 	subscribe(t, bus, core.Subscription{Queue: "q", MaxDeliveries: 20}) // as it was
 	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", MaxDeliveries: 25}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "DeliveryLimit") {
 		t.Errorf("got %v", err)

@@ -150,6 +150,19 @@ func sendable(s string) bool {
 
 var errUnread = errors.New("the attribute " + attrRest + " is not the JSON of docs/wire-format.md: correct the producer")
 
+var errWrapped = errors.New("the message is wrapped in SNS's own JSON, with an id that changes: switch on raw message delivery of the subscription to SNS")
+
+const unreadSNS = "SNS"
+
+// wrapped reports whether body is what SNS makes of a message without raw delivery.
+func wrapped(body []byte) bool {
+	if !bytes.Contains(body, []byte(`"TopicArn"`)) {
+		return false
+	}
+	var n struct{ Type, TopicArn, MessageID string } // names in any case
+	return json.Unmarshal(body, &n) == nil && n.Type == "Notification" && n.TopicArn != "" && n.MessageID != ""
+}
+
 // decoded is what a message of SQS says.
 type decoded struct {
 	env  waybill.Envelope
@@ -191,6 +204,10 @@ func decode(m *types.Message, queue string) (d decoded) {
 	e.Priority = min(d.rest.Priority, 9)
 	if err := d.body(value(m.Body)); err != nil && d.err == nil {
 		d.err = permanent(opReceive, waybill.ReasonUndecodable, err)
+	}
+	if (len(m.MessageAttributes) == 0 || d.rest.Unread == unreadSNS) && wrapped(e.Body) {
+		d.rest.Unread = unreadSNS // in copies, too
+		d.err = permanent(opReceive, waybill.ReasonUndecodable, errWrapped)
 	}
 	if e.ID == "" {
 		e.ID = value(m.MessageId)

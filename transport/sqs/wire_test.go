@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/google/go-cmp/cmp"
 
@@ -130,6 +131,43 @@ func TestForeign(t *testing.T) {
 	got := parked(fake, opts, "q")
 	if len(got) != 1 || cmp.Diff(e, got[0].Envelope) != "" {
 		t.Errorf("parked %+v", got)
+	}
+}
+
+// A message that SNS has wrapped, since raw delivery is off, says so. It stays unreadable as a copy. Other JSON that looks
+// like it is a foreign message.
+func TestWrappedBySNS(t *testing.T) {
+	t.Parallel()
+	fake, opts := startFake(t), quick(false)
+	client := newClient(t, fake.URL())
+	r := subscribe(t, newBus(t, client, opts), core.Subscription{Queue: "q"})
+	send := func(body string) {
+		t.Helper()
+		url, err := client.GetQueueUrl(t.Context(), &awssqs.GetQueueUrlInput{QueueName: new(opts.QueueName("q"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry := types.SendMessageBatchRequestEntry{Id: new("0"), MessageBody: &body}
+		if _, err := client.SendMessageBatch(t.Context(), &awssqs.SendMessageBatchInput{QueueUrl: url.QueueUrl, Entries: []types.SendMessageBatchRequestEntry{entry}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(`{"Type":"Notification","MessageId":"1","TopicArn":"arn:aws:sns:eu:1:t","Message":"{}"}`)
+	for range 2 {
+		d := receive(t, r)
+		if waybill.ReasonOf(d.Err) != waybill.ReasonUndecodable || !strings.Contains(d.Err.Error(), "raw message delivery") {
+			t.Fatalf("got %v", d.Err)
+		}
+		settle(t, r, core.AckRelease(d))
+	}
+	settle(t, r, core.AckDone(receive(t, r)))
+	for _, body := range []string{`{"Type":"Notification","MessageId":"1"}`, `{"Type":"x","MessageId":"1","TopicArn":"a"}`, `"TopicArn"`, `["TopicArn"]`} {
+		send(body)
+		d := receive(t, r)
+		if d.Err != nil || string(d.Envelope.Body) != body {
+			t.Errorf("%s: %v", body, d.Err)
+		}
+		settle(t, r, core.AckDone(d))
 	}
 }
 
