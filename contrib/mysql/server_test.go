@@ -37,8 +37,8 @@ type server struct {
 
 const install = "install it (on Debian: sudo scripts/servers), or set WAYBILL_TEST_MYSQL to user:password@tcp(host:port)/, a login that may create databases"
 
-// startServer starts a server that ends with this process, however it ends. With settings of its own it has a binary log
-// unless they say otherwise.
+// startServer starts a server that ends with this process, however it ends. With settings of its own it has a binary
+// log unless they say otherwise.
 func startServer(settings ...string) (*server, error) {
 	parent := os.Getenv("WAYBILL_TEST_DIR")
 	if root != "" {

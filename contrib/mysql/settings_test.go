@@ -95,8 +95,8 @@ func database(t *testing.T, dsn string) string {
 	return c.DBName
 }
 
-// With a binary log of statements MySQL refuses most writes of a store. Check says so, and so does the class of the error;
-// the other formats do.
+// With a binary log of statements MySQL refuses most writes of a store. Check says so, and so does the class of the
+// error; the other formats do.
 func TestBinaryLog(t *testing.T) {
 	t.Parallel()
 	server, err := startServer("--log-bin=binlog", "--server-id=1")

@@ -21,10 +21,10 @@
 // # Guarantees
 //
 // Stage writes with the caller's transaction: its rows are committed or rolled back with it, if they are in the same
-// file. Connections with an attached file are refused, since SQLite commits files with a WAL one after the other. SQLite has one writer at a
-// time, so the sequence is the order of commits: a page misses nothing up to its Last, and its transaction ids say that
-// no transaction runs. A page is read from one snapshot. Each method that writes is one transaction. A session that was
-// removed, or that lost the unit, changes nothing.
+// file. Connections with an attached file are refused, since SQLite commits files with a WAL one after the other.
+// SQLite has one writer at a time, so the sequence is the order of commits: a page misses nothing up to its Last, and
+// its transaction ids say that no transaction runs. A page is read from one snapshot. Each method that writes is one
+// transaction. A session that was removed, or that lost the unit, changes nothing.
 //
 // The settle deletes published rows, and abandoned ones are kept with reason and error, unless Options.Retention says
 // otherwise. A (route, id) is known as a duplicate for as long as its row exists.

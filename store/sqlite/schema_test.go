@@ -217,8 +217,8 @@ func TestCheckRefusesUnsafeSettings(t *testing.T) {
 	}
 }
 
-// A transaction over an attached file is not atomic, so nothing that belongs to one works there: a process that is killed
-// between the commits of the two files would leave a message without its rows, or a mark without its effects.
+// A transaction over an attached file is not atomic, so nothing that belongs to one works there: a process that is
+// killed between the commits of the two files would leave a message without its rows, or a mark without its effects.
 func TestAttachedFile(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, fresh(t, ""), Options{AutoMigrate: true})

@@ -173,7 +173,8 @@ func TestTrimmedEntries(t *testing.T) {
 	settle(t, r, core.AckRetry(receive(t, r, 1)[0], time.Hour, nil))
 	trim("delayed")
 	due := keys.key("due", "q")
-	if err := keys.client.ZInterStore(t.Context(), due, &redis.ZStore{Keys: []string{due}, Weights: []float64{0}}).Err(); err != nil { // now
+	// now
+	if err := keys.client.ZInterStore(t.Context(), due, &redis.ZStore{Keys: []string{due}, Weights: []float64{0}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, bus, envelopes(1, "a")...) // a marker behind

@@ -134,8 +134,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// A message that SNS has wrapped, since raw delivery is off, says so. It stays unreadable as a copy. Other JSON that looks
-// like it is a foreign message.
+// A message that SNS has wrapped, since raw delivery is off, says so. It stays unreadable as a copy. Other JSON that
+// looks like it is a foreign message.
 func TestWrappedBySNS(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)
