@@ -11,7 +11,7 @@ import (
 // history that has failed may not fail again.
 func TestSameSeedSameHistory(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{6, 84, 304, 317, 359, 396, 524, 650, 836, 905} // they differed once
+	seeds := []uint64{194, 210, 295, 344, 6, 84, 304} // without the order of ended transactions some of them differ
 	if tier.IsNightly() {
 		for seed := range uint64(1000) {
 			seeds = append(seeds, seed)
