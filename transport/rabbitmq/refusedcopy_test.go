@@ -14,6 +14,36 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
+// A message that came early and goes on waiting is the same attempt, although its time comes before the settle.
+func TestEarlyUntilItIsSettled(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{100 * time.Millisecond}})
+	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("a", "a")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	for delay := time.Second; ; delay *= 2 { // longer if the machine is so slow that it does not come early
+		d := receive(t, r, 1)[0]
+		attempt := d.Attempt + 1
+		settle(t, r, core.AckRetry(d, delay, errors.New("not now")))
+		d = receive(t, r, 1)[0]
+		if d.Attempt != attempt {
+			t.Fatalf("attempt %d, want %d", d.Attempt, attempt)
+		}
+		if !rabbitmq.EarlyOf(d) {
+			settle(t, r, core.AckRelease(d))
+			continue
+		}
+		time.Sleep(time.Until(d.NotBefore)) // the broker's delay is real
+		settle(t, r, core.AckRetry(d, 0, nil))
+		if d = receive(t, r, 1)[0]; d.Attempt != attempt {
+			t.Errorf("attempt %d, want %d: no handler ran", d.Attempt, attempt)
+		}
+		return
+	}
+}
+
 // A copy for which the broker closes the channel although it is sent alone stops its queue for a few tries only. Then
 // the broker dead-letters the message. RabbitMQ takes no message with this reply-to from a channel without a consumer
 // for replies.
