@@ -33,6 +33,8 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-not-yet", fault: "a queue that another connection is still making is no reason to ask again", file: "transport/rabbitmq/session.go", old: "!refused(err, amqp.InternalError) ||", new: "err != nil || s != nil ||", tests: "^TestConsumersStartTogether$"},
 		mutant{id: "rabbit-secret", fault: "an open connection keeps the token that it was opened with", file: "transport/rabbitmq/credentials.go", old: "return c.UpdateSecret(fresh.Password, \"it expires\")", new: "return nil", tests: "^TestOwnBroker$/^left_as_it_is$/^OAuth_2$"},
 		mutant{id: "rabbit-life", fault: "the time of a retried message begins anew", file: copies, old: "p.Expiration = remaining(h.expires, now)\n\tif checkHeaderFrame", new: "p.Expiration = h.raw.Expiration\n\tif checkHeaderFrame", tests: "^TestRetriedOnTheWire$"},
+		mutant{id: "rabbit-expires-far", fault: "the time of a message that expires in centuries overflows", file: "transport/rabbitmq/wire.go", old: "if left > maxExpiration*time.Millisecond {", new: "if left > maxExpiration*time.Millisecond && left < math.MaxInt64 {", tests: "^TestConformance$/^quorum$/^expires-in-year-9999$"},
+		mutant{id: "rabbit-refused-copy", fault: "a copy that the broker never takes stops its queue for ever", file: "transport/rabbitmq/storecopies.go", old: "return h.refusals >= maxRefusals", new: "return h.refusals < 0", tests: "^TestCopyThatIsRefusedAlone$"},
 		mutant{id: "rabbit-drop", fault: "a dropped message is parked", file: settle, old: "if r.sub.DropFailed {", new: "if r.sub.DropFailed && len(acks) == 0 {", tests: "^TestConformance$/^quorum$/^reject-unparked$"},
 	)...)
 }
