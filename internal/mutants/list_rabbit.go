@@ -5,7 +5,10 @@ func rabbit() []mutant {
 	const acks, decode = "transport/rabbitmq/acks.go", "transport/rabbitmq/decode.go"
 	const publish, batch, publisher, copies, settle, receiver, walk = "transport/rabbitmq/publish.go", "transport/rabbitmq/batch.go", "transport/rabbitmq/publisher.go", "transport/rabbitmq/copies.go", "transport/rabbitmq/settle.go", "transport/rabbitmq/receiver.go", "transport/rabbitmq/parkedwalk.go"
 	const pkg = "./transport/rabbitmq"
-	return append(group{pkg: pkg}.of(
+	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
+		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
+		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
+	), group{pkg: pkg}.of(
 		mutant{id: "rabbit-multiple", fault: "one frame acknowledges what is not done", file: acks, old: "n, _ := slices.BinarySearch(tags, a.unacked.base)\n\treturn n", new: "return len(tags)", tests: "^TestMultipleAckTakesNothingElse$"},
 		mutant{id: "rabbit-flush", fault: "acknowledgements that wait are never sent", file: acks, old: "a.timer = time.AfterFunc(maxWait, func() { a.flush() })", new: "a.timer = time.AfterFunc(maxWait, func() {})", tests: "^TestMultipleAckWaits$"},
 		mutant{id: "rabbit-foreign-attempt", fault: "another system's header counts attempts", file: decode, old: "n > 1 && fromUs {", new: "n > 1 {", tests: "^TestDecode$"},
@@ -14,7 +17,8 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
-	), group{pkg: pkg, server: true}.of(
+	)...)
+	return append(offline, group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-bytes", fault: "bytes in hand are never given back", file: acks, old: "a.bytes.Add(-a.unacked.remove(tag))", new: "a.bytes.Add(0 * a.unacked.remove(tag))", tests: "^TestPrefetchBytes$"},
 		mutant{id: "rabbit-reject", fault: "a message for the dead-letter exchange is requeued", file: acks, old: "return a.ch.Nack(tag, false, false)", new: "return a.ch.Nack(tag, false, true)", tests: "^TestRefusedCopyIsParkedByTheBroker$"},
 		mutant{id: "rabbit-mandatory", fault: "an unroutable message is confirmed", file: batch, old: "PublishWithDeferredConfirm(exchange, key, true, false, p)", new: "PublishWithDeferredConfirm(exchange, key, false, false, p)", tests: "^TestPublishReceiveSettle$"},
