@@ -32,7 +32,6 @@ type runner struct {
 	settling  settling
 	pause     pause
 	owed      owed
-	yields    map[string]*yielding // by key
 	bell      bell
 	flow      flow
 	condition // for Health

@@ -48,8 +48,8 @@ func (r *runner) sentBack(m *message) {
 }
 
 // endYields lets keys go on of which the receiver has everything back. The loop that receives calls it before it
-// receives, so that nothing is on the way from the receiver to the schedule. It reports whether a key still waits. mu is
-// held.
+// receives, so that nothing is on the way from the receiver to the schedule. It reports whether a key still waits.
+// mu is held.
 func (r *runner) endYields() (waiting bool) {
 	for key, y := range r.yields {
 		if y.back > 0 {

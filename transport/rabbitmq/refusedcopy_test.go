@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -35,7 +36,7 @@ func TestEarlyUntilItIsSettled(t *testing.T) {
 			settle(t, r, core.AckRelease(d))
 			continue
 		}
-		time.Sleep(time.Until(d.NotBefore)) // the broker's delay is real
+		patience.Until(t, "its time has come", func() bool { return !time.Now().Before(d.NotBefore) })
 		settle(t, r, core.AckRetry(d, 0, nil))
 		if d = receive(t, r, 1)[0]; d.Attempt != attempt {
 			t.Errorf("attempt %d, want %d: no handler ran", d.Attempt, attempt)

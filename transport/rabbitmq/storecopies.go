@@ -44,8 +44,8 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 // maxRefusals is how often the broker may close the channel because of a copy.
 const maxRefusals = 3
 
-// refusedAlone counts the refusals of h's copies, and reports whether the broker will never take one. A copy that has no
-// queue is not refused.
+// refusedAlone counts the refusals of h's copies, and reports whether the broker will never take one. A copy that has
+// no queue is not refused.
 func (h *handle) refusedAlone(err error) bool {
 	if waybill.ClassOf(err) == waybill.ClassRejected && !errors.Is(err, waybill.ErrUnroutable) && closedByMessage(amqpError(err)) {
 		h.refusals++
