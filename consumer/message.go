@@ -22,6 +22,7 @@ type message struct {
 	merged  bool        // its stamp was merged into the clock
 	storing bool        // its verdict is being stored, and its key waits for that
 	owed    bool        // its verdict could not be stored yet
+	yields  *yielding   // its key waits until it has gone back; nil if it does not
 	lost    func()      // ends its handler's context; nil if it cannot be lost, or has not begun
 }
 

@@ -44,7 +44,7 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
-	case ack.Verdict == core.VerdictRelease, r.stopping && ack.Verdict == core.VerdictDone:
+	case ack.Verdict == core.VerdictRelease && (m.yields == nil || r.stopping), r.stopping && ack.Verdict == core.VerdictDone:
 		// Nothing was decided, or there is no time left: the receiver releases it when it is closed.
 		return false
 	case !r.stopping:

@@ -123,7 +123,7 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
 	limit = max(r.load.prefetch-r.load.held, 0)
-	if r.owed.any() {
+	if r.endYields() || r.owed.any() {
 		return 0, 0 // verdicts are stored first
 	}
 	if r.sub.InOrder && p.state != open && r.load.held > 0 {
@@ -201,6 +201,8 @@ func (r *runner) place(ctx context.Context, messages []message) {
 	for n := range messages {
 		m := &messages[n]
 		switch {
+		case m.refused == nil && !back && r.yields[m.key()] != nil:
+			r.sendBack(r.yields[m.key()], m)
 		case m.refused != nil:
 			r.settle(m, m.refused.ack)
 		case back, probes && p.probe != nil:

@@ -19,6 +19,7 @@ type schedule struct {
 	delayed  map[*message]struct{} // messages that wait for their retry in place
 	inOrder  bool                  // the order of a key holds up to the handler
 	seq      uint64                // of the latest arrival
+	yields   map[string]*yielding  // the keys whose messages go back
 	groups   *groups               // ready messages that their group's limit stops; nil without such a limit
 }
 

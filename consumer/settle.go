@@ -155,9 +155,12 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 		over++
 		delete(r.load.kept, m)
 		r.owed.stored(m)
+		r.sentBack(m)
 		if m.storing {
 			m.storing, moved = false, true
-			r.advance(m)
+			if results[i] == nil || !r.yield(m) {
+				r.advance(m)
+			}
 		}
 	}
 	clear(batch.list)

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +86,32 @@ func TestLifeCountsFromTheRead(t *testing.T) {
 		patience.Pass(t, time.Hour)
 		stage(t, s, msg("a", "k", waybill.TTL(time.Minute)))
 		within(t, 30*time.Second, "published", func() bool { return b.count() == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// ST-11: a message that expires in centuries, further ahead than a duration reaches, is sent: at once, later, and as a
+// retry.
+func TestExpiresInYear9999(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(e *waybill.Envelope, nth int) error {
+			if e.ID == "b" && nth == 1 {
+				return errNo
+			}
+			return nil
+		}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		patience.Pass(t, time.Second) // lives count from then
+		for _, id := range []string{"a", "b"} {
+			m := msg(id, "k")
+			m.Expires = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
+			stage(t, s, m)
+			within(t, time.Minute, id+" is published", func() bool { return slices.Contains(b.ids(), id) })
+		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -74,7 +75,9 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func shift(records []core.Record, d time.Duration) {
 	for i := range records {
 		records[i].Age -= d
-		records[i].Life += d
+		if records[i].Life <= math.MaxInt64-d { // what lives for longer has the longest life there is already
+			records[i].Life += d
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -196,7 +197,11 @@ func at(seqs []int64) string {
 // places returns n placeholders, and at least NULL.
 func places(n int) string { return "(NULL" + strings.Repeat(",?", n) + ")" }
 
-func duration(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+// duration returns us microseconds; at most 292 years, which is the longest duration there is.
+func duration(us int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	return time.Duration(min(max(us, -most), most)) * time.Microsecond
+}
 
 // serverVersion returns the server's version, asked for once.
 func (s *Store) serverVersion(ctx context.Context) (string, error) {

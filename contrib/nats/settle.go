@@ -244,7 +244,7 @@ func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 			attempt++
 		}
 		if a.Delay > 0 {
-			setNumber(m.Header, headerDue, now.Add(a.Delay+time.Millisecond-1).UnixMilli())
+			setNumber(m.Header, headerDue, now.Add(a.Delay).Add(time.Millisecond-1).UnixMilli())
 		}
 	case core.VerdictRelease:
 		setNumber(m.Header, headerRedeliveries, int64(h.delivery.Redeliveries))

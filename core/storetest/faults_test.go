@@ -45,6 +45,9 @@ var faults = []struct {
 	name, check string
 	store       broken
 }{
+	{"computes the life in microseconds, and overflows", "expires-in-year-9999", broken{record: func(r *core.Record) {
+		r.Life = time.Duration(r.Envelope.Expires.UnixMicro()-time.Now().UnixMicro()) * time.Microsecond
+	}}},
 	{"commit loses the message", "commit-shows-message", broken{drops: true}},
 	{"rollback commits", "rollback-leaves-nothing", broken{commits: true}},
 	{"stages at commit only", "stage-copies-its-input", broken{lateSend: true}},

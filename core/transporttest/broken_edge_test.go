@@ -122,6 +122,12 @@ var brokenEdges = []fault{
 			return r.settle(ctx, acks)
 		},
 	}},
+	{"computes what remains of a message's time, and overflows", "expires-in-year-9999", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		left := a.Delivery.Envelope.Expires.UnixMicro() - time.Now().UnixMicro()
+		if a.Verdict == core.VerdictRetry && time.Duration(left)*time.Microsecond < 0 {
+			a.Verdict = core.VerdictDone // it is expired
+		}
+	})}},
 	{"cuts bodies at 1 MiB", "largest-message", faults{receive: changed(func(d *waybill.Delivery) {
 		d.Envelope.Body = d.Envelope.Body[:min(len(d.Envelope.Body), 1<<20)]
 	})}},

@@ -26,7 +26,7 @@ var timed = []struct {
 	places int
 	why    string
 }{
-	{"consumer", 18, "helpers of tests in bubbles"},
+	{"consumer", 21, "helpers of tests in bubbles"},
 	{"recurring", 16, "helpers of tests in bubbles"},
 	{"relay", 13, "helpers of tests in bubbles"},
 	{"inbox", 2, "helpers of tests in bubbles"},
@@ -46,7 +46,7 @@ var timed = []struct {
 	{"dashboard", 1, "a page that is slow on purpose"},
 	{"store/postgres", 15, "waits that must end by themselves, pauses, rests of lives"},
 	{"store/sqlite", 2, "a wait that must end by itself, a pause"},
-	{"transport/rabbitmq", 6, "calls that must give up, pauses, what must be on disk before a kill"},
+	{"transport/rabbitmq", 7, "calls that must give up, pauses, what must be on disk before a kill"},
 	{"transport/redisstreams", 3, "pauses, the length of an example and of a benchmark"},
 	{"transport/sqs", 1, "a hold that must end"},
 	{"transport/table", 4, "limits in bubbles"},

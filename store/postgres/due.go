@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -118,7 +119,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 		b.Queue(b.sql.due.nextDue, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
 			var in int64
 			err := row.Scan(&in)
-			page.NextIn = time.Duration(in) * time.Microsecond
+			page.NextIn = time.Duration(min(in, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 			return err
 		})
 	})

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -183,4 +184,8 @@ func decodeServes(text string) (out []core.Serving, err error) {
 	return out, err
 }
 
-func duration(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+// duration returns us microseconds; at most 292 years, which is the longest duration there is.
+func duration(us int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	return time.Duration(min(max(us, -most), most)) * time.Microsecond
+}

@@ -104,7 +104,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	}
 	w.s.complete(e)
 	if expires.Valid {
-		rec.Expires, rec.Life = true, time.Duration(expires.Int64-w.now)*time.Microsecond
+		rec.Expires, rec.Life = true, duration(expires.Int64-w.now)
 		if e.Expires.IsZero() {
 			e.Expires = time.UnixMicro(expires.Int64).UTC()
 		}

@@ -179,7 +179,7 @@ func redeliveries(d *amqp.Delivery, fromUs bool) int {
 	counted, known := d.Headers[headerDeliveryCount]
 	_, acquired := d.Headers[headerAcquiredCount]
 	switch {
-	case known:
+	case known && d.Redelivered: // else a producer, or the queue that a shovel took it from, wrote it
 		carried += max(number(counted), 0)
 	case acquired, !d.Redelivered:
 	default:

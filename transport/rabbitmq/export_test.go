@@ -60,6 +60,19 @@ func ChannelOf(r core.Receiver) *amqp.Channel {
 	return own.sess.ch
 }
 
+// EarlyOf reports whether d came before its NotBefore.
+func EarlyOf(d *waybill.Delivery) bool {
+	h, ok := d.Handle.(*handle)
+	return ok && h.early
+}
+
+// SetReplyTo changes the reply-to property of d's copies.
+func SetReplyTo(d *waybill.Delivery, replyTo string) {
+	if h, ok := d.Handle.(*handle); ok {
+		h.raw.ReplyTo = replyTo
+	}
+}
+
 // Decode returns the delivery of d.
 func Decode(d *amqp.Delivery, queue, dlx string, now time.Time) (out waybill.Delivery) {
 	decode(&out, d, queue, dlx, now)

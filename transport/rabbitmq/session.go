@@ -45,9 +45,11 @@ type handle struct {
 	topic                 string
 	expires, notBefore    time.Time
 	attempt, redeliveries int
+	early                 bool // it came before notBefore
 	from                  *receiver
 	sess                  *session
 	settled               atomic.Bool
+	refusals              int // of its copies, by the broker; who has settled it counts
 }
 
 // item is a delivery and its handle in one allocation.
@@ -294,7 +296,7 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		s.acks.arrived(raw.DeliveryTag, now, len(raw.Body), d)
 		r.sizes.saw(int64(len(raw.Body)))
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
-		h.notBefore = d.NotBefore
+		h.notBefore, h.early = d.NotBefore, d.NotBefore.After(time.Now())
 		s.mu.Lock()
 		s.ready = append(s.ready, d)
 		s.mu.Unlock()

@@ -92,7 +92,7 @@ func (r *receiver) makeReady(handles []*handle) {
 				continue
 			}
 			next := &item{handle: handle{
-				raw: h.raw, topic: h.topic, expires: h.expires, notBefore: h.notBefore, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s,
+				raw: h.raw, topic: h.topic, expires: h.expires, notBefore: h.notBefore, early: h.early, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s,
 			}}
 			decode(&next.delivery, &next.handle.raw, r.sub.Queue, r.dlx, time.Now())
 			next.delivery.Envelope.Expires, next.delivery.Redeliveries, next.delivery.Handle = h.expires, h.redeliveries, &next.handle

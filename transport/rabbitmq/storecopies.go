@@ -13,7 +13,8 @@ import (
 
 // storeCopies publishes copies, and acknowledges each original whose copy was confirmed. The others can be settled
 // again, but for these: a release becomes a requeue, and a message that the broker will never take as a copy is
-// dead-lettered by the broker itself, without a reason.
+// dead-lettered by the broker itself, without a reason. It never takes one that it has refused maxRefusals times, sent
+// alone.
 func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
 	published := r.publishCopies(ctx, list)
 	for k, err := range published {
@@ -25,7 +26,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		case a.Verdict == core.VerdictRelease:
 			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
 			err = nil
-		case waybill.ClassOf(err) == waybill.ClassPermanent:
+		case waybill.ClassOf(err) == waybill.ClassPermanent, h.refusedAlone(err):
 			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
 				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
 				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
@@ -38,6 +39,18 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		}
 		results[list[k].slot] = err
 	}
+}
+
+// maxRefusals is how often the broker may close the channel because of a copy.
+const maxRefusals = 3
+
+// refusedAlone counts the refusals of h's copies, and reports whether the broker will never take one. A copy that has
+// no queue is not refused.
+func (h *handle) refusedAlone(err error) bool {
+	if waybill.ClassOf(err) == waybill.ClassRejected && !errors.Is(err, waybill.ErrUnroutable) && closedByMessage(amqpError(err)) {
+		h.refusals++
+	}
+	return h.refusals >= maxRefusals
 }
 
 // publishCopies publishes copies and returns their results. If an exchange or a queue of the subscription has

@@ -101,10 +101,10 @@ func expiration(expires, now time.Time) (string, error) {
 	if left <= 0 {
 		return "", permanent("publish", waybill.ReasonExpired, errExpired)
 	}
-	ms := int64((left + time.Millisecond - 1) / time.Millisecond)
-	if ms > maxExpiration {
+	if left > maxExpiration*time.Millisecond {
 		return "", nil // the absolute time in the attribute still holds
 	}
+	ms := int64((left + time.Millisecond - 1) / time.Millisecond)
 	return strconv.FormatInt(ms, 10), nil
 }
 

@@ -147,6 +147,7 @@ func TestDecode(t *testing.T) {
 			"x-delivery-count":     int64(2),
 			"waybill-redeliveries": int64(5),
 		}}, waybill.Delivery{Attempt: 1, Redeliveries: 7}},
+		{"count of another queue", amqp.Delivery{Headers: amqp.Table{"x-delivery-count": int64(50)}}, waybill.Delivery{Attempt: 1}},
 		{
 			"given back on 4.3",
 			amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(2)}},

@@ -6,5 +6,8 @@ var DelayName = delayName
 // IsDelayName is what the tests of package topology_test need to see.
 var IsDelayName = isDelayName
 
+// DeleteUnusedDelayAfter is DeleteUnusedDelay with another age of the broker's statistics.
+var DeleteUnusedDelayAfter = (*Broker).deleteUnusedDelay
+
 // DeleteUnusedQueueAfter is DeleteUnusedQueue with another age of the broker's statistics.
 var DeleteUnusedQueueAfter = (*Broker).deleteUnusedQueue

@@ -41,7 +41,8 @@ func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error)
 }
 
 // DeleteUnusedQueue deletes a queue that UnusedQueues returned, if it is empty and nobody receives from it; otherwise
-// the error matches waybill.ErrInFlight, and the queue stays as it was. It takes twelve seconds, in which the queue is
+// the error matches waybill.ErrInFlight, and the queue stays as it was. A broker that keeps no statistics cannot tell:
+// then the error matches waybill.ErrMisconfigured. It takes twelve seconds, in which the queue is
 // unbound, since the broker's statistics are late. What is published meanwhile does not reach the queue: do not use it
 // while services start. The user needs the permissions to configure, write and read it.
 func (b *Broker) DeleteUnusedQueue(ctx context.Context, t Topology, queue string) error {
@@ -58,7 +59,15 @@ func (b *Broker) deleteUnusedQueue(ctx context.Context, t Topology, queue string
 	}
 	ask := b.begin()
 	defer ask.end()
-	if err := ask.unused(ctx, queue); err != nil {
+	known := time.Now().Add(age) // of a new queue there are no statistics yet
+	for err = ask.unused(ctx, queue); errors.Is(err, errNoStatistics) && time.Now().Before(known); err = ask.unused(ctx, queue) {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return outage(context.Cause(ctx))
+		}
+	}
+	if err != nil {
 		return gone(err)
 	}
 	var bindings []liveBinding
@@ -96,17 +105,27 @@ func gone(err error) error {
 // unused returns an error if queue holds messages or somebody receives from it.
 func (q *inquiry) unused(ctx context.Context, queue string) error {
 	var live struct {
-		Messages  int `json:"messages"`
-		Consumers int `json:"consumers"`
+		Messages  *int `json:"messages"`
+		Consumers *int `json:"consumers"`
 	}
-	if err := q.get(ctx, &live, "queues", queue); err != nil {
+	switch err := q.get(ctx, &live, "queues", queue); {
+	case err != nil:
 		return err
-	}
-	if live.Messages == 0 && live.Consumers == 0 {
+	case live.Messages == nil || live.Consumers == nil:
+		return withoutStatistics(queue)
+	case *live.Messages == 0 && *live.Consumers == 0:
 		return nil
 	}
 	return &waybill.Error{Op: "waybill/rabbitmq: delete queue", Class: waybill.ClassRejected, Err: fmt.Errorf(
-		"queue %q has %d messages and %d receivers (%w)", queue, live.Messages, live.Consumers, waybill.ErrInFlight)}
+		"queue %q has %d messages and %d receivers (%w)", queue, *live.Messages, *live.Consumers, waybill.ErrInFlight)}
+}
+
+var errNoStatistics = errors.New("the broker keeps no statistics")
+
+// withoutStatistics is why nobody can tell whether queue is in use.
+func withoutStatistics(queue string) error {
+	return misconfigured("%w of queue %q, so that nobody can tell whether it is in use: switch off "+
+		"management_agent.disable_metrics_collector and management.disable_stats for the deletion", errNoStatistics, queue)
 }
 
 // restore binds queue again after why prevented its end.

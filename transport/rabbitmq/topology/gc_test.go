@@ -76,18 +76,54 @@ func TestDeleteUnusedQueue(t *testing.T) {
 	)
 	for _, c := range []struct {
 		now, later, want string
-		refused          bool
+		refused          error
 	}{
-		{empty, empty, unbind + "\n" + del, false},
-		{`{"messages":1}`, empty, "", true},
-		{`{"consumers":1}`, empty, "", true},
-		{empty, `{"messages":1}`, unbind + "\n" + bind, true},
-		{empty, `{"consumers":2}`, unbind + "\n" + bind, true},
+		{empty, empty, unbind + "\n" + del, nil},
+		{`{"messages":1,"consumers":0}`, empty, "", waybill.ErrInFlight},
+		{`{"messages":0,"consumers":1}`, empty, "", waybill.ErrInFlight},
+		{empty, `{"messages":1,"consumers":0}`, unbind + "\n" + bind, waybill.ErrInFlight},
+		{empty, `{"messages":0,"consumers":2}`, unbind + "\n" + bind, waybill.ErrInFlight},
+		{`{"name":"old"}`, empty, "", waybill.ErrMisconfigured}, // the broker keeps no statistics
+		{`{"messages":0}`, empty, "", waybill.ErrMisconfigured},
+		{empty, `{"consumers":0}`, unbind + "\n" + bind, waybill.ErrMisconfigured},
 	} {
 		b, changes := management(t, c.now, c.later)
 		err := topology.DeleteUnusedQueueAfter(b, t.Context(), newTopology(t, topology.Options{}), "old", 0)
-		if got := strings.Join(changes(), "\n"); got != c.want || errors.Is(err, waybill.ErrInFlight) != c.refused || !c.refused && err != nil {
+		if got := strings.Join(changes(), "\n"); got != c.want || !errors.Is(err, c.refused) {
 			t.Errorf("%s, then %s: %v\n%s", c.now, c.later, err, got)
+		}
+	}
+}
+
+// RM-09: an unused delay queue is not deleted if the broker keeps no statistics, which is why it tells of no messages.
+func TestDeleteUnusedDelayWithoutStatistics(t *testing.T) {
+	t.Parallel()
+	for answer, deleted := range map[string]bool{`{"name":"old.delay_5s"}`: false, `{"messages":0}`: true} {
+		var deletes []string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch path := strings.TrimPrefix(r.URL.EscapedPath(), "/api"); {
+			case r.Method == http.MethodDelete:
+				deletes = append(deletes, path)
+				w.WriteHeader(http.StatusNoContent)
+			case path == "/queues/%2F":
+				_, _ = io.WriteString(w, "["+strings.Replace(answer, "{", `{"name":"old.delay_5s",`, 1)+"]")
+			default:
+				_, _ = io.WriteString(w, answer)
+			}
+		}))
+		t.Cleanup(server.Close)
+		b, err := topology.NewBroker(topology.BrokerOptions{URL: server.URL, User: "u", Password: "p"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := newTopology(t, topology.Options{}, core.Subscription{Queue: "old"})
+		unused, err := b.UnusedDelays(t.Context(), want)
+		if err != nil || len(unused) != 1 || unused[0].Messages != map[bool]int{false: -1}[deleted] {
+			t.Errorf("%s: %+v, %v", answer, unused, err)
+		}
+		err = topology.DeleteUnusedDelayAfter(b, t.Context(), want, "old.delay_5s", 0)
+		if deleted == errors.Is(err, waybill.ErrMisconfigured) || deleted && err != nil || strings.Contains(strings.Join(deletes, " "), "/queues/") != deleted {
+			t.Errorf("%s: %v, deleted %v", answer, err, deletes)
 		}
 	}
 }

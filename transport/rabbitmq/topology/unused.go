@@ -13,7 +13,7 @@ import (
 // UnusedDelay is a delay queue that a topology does not have any more.
 type UnusedDelay struct {
 	Queue string
-	// Messages wait in it, by the broker's statistics, which are up to ten seconds old.
+	// Messages wait in it, by the broker's statistics, which are up to ten seconds old; -1 = it keeps none.
 	Messages int
 }
 
@@ -28,7 +28,7 @@ func (b *Broker) UnusedDelays(ctx context.Context, t Topology) ([]UnusedDelay, e
 	defer ask.end()
 	var live []struct {
 		Name     string `json:"name"`
-		Messages int    `json:"messages"`
+		Messages *int   `json:"messages"`
 	}
 	if err := ask.get(ctx, &live, "queues"); err != nil && !errors.Is(err, errNotFound) {
 		return nil, err
@@ -37,11 +37,29 @@ func (b *Broker) UnusedDelays(ctx context.Context, t Topology) ([]UnusedDelay, e
 	for _, q := range live {
 		used := slices.ContainsFunc(t.Queues, func(have Queue) bool { return have.Name == q.Name })
 		if !used && t.isDelay(q.Name) {
-			out = append(out, UnusedDelay{q.Name, q.Messages})
+			u := UnusedDelay{q.Name, -1}
+			if q.Messages != nil {
+				u.Messages = *q.Messages
+			}
+			out = append(out, u)
 		}
 	}
 	slices.SortFunc(out, func(a, b UnusedDelay) int { return strings.Compare(a.Queue, b.Queue) })
 	return out, nil
+}
+
+// messages returns how many messages queue holds, by the broker's statistics.
+func (q *inquiry) messages(ctx context.Context, queue string) (int, error) {
+	var live struct {
+		Messages *int `json:"messages"`
+	}
+	if err := q.get(ctx, &live, "queues", queue); err != nil {
+		return 0, err
+	}
+	if live.Messages == nil {
+		return 0, withoutStatistics(queue)
+	}
+	return *live.Messages, nil
 }
 
 // isDelay reports whether a queue has the name of a delay queue of a subscription.
@@ -82,19 +100,11 @@ func (b *Broker) deleteUnusedDelay(ctx context.Context, t Topology, queue string
 			return outage(fmt.Errorf("queue %q is unbound and not deleted, since messages still wait in it: call again (%w)",
 				queue, context.Cause(ctx)))
 		}
-		var live struct {
-			Messages int `json:"messages"`
-		}
-		switch err := ask.get(ctx, &live, "queues", queue); {
-		case errors.Is(err, errNotFound):
-			return nil
+		switch n, err := ask.messages(ctx, queue); {
 		case err != nil:
-			return err
-		case live.Messages == 0:
-			if err := ask.do(ctx, http.MethodDelete, nil, "queues", queue); err != nil && !errors.Is(err, errNotFound) {
-				return err
-			}
-			return nil
+			return gone(err)
+		case n == 0:
+			return gone(ask.do(ctx, http.MethodDelete, nil, "queues", queue))
 		}
 		fresh = time.After(time.Second)
 	}
