@@ -4,10 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
@@ -38,6 +40,9 @@ func orders(t *testing.T, args ...string) {
 	run.WaitDelay = patience.For(patience.Limit)
 	out, err := run.CombinedOutput()
 	t.Logf("%s", out)
+	if err != nil && strings.Contains(string(out), testenv.ErrUnavailable.Error()) {
+		tier.Missing(t, "PostgreSQL and RabbitMQ: run `make servers`")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

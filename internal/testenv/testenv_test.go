@@ -68,6 +68,9 @@ func startOwner(t *testing.T) (*exec.Cmd, string) {
 	})
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	fields := strings.Fields(line)
+	if strings.Contains(line, testenv.ErrUnavailable.Error()) {
+		tier.Missing(t, "%s", line)
+	}
 	if len(fields) != 2 || fields[0] != "ready" {
 		t.Fatalf("the owner says: %s", line)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
@@ -27,6 +28,9 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(processRole); role != "" {
 		runRole(role)
 		return
+	}
+	if tier.NoServers() {
+		_ = flag.Set("test.skip", "^Example$") // an example cannot skip itself, and this one starts a server
 	}
 	_ = flag.Set("test.parallel", "8") // they wait for the server; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
