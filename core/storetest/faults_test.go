@@ -45,7 +45,7 @@ var faults = []struct {
 	name, check string
 	store       broken
 }{
-	{"computes the life in microseconds, and overflows", "expires-in-year-9999", broken{record: func(r *core.Record) {
+	{"computes the life in microseconds, and overflows", "expires-in-centuries", broken{record: func(r *core.Record) {
 		r.Life = time.Duration(r.Envelope.Expires.UnixMicro()-time.Now().UnixMicro()) * time.Microsecond
 	}}},
 	{"commit loses the message", "commit-shows-message", broken{drops: true}},

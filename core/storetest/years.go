@@ -10,7 +10,7 @@ import (
 )
 
 var yearChecks = []named{
-	{"expires-in-year-9999", expiresInYear9999},
+	{"expires-in-centuries", expiresInYear9999},
 }
 
 // never is the usual expiry of systems that know no other "never".

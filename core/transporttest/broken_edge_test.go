@@ -122,7 +122,7 @@ var brokenEdges = []fault{
 			return r.settle(ctx, acks)
 		},
 	}},
-	{"computes what remains of a message's time, and overflows", "expires-in-year-9999", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+	{"computes what remains of a message's time, and overflows", "expires-in-centuries", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
 		left := a.Delivery.Envelope.Expires.UnixMicro() - time.Now().UnixMicro()
 		if a.Verdict == core.VerdictRetry && time.Duration(left)*time.Microsecond < 0 {
 			a.Verdict = core.VerdictDone // it is expired

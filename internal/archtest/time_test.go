@@ -143,19 +143,19 @@ func TestNoVerdictBySpeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, entry := range timed {
-		places, text := 0, ""
+		places, text := 0, strings.Builder{}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
 			if name != entry.path && !strings.HasPrefix(name, entry.path+"/") {
 				continue
 			}
 			places += len(found[name])
 			for _, p := range found[name] {
-				text += fmt.Sprintf("\n\t%s:%d: %s", name, p.line, p.what)
+				fmt.Fprintf(&text, "\n\t%s:%d: %s", name, p.line, p.what)
 			}
 			delete(found, name)
 		}
 		if places != entry.places || entry.why == "" {
-			t.Errorf("%s has %d places that name real time, %d are on the list:%s", entry.path, places, entry.places, text)
+			t.Errorf("%s has %d places that name real time, %d are on the list:%s", entry.path, places, entry.places, text.String())
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
