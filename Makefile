@@ -15,10 +15,10 @@ each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)
 help: ## what each command is for
 	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1\t/p' Makefile | expand -t 20
 
-# The gate. What needs no server begins at once, beside the linter and the installation of the servers.
+# The gate: two parts at a time, the longest first. What needs no server runs beside the installation of the servers.
 test: export WAYBILL_TEST_SERVERS ?= required
 test: ## what must pass before a change lands: lint, and every test that decides by counting or in virtual time
-	@$(MAKE) --no-print-directory -j3 lint alone served
+	@$(MAKE) --no-print-directory -j2 servers lint alone waiting raced served others
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
@@ -26,23 +26,24 @@ servers: ## install the servers of the tests and a C compiler if missing (Debian
 
 GATE = go test -timeout 20m $(COUNT)
 
+SHARED = go run ./internal/testenv/testservers
+
 alone:
 	$(GATE) $$(scripts/packages alone)
 
-served: servers
-	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory -j3 own raced others
-
 # Tests that wait for a server leave the processors to others: more packages at a time than processors.
-own:
-	$(GATE) -race $(NORACE) -p 4 $$(scripts/packages served-race)
-	$(GATE) -p 4 $$(scripts/packages served)
+waiting: servers
+	$(SHARED) $(GATE) -race $(NORACE) -p 3 $$(scripts/packages served-race)
 
 # They need the C compiler, which a bare machine gets with the servers.
-raced:
+raced: servers
 	$(GATE) -race $(NORACE) $$(scripts/packages alone-race)
 
+served: servers
+	$(SHARED) $(GATE) -p 3 $$(scripts/packages served)
+
 others: MODULES := $(filter-out .,$(MODULES))
-others:
+others: servers
 	$(call each,$(GATE) ./...)
 
 # Nothing is installed, started or asked for over a network. What is skipped for want of a server is said at the end.
@@ -93,4 +94,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers alone served own raced others quick nightly repeat lint fmt generate verify bench sizing matrix mutants suites quickstart vuln
+.PHONY: help test servers alone waiting raced served others quick nightly repeat lint fmt generate verify bench sizing matrix mutants suites quickstart vuln

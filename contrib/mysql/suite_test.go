@@ -154,10 +154,10 @@ func TestOutbox(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if level != sql.LevelDefault {
 				tier.Nightly(t, "repeats the suite with another isolation: 20 s")
 			}
-			t.Parallel()
 			var harnesses []func(*testing.T) outboxtest.Harness
 			for range workers {
 				h := newHarness(t, level)
@@ -210,10 +210,10 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if level != sql.LevelDefault {
 				tier.Nightly(t, "repeats the suite with another isolation: 15 s")
 			}
-			t.Parallel()
 			var harnesses []func(*testing.T) storetest.Harness
 			for range workers {
 				h := suiteHarness{newHarness(t, level)}

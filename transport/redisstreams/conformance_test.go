@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/redisstreams"
@@ -24,7 +25,7 @@ func TestConformance(t *testing.T) {
 		proxy := testenv.NewProxy(t, server.Addr())
 		harnesses = append(harnesses, func(t *testing.T) transporttest.Harness {
 			t.Helper()
-			opts := prepared(redisstreams.Options{HoldFor: 4 * time.Second, Timeout: 3 * time.Second, PublishTimeout: 6 * time.Second})
+			opts := prepared(redisstreams.Options{HoldFor: 4 * time.Second, Timeout: patience.For(3 * time.Second), PublishTimeout: patience.For(6 * time.Second)})
 			bus := dial(t, proxy.URL(server.URL()), opts)
 			h := harness(t, bus, server.URL(), opts)
 			h.Restart = server.Restart // SIGKILL
