@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -42,9 +43,15 @@ func (w *small) start(off rule) {
 // stage stages one message for each id, in one transaction.
 func (w *small) stage(key string, ids ...string) {
 	w.t.Helper()
+	w.stageOn("r", key, ids...)
+}
+
+// stageOn does so on a route.
+func (w *small) stageOn(route, key string, ids ...string) {
+	w.t.Helper()
 	tx := w.st.Begin()
 	for _, id := range ids {
-		if _, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: id, Topic: "t", Key: key}}); err != nil {
+		if _, err := tx.Stage(core.StagedRow{Route: route, Envelope: waybill.Envelope{ID: id, Topic: "t", Key: key}}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -364,6 +371,67 @@ func TestWindowsAreHalved(t *testing.T) { // DB-24
 	}
 	if n := size(2, 100, true); n != 1 {
 		t.Errorf("%d of a queue go at once", n)
+	}
+}
+
+// TestWhoGoesAloneIsHeldAlone: a record of one route that kills every member costs a record of another route no crash
+// any more, once it goes alone. That is so whichever of the two is held first.
+func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24
+	t.Parallel()
+	for _, v := range []struct{ younger, second bool }{{}, {younger: true}, {younger: true, second: true}} {
+		w := newSmall(t)
+		w.stageOn("r", "", "poison")
+		if !v.younger {
+			w.stageOn("q", "", "innocent")
+		}
+		ends := map[string]int{} // by id: the crashes with which it goes to its end
+		for life := core.Session(1); life < 20 && len(ends) < 2; life++ {
+			w.liveAndDie(life, v.second, ends)
+			if v.younger && life == 1 { // then it has one crash less, and is in a larger window
+				w.stageOn("q", "", "innocent")
+			}
+		}
+		shared := 0 // how many crashes it takes until a record goes alone
+		for usual.firstWindow>>shared > 1 {
+			shared++
+		}
+		want := map[string]int{"poison": core.MaxCrashes, "innocent": shared}
+		if v.younger {
+			want["innocent"]--
+		}
+		if !maps.Equal(ends, want) {
+			t.Errorf("%+v: the crashes of each at its end: %v, want %v", v, ends, want)
+		}
+	}
+}
+
+// liveAndDie lets a member live until it sends the poison of route r. Route r is opened late if the poison is to be held
+// second. The member hands out only from time to time.
+func (w *small) liveAndDie(session core.Session, late bool, ends map[string]int) {
+	w.d = New(Options{
+		Routes: []Route{{Name: "r", Units: 1}, {Name: "q", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return session },
+	})
+	w.d.SetHanding("r", !late)
+	for n := 1; n < 5000 && !w.d.Left(); n++ {
+		w.step()
+		if n == 20 {
+			w.d.SetHanding("r", true)
+		}
+		if n%40 != 0 {
+			continue
+		}
+		for _, item := range append(w.d.Hand(w.now, "r", 10), w.d.Hand(w.now, "q", 10)...) {
+			switch r := &item.Record; {
+			case r.Crashes >= core.MaxCrashes:
+				ends[r.Envelope.ID] = r.Crashes
+				w.d.Conclude(w.now, item, core.Abandon(r, waybill.ReasonCrashed, nil))
+			case r.Envelope.ID == "poison":
+				w.d.Quit() // as if it had died
+			case !w.d.self.quitting:
+				ends[r.Envelope.ID] = r.Crashes
+				w.d.Conclude(w.now, item, core.Published(r))
+			}
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 
 // holds knows the suspects of a route: records that may have killed a member. They go in windows, one at a time. Each
 // route has windows of its own: a route that is slow keeps no other waiting. A member that dies had one window of each
-// route at most.
+// route at most, or one suspect that went alone.
 type holds struct {
 	*env
 	window   []*Item // under way
@@ -36,8 +36,47 @@ func (d *Dispatcher) goesAlone() bool {
 	})
 }
 
-// isDue reports whether the next window can begin.
-func (h *holds) isDue() bool { return len(h.window) == 0 && len(h.suspects) > 0 }
+// first returns the suspect with which the next window begins: the one with the most crashes, so that the culprit is
+// found soon.
+func (h *holds) first() (first *Item) {
+	for _, item := range h.suspects {
+		if first == nil || item.Record.Crashes > first.Record.Crashes {
+			first = item
+		}
+	}
+	return first
+}
+
+// begins returns the routes whose next window begins now. A suspect that goes alone is held alone: its window begins
+// when no other is under way, and no other begins before it has ended. Else the death of the member would cost the
+// records of the other windows a crash each time. Nobody waits for the window of a route that is not handed out.
+func (d *Dispatcher) begins() (routes []*route) {
+	var lone *route
+	var some, alone bool // windows are under way; one is of an item that goes alone
+	for _, rt := range d.routes {
+		h := &rt.holds
+		if len(h.window) > 0 {
+			if !rt.shut || slices.ContainsFunc(h.window, (*Item).isBusy) {
+				some, alone = true, alone || h.window[0].alone
+			}
+			continue
+		}
+		if rt.shut || len(h.suspects) == 0 {
+			continue
+		}
+		routes = append(routes, rt)
+		if lone == nil && h.sizeFor(h.first()) == 1 {
+			lone = rt
+		}
+	}
+	switch {
+	case alone, lone != nil && some:
+		return nil
+	case lone != nil:
+		return []*route{lone}
+	}
+	return routes
+}
 
 // sizeFor is the size of a window that begins with a suspect. It depends on the suspect's crashes. Records that a
 // member had out when it died come early among the suspects: the more windows have passed, the larger they get.
@@ -52,12 +91,8 @@ func (h *holds) sizeFor(first *Item) int {
 	return max(size, 1)
 }
 
-// fillWindow begins the next window of suspects, if there is none. Suspects with the most crashes come first, so that
-// the culprit is found soon.
+// fillWindow begins the next window of suspects. Those with the most crashes come first.
 func (h *holds) fillWindow(now time.Time) {
-	if len(h.window) > 0 || len(h.suspects) == 0 {
-		return
-	}
 	slices.SortStableFunc(h.suspects, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
 	size := h.sizeFor(h.suspects[0])
 	n := min(size, len(h.suspects))
@@ -80,9 +115,9 @@ func (d *Dispatcher) takeDue() time.Time {
 				at = earliest(at, item.at)
 			}
 		}
-		if rt.holds.isDue() && !rt.shut {
-			at = earliest(at, d.now)
-		}
+	}
+	if len(d.begins()) > 0 {
+		at = earliest(at, d.now)
 	}
 	if at.IsZero() {
 		return at
@@ -99,10 +134,8 @@ func (d *Dispatcher) take() *Call {
 	if at := d.takeDue(); at.IsZero() || at.After(d.now) {
 		return nil
 	}
-	for _, rt := range d.routes {
-		if !rt.shut {
-			rt.holds.fillWindow(d.now)
-		}
+	for _, rt := range d.begins() {
+		rt.holds.fillWindow(d.now)
 	}
 	room, next := d.takeRoom()
 	var items []*Item
