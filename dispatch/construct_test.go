@@ -405,8 +405,8 @@ func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24
 	}
 }
 
-// liveAndDie lets a member live until it sends the poison of route r. Route r is opened late if the poison is to be held
-// second. The member hands out only from time to time.
+// liveAndDie lets a member live until it sends the poison of route r. Route r is opened late if the poison is to be
+// held second. The member hands out only from time to time.
 func (w *small) liveAndDie(session core.Session, late bool, ends map[string]int) {
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1}, {Name: "q", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return session },
