@@ -103,7 +103,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	} else {
 		d.err = nil
 		d.calls.fails[c.kind] = 0
-		d.presence.answered = later(d.presence.answered, c.sent)
+		d.presence.note(c)
 	}
 	if c.op != nil {
 		c.op.done(c)

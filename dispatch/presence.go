@@ -8,9 +8,9 @@ import (
 
 // A member can show a token: something in the database that ends with its connection. When its process is killed,
 // the token is gone, and others need not wait for its lease. A member that misses the token flags the owner. It
-// removes the owner if that says nothing for the grace. This is safe for two reasons. Every answer of the store shows
-// the flag. And a member with a token starts no work later than the grace after it sent its last answered statement:
-// if it was flagged meanwhile, it has stopped.
+// removes the owner if that says nothing for the grace. This is safe for two reasons. The answers to Meet and Read show
+// the flag. And a member with a token starts no work later than the grace after it sent the last of those that was
+// answered: if it was flagged meanwhile, it has stopped.
 //
 // A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once
 // without a token. Until it has a new token, only its lease counts.
@@ -24,13 +24,21 @@ type presence struct {
 	token    int64     // to be shown
 	shown    int64     // the token in the store, perhaps; 0: others go by the lease alone
 	flagged  bool      // another member misses it
-	answered time.Time // when the latest answered statement was sent
+	answered time.Time // when the latest answered statement was sent that shows the flag
 	flags    []core.Flagging
 }
 
 // reset forgets what the session showed. The token stays.
 func (p *presence) reset() {
 	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
+}
+
+// note takes in that a call was answered. Only a Meet or a Read shows the flag. A removed member's settle is answered,
+// too.
+func (p *presence) note(c *Call) {
+	if c.kind == callMeet || c.kind == callRead {
+		p.answered = later(p.answered, c.sent)
+	}
 }
 
 // startBy returns until when work may be started, if the lease lasts until deadline.

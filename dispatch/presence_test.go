@@ -181,3 +181,36 @@ func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 		}
 	}
 }
+
+// TestWhoIsRemovedStartsNothing: the answer to its settle does not tell a member that it was flagged and removed.
+func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
+	t.Parallel()
+	w, _ := newWatched(t, 0)
+	w.stage("", "a", "b")
+	w.d.Wake(w.now)
+	for w.d.Ready("r") < 2 {
+		w.step()
+	}
+	out := w.d.Hand(w.now, "r", 1)
+	w.now = w.now.Add(grace) // it stands still
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Remove: []core.Removal{{Session: 100, Beat: w.d.self.beat}}})
+	w.must(err)
+	if w.there(100) {
+		t.Fatal("it was not removed")
+	}
+	w.d.Conclude(w.now, out[0], core.Published(&out[0].Record))
+	settled := false
+	for range 100 {
+		w.now = w.now.Add(time.Millisecond)
+		for _, c := range w.d.Calls(w.now) {
+			if c.kind == callSettle { // the answers to the others are late
+				settled = true
+				w.call(c)
+				w.d.Done(w.now, c)
+			}
+		}
+	}
+	if got := w.d.Hand(w.now, "r", 10); !settled || len(got) != 0 {
+		t.Errorf("settled: %t; it started %d", settled, len(got))
+	}
+}
