@@ -102,6 +102,7 @@ func TestConcurrency(t *testing.T) {
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Calls(210, "a hundred messages, with a receive and a settle each at the most")
 			b := declared(t)
 			var running atomic.Int32
 			release := make(chan struct{})

@@ -58,7 +58,7 @@ func TestWeights(t *testing.T) {
 			t.Run(fmt.Sprint(neck, weights), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					patience.BudgetOf(t).Calls(210, "up to 200 batches a second")
+					patience.BudgetOf(t).Calls(250, "up to 200 batches a second, and what is read for them")
 					mem, b := newStore(t), newBus()
 					s := &faulty{OutboxStore: mem}
 					switch neck {
@@ -113,7 +113,7 @@ func TestLanes(t *testing.T) {
 			t.Run(fmt.Sprint(neck, c.in), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					patience.BudgetOf(t).Calls(210, "up to 200 batches a second")
+					patience.BudgetOf(t).Calls(250, "up to 200 batches a second, and what is read for them")
 					mem, b := newStore(t), newBus()
 					if neck == "broker" {
 						serial(b, time.Millisecond)
