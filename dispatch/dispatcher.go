@@ -105,9 +105,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 		d.calls.fails[c.kind] = 0
 		d.presence.note(c)
 	}
-	if c.op != nil {
-		c.op.done(c)
-	}
+	c.op.done(c)
 }
 
 // Next returns when Calls will have something to do even if nothing happens; zero if never.

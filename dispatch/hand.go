@@ -13,10 +13,7 @@ import (
 func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
-	if rt == nil || !d.self.joined || d.self.stopping || !d.starts() {
-		return nil
-	}
-	if len(rt.ready) == 0 {
+	if rt == nil || len(rt.ready) == 0 || !d.self.joined || d.self.stopping || !d.starts() {
 		return nil
 	}
 	barred := d.barred()

@@ -22,8 +22,6 @@ type RouteStatus struct {
 	Locked int
 	// Behind reports that there is more to read.
 	Behind bool
-	// AtBound says which bound of memory is reached, and what that costs; empty = none. Nothing stops at a bound.
-	AtBound string
 }
 
 // Status returns the state of a route.
@@ -33,7 +31,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 		return st
 	}
 	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
-	st.Locked, st.AtBound = rt.again.locked+rt.load.locked, rt.atBound()
+	st.Locked = rt.again.locked + rt.load.locked
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
 	for _, item := range rt.known {
 		if item.state == itemOut {
@@ -48,16 +46,12 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	return st
 }
 
-// AtBound is Status.AtBound.
+// AtBound returns which bound of a route's memory is reached, and what that costs; empty = none. Nothing stops at a
+// bound.
 func (d *Dispatcher) AtBound(route string) string {
-	if rt := d.byName[route]; rt != nil {
-		return rt.atBound()
-	}
-	return ""
-}
-
-func (rt *route) atBound() string {
+	rt := d.byName[route]
 	switch {
+	case rt == nil:
 	case rt.holdsFirst():
 		return "half of the window waits for locks of other transactions: each record is held before it is sent"
 	case slices.ContainsFunc(rt.groups, func(g *group) bool { return g.loaded && g.forgot && !g.complete }):

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -124,15 +126,12 @@ func (d *Dispatcher) expire(rt *route) {
 
 // keysOf returns the keys whose head waits for a topic, in order.
 func (rt *route) keysOf(topic string) (keys []*key) {
-	byName := map[string]*key{}
-	for name, k := range rt.keys {
+	for _, k := range rt.keys {
 		if k.topic == topic {
-			byName[name] = k
+			keys = append(keys, k)
 		}
 	}
-	for _, name := range sortedNames(byName) {
-		keys = append(keys, byName[name])
-	}
+	slices.SortFunc(keys, func(a, b *key) int { return cmp.Compare(a.name, b.name) })
 	return keys
 }
 

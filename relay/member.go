@@ -190,16 +190,18 @@ func (e *engine) countUnits() {
 // consumer of a table how many handlers it has. Such a route has two ends that share its messages. The log says so once
 // for each member; health says so as long as it lasts.
 func (e *engine) findQueue() {
+	queues := map[string]string{} // by route: the member
+	for _, m := range e.d.Roster().Members {
+		if m.Handlers <= 1 || m.Session == e.d.Session() {
+			continue
+		}
+		for _, s := range m.Serves {
+			queues[s.Route] = m.Name
+		}
+	}
 	for _, rt := range e.order {
 		before := rt.queue
-		rt.queue = ""
-		for i := range e.d.Roster().Members {
-			m := &e.d.Roster().Members[i]
-			if m.Handlers > 1 && m.Session != e.d.Session() && slices.ContainsFunc(m.Serves, func(s core.Serving) bool { return s.Route == rt.Name }) {
-				rt.queue = m.Name
-			}
-		}
-		if rt.queue != "" && rt.queue != before {
+		if rt.queue = queues[rt.Name]; rt.queue != "" && rt.queue != before {
 			e.log.Warn("a consumer takes this route for a queue, and gets a part of its messages: give the queue a route of its own, or run no relay on it",
 				"event", "relay.queue_on_route", "route", rt.Name, "member", rt.queue)
 		}

@@ -115,7 +115,7 @@ func (s *Store) checkSettings(ctx context.Context) error {
 		return misconfigured("check", fmt.Errorf("journal_mode is %q, which loses transactions: "+
 			"open the database with _pragma=journal_mode(WAL)", journal))
 	}
-	if err := alone(ctx, s.db); err != nil {
+	if err := refuseAttached(ctx, s.db); err != nil {
 		return err
 	}
 	var sync int

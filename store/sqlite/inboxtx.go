@@ -25,7 +25,7 @@ func (s *Store) beginInbox(ctx context.Context) (*inboxTx, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := alone(ctx, conn); err != nil {
+	if err := refuseAttached(ctx, conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	t := &inboxTx{conn: conn}

@@ -264,15 +264,15 @@ func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 			return err
 		}
 	}
-	if err := alone(ctx, tx); err != nil {
+	if err := refuseAttached(ctx, tx); err != nil {
 		return err
 	}
 	return s.fits(ctx, tx)
 }
 
-// alone refuses a connection that has attached another file. SQLite commits files with a WAL one after the other: a
-// process that ends in between leaves a message without its rows, or a mark without its effects.
-func alone(ctx context.Context, q querier) error {
+// refuseAttached refuses a connection that has attached another file. SQLite commits files with a WAL one after the
+// other: a process that ends in between leaves a message without its rows, or a mark without its effects.
+func refuseAttached(ctx context.Context, q querier) error {
 	var name string
 	err := q.QueryRowContext(ctx, "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp') LIMIT 1").Scan(&name)
 	if errors.Is(err, sql.ErrNoRows) {
