@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
+const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) SELECT ?1, ?2, ?3, ?4` + ifAlone + ` ON CONFLICT DO NOTHING`
 
 // Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the
 // write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
@@ -38,7 +38,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now()); err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	} else if n == 0 {
-		return core.InboxDuplicate, nil
+		return s.duplicate(ctx, tx.Tx)
 	}
 	if err := fn(ctx, tx.Tx); err != nil {
 		return core.InboxNone, handlerError(err)
@@ -47,6 +47,14 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, err
 	}
 	return core.InboxProcessed, nil
+}
+
+// duplicate is the answer when a key was not marked: it is a duplicate, unless the connection has attached another file.
+func (s *Store) duplicate(ctx context.Context, tx *sql.Tx) (core.InboxStatus, error) {
+	if err := refuseAttached(ctx, tx); err != nil {
+		return core.InboxNone, s.classify("inbox", err)
+	}
+	return core.InboxDuplicate, nil
 }
 
 // handlerError returns the handler's own error, unless SQLite reports that the file cannot be used now: that costs no

@@ -19,7 +19,7 @@ var (
 // The texts of the inbox's statements; table is Options.Prefix + "inbox". An OR IGNORE would hide other faults.
 func markBatchSQL(table string) string {
 	return "INSERT INTO " + table + " (consumer, source, id, handled_at)" +
-		" SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1) WHERE true" +
+		" SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1)" + ifAlone +
 		" ON CONFLICT DO NOTHING RETURNING consumer, source, id"
 }
 
@@ -60,6 +60,9 @@ func (s *Store) DoBatch(
 	}
 	defer tx.end()
 	isNew, err := s.markBatch(ctx, tx.Tx, string(text))
+	if err == nil && len(isNew) < len(keys) {
+		err = refuseAttached(ctx, tx.Tx)
+	}
 	if err != nil {
 		return nil, s.classify("inbox: mark", err)
 	}
@@ -120,7 +123,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if n, err := res.RowsAffected(); err != nil {
 		return core.InboxNone, s.classify("inbox: mark", err)
 	} else if n == 0 {
-		return core.InboxDuplicate, nil
+		return s.duplicate(ctx, tx)
 	}
 	return core.InboxProcessed, nil
 }

@@ -25,9 +25,6 @@ func (s *Store) beginInbox(ctx context.Context) (*inboxTx, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseAttached(ctx, conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
 	t := &inboxTx{conn: conn}
 	err = t.hook(func() int32 {
 		if t.may.Load() {

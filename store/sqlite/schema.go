@@ -264,17 +264,22 @@ func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 			return err
 		}
 	}
-	if err := refuseAttached(ctx, tx); err != nil {
-		return err
-	}
 	return s.fits(ctx, tx)
 }
 
-// refuseAttached refuses a connection that has attached another file. SQLite commits files with a WAL one after the
-// other: a process that ends in between leaves a message without its rows, or a mark without its effects.
+// A connection that has attached another file is refused. SQLite commits files with a WAL one after the other: a process
+// that ends in between leaves a message without its rows, or a mark without its effects. So an INSERT of messages or
+// marks writes nothing there. When it wrote less than it was given, refuseAttached says whether that is the reason: a
+// look at each transaction would cost a statement more.
+const (
+	attachedText = `SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')`
+	ifAlone      = ` WHERE NOT EXISTS (` + attachedText + `)`
+)
+
+// refuseAttached refuses a connection that has attached another file.
 func refuseAttached(ctx context.Context, q querier) error {
 	var name string
-	err := q.QueryRowContext(ctx, "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp') LIMIT 1").Scan(&name)
+	err := q.QueryRowContext(ctx, attachedText+" LIMIT 1").Scan(&name)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {

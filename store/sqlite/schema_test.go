@@ -236,9 +236,11 @@ func TestAttachedFile(t *testing.T) {
 		return fn(tx)
 	}
 	key := core.InboxKey{Consumer: "c", Source: "s", ID: "i"}
-	_, do := s.Do(t.Context(), key, func(context.Context, *sql.Tx) error { return nil })
+	ran := false
+	_, do := s.Do(t.Context(), key, func(context.Context, *sql.Tx) error { ran = true; return nil })
+	_, batch := s.DoBatch(t.Context(), []core.InboxKey{key}, func(context.Context, *sql.Tx, []int) error { ran = true; return nil })
 	for name, err := range map[string]error{
-		"check": s.Check(t.Context()), "do": do,
+		"check": s.Check(t.Context()), "do": do, "batch": batch,
 		"stage":  inTx(func(tx *sql.Tx) error { _, err := s.Stage(t.Context(), tx, raw("a", "")); return err }),
 		"cancel": inTx(func(tx *sql.Tx) error { _, err := s.Cancel(t.Context(), tx, waybill.CancelKey{ID: "1"}); return err }),
 		"mark":   inTx(func(tx *sql.Tx) error { _, err := s.Mark(t.Context(), tx, key); return err }),
@@ -246,6 +248,9 @@ func TestAttachedFile(t *testing.T) {
 		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"shop"`) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if ran {
+		t.Error("a handler ran")
 	}
 	run(t, s.DB(), "DETACH DATABASE shop")
 	if err := inTx(func(tx *sql.Tx) error { _, err := s.Stage(t.Context(), tx, raw("a", "")); return err }); err != nil {

@@ -17,11 +17,11 @@ const rowsPerInsert = 1000
 const (
 	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
 		expires_at, withdrawable, dedupe_key)
-		VALUES `
+		SELECT * FROM (VALUES `
 	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
-	insertEnd = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
+	insertEnd = `)` + ifAlone + ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
 	// insertKeyedEnd is for statements with a row that has a dedupe key.
-	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
+	insertKeyedEnd = `)` + ifAlone + ` ON CONFLICT DO NOTHING RETURNING route, id`
 
 	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'),
 		coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
@@ -92,6 +92,9 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 		}
 	}
 	fresh, err := w.insert(ctx, rows)
+	if err == nil && len(fresh) < len(rows) {
+		err = refuseAttached(ctx, w.tx)
+	}
 	if err != nil {
 		return err
 	}

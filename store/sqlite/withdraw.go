@@ -76,7 +76,10 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKe
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	if err := s.readyIn(ctx, tx); err != nil {
+	if err = s.readyIn(ctx, tx); err == nil {
+		err = refuseAttached(ctx, tx)
+	}
+	if err != nil {
 		return nil, s.classify("cancel", ended("cancel", err))
 	}
 	w := s.withdrawer(tx)

@@ -32,12 +32,12 @@ DELETE FROM waybill_outbox_routes WHERE route = ?1
 DELETE FROM waybill_outbox_units WHERE route = ?1
 
 -- statement
-INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING
+INSERT INTO waybill_inbox (consumer, source, id, handled_at) SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT DO NOTHING
 
 -- statement
 INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
 		expires_at, withdrawable, dedupe_key)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
+		SELECT * FROM (VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)) WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
 
 -- statement
 INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
