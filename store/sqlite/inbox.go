@@ -49,7 +49,8 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	return core.InboxProcessed, nil
 }
 
-// duplicate is the answer when a key was not marked: it is a duplicate, unless the connection has attached another file.
+// duplicate is the answer when a key was not marked: it is a duplicate, unless the connection has attached another
+// file.
 func (s *Store) duplicate(ctx context.Context, tx *sql.Tx) (core.InboxStatus, error) {
 	if err := refuseAttached(ctx, tx); err != nil {
 		return core.InboxNone, s.classify("inbox", err)

@@ -267,10 +267,10 @@ func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 	return s.fits(ctx, tx)
 }
 
-// A connection that has attached another file is refused. SQLite commits files with a WAL one after the other: a process
-// that ends in between leaves a message without its rows, or a mark without its effects. So an INSERT of messages or
-// marks writes nothing there. When it wrote less than it was given, refuseAttached says whether that is the reason: a
-// look at each transaction would cost a statement more.
+// A connection that has attached another file is refused. SQLite commits files with a WAL one after the other: a
+// process that ends in between leaves a message without its rows, or a mark without its effects. So an INSERT of
+// messages or marks writes nothing there. When it wrote less than it was given, refuseAttached says whether that is the
+// reason: a look at each transaction would cost a statement more.
 const (
 	attachedText = `SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')`
 	ifAlone      = ` WHERE NOT EXISTS (` + attachedText + `)`
