@@ -3,6 +3,8 @@ package interop_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/url"
 	"os"
 	"strings"
@@ -12,14 +14,17 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/asyncapi"
+	"github.com/waybill-go/waybill/internal/tier"
 )
 
 // published returns the schema of AsyncAPI 3.0.0, as npm's @asyncapi/specs has it.
 func published(t *testing.T) *jsonschema.Resolved {
 	t.Helper()
 	text, err := os.ReadFile("node/node_modules/@asyncapi/specs/schemas/3.0.0.json")
-	if err != nil {
-		t.Fatalf("%v; scripts/servers installs it", err)
+	if errors.Is(err, fs.ErrNotExist) {
+		tier.Missing(t, "%v; scripts/servers installs it", err)
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	// The validator knows the draft by this name only.
 	text = bytes.ReplaceAll(text, []byte(`"http://json-schema.org/draft-07/schema"`), []byte(`"http://json-schema.org/draft-07/schema#"`))

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/redisstreams"
@@ -65,10 +67,18 @@ func (p program) run(t *testing.T, stdin string, args ...string) string {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v; scripts/servers installs what it needs\n%s", cmd, err, stderr.String())
+	if lacks(err, stderr.String()) {
+		tier.Missing(t, "%s: %v; scripts/servers installs what it needs\n%s", cmd, err, stderr.String())
+	} else if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, stderr.String())
 	}
 	return string(out)
+}
+
+// lacks reports whether a program failed for want of its interpreter or of a package.
+func lacks(err error, stderr string) bool {
+	return errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) ||
+		err != nil && (strings.Contains(stderr, "ERR_MODULE_NOT_FOUND") || strings.Contains(stderr, "ModuleNotFoundError"))
 }
 
 // broker is a broker with the transport and the programs for it.
