@@ -140,8 +140,9 @@ func (d *dlq) listCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list QUEUE", Short: "count the parked messages of a queue, and list them", Args: cobra.ExactArgs(1),
-		Long: `list counts the parked messages of a queue, and lists the oldest that match. The reasons are those of the messages that it
-lists: a broker must be asked for each message. A larger --limit looks at more, and takes longer; so does a filter that few match.`,
+		Long: `list counts the parked messages of a queue, and lists the oldest that match. The reasons are those of the messages that
+it lists: a broker must be asked for each message. A larger --limit looks at more, and takes longer; so does a filter
+that few match.`,
 		RunE: d.onQueue(func(ctx context.Context, q *parkedQueue, _ []string) error {
 			f, err := d.filter()
 			if err != nil {

@@ -16,7 +16,8 @@ misconfigured ends the command with an error.
 
 Signals: SIGTERM and SIGINT stop it in order: what was sent is waited for, up to drain_timeout. A second one stops it at
 once. SIGHUP reads the settings again: log.level and paused of a route change at once; for others the log names what
-needs a restart. Secrets in files and certificates are read again for each new connection, without a signal; MongoDB's need a restart.
+needs a restart. Secrets in files and certificates are read again for each new connection, without a signal; those of
+MongoDB need a restart.
 
 http.listen serves /livez, /readyz, /healthz and /metrics.
 

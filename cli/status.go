@@ -32,7 +32,7 @@ func (c *command) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "count the records of a store by route, state and reason", Args: cobra.NoArgs,
 		Long: `status counts the records of a store by route, state and reason. OLDEST is how long the oldest record has been due.
-A large number can be an estimate, which a ~ marks. "more than" says that there are more, and nobody knows how many.
+A large number can be an estimate, which a ~ marks. "more than" marks a least number.
 
 With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
 5 if some still wait after --wait-timeout.`,

@@ -63,7 +63,7 @@ func (c *command) topologyCommand() *cobra.Command {
 		Long: `gc finds queues that belong to the transport's exchange, and to no subscription of the configuration: of services that are
 gone, and of retry delays that were changed. It asks, then deletes those that are empty and that nobody receives from. The
 configuration must therefore list the subscriptions of every service that shares the exchange. Exit code 4 says that some
-could not be deleted. A queue of which the broker keeps no statistics is not deleted.`,
+could not be deleted. A queue without statistics at the broker is not deleted.`,
 		RunE: run(func(ctx context.Context, t topologyRun) error { return c.gc(ctx, t, dryRun) }),
 	}
 	gc.Flags().BoolVar(&dryRun, "dry-run", false, "list, and delete nothing")

@@ -19,7 +19,8 @@ func (c *command) validateCommand() *cobra.Command {
 		Use: "validate", Short: "find what is wrong with settings, schemas, permissions, topology and pools", Args: cobra.NoArgs,
 		Long: `validate finds every problem at once: in the settings, in what relays ask of their stores and transports, in the schema
 and the permissions of each store, in the topology of each transport for its subscriptions, and in the sizes of pools.
-Of the oldest 1,000 messages that wait on a route it says which have a topic that no queue is bound for.
+With the management API of RabbitMQ it looks at the oldest 1,000 messages that wait on a route, and names the topics
+without a binding.
 It changes nothing. Exit code 5 means that it found something.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := validation{c: c}
@@ -178,7 +179,7 @@ func (v *validation) store(ctx context.Context, path, name string, s *Store, f *
 }
 
 func (v *validation) transport(ctx context.Context, path, name string, t *Transport) {
-	// what is missing at the broker is an error of both: the second one tells all of it
+	// a missing object at the broker is an error of both: the second one lists all of them
 	if err := v.asked(ctx, t.Publisher); err != nil && (t.Topology == nil || !errors.Is(err, waybill.ErrMisconfigured) || !v.topology(ctx, path, name, t)) {
 		v.add(v.url(path), err)
 		return
@@ -206,7 +207,7 @@ func (v *validation) topology(ctx context.Context, path, name string, t *Transpo
 // waitingRecords is how many of the oldest records that wait on a route validate looks at.
 const waitingRecords = 1000
 
-// unroutable finds topics whose messages wait, and that nothing is bound for at the transport of their route.
+// unroutable finds topics of waiting messages that have no binding at the transport of their route.
 func (v *validation) unroutable(ctx context.Context, f *fleet) {
 	for _, name := range sortedKeys(f.relays) {
 		r, e := v.c.conf.Relays[name], f.ends[name]

@@ -1,13 +1,13 @@
 // Command nightly runs what takes too long for the gate, and ends with one table:
 //
-//	make nightly             # about 90 minutes on two cores
+//	make nightly             # 90 minutes and more
 //	make nightly HOURS=8     # the same, then the random part again and again until the time is over
 //	make nightly ONLY=race   # only the steps whose name contains this
 //
 // A step is one command. Those of the first part run once: all tests of all modules, the nightly ones included, with
-// the race detector; the suites on newer servers; every store with every transport; the mutants; the fuzz targets.
-// Those of the second part are random and repeat: long histories over real servers of both versions, servers that are
-// killed under load, bad days, the orders example under chaos.
+// the race detector; the suites on newer servers; every store with every transport; the mutants. Those of the second
+// part are random and repeat: long histories over real servers of both versions, servers that are killed under load,
+// bad days, the orders example under chaos.
 //
 // # Guarantees
 //

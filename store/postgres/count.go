@@ -17,11 +17,11 @@ const (
 	countWindow  = 10
 )
 
-// countSQL counts, route by route, what is ready, scheduled, waits for a retry, and was abandoned, each up to a bound.
-// Beyond it rows are counted in windows that lie all over the sequences of the route, one in each of many strata: that
-// needs no statistics of the planner, and moves with each row that is settled. The place of a window in its stratum
-// follows the golden ratio, so that it keeps no step with the batches of producers. With two windows' deviations of
-// more than 5 % there is no estimate: then the bound is a least number.
+// countSQL counts, route by route, the records that are ready, scheduled, waiting for a retry, and abandoned, each up
+// to a bound. Beyond it rows are counted in windows that lie all over the sequences of the route, one in each of many
+// strata: that needs no statistics of the planner, and moves with each row that is settled. The place of a window in
+// its stratum follows the golden ratio, so that it keeps no step with the batches of producers. With two windows'
+// deviations of more than 5 % there is no estimate: then the bound is a least number.
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
@@ -72,8 +72,9 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
 
 // Counts returns the numbers of records by route and state, and of abandoned ones by reason. It counts up to 10,000
 // live rows of a route in each of three indexes. A larger number is estimated from 10,000 other rows, all over the
-// route, with 5 % of error at most, or a least number if they tell too little. Oldest is that of the rows it counted,
-// the first by sequence. Published rows that Options.Retention keeps are not counted.
+// route, or a least number if they tell too little. The estimate is within 5 % if the rows are mixed with others evenly
+// or row by row. Where long runs of one route or state take turns at random, it can be 10 % off. Oldest is that of the
+// rows it counted, the first by sequence. Published rows that Options.Retention keeps are not counted.
 func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 	var counts []admin.Count
 	err := o.transact(ctx, "count", readSQL, func(b *batch) {

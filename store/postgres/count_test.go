@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-// DB-11: above 10,000 a count is within 5 % or a least number, whatever lies between the rows of a route, and no
-// ANALYZE has run. It follows a drain.
+// DB-11: above 10,000 a count is within 5 % or a least number, without ANALYZE, for these patterns of other rows
+// between those of a route. It follows a drain.
 func TestCountsWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
