@@ -15,7 +15,7 @@ each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)
 help: ## what each command is for
 	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1\t/p' Makefile | expand -t 20
 
-# The gate: two parts at a time, the longest first. What needs no server runs beside the installation of the servers.
+# The gate: two parts at a time, the longest first. Tests without servers run beside the installation of the servers.
 test: export WAYBILL_TEST_SERVERS ?= required
 test: ## what must pass before a change lands: lint, and every test that decides by counting or in virtual time
 	@$(MAKE) --no-print-directory -j2 servers lint alone waiting raced served others
@@ -46,7 +46,7 @@ others: MODULES := $(filter-out .,$(MODULES))
 others: servers
 	$(call each,$(GATE) ./...)
 
-# Nothing is installed, started or asked for over a network. What is skipped for want of a server is said at the end.
+# Nothing is installed, started or asked for over a network. The end of the output lists the skipped servers.
 quick: export WAYBILL_TEST_SERVERS := none
 quick: ## what to run at each save: every test that needs no server
 	@skipped=$$(mktemp); trap 'rm -f "$$skipped"' EXIT; export WAYBILL_TEST_SKIPPED=$$skipped; \

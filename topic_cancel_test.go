@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
-// ST-09: what a topic staged it can name again, wherever its routes, a message's routes and its lane led.
+// ST-09: a topic can name again each message that it staged, wherever its routes, a message's routes and its lane led.
 func TestCancelKeysFindWhatWasStaged(t *testing.T) {
 	t.Parallel()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{Source: "/shop", AutoMigrate: true})

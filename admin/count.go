@@ -20,8 +20,8 @@ type Count struct {
 	State  core.State
 	Reason waybill.Reason // of abandoned records, else empty
 	N      int64
-	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, and
-	// nobody knows how many.
+	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, by
+	// an unknown number.
 	Estimated, AtLeast bool
 	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none, or if
 	// N is an estimate and the age is unknown.

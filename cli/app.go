@@ -177,7 +177,7 @@ type Topology interface {
 
 // Binder is what a Topology can be besides, so that validate finds topics whose messages cannot be routed.
 type Binder interface {
-	// Unbound returns those of the topics that nothing is bound for.
+	// Unbound returns the topics without a binding.
 	Unbound(ctx context.Context, topics []string) ([]string, error)
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // OP-15: a list of a few of many parked messages asks the broker for those few, and says how many there are. The others
-// are delivered to nobody meanwhile: the broker would mark them.
+// are not delivered meanwhile: the broker would mark them.
 func TestDLQListOfMany(t *testing.T) {
 	t.Parallel()
 	const parked, shown = 12_000, 20 // more than a look keeps in their order

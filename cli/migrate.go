@@ -90,7 +90,7 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 	return g
 }
 
-// wayBack says what the way back to a version does, and refuses one that loses messages or marks unless it is forced.
+// wayBack describes the effects of going back to a version. It refuses to lose messages or marks unless forced.
 func (c *command) wayBack(ctx context.Context, s Schema, to int, force bool) (string, error) {
 	ctx, cancel := c.limited(ctx)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill/cli"
 )
 
-// OP-01: what a hurried person gets wrong is said, and is no silent success.
+// OP-01: typical mistakes in haste are reported, and are no silent success.
 func TestMistakesAreSaid(t *testing.T) {
 	t.Parallel()
 	t.Run("no settings", func(t *testing.T) {

@@ -1,6 +1,6 @@
 package cli_test
 
-// What an operator takes validate's word for: it changes nothing, and "no problem" means that nothing is missing.
+// An operator trusts validate: it changes nothing, and "no problem" means that nothing is missing.
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 )
 
 // RM-06, OP-02: validate declares nothing. It finds a missing exchange, a delay queue of the default retries that was
-// deleted, and a topic that waits and that no queue is bound for.
+// deleted, and a topic of waiting messages that has no binding.
 func TestValidateOfABroker(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -299,7 +299,8 @@ func TestGroupsAndSuspects(t *testing.T) {
 	})
 }
 
-// CO-08 CO-19: a pause forgets what waited in groups: later a suspect goes alone, and Health tells of nobody who waits.
+// CO-08 CO-19: a pause forgets the messages that waited in groups: later a suspect goes alone, and Health reports no
+// waiting message.
 func TestNoGroupWaitsAfterAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -241,7 +241,7 @@ func (s *seen[T]) all() []T {
 	return append([]T(nil), s.list...)
 }
 
-// queued waits until the queue holds want. So a test takes no longer than what it tests, and its budget notices a
+// queued waits until the queue holds want. So a test takes no longer than the tested code, and its budget notices a
 // stall.
 func queued(t *testing.T, b *bus, want memtransport.Depth) {
 	t.Helper()

@@ -55,7 +55,8 @@ func (r *aheadReceiver) Settle(ctx context.Context, acks []core.Ack) core.Result
 }
 
 // CO-05, CO-19: what a pause releases goes back when the broker has been told of the pause. Else the broker sends it
-// here at once, and can count a delivery that nobody sees. While a message probes, the broker sends no other one ahead.
+// here at once, and can count a delivery that no handler sees. While a message probes, the broker sends no other one
+// ahead.
 func TestReleasedAfterThePauseIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -374,7 +374,8 @@ func TestSettlesThatWorkAgain(t *testing.T) {
 	})
 }
 
-// CO-10: what a receiver calls invalid is not stored again: it does not hold that message, and the others go on.
+// CO-10: an outcome that a receiver calls invalid is not stored again: the receiver does not hold that message, and the
+// others go on.
 func TestInvalidSettleHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -402,8 +403,8 @@ func TestInvalidSettleHoldsUpNothing(t *testing.T) {
 	})
 }
 
-// CO-10: when a receiver has closed, what waited for a handler does not begin any more: it comes again through the next
-// receiver, and runs once.
+// CO-10: when a receiver has closed, a message that waited for a handler does not begin any more: it comes again
+// through the next receiver, and runs once.
 func TestNothingBeginsAfterItsReceiverClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,15 +3,15 @@ package consumer
 // With InOrder the messages behind one that was given up may begin when it is parked. If the transport does not hold it
 // any more, it is not parked, and comes again: behind its successors, if these began now.
 
-// yielding is a key whose first message comes again. What stands behind that one goes back, and so does what was
-// received before the receiver had all of it back. The runner's mu guards it.
+// yielding is a key whose first message comes again. The messages behind that one go back. So do the messages that were
+// received before the receiver had all of them back. The runner's mu guards it.
 type yielding struct {
 	head *message
 	back int // messages that are going back
 }
 
-// yield gives back what stands behind m, a verdict about which nobody could take. It reports whether the key waits. mu
-// is held.
+// yield gives back the messages behind m, whose verdict could not be stored. It reports whether the key waits. mu is
+// held.
 func (r *runner) yield(m *message) bool {
 	key := m.key()
 	q := r.keys[key]

@@ -20,7 +20,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// cuts is a bus whose connection a test can lose: what is not settled comes again, and cannot be settled any more.
+// cuts is a bus whose connection a test can lose: a message that is not settled comes again, and cannot be settled any
+// more.
 type cuts struct {
 	*bus
 	before func(acks []core.Ack) (cut bool) // asked before each settle; nil: never
@@ -89,7 +90,7 @@ func (r *cutReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results 
 	return results
 }
 
-// inboxed is a handler behind an inbox: what had its effect once has none again.
+// inboxed is a handler behind an inbox: a message that had its effect has none again.
 type inboxed struct {
 	mu      sync.Mutex
 	done    map[string]bool
@@ -135,8 +136,8 @@ func TestInOrderAfterALostConnection(t *testing.T) {
 	}
 }
 
-// OR-09: one message is lost and given up, and those behind it go back, which takes a second. What comes meanwhile goes
-// back, too.
+// OR-09: one message is lost and given up, and those behind it go back, which takes a second. A message that comes
+// meanwhile goes back, too.
 func TestInOrderReceivesWhileAKeyGoesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,8 +172,8 @@ func TestInOrderReceivesWhileAKeyGoesBack(t *testing.T) {
 	})
 }
 
-// OR-09: however often connections are lost, the effects of a key come in the order of its messages, and what is parked
-// takes no message's place.
+// OR-09: however often connections are lost, the effects of a key come in the order of its messages, and a parked
+// message takes no other one's place.
 func TestInOrderCutsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -1,6 +1,6 @@
 package dispatch
 
-// What the explored worlds cannot show of the bounds.
+// Facts about the bounds that the explored worlds cannot show.
 
 import (
 	"context"

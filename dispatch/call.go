@@ -40,7 +40,7 @@ type Call struct {
 	gen core.Session
 }
 
-// callOp is what a call does, and what is done with its answer.
+// callOp is the work of a call, and the work with its answer.
 type callOp interface {
 	do(ctx context.Context, s core.OutboxStore) error
 	done(c *Call)

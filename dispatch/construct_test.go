@@ -46,7 +46,7 @@ func (w *small) stage(key string, ids ...string) {
 	w.stageOn("r", key, ids...)
 }
 
-// stageOn does so on a route.
+// stageOn stages a record on a route.
 func (w *small) stageOn(route, key string, ids ...string) {
 	w.t.Helper()
 	tx := w.st.Begin()
@@ -375,8 +375,8 @@ func TestWindowsAreHalved(t *testing.T) { // DB-24
 }
 
 // TestWhoGoesAloneIsHeldAlone: a record of one route that kills every member costs a record of another route no crash
-// any more, once it goes alone. That is so whichever of the two is held first.
-func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24
+// any more, once it goes alone. The order in which the two are held does not matter.
+func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24 RL-16
 	t.Parallel()
 	for _, v := range []struct{ younger, second bool }{{}, {younger: true}, {younger: true, second: true}} {
 		w := newSmall(t)

@@ -4,12 +4,11 @@
 // records, and stores their outcomes. It knows neither database nor clock: it says which calls a store should get
 // ([Dispatcher.Calls]), takes in the answers ([Dispatcher.Done]), and is told the time with each.
 //
-// The Dispatcher is made of parts, each with a file of its own. env.go: what all of them may read. self.go, peers.go,
-// presence.go, meet.go, own.go, share.go and rejoin.go: membership, and who owns what. database.go, group.go, look.go
-// and page.go: reading. route.go, unit.go, item.go, key.go, topics.go,
-// revisit.go and forget.go: what is in memory. queue.go:
-// queues. hold.go, hand.go, settle.go, control.go, due.go and giveup.go: what happens to records. call.go: the calls of
-// the store.
+// The Dispatcher is made of parts, each with a file of its own. env.go: the state that all of them may read. self.go,
+// peers.go, presence.go, meet.go, own.go, share.go and rejoin.go: membership, and the owners of units. database.go,
+// group.go, look.go and page.go: reading. route.go, unit.go, item.go, key.go, topics.go, revisit.go and forget.go: the
+// records and keys in memory. queue.go: queues. hold.go, hand.go, settle.go, control.go, due.go and giveup.go: the way
+// of a record. call.go: the calls of the store.
 //
 // # Guarantees
 //

@@ -17,8 +17,7 @@ type env struct {
 	bounds
 }
 
-// bounds are the bounds that no user sets. Tests make them small: what goes wrong at a bound goes wrong at 1 as at
-// 100,000.
+// bounds are the bounds that no user sets. Tests make them small: a fault at a bound shows at 1 as at 100,000.
 type bounds struct {
 	keyDepth, queueDepth        int
 	keyReads, askMost, maxLeave int

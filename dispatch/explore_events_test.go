@@ -79,7 +79,7 @@ func (e act) String() string {
 	return fmt.Sprintf("%s m%d", happenings[e.kind], e.m)
 }
 
-// events returns what can happen. Calls are executed in the order of sending, and a record is published before the
+// events returns the possible events. Calls are executed in the order of sending, and a record is published before the
 // time goes on; each exception costs a delay. Faults, operators and producers come at any time.
 func (w *world) events() (evs []act) {
 	if w.wrong != "" {
@@ -256,7 +256,7 @@ func (w *world) do(e act) {
 		m := w.members[e.m]
 		w.logf("m%d dies", e.m)
 		m.dead, w.excused, m.out, m.stuck = true, true, nil, nil
-		if b.Late > 0 { // what was sent can still be executed
+		if b.Late > 0 { // a call that was sent can still be executed
 			w.ghosts = append(w.ghosts, m.calls...)
 		}
 		m.calls = nil
@@ -295,7 +295,7 @@ func (w *world) do(e act) {
 	}
 }
 
-// decide carries out what a caller or an operator does.
+// decide carries out the act of a caller or an operator.
 func (w *world) decide(e act) {
 	b := &w.left
 	if e.kind == evCommit || e.kind == evRollback {

@@ -83,7 +83,7 @@ var scopes = []scope{
 	small1("a route is slow after a crash", []letter{
 		{route: "r", key: "k", topic: "t"}, {route: "q", key: "l", topic: "t"}, {route: "q", topic: "t"}, {route: "q", key: "m", topic: "t"},
 	}, budget{Ticks: 7, Crash: 1, Stuck: 1}, two, twoRoutes, manyKeys),
-	// who owns what changes, while keys are forgotten
+	// units change their owners, while keys are forgotten
 	pair("a crash at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 7, Far: 1, Retry: 1, Crash: 1}, sent(keyed("l")...)),
 	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1}),
 	pair("a late move at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 5, Retry: 1, Able: 1, Late: 1, Delays: 1}),

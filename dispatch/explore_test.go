@@ -96,7 +96,7 @@ func TestExplore(t *testing.T) {
 	t.Logf("%d states", states)
 }
 
-// tell returns what happens in a history, and in its fair continuation.
+// tell returns the events of a history, and of its fair continuation.
 func tell(s *scope, written string) string {
 	w, err := replay(s, written, true)
 	if err != nil {

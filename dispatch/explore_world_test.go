@@ -21,7 +21,7 @@ import (
 const (
 	// tiny worlds go by a grid of a second.
 	worldLease, worldPoll = 3 * time.Second, time.Second
-	// worldFar is when a retry is due that nobody waits for.
+	// worldFar is the delay of a retry that is an obstacle: it is due after the obstacles have ended.
 	worldFar = 10 * time.Minute
 )
 
@@ -90,7 +90,7 @@ type world struct {
 	logs     bool
 }
 
-// posted is a message, and what has become of it.
+// posted is a message, and its fate.
 type posted struct {
 	letter
 	id        string
@@ -122,7 +122,7 @@ type agent struct {
 	dead, frozen, absent, unable bool
 	calls                        []*sentCall
 	out                          []*Item
-	stuck                        []*Item // handed out, and nobody answers
+	stuck                        []*Item // handed out, and never answered
 }
 
 // sentCall is a call under way.
@@ -473,7 +473,7 @@ func (w *world) stage(tx *memory.Tx, l letter, id string, i int) {
 			p.before = append(p.before, j)
 		}
 	}
-	if mine { // what was before the first is before the others
+	if mine { // letters before the first are before the others
 		first := w.letters[slices.IndexFunc(w.letters, func(o *posted) bool { return o.tx == i })]
 		for _, j := range first.before {
 			if b := w.letters[j]; l.key != "" && l.delay == 0 && b.key == l.key && b.route == l.route && !slices.Contains(p.before, j) {
@@ -572,7 +572,7 @@ func (rt *route) waitingKeys() (n int) {
 	return n
 }
 
-// obstructed returns the letters that wait for a reason: something that stays until somebody else ends it.
+// obstructed returns the letters that wait for a reason: an obstacle that stays until another process ends it.
 func (w *world) obstructed(states map[string]*memory.State) map[string]bool {
 	out := map[string]bool{}
 	stuck := map[string]bool{} // ids, and routes
@@ -627,8 +627,8 @@ func (w *world) waiting(all bool) string {
 const rounds = 150
 
 // goOn is the fair continuation, in two phases. At first all obstacles stay: locks, paused topics, retries that are due
-// much later, records that nobody answers for, blocked keys. What has no obstacle must go. Then the obstacles end, and
-// all must go.
+// much later, records that are never answered for, blocked keys. Letters without an obstacle must go. Then the
+// obstacles end, and all must go.
 func (w *world) goOn(good func() bool) string {
 	w.enter()
 	w.phase, w.left = 1, budget{}
@@ -741,7 +741,7 @@ func (w *world) txStep(i int) {
 	}
 }
 
-// wrongKind is the part of what is wrong that names the promise.
+// wrongKind is the part of a failure that names the promise.
 func wrongKind(wrong string) string {
 	kind, _, _ := strings.Cut(wrong, ":")
 	return kind

@@ -21,9 +21,9 @@ type group struct {
 	slots core.Slots
 	// loaded: the records that wait in its units are known. Nothing is handed out before.
 	loaded bool
-	// complete: all that waits in its units is remembered. Otherwise a key that is not remembered may wait, and the
-	// store is asked. loads: the records that wait are being read, page by page; forgot: not all of them could be
-	// remembered. floor: what was passed of keys that are forgotten is behind it.
+	// complete: all records that wait in its units are remembered. Otherwise a key that is not remembered may wait,
+	// and the store is asked. loads: the records that wait are being read, page by page; forgot: not all of them
+	// could be remembered. floor: the passed records of forgotten keys are behind it.
 	complete, loads, forgot bool
 	floor                   int64
 	loadAt                  time.Time // not before

@@ -20,8 +20,8 @@ const (
 )
 
 // holds knows the suspects of a route: records that may have killed a member. They go in windows, one at a time. Each
-// route has windows of its own: a route that is slow keeps no other waiting. A member that dies had one window of each
-// route at most, or one suspect that went alone.
+// route has windows of its own: a route that is slow keeps no other waiting. Of the suspects, a member that dies had
+// one window of each route at most, or one that went alone.
 type holds struct {
 	*env
 	window   []*Item // under way
@@ -49,7 +49,7 @@ func (h *holds) first() (first *Item) {
 
 // begins returns the routes whose next window begins now. A suspect that goes alone is held alone: its window begins
 // when no other is under way, and no other begins before it has ended. Else the death of the member would cost the
-// records of the other windows a crash each time. Nobody waits for the window of a route that is not handed out.
+// records of the other windows a crash each time. No route waits for the window of a route that is not handed out.
 func (d *Dispatcher) begins() (routes []*route) {
 	var lone *route
 	var some, alone bool // windows are under way; one is of an item that goes alone

@@ -14,8 +14,8 @@ const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
 	// once.
 	keyDepth = 128
-	// keyReads bounds the keys of one read. maxLeave bounds the keys that a range leaves out.
-	// askMost bounds the keys for which the store is to be asked what holds them.
+	// keyReads bounds the keys of one read. maxLeave bounds the keys that a range leaves out. askMost bounds the
+	// keys whose holders are to be asked of the store.
 	keyReads = 100
 	maxLeave = 16
 	askMost  = 500
@@ -52,7 +52,8 @@ type doubt struct {
 	// asks: not all that holds it is known. The store is asked before anything of it goes.
 	asks  bool
 	first int64 // the first record that was passed since then
-	// slow: only late ranges have met it, which meet again and again what waits. It is asked about without haste.
+	// slow: only late ranges have met it, which meet waiting records again and again. It is asked about without
+	// haste.
 	slow bool
 }
 
@@ -72,7 +73,7 @@ func (rt *route) key(name string, slot uint8) *key {
 // ask has the store asked for all that the key waits for.
 func (k *key) ask() { k.asks, k.anew, k.slow, k.resume = true, true, false, 1 }
 
-// forget drops a key when there is nothing to remember about it, or nothing that the store could not tell.
+// forget drops a key when there is nothing to remember about it, or nothing that the store does not know.
 func (k *key) forget() {
 	rt := k.route
 	if len(k.queue) > 0 || k.busy > 0 || len(k.unstored) > 0 || k.listed || k.dropped {
@@ -87,11 +88,11 @@ func (k *key) forget() {
 	delete(rt.keys, k.name)
 }
 
-// A key that only waits needs no memory: the store knows what it waits for, and says so when the wait ends. A retry
-// comes by Due, a decision by a control record, and what another session holds by another read of the record. Only a
-// paused topic is not known to the store. The route remembers its first record.
+// A key that only waits needs no memory: the store knows the reason, and says when the wait ends. A retry comes by Due,
+// a decision by a control record, and a record that another session holds by another read of it. Only a paused topic is
+// not known to the store. The route remembers its first record.
 
-// forgetWait notes what must be known of a key that waits and is forgotten.
+// forgetWait notes the first passed record and the expiry of a key that waits and is forgotten.
 func (rt *route) forgetWait(k *key) {
 	if k.topic != "" {
 		rt.topics.pass(k.topic, k.resume, k.ends)

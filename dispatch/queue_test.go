@@ -166,7 +166,7 @@ func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
 	}
 }
 
-// TestQueueOfLargeBodies: a Take that its bytes cut is followed by the next one at once, whatever the bodies add up to.
+// TestQueueOfLargeBodies: a Take that its bytes cut is followed by the next one at once, for any sum of the bodies.
 func TestQueueOfLargeBodies(t *testing.T) {
 	t.Parallel()
 	const handlers, limit = 30, 1000 // bytes of a Take

@@ -65,7 +65,7 @@ func (l *revisitLine) Pop() any {
 	return r
 }
 
-// add has a record read again, instead of what was to be read of it before.
+// add has a record read again, in place of an earlier visit of it.
 func (rs *revisits) add(v *revisit) {
 	rs.remove(v.ref.Seq)
 	rs.bySeq[v.ref.Seq] = v

@@ -136,7 +136,7 @@ func (rt *route) crowded() bool {
 	return rt.asking() >= rt.askMost || len(rt.keys) >= rt.opts.MaxKeys+(rt.queueDepth+1)*rt.opts.Window
 }
 
-// asking is for how many keys the store is to be asked what holds them.
+// asking is the number of keys whose holders are to be asked of the store.
 func (rt *route) asking() (n int) {
 	for _, k := range rt.toRead {
 		if k.asks && !k.slow {

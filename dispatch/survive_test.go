@@ -1,7 +1,7 @@
 package dispatch
 
-// Histories that random worlds find too rarely: what is remembered of groups that merge, of units that come and go, and
-// of records that nobody has settled, in one constructed case each.
+// Histories that random worlds find too rarely: the memory of groups that merge, of units that come and go, and of
+// records that no member has settled, in one constructed case each.
 
 import (
 	"slices"
@@ -199,8 +199,8 @@ func TestRosterOlderThanAGiveUp(t *testing.T) { // DB-24
 	}
 }
 
-// TestCareUpToTheLast: the record at the bound of what a dead member may have had out is a suspect like those before
-// it: care ends with its outcome, and no sooner.
+// TestCareUpToTheLast: the last record that a dead member may have had out is a suspect like those before it: care ends
+// with its outcome, and no sooner.
 func TestCareUpToTheLast(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
@@ -311,7 +311,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 	}
 }
 
-// TestEndedButMaybeDelivered: what an operator ends is said to have been delivered, maybe, if it was out without a
+// TestEndedButMaybeDelivered: a record that an operator ends is marked as maybe delivered if it was out without a
 // result, and not otherwise. The decision can come while the record is out, or later.
 func TestEndedButMaybeDelivered(t *testing.T) { // ST-09
 	t.Parallel()

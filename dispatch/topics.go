@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// headsEvery and passedEvery are the least pauses between two looks for what has expired while its topic is
-	// paused: among keys in memory, and among records that must be read again.
+	// headsEvery and passedEvery are the least pauses between two looks for records that have expired while their
+	// topic is paused: among keys in memory, and among records that must be read again.
 	headsEvery  = time.Second
 	passedEvery = 10 * time.Second
 )
@@ -18,7 +18,7 @@ const (
 // topics are the paused topics of a route.
 type topics struct {
 	blocked map[string]bool
-	// passed has, by paused topic, what was passed of it without being remembered: records without a key, and heads
+	// passed has, by paused topic, the records that were passed and not remembered: those without a key, and heads
 	// of keys that are forgotten.
 	passed map[string]passed
 	// heads is, by paused topic, when the first head of a key that is remembered expires.
@@ -47,7 +47,7 @@ func (t *topics) pass(topic string, seq int64, ends time.Time) {
 	t.passed[topic] = p
 }
 
-// open forgets a topic, and returns what was passed of it.
+// open forgets a topic, and returns its passed records.
 func (t *topics) open(topic string) (p passed, some bool) {
 	p, some = t.passed[topic]
 	delete(t.blocked, topic)
@@ -81,7 +81,7 @@ func (rt *route) expiresAt(rec *core.Record) time.Time {
 func (rt *route) over(at time.Time) bool { return !at.IsZero() && !at.After(rt.now) }
 
 // expiryDue returns when something may expire whose topic is paused; zero = never. It does not wait for the topic,
-// since nobody would send it.
+// since it would not be sent anyway.
 func (rt *route) expiryDue() (at time.Time) {
 	for _, ends := range rt.topics.heads {
 		at = earliest(at, ends)
@@ -94,7 +94,7 @@ func (rt *route) expiryDue() (at time.Time) {
 	return at
 }
 
-// expire has read again what has expired while its topic was paused.
+// expire has the records read again that have expired while their topic was paused.
 func (d *Dispatcher) expire(rt *route) {
 	if !rt.over(rt.expiryDue()) {
 		return

@@ -184,7 +184,7 @@ func TestOutage(t *testing.T) { // OP-14 P7
 	})
 }
 
-// What ends shortly before Late is over costs no tick: the pauses between tries get shorter towards the end.
+// An outage that ends shortly before Late is over costs no tick: the pauses between tries get shorter towards the end.
 func TestOutageUntilLate(t *testing.T) { // OP-14 P7
 	t.Parallel()
 	for _, late := range []time.Duration{recurring.DefaultLate, 30 * time.Minute} {

@@ -137,7 +137,7 @@ func (j *job) run(ctx context.Context) {
 		}
 		failed++
 		wait, _, _ := retries.Next(failed, err)
-		// What is left of Late is not slept away: an outage that ends shortly before costs no tick.
+		// The last try is made before Late is over: an outage that ends shortly before costs no tick.
 		wait = min(wait, max(time.Until(tick.Add(j.Late))/2, retries.Base))
 		if ctx.Err() == nil {
 			j.log.WarnContext(ctx, "a tick could not be staged; trying again", "event", "recurring.failed", "tick", tick, "error", core.ErrorText(err), "again_in", wait)

@@ -14,7 +14,7 @@ import (
 )
 
 // TestBoundIsSaid: while transactions that stay open have locked so many published messages that each record is held
-// before it is sent, health says so, and what it costs; the log says once that it begins, and that it ends. Other
+// before it is sent, health says so, and names the cost; the log says once that it begins, and that it ends. Other
 // messages go on.
 func TestBoundIsSaid(t *testing.T) {
 	t.Parallel()

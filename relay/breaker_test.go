@@ -1,6 +1,6 @@
 package relay_test
 
-// What becomes of a topic, and of its messages, while publishing to this topic alone is paused by an outage.
+// The fate of a topic and of its messages while an outage pauses publishing to this topic alone.
 
 import (
 	"errors"

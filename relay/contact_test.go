@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// RL-07: a broker that has refused a message has answered: what is misconfigured after that is tried again, and ends no
-// run. So a relay that has met unroutable messages alone survives a password that was rotated.
+// RL-07: a broker that has refused a message has answered: a later misconfiguration is tried again, and ends no run. So
+// a relay that has met unroutable messages alone survives a password that was rotated.
 func TestARefusalIsContact(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (e *engine) screen(item *dispatch.Item) bool {
 		e.abandon(item, waybill.ReasonUndecodable, rec.Err)
 	case rec.Crashes >= core.MaxCrashes:
 		e.abandon(item, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
-	case e.expired(item): // whether its topic is paused or not: nobody would send it
+	case e.expired(item): // whether its topic is paused or not: it is not sent
 		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
 	case rt.blocked(rec.Envelope.Topic):
 		e.release(item, false)

@@ -75,7 +75,7 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func shift(records []core.Record, d time.Duration) {
 	for i := range records {
 		records[i].Age -= d
-		if records[i].Life <= math.MaxInt64-d { // what lives for longer has the longest life there is already
+		if records[i].Life <= math.MaxInt64-d { // a longer life is the longest there is already
 			records[i].Life += d
 		}
 	}
@@ -187,8 +187,8 @@ func (e *engine) countUnits() {
 }
 
 // findQueue looks for a member that takes a route for a queue: a relay says that it takes one record at a time, and a
-// consumer of a table how many handlers it has. Such a route has two ends that share its messages. The log says so once
-// for each member; health says so as long as it lasts.
+// consumer of a table how many handlers it has. Such a route has two ends that share its messages. The log names one
+// such member, and another one when that has gone; health says so as long as it lasts.
 func (e *engine) findQueue() {
 	queues := map[string]string{} // by route: the member
 	for _, m := range e.d.Roster().Members {

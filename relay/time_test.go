@@ -77,7 +77,7 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 	}
 }
 
-// TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so nobody is told
+// TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so no caller is told
 // that it has not.
 func TestStopDuringAPublish(t *testing.T) { // ST-09
 	t.Parallel()

@@ -100,7 +100,7 @@ func TestUnroutableBacklogIsProbed(t *testing.T) {
 		b.latency = time.Millisecond
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, s, of("no.queue", 5000)...)
-		patience.Pass(t, time.Minute) // what was in flight when the first result came was tried, too
+		patience.Pass(t, time.Minute) // the messages in flight when the first result came were tried, too
 		tried := func() (n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -4,8 +4,8 @@
 // # Guarantees
 //
 //   - Opening waits for nothing: a server that is down is an outage later, as any other.
-//   - A secret that names a file is read again for each new connection, so that a password that was rotated works.
-//     MongoDB's driver is the exception: it keeps what it began with.
+//   - A secret that names a file is read again for each new connection, so that a rotated password works. MongoDB's
+//     driver is the exception: it keeps its first user and password.
 //
 // # Concurrency
 //

@@ -78,9 +78,9 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 	}, nil
 }
 
-// rotating takes user and password out of a URL, and returns what reads them again for each connection, so that a
-// password that was rotated works at the next one. A URL that names no user stays as it is; so does one that cannot be
-// read, since who uses it says what is wrong.
+// rotating takes user and password out of a URL, and returns a function that reads them again for each connection, so
+// that a rotated password works at the next one. A URL that names no user stays as it is. An unreadable URL stays, too:
+// its user reports the fault.
 func rotating(s cli.Secret, text, key string) (address string, credentials func(context.Context) (rabbitmq.Credentials, error)) {
 	u, err := url.Parse(text)
 	if err != nil || u.User == nil || u.Query().Has("auth_mechanism") {

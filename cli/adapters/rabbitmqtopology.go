@@ -102,7 +102,7 @@ func (r *rabbitTopology) Verify(ctx context.Context, subs []core.Subscription) (
 	return out, nil
 }
 
-// Unbound returns those of the topics that nothing is bound for.
+// Unbound returns the topics without a binding.
 func (r *rabbitTopology) Unbound(ctx context.Context, topics []string) ([]string, error) {
 	if r.broker == nil {
 		return nil, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill/cli/config"
 )
 
-// OP-02: the variables that Kubernetes puts beside a Service named waybill, or waybill-relay, are no settings. What
-// looks a little like them stays a mistake that is told.
+// OP-02: the variables that Kubernetes puts beside a Service named waybill, or waybill-relay, are no settings. Similar
+// names stay mistakes, and are reported.
 func TestServiceLinks(t *testing.T) {
 	t.Parallel()
 	load := func(environ ...string) error {

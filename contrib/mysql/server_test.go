@@ -71,7 +71,7 @@ func startServer(settings ...string) (*server, error) {
 // install fills the data folder.
 func (s *server) install() error {
 	if root != "" {
-		// with --skip-name-resolve root@localhost is nobody who comes by TCP
+		// with --skip-name-resolve no client over TCP is root@localhost
 		users := "CREATE USER IF NOT EXISTS 'root'@'%';\nGRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n"
 		if err := os.WriteFile(filepath.Join(s.dir, "init.sql"), []byte(users), 0o600); err != nil {
 			return err

@@ -18,7 +18,8 @@ import (
 )
 
 // Connections that do not commit by themselves, or begin the next transaction at once, leave locks behind, so that
-// nothing is ever read. Open sets them right, whoever set them wrong; Check refuses them in a pool that is not its own.
+// nothing is ever read. Open sets them right, wherever they were set wrong; Check refuses them in a pool of the
+// application.
 func TestConnectionsThatKeepTransactions(t *testing.T) {
 	t.Parallel()
 	server, err := startServer("--skip-log-bin")

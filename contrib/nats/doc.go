@@ -20,8 +20,8 @@
 //   - Retries wait in the server, as long as it takes, and stop no new messages. Attempts and redeliveries count apart.
 //     A release raises neither.
 //   - A delivery belongs to its receiver for Options.HoldFor, which it can renew. The server does not check who
-//     acknowledges; the receiver itself refuses to settle what it has held for longer, or what was
-//     delivered to it again.
+//     acknowledges; the receiver itself refuses to settle what it has held for longer, or a delivery that came to it
+//     again.
 //   - A replayed message is removed from the parked ones after the server stored the copy. Two replays of one queue by
 //     two processes at the same time can make duplicates.
 //
@@ -47,11 +47,11 @@
 // that both of the first had confirmed can be gone. Streams and consumers that lose messages by their settings, such as
 // storage in memory, max_age or inactive_threshold, are refused.
 //
-// A retry that was delivered once before it was due, and whose
-// receiver crashed, can count one redelivery too few; a restart of the server while a retry waits can count one too
-// many, and a server that was killed can forget counts. Two programs that add different bindings to a new queue at the
-// same moment overwrite each other; a receiver repairs its own within a third of HoldFor. All processes of a bus use
-// the same HoldFor. The name of a queue has at most 255 bytes after escaping. InOrder is not supported.
+// A retry that was delivered once before it was due, and whose receiver crashed, can count one redelivery too few; a
+// restart of the server while a retry waits can count one too many, and a server that was killed can forget counts. Two
+// programs that add different bindings to a new queue at the same moment overwrite each other; a receiver repairs its
+// own within a third of HoldFor. All processes of a bus use the same HoldFor. The name of a queue has at most 255 bytes
+// after escaping. InOrder is not supported.
 //
 // With New, the caller's connection should have ReconnectBufSize(-1): else a settle that failed while the connection
 // was away can still happen later. A publish permission that is missing shows as an outage after a timeout.

@@ -17,8 +17,7 @@ import (
 
 var briefHold = sync.OnceValue(func() time.Duration { return patience.For(2 * time.Second) })
 
-// What was fetched and waits for Receive is renewed. That it does not come again meanwhile depends on the speed of the
-// machine: nightly.
+// A fetched message that waits for Receive is renewed. Its stay depends on the speed of the machine: nightly.
 func TestFetchedIsRenewed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

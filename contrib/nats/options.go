@@ -18,7 +18,7 @@ type Options struct {
 	// Replicas of the streams, 1 to 5; default 1. From 3 on a confirmed message survives that one machine is gone
 	// for good, while all others run on. After a loss of power it can be lost with any number; see SyncAlways.
 	Replicas int
-	// SyncAlways says that all servers have jetstream { sync_interval: always }, so that what they confirm is on
+	// SyncAlways says that all servers have jetstream { sync_interval: always }, so that confirmed messages are on
 	// their disks. A client cannot look that up. The transport declares PublisherTraits.Synced by it.
 	SyncAlways bool
 	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 30 s, at
@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // synced: confirmed messages survive a loss of power. Replicas alone do not do it: of two that have confirmed one loses
-// what it did not sync, and makes a majority with a third that was away.
+// its unsynced messages, and makes a majority with a third that was away.
 func (o Options) synced() bool { return o.SyncAlways }
 
 func (o Options) withDefaults() (Options, error) {

@@ -127,7 +127,8 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 	return t, nil
 }
 
-// tooOld reports whether a server of version v lacks consumers with several filters. What cannot be read is none.
+// tooOld reports whether a server of version v lacks consumers with several filters. An unreadable version is not too
+// old.
 func tooOld(v string) bool {
 	var major, minor int
 	n, _ := fmt.Sscanf(v, "%d.%d", &major, &minor)

@@ -61,7 +61,7 @@ func receive(tb testing.TB, r core.Receiver) *waybill.Delivery {
 	return ds[0]
 }
 
-// info returns what the server knows of the consumer of queue q.
+// info returns the server's view of the consumer of queue q.
 func info(t *testing.T, js jetstream.JetStream) *jetstream.ConsumerInfo {
 	t.Helper()
 	c, err := js.Consumer(t.Context(), "waybill", "q")
@@ -253,8 +253,8 @@ func TestDeclareRefuses(t *testing.T) {
 	}
 }
 
-// A stream whose settings lose or change confirmed messages, or confirm none, is refused, by Dial and by Check, whoever
-// made it. The error names the setting.
+// A stream whose settings lose or change confirmed messages, or confirm none, is refused, by Dial and by Check, whether
+// the transport made it or not. The error names the setting.
 func TestDangerousStream(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -299,7 +299,7 @@ func TestDangerousStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
-	cfg.MaxMsgsPerSubject, cfg.DiscardNewPerSubject = 1000, true // what does not fit is refused
+	cfg.MaxMsgsPerSubject, cfg.DiscardNewPerSubject = 1000, true // a message that does not fit is refused
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ var largeChecks = []named{
 	{"give-up-of-an-ended-context", giveUpOfAnEndedContext},
 }
 
-// Without this a crash of the holder is not counted, and a give-up does not show what is out.
+// Without this a crash of the holder is not counted, and a give-up does not show the records that are out.
 func takeHoldsMany(k *kit) {
 	const n = 500 // as many as the engine takes at a time
 	m, by := k.owner(1), k.join(1)
@@ -105,7 +105,8 @@ func (k *kit) ended() context.Context {
 	return ctx
 }
 
-// Without this the engine takes for stored what is not, at each stop: a message is published again, or never given up.
+// Without this the engine takes outcomes for stored that are not, at each stop: a message is published again, or never
+// given up.
 func settleOfAnEndedContext(k *kit) {
 	m := k.owner(1)
 	for _, held := range []bool{false, true} {
@@ -141,7 +142,7 @@ func settleOfAnEndedContext(k *kit) {
 	}
 }
 
-// Without this a unit is nobody's until its member's lease is over.
+// Without this a unit has no owner until its member's lease is over.
 func giveUpOfAnEndedContext(k *kit) {
 	m, us, low, _ := k.handover()
 	u := us[0]

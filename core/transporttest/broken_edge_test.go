@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// settled makes a settle hook that changes what the good settle answers.
+// settled makes a settle hook that changes the answers of the good settle.
 func settled(change func(ctx context.Context, r *brokenReceiver, acks []core.Ack, res core.Results)) faults {
 	return faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		res := r.settle(ctx, acks)
@@ -52,7 +52,7 @@ func copies(ackFirst, confirmed bool) faults {
 	}}
 }
 
-// knows is what a process knows of the bindings: its own.
+// knows are the bindings that a process knows: its own.
 func knows() faults {
 	var mu sync.Mutex
 	own := map[*broken][]string{}

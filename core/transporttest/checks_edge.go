@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
-// Numbers that are not small, contexts that have ended, and a broker that refuses what is written.
+// Numbers that are not small, contexts that have ended, and a broker that refuses writes.
 var edgeChecks = []named{
 	{
 		"settle-cancelled", ofSubscriber,
@@ -61,12 +61,12 @@ func verdicts(ds []*waybill.Delivery) []core.Ack {
 	}
 }
 
-// comesAgain says whether what a settled in this way comes again.
+// comesAgain says whether a delivery that is settled in this way comes again.
 func comesAgain(a core.Ack) bool {
 	return a.Verdict == core.VerdictRetry || a.Verdict == core.VerdictRelease
 }
 
-// settleCancelled is what a consumer does at the end of a drain, or of a handler's time.
+// settleCancelled settles as a consumer does at the end of a drain, or of a handler's time.
 func settleCancelled(k *kit) {
 	r, name := k.queue("a")
 	k.publish(messages(name+".a", 4)...)
@@ -76,7 +76,7 @@ func settleCancelled(k *kit) {
 	k.told(r, name, batch, r.Settle(ctx, batch))
 }
 
-// told checks what was said of the verdicts in batch: at first on r, which still lives, and then on another receiver.
+// told checks the answers about the verdicts in batch: at first on r, which still lives, and then on another receiver.
 func (k *kit) told(r core.Receiver, name string, batch []core.Ack, res core.Results) {
 	left, gone := map[string]bool{}, map[string]bool{}
 	for i, err := range res {

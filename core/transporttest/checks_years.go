@@ -36,7 +36,7 @@ func expiresInYear9999(k *kit) {
 			d = k.receive(r, 1)[0]
 			k.same(want, d.Envelope, fmt.Sprintf("the retry of a message that expires in %d", at.Year()))
 		}
-		for n := range 3 { // a broker may make a copy of what comes back often
+		for n := range 3 { // a broker may make a copy of a message that comes back often
 			k.settle(r, core.AckRelease(d))
 			d = k.receive(r, 1)[0]
 			k.same(want, d.Envelope, fmt.Sprintf("release %d of a message that expires in %d", n+1, at.Year()))

@@ -37,8 +37,8 @@ type Harness struct {
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
 	// either side. heal ends that. What was on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
-	// Refuse has the broker refuse what is written, with an answer, over a link that works: as a full disk, a lost
-	// right or a queue without its replicas does. undo ends that. It answers ErrNotDeclared to what it cannot do.
+	// Refuse has the broker refuse writes, with an answer, over a link that works: as a full disk, a lost right or
+	// a queue without its replicas does. undo ends that. Its error is ErrNotDeclared for a kind that it cannot do.
 	Refuse func(ctx context.Context, what Refused) (undo func() error, err error)
 	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means
 	// that it was sent, and the suite does not test what a cut link does to it.
@@ -52,7 +52,7 @@ type Harness struct {
 	ReservedNames []string
 }
 
-// Refused is what Harness.Refuse has the broker refuse.
+// Refused is a kind of writes that Harness.Refuse has the broker refuse.
 type Refused uint8
 
 const (

@@ -20,7 +20,7 @@ import (
 
 const (
 	stands = 20 * time.Second       // how long nothing may move on an idle machine
-	quiet  = 300 * time.Millisecond // for what must not happen
+	quiet  = 300 * time.Millisecond // for an event that must not come
 	tier1  = 250 * time.Millisecond // the retry delays of the suite's subscriptions
 	tier2  = time.Second
 )

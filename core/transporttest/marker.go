@@ -10,18 +10,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// What must not come is not waited for: a marker is published behind it, and what has not come before the marker does
-// not come. A check does not see markers; the guard of a receiver takes them out.
+// A check does not wait for the absence of a message. It publishes a marker behind: a message that has not come before
+// the marker does not come. A check does not see markers; the guard of a receiver takes them out.
 
 const markerID = "marker/"
 
-// line is what the suite knows of a queue.
+// line is the suite's knowledge of a queue.
 type line struct {
 	topic string // of a binding; "" if none is known
 	open  []guardedReceiver
 }
 
-// line returns what is known of a queue. k.mu is held.
+// line returns the knowledge of a queue. k.mu is held.
 func (k *kit) line(queue string) *line {
 	if k.lines == nil {
 		k.lines, k.seen = map[string]*line{}, map[string]bool{}
@@ -76,7 +76,8 @@ func (r guardedReceiver) unmarked(ctx context.Context, ds []*waybill.Delivery) (
 	return rest
 }
 
-// behind publishes a marker, and receives from all that share r's queue until it has come. It passes each what comes.
+// behind publishes a marker, and receives from all that share r's queue until it has come. It passes the deliveries of
+// each to each.
 func (k *kit) behind(r core.Receiver, each func(r core.Receiver, ds []*waybill.Delivery)) {
 	g := r.(guardedReceiver) //nolint:forcetypeassert // all receivers of a check are guarded
 	k.mu.Lock()
@@ -115,7 +116,7 @@ func (k *kit) nothing(r core.Receiver, why string) {
 	})
 }
 
-// drain receives and settles what is there.
+// drain receives and settles the messages that are there.
 func (k *kit) drain(r core.Receiver) (all []*waybill.Delivery) {
 	k.behind(r, func(r core.Receiver, ds []*waybill.Delivery) {
 		k.settle(r, acks(core.AckDone, ds...)...)
@@ -124,7 +125,7 @@ func (k *kit) drain(r core.Receiver) (all []*waybill.Delivery) {
 	return all
 }
 
-// full waits a moment and fails if r has deliveries. A receiver that holds what it may gets no marker.
+// full waits a moment and fails if r has deliveries. A receiver that holds its limit gets no marker.
 func (k *kit) full(r core.Receiver, why string) {
 	ctx, cancel := context.WithTimeout(k.ctx, quiet)
 	defer cancel()

@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
-// nightly leaves the tests of this package to the night, on a machine without other work: what is promised within so
-// many seconds, over processes and real leases, is measured in seconds.
+// nightly leaves the tests of this package to the night, on a machine without other work: promises in seconds, over
+// processes and real leases, are measured in seconds.
 func nightly(tb testing.TB) {
 	tb.Helper()
 	tier.Nightly(tb, "kills and freezes processes and servers, with real leases: 5 to 15 seconds each")

@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// A test whose verdict depends on the speed of the machine fails when somebody else works there, and teaches people to
-// run it again. Three forms of it can be seen in the code: a sleep, a comparison of elapsed time, and a deadline of a
-// fixed length. Virtual time is free of this, and package patience has the limits that count from the last progress.
+// A test whose verdict depends on the speed of the machine fails on a busy machine, and teaches people to run it again.
+// Three forms of it can be seen in the code: a sleep, a comparison of elapsed time, and a deadline of a fixed length.
+// Virtual time is free of this, and package patience has the limits that count from the last progress.
 
 // timed are the tests that may name real time outside of a bubble, by file or by folder, each with its reason. The
 // number is how many places there are: one more needs a look, one less is noted.

@@ -27,7 +27,7 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// nightly leaves the tests of this package to the night. What the pages say, the tests of the dashboard check.
+// nightly leaves the tests of this package to the night. The tests of the dashboard check the text of the pages.
 func nightly(tb testing.TB) {
 	tb.Helper()
 	tier.Nightly(tb, "clicks in a browser: 2 to 10 seconds each")

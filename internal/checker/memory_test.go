@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childRelay) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
-		ctx, cancel := context.WithTimeout(ctx, patience.For(2*time.Minute)) // whatever becomes of the test
+		ctx, cancel := context.WithTimeout(ctx, patience.For(2*time.Minute)) // even if the test hangs
 		defer cancel()
 		if err := runChildRelay(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "relay process:", err)

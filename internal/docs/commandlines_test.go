@@ -1,7 +1,7 @@
 package docs_test
 
-// An operator types what a page, a deployment or an error text says. So the program itself reads each of those lines
-// here.
+// An operator types the command lines of pages, deployments and error texts. So the program itself reads each of those
+// lines here.
 
 import (
 	"fmt"
@@ -235,7 +235,7 @@ func sentence(text string) (args []string) {
 	return args
 }
 
-// OP-02: the program takes each configuration in README, docs and deploy.
+// OP-02: the program takes each configuration in README and docs. TestDeployments has those of deploy.
 func TestConfigurationsOfPages(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -257,7 +257,7 @@ func TestConfigurationsOfPages(t *testing.T) {
 
 var secretFile = regexp.MustCompile(`\{file: [^}]*\}`)
 
-// wrong returns what the program says is wrong with settings, which may be a part of a file.
+// wrong returns the program's complaint about settings, which may be a part of a file.
 func wrong(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "waybill.yaml")

@@ -201,7 +201,7 @@ func stageAll(t *testing.T, db *database) {
 	}
 }
 
-// await waits for so many effects. It shows what the processes have said if they do not come.
+// await waits for so many effects. It shows the output of the processes if they do not come.
 func await(t *testing.T, processes map[string]*sharedtest.Process, what string, done func() int, n int) {
 	t.Helper()
 	defer func() {

@@ -1,6 +1,6 @@
 package main
 
-// commanded are faults of the command and of what it opens.
+// commanded are faults of the command and of the adapters that it opens.
 func commanded() []mutant {
 	const migrate, load, rabbit = "cli/migrate.go", "cli/config/load.go", "cli/adapters/rabbitmq.go"
 	all := group{pkg: "./cli"}.of(

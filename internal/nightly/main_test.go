@@ -118,7 +118,7 @@ func TestEveryBadDayIsRepeated(t *testing.T) {
 	}
 }
 
-// What runs once does so although there is time, and each package that go test names has a line.
+// A step that runs once does so although there is time, and each package that go test names has a line.
 func TestOnce(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	s := step{name: "once", command: []string{"sh", "-c", `printf 'ok  \tgithub.com/waybill-go/waybill/relay\t1.5s\nFAIL\tx/y\t0.1s\n'`}}

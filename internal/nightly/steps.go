@@ -48,7 +48,7 @@ func badDay(name, pattern string) step {
 // of ours to find.
 var noRace = []string{"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc/...=-race=false"}
 
-// steps returns all steps: what runs once, then what repeats, in the order of a round.
+// steps returns all steps: those that run once, then those that repeat, in the order of a round.
 func steps() []step {
 	return slices.Concat(once(), repeated)
 }

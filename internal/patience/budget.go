@@ -1,8 +1,8 @@
 package patience
 
 // In a synctest bubble a stall of five minutes costs nothing, and a loop without a pause costs little. So neither shows
-// unless somebody looks at the clock and counts. A budget does. The helpers that begin an engine in a bubble ask for
-// it.
+// unless the test looks at the clock and counts. A budget does. The helpers that begin a relay, a consumer or a table
+// queue in a bubble ask for it.
 
 import (
 	"fmt"
@@ -66,7 +66,7 @@ func BudgetOf(tb BudgetTB) *Budget {
 	return b
 }
 
-// Time lets the test take up to most of virtual time instead of [VirtualTime]. The reason says what needs it.
+// Time lets the test take up to most of virtual time instead of [VirtualTime]. The reason names the need.
 func (b *Budget) Time(most time.Duration, why string) {
 	b.tb.Helper()
 	b.reason(why)
@@ -86,8 +86,7 @@ func Pass(tb BudgetTB, d time.Duration) {
 	<-time.After(d)
 }
 
-// Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason says what needs
-// them.
+// Calls lets each counter count up to most calls in a second instead of [CallsASecond]. The reason names the need.
 func (b *Budget) Calls(most int, why string) {
 	b.tb.Helper()
 	b.reason(why)

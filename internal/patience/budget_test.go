@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// budgeted is a test that notes what it failed with, and what it has to do at its end.
+// budgeted is a test that notes its failures and its cleanup.
 type budgeted struct {
 	failed  string
 	cleanup []func()

@@ -1,6 +1,6 @@
-// Package patience says how long a test waits for what must happen. A fixed limit makes the speed of the machine part
-// of the verdict: a test that needs one second on an idle machine needs twenty beside seven others. So a limit counts
-// from the last progress, not from the beginning, and it is longer on a busy machine.
+// Package patience says how long a test waits for an event. A fixed limit makes the speed of the machine part of the
+// verdict: a test that needs one second on an idle machine needs twenty beside seven others. So a limit counts from the
+// last progress, not from the beginning, and it is longer on a busy machine.
 //
 //	patience.Until(t, "the queue is empty", func() bool { return depth() == 0 })
 //	patience.Moving(t, "all arrive", func() (int, bool) { n := count(); return n, n == 1000 })
@@ -18,7 +18,7 @@
 //
 // # Limits
 //
-// What must not happen is not waited for: send a marker behind it, and wait for the marker.
+// Do not wait for the absence of an event: send a marker behind it, and wait for the marker.
 package patience
 
 import (

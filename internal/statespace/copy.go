@@ -11,7 +11,7 @@ import (
 // copyFunc makes the value at an address, which is an assigned copy, deep. It is nil for types that need nothing.
 type copyFunc func(c *copier, at unsafe.Pointer)
 
-// copier knows what has been copied already.
+// copier knows the values that have been copied already.
 type copier struct {
 	made map[address]unsafe.Pointer
 	// the latest entry: arrays often hold the same pointer many times

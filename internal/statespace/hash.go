@@ -1,7 +1,7 @@
 package statespace
 
 // This file hashes worlds. Equal worlds have equal hashes, wherever their values are in memory: a pointer is hashed by
-// what it points to, or, when that was hashed already, by when. Maps are hashed by their keys, in order.
+// its target, or, when that was hashed already, by the place in the order. Maps are hashed by their keys, in order.
 
 import (
 	"cmp"

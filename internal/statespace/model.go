@@ -27,8 +27,8 @@ type Rules struct {
 	// Age is the age from which all times are the same: nothing depends on how much longer ago they were. Times
 	// are hashed relative to the time of the world.
 	Age time.Duration
-	// Order compares two pointers that are keys of a map, by what they point to. Without it no such map has more
-	// than one entry.
+	// Order compares two pointers that are keys of a map, by their targets. Without it no such map has more than
+	// one entry.
 	Order func(a, b any) int
 }
 
@@ -107,7 +107,7 @@ func (p *planner) of(t reflect.Type, where string) *plan {
 	case errorType:
 		pl.flat, pl.hash = true, hashError // errors do not change
 	case mutexType:
-		pl.flat, pl.hash = true, hashNothing // nobody holds it between two events
+		pl.flat, pl.hash = true, hashNothing // it is free between two events
 	default:
 		p.byKind(pl, where)
 	}

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Space is a scope: a first world, and what can happen.
+// Space is a scope: a first world, and its possible events.
 type Space[W, E any] struct {
 	Model *Model[W]
 	// Start returns the first world.
 	Start func() *W
 	// Now returns the time of a world.
 	Now func(w *W) time.Time
-	// Events returns what can happen in a world now. It returns nothing if all budgets are spent.
+	// Events returns the events that are possible in a world now; none if all budgets are spent.
 	Events func(w *W) []E
 	// Do lets an event happen.
 	Do func(w *W, e E)
@@ -38,7 +38,7 @@ type Space[W, E any] struct {
 	First bool
 }
 
-// Result is what a search has found.
+// Result is the result of a search.
 type Result[E any] struct {
 	States, Transitions, Depth int
 	// Complete reports that every state of the scope was visited.

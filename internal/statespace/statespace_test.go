@@ -116,7 +116,7 @@ func TestHashHasEveryField(t *testing.T) {
 	}
 }
 
-// TestTimesAreRelative: two worlds that differ by the time alone are one. What is older than Age is old.
+// TestTimesAreRelative: two worlds that differ by the time alone are one. All times older than Age are the same.
 func TestTimesAreRelative(t *testing.T) {
 	t.Parallel()
 	m, a, b := model(t), newThing(), newThing()
@@ -155,7 +155,7 @@ func TestEveryFieldIsHashedOrNamed(t *testing.T) {
 
 // table is two people and two forks. Each takes one fork, then the other, and puts both back.
 type table struct {
-	forks [2]int // who has it; 0 = nobody
+	forks [2]int // its owner; 0 = none
 	steps [2]int // forks that a person has
 	meals int
 }
@@ -208,7 +208,7 @@ func tableSpace(t *testing.T, sameOrder bool) statespace.Space[table, move] {
 					return ""
 				}
 				moved := false
-				people := []int{0, 1} // who has a fork goes first
+				people := []int{0, 1} // a person with a fork goes first
 				slices.SortStableFunc(people, func(a, b int) int { return w.steps[b] - w.steps[a] })
 				for _, p := range people {
 					for w.meals < 4 && can(w, p) {
@@ -224,7 +224,7 @@ func tableSpace(t *testing.T, sameOrder bool) statespace.Space[table, move] {
 	}
 }
 
-// TestSearch: each search visits the same states, finds what is wrong in them, and breadth first finds the shortest
+// TestSearch: each search visits the same states, finds the faults in them, and breadth first finds the shortest
 // history.
 func TestSearch(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,10 @@
-// Package tier says which tests run when, and what a test does that lacks its server.
+// Package tier says which tests run when, and whether a test without its server fails or is skipped.
 //
 //	func TestThousandRestarts(t *testing.T) {
 //		tier.Nightly(t, "kills a hundred processes: 2 minutes")
 //
 // The gate (make test) decides in minutes whether a change may land; the nightly tier (make nightly) has the time for
-// what repeats, kills and waits. CONTRIBUTING.md has the table of what is where.
+// tests that repeat, kill and wait. CONTRIBUTING.md has the table of both.
 //
 //	WAYBILL_TEST_NIGHTLY=1          the nightly tests run, too
 //	WAYBILL_TEST_SERVERS=required   a missing server fails its tests; so it is where CI is set
@@ -50,7 +50,7 @@ type TB interface {
 // IsNightly says whether this is a nightly run: a test may then take more cases than in the gate.
 func IsNightly() bool { return os.Getenv(VariableNightly) != "" }
 
-// Nightly leaves the test to the nightly run. The reason says what the test costs.
+// Nightly leaves the test to the nightly run. The reason names the cost of the test.
 func Nightly(tb TB, why string) {
 	tb.Helper()
 	if !IsNightly() {
@@ -74,7 +74,7 @@ func required() bool {
 }
 
 // Missing ends a test that lacks a server or a program: it fails where those are required, and is skipped elsewhere.
-// The text names what is missing and what installs it.
+// The text names the missing server and the command that installs it.
 func Missing(tb TB, format string, args ...any) {
 	tb.Helper()
 	what := fmt.Sprintf(format, args...)

@@ -11,7 +11,7 @@ const (
 	// maxControl bounds Page.Control.
 	maxControl = 1000
 	// tellFrom is from how many records of a route without a key on a redrive tells the owners of the whole route
-	// to read again, instead of those of each record. It is small, so that whoever tests with this store meets it.
+	// to read again, instead of those of each record. It is small, so that tests with this store meet it.
 	tellFrom = 3
 )
 

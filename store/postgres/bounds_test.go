@@ -1,6 +1,6 @@
 package postgres_test
 
-// A relay at the bounds of its memory: what waits, in numbers above every bound, stops nothing else, and goes when its
+// A relay at the bounds of its memory: waiting records, in numbers above every bound, stop no others, and go when their
 // wait ends. In the gate the bounds are small; at night they are those of production.
 
 import (
@@ -54,7 +54,7 @@ func atBounds(t *testing.T, small dispatch.Options, n, full int, why string, tes
 	})
 }
 
-// fates says what becomes of what is sent.
+// fates are the outcomes of sent messages.
 type fates struct {
 	of atomic.Pointer[func(item *dispatch.Item) core.Outcome]
 }
@@ -296,7 +296,7 @@ func (c *crowded) cancel(ids ...string) pgx.Tx {
 }
 
 // TestLocksStopNobody: another transaction locks more records than the window holds, without a change, and stays open.
-// They are published, and what has become of them cannot be stored. Others go.
+// They are published, and their outcomes cannot be stored. Others go.
 func TestLocksStopNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{Window: 20, Batch: 10}, 100, 5_000, "5,000 locked records: a minute", func(c *crowded) {
 		ids := c.stage("a", "t.x", c.n)
@@ -342,7 +342,7 @@ func (c *crowded) orphan(routes ...dispatch.Route) {
 
 // TestALockedSuspectStopsNobody: after a crash, a transaction that stays open has cancelled one of the messages that
 // the dead relay may have had out. The others go, and new ones.
-func TestALockedSuspectStopsNobody(t *testing.T) {
+func TestALockedSuspectStopsNobody(t *testing.T) { // RL-16
 	atBounds(t, dispatch.Options{Window: 20, Batch: 10}, 100, 5_000, "5,000 messages after a crash: a minute", func(c *crowded) {
 		ids := c.stage("a", "t.x", c.n)
 		c.orphan(oneRoute)
@@ -386,7 +386,7 @@ func (c *crowded) cancelSuspect(id string) pgx.Tx {
 
 // TestASlowRouteStopsNoOtherAfterACrash: after a crash all messages go in windows. A route whose publisher does not
 // answer keeps no other waiting.
-func TestASlowRouteStopsNoOtherAfterACrash(t *testing.T) {
+func TestASlowRouteStopsNoOtherAfterACrash(t *testing.T) { // RL-16
 	atBounds(t, dispatch.Options{}, 300, 18_000, "18,000 messages in windows: a minute", func(c *crowded) {
 		slow, fast := dispatch.Route{Name: "slow", Units: 1}, dispatch.Route{Name: "fast", Units: 1}
 		c.stage("s", "t.x", 300, waybill.Routes("slow"))

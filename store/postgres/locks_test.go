@@ -29,8 +29,8 @@ func begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
-// What a caller's transaction has locked is answered without a wait, alone, by every method. The lock is held until the
-// end of the test: who waits for it fails by the lock timeout.
+// Every method answers for a record that a caller's transaction has locked without a wait, and for that record alone.
+// The lock is held until the end of the test: a method that waits for it fails by the lock timeout.
 func TestLockedRecords(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})

@@ -97,7 +97,7 @@ func newSettleStatements(n schema.Names) settleStatements {
 }
 
 // Settle persists outcomes in one transaction. If the database refuses that, or takes too long, each half is tried
-// alone, so that what is refused or slow fails alone.
+// alone, so that a refused or slow record fails alone.
 func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
@@ -134,7 +134,8 @@ func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.
 	}
 }
 
-// settlePart is what a statement settles of a call: all of it, a part, or the part after which nothing is left to try.
+// settlePart is the part of a call that a statement settles: all of it, a part, or the part after which nothing is left
+// to try.
 type settlePart int
 
 const (

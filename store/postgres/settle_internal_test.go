@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
-// What is tried first leaves half of the time, and each look for a slow record leaves time for those after it. The last
-// part uses up what is left, so that the dispatcher gives more to the next call if everything is slow.
+// The first try leaves half of the time, and each look for a slow record leaves time for those after it. The last part
+// uses up what is left, so that the dispatcher gives more to the next call if everything is slow.
 func TestSettleParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSettleParts(t *testing.T) {
 	})
 }
 
-// A statement that the server ended is no outage: part of what it settled may be quicker.
+// A statement that the server ended is no outage: a part of its records may be quicker.
 func TestSlowIsNoOutage(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{tookTooLong: false, "55P03": false, "23514": false, "57P01": true, "08006": true} {

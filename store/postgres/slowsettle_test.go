@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// Somebody's trigger that waits for long keeps its own record from being settled, and no other one, within the time
-// that a relay gives to a call. As a relay does, the test gives more time to each call.
+// A user's trigger that waits for long keeps its own record from being settled, and no other one, within the time that
+// a relay gives to a call. As a relay does, the test gives more time to each call.
 func TestSlowTrigger(t *testing.T) {
 	t.Parallel()
 	for name, outcome := range map[string]func(r *core.Record) core.Outcome{

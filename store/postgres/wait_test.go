@@ -81,7 +81,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 // limit.
 func wakes(t *testing.T, o *postgres.Outbox, want core.WakeCause, wake func()) {
 	t.Helper()
-	// Short of what a Wait takes on its own: so its end by the limit is a WakeTimer, and no WakePoll.
+	// Shorter than a Wait by itself: so its end by the limit is a WakeTimer, and no WakePoll.
 	const limit = 3 * time.Second
 	patience.Until(t, "woken by "+string(want), func() bool { return sleepThen(t, o, limit, wake).cause == want })
 }
@@ -137,7 +137,7 @@ func TestWakeUp(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "LISTEN "+strings.Trim(channel, "'")); err != nil {
 			t.Fatal(err)
 		}
-		// somebody sleeps
+		// a relay sleeps
 		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
 		tx, err := pool.Begin(t.Context())
 		if err != nil {

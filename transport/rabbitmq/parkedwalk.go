@@ -150,8 +150,8 @@ func (w *parkedWalk) close(ctx context.Context) {
 	}, nil)
 }
 
-// takeRest takes what is left, if that is not too much: what is requeued comes behind what was never taken. A consumer
-// gets all of it in a few round trips.
+// takeRest takes the rest, if that is not too much: requeued messages come behind those that were never taken. A
+// consumer gets all of it in a few round trips.
 func (w *parkedWalk) takeRest(ctx context.Context) error {
 	rest := w.initial - w.taken
 	if w.initial > maxOrdered || rest <= 0 {
@@ -175,7 +175,7 @@ func (w *parkedWalk) takeRest(ctx context.Context) error {
 				return w.ch.Cancel(tag, false) // the channel ended
 			}
 			w.taken++
-		case <-idle.C: // somebody else has the others
+		case <-idle.C: // other consumers have the others
 			return w.ch.Cancel(tag, false)
 		case <-ctx.Done():
 			return nil // they are requeued as they are

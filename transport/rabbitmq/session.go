@@ -49,7 +49,7 @@ type handle struct {
 	from                  *receiver
 	sess                  *session
 	settled               atomic.Bool
-	refusals              int // of its copies, by the broker; who has settled it counts
+	refusals              int // of its copies, by the broker; the settle that owns it counts
 }
 
 // item is a delivery and its handle in one allocation.

@@ -1,7 +1,7 @@
 package redisstreams_test
 
-// What an operator's settings and commands do to a bus: a server without memory, one that evicts, and a stream that
-// somebody trims.
+// Effects of an operator's settings and commands on a bus: a server without memory, one that evicts, and a stream that
+// is trimmed.
 
 import (
 	"errors"
@@ -131,8 +131,8 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// A retry, a rejection or a release of an entry that somebody has trimmed meanwhile fails, since nothing is left of the
-// message; what is done is done. The log tells of it, and of entries that are gone when their time comes.
+// A retry, a rejection or a release of an entry that was trimmed meanwhile fails, since nothing is left of the message;
+// an ack succeeds. The log tells of it, and of entries that are gone when their time comes.
 func TestTrimmedEntries(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)

@@ -41,7 +41,7 @@ func TestParkedPages(t *testing.T) {
 	}
 }
 
-// RM-08: a full queue ends a replay with an outage of its topic. What did not fit stays parked.
+// RM-08: a full queue ends a replay with an outage of its topic. The messages that did not fit stay parked.
 func TestReplayIntoAFullQueue(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)

@@ -42,7 +42,7 @@ func (r *receiver) recover() error {
 	return err
 }
 
-// tellGone logs that n messages of the queue were lost, since somebody else has trimmed or deleted their entries.
+// tellGone logs that n messages of the queue were lost, since their entries were trimmed or deleted.
 func (r *receiver) tellGone(n int64) {
 	if n > 0 {
 		r.t.log.Event(r.life, slog.LevelError, "redisstreams.entry_gone", "entries were trimmed or deleted before they were done, and their messages are lost: "+

@@ -187,8 +187,8 @@ func checkAlways(ctx context.Context, client redis.UniversalClient) error {
 	return nil
 }
 
-// checkEviction refuses a server that may evict keys. Whoever may not ask it is told so, unless Options.Confirm wants
-// everything verified.
+// checkEviction refuses a server that may evict keys. A user without the right to ask gets a warning, or an error if
+// Options.Confirm wants everything verified.
 func (t *Transport) checkEviction(ctx context.Context) error {
 	text, err := t.client.Info(ctx, "memory").Result()
 	if err != nil {

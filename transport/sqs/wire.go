@@ -154,7 +154,7 @@ var errWrapped = errors.New("the message is wrapped in SNS's own JSON, with an i
 
 const unreadSNS = "SNS"
 
-// wrapped reports whether body is what SNS makes of a message without raw delivery.
+// wrapped reports whether body is the JSON of SNS without raw delivery.
 func wrapped(body []byte) bool {
 	if !bytes.Contains(body, []byte(`"TopicArn"`)) {
 		return false

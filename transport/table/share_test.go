@@ -17,9 +17,9 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TestFreeProcessesTakeAll: of 20 processes with one handler each, 8 are busy for long (at night 20 of 50). What has no
-// key goes to the others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but
-// for those that are handled.
+// TestFreeProcessesTakeAll: of 20 processes with one handler each, 8 are busy for long (at night 20 of 50). Messages
+// without a key go to the others, at once, although slots of it belong to busy ones; and keys of busy ones go on
+// elsewhere, but for those that are handled.
 func TestFreeProcessesTakeAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,9 +143,9 @@ func TestReceiveSaysThatAnOutageIsOver(t *testing.T) {
 	})
 }
 
-// TQ-02: receivers of one process that share a queue, and are both asleep over a waiter, find what is staged soon: the
-// store wakes the process for what one of them has not read yet, and does not know of the other. The poll would come in
-// an hour.
+// TQ-02: receivers of one process that share a queue, and are both asleep over a waiter, find staged messages soon: the
+// store wakes the process for a message that one of them has not read yet, and does not know of the other. The poll
+// would come in an hour.
 func TestSleepersThatShareAQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

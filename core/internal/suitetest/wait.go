@@ -7,11 +7,11 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// Patience is how long a check waits for what must happen, from the last progress, on an idle machine.
+// Patience is how long a check waits for an event, from the last progress, on an idle machine.
 const Patience = 10 * time.Second
 
-// A Wait counts how long a check waits for what must happen. The check looks again and again, often at first and then
-// less often. The zero value is ready to use.
+// A Wait counts how long a check waits for an event. The check looks again and again, often at first and then less
+// often. The zero value is ready to use.
 //
 //	for w := (suitetest.Wait{}); !ok(); {
 //		if !w.Again(ctx) {

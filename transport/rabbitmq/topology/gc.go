@@ -40,11 +40,11 @@ func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error)
 	return out, nil
 }
 
-// DeleteUnusedQueue deletes a queue that UnusedQueues returned, if it is empty and nobody receives from it; otherwise
-// the error matches waybill.ErrInFlight, and the queue stays as it was. A broker that keeps no statistics cannot tell:
-// then the error matches waybill.ErrMisconfigured. It takes twelve seconds, in which the queue is
-// unbound, since the broker's statistics are late. What is published meanwhile does not reach the queue: do not use it
-// while services start. The user needs the permissions to configure, write and read it.
+// DeleteUnusedQueue deletes a queue that UnusedQueues returned, if it is empty and has no consumer; otherwise the error
+// matches waybill.ErrInFlight, and the queue stays as it was. A broker that keeps no statistics cannot tell: then the
+// error matches waybill.ErrMisconfigured. It takes twelve seconds, in which the queue is unbound, since the broker's
+// statistics are late. A message that is published meanwhile does not reach the queue: do not use it while services
+// start. The user needs the permissions to configure, write and read it.
 func (b *Broker) DeleteUnusedQueue(ctx context.Context, t Topology, queue string) error {
 	return b.deleteUnusedQueue(ctx, t, queue, statsAge)
 }
@@ -122,7 +122,7 @@ func (q *inquiry) unused(ctx context.Context, queue string) error {
 
 var errNoStatistics = errors.New("the broker keeps no statistics")
 
-// withoutStatistics is why nobody can tell whether queue is in use.
+// withoutStatistics is the error if it is unknown whether queue is in use.
 func withoutStatistics(queue string) error {
 	return misconfigured("%w of queue %q, so that nobody can tell whether it is in use: switch off "+
 		"management_agent.disable_metrics_collector and management.disable_stats for the deletion", errNoStatistics, queue)

@@ -64,8 +64,8 @@ func TestUnusedQueues(t *testing.T) {
 	}
 }
 
-// RM-09: an unused queue is deleted only if it is empty and nobody receives from it, also after it was unbound;
-// otherwise its bindings are there afterwards.
+// RM-09: an unused queue is deleted only if it is empty and has no consumer, also after it was unbound; otherwise its
+// bindings are there afterwards.
 func TestDeleteUnusedQueue(t *testing.T) {
 	t.Parallel()
 	const (

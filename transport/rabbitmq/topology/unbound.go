@@ -9,9 +9,9 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// Unbound returns those of the topics for which nothing is bound to t's exchange, so that a message of them could not
-// be routed. An exchange with an alternate one, by argument or perhaps by a policy, routes everything: then there are
-// none. Neither are there if the exchange is missing; Compare says that.
+// Unbound returns the topics without a binding of t's exchange: their messages could not be routed. An exchange with an
+// alternate one, by argument or perhaps by a policy, routes everything: then there are none. Neither are there if the
+// exchange is missing; Compare says that.
 func (b *Broker) Unbound(ctx context.Context, t Topology, topics []string) ([]string, error) {
 	if len(topics) == 0 {
 		return nil, nil

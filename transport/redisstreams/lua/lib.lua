@@ -26,7 +26,7 @@ local function forget(queue, id)
   redis.call('XDEL', queue, id)
 end
 
--- gone counts entries that somebody else has trimmed or deleted before they were done.
+-- gone counts entries that were trimmed or deleted before they were done.
 local gone = 0
 
 -- release gives an entry to anyone. count is how often it was delivered. It returns whether there is such an entry.

@@ -1,5 +1,5 @@
--- KEYS: queue, wake. ARGV: receiver, ids that it knows of. Releases what it holds beside them: a reply was lost. Returns
--- how many of these entries were gone.
+-- KEYS: queue, wake. ARGV: receiver, ids that it knows of. Releases the other entries that it holds: a reply was lost.
+-- Returns how many of these were gone.
 local known, from, released = {}, '-', 0
 for i = 2, #ARGV do known[ARGV[i]] = true end
 while true do

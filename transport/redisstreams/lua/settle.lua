@@ -1,6 +1,6 @@
 -- KEYS: queue, wake, delayed, due, parked. ARGV: receiver, then settlements: msgpack arrays of id, verdict, delay ms,
--- and what is to stand in front of a copy. Returns a code for each: 0 = settled, 1 = another's, 2 = nobody's, 3 = gone:
--- somebody else has trimmed or deleted the entry, so that nothing is left to keep.
+-- and the fields in front of a copy. Returns a code for each: 0 = settled, 1 = another's, 2 = free, 3 = gone: the entry
+-- was trimmed or deleted, so that nothing is left to keep.
 local queue, me, t, out, released = KEYS[1], ARGV[1], now(), {}, false
 for i = 2, #ARGV do
   local a = cmsgpack.unpack(ARGV[i])

@@ -118,7 +118,7 @@ func wakeUntil(t *testing.T, pool *pgxpool.Pool) (ms int64) {
 	return ms
 }
 
-// DB-10: a relay that has much to do tells nobody that it sleeps: a commit that notifies waits for the others that do.
+// DB-10: a relay that has much to do does not say that it sleeps: a commit that notifies waits for the others that do.
 func TestBusyRelayIsNotNotified(t *testing.T) {
 	t.Parallel()
 	w, pool, _ := newWaiter(t)
@@ -211,7 +211,7 @@ func TestOneSaysThatAllSleep(t *testing.T) {
 		t.Errorf("somebody has said it for long, and it is said again, until %d instead of %d", got, hence)
 	}
 	tell := (tellFor * safetyPoll).Milliseconds()
-	// What ends before the next look is too short: for a moment nobody would notify this relay.
+	// A sleep that ends before the next look is too short: for a moment no commit would notify this relay.
 	for _, until := range []int64{1, now() + (safetyPoll + safetyPoll/2 + asleepMargin).Milliseconds() - 1} {
 		if before, after, got := said(until); got < before+tell || got > after+tell {
 			t.Errorf("it is said until %d, want %d ms from between %d and %d", got, tell, before, after)
