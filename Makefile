@@ -84,7 +84,7 @@ mutants: servers ## break the code in one place at a time: the tests must notice
 	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
 
 # What depends on the version of a server, on the servers that the variables name.
-suites: ## what depends on a server's version, nightly tests included, on the servers that the WAYBILL_TEST_ variables name
+suites: ## the tests that depend on a server's version, nightly tests included, on the servers that the WAYBILL_TEST_ variables name
 	WAYBILL_TEST_NIGHTLY=1 go test -timeout 30m $(COUNT) ./transport/rabbitmq ./transport/redisstreams ./store/postgres ./internal/e2e
 	WAYBILL_TEST_NIGHTLY=1 go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker

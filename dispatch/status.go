@@ -46,8 +46,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	return st
 }
 
-// AtBound returns which bound of a route's memory is reached, and what that costs; empty = none. Nothing stops at a
-// bound.
+// AtBound names the bound of a route's memory that is reached, and its cost; empty = none. Nothing stops at a bound.
 func (d *Dispatcher) AtBound(route string) string {
 	rt := d.byName[route]
 	switch {
