@@ -14,13 +14,6 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// fill writes n rows with plain SQL. Their ids ascend, as those of Waybill do.
-func fill(tb testing.TB, db *sql.DB, n int, columns, values string) {
-	tb.Helper()
-	run(tb, db, fmt.Sprintf(`WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d)
-		INSERT INTO waybill_outbox (topic, id, slot, %s) SELECT 'orders.placed', printf('%%020d', n + (SELECT max(seq) FROM waybill_outbox)), 5, %s FROM c`, n, columns, values))
-}
-
 // A million rows that nobody can hand out (of a blocked key, in the far future, held, abandoned) do not slow down what
 // is done over and over. Not parallel: the reads are those of the process.
 //
