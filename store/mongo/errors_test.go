@@ -66,6 +66,8 @@ func TestErrorClasses(t *testing.T) {
 		{name: "too many requests", err: command(462), class: waybill.ClassOutage},
 		{name: "the transaction is too old", err: command(225, transientLabel), class: waybill.ClassOutage, again: true, is: waybill.ErrRetryTx},
 		{name: "a prepared transaction is in the way", err: command(267, transientLabel), class: waybill.ClassOutage, again: true, is: waybill.ErrRetryTx},
+		{name: "too old a transaction of one write", err: write(225), class: waybill.ClassOutage, again: true, is: waybill.ErrRetryTx},
+		{name: "a prepared transaction in the way of one write", err: write(267), class: waybill.ClassOutage, again: true, is: waybill.ErrRetryTx},
 		{name: "a transaction too large for the cache", err: command(373), class: waybill.ClassPermanent, reason: waybill.ReasonTooLarge},
 		{name: "too large", err: write(17419), class: waybill.ClassPermanent, reason: waybill.ReasonTooLarge},
 		{name: "another client's session", err: driver.ErrWrongClient, class: waybill.ClassUnknown, is: waybill.ErrInvalid},
@@ -82,7 +84,7 @@ func TestErrorClasses(t *testing.T) {
 		if tc.is != nil && !errors.Is(got, tc.is) {
 			t.Errorf("%s: %v does not match %v", tc.name, got, tc.is)
 		}
-		if tc.again && !hasLabel(got, transientLabel) && !strings.HasPrefix(tc.name, "a write conflict of one") {
+		if tc.again && !hasLabel(got, transientLabel) && !strings.HasSuffix(tc.name, "of one write") {
 			t.Errorf("%s: WithTransaction would not run it again", tc.name)
 		}
 	}
