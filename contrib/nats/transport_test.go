@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -330,6 +331,25 @@ func TestSynced(t *testing.T) {
 			t.Errorf("%d replicas without SyncAlways are Synced", replicas)
 		}
 	}
+}
+
+// A retry after the longest delay there is waits: its time does not overflow to one that has passed.
+func TestRetryInCenturies(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, "a")
+	first := receive(t, r)
+	if err := r.Settle(t.Context(), []core.Ack{core.AckRetry(first, math.MaxInt64, nil)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, bus, "a") // a marker behind
+	d := receive(t, r)
+	if d.Attempt != 1 {
+		t.Errorf("the retry came at once: attempt %d", d.Attempt)
+	}
+	done(t, r, d)
 }
 
 // A consumer that is deleted under a receiver is an outage, and comes back; then Receive says that it is over.
