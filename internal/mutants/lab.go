@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // verdict is what became of a mutant.
@@ -142,18 +144,29 @@ func (l *lab) testsOf(m *mutant) string {
 	return strings.Join(slices.Compact(all), "|")
 }
 
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
 // test runs m's tests.
 func (l *lab) test(ctx context.Context, m *mutant, flags ...string) ([]byte, error) {
 	limit := hangs
 	if m.slow {
 		limit = hangsSlow
 	}
+	dir, pkg := l.root, m.pkg
+	if sub := filepath.Join(dir, filepath.FromSlash(pkg)); exists(filepath.Join(sub, "go.mod")) { // a module of its own
+		dir, pkg = sub, "."
+	}
 	args := append([]string{"test", "-vet=off", "-failfast", "-timeout", limit.String(), "-run", m.tests}, flags...)
-	args = append(append(args, m.pkg), m.args...)
+	args = append(append(args, pkg), m.args...)
 	ctx, cancel := context.WithTimeout(ctx, limit+grace)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = l.root
+	cmd.Dir = dir
+	// A test that waits in vain waits as long as on an idle machine, unless the command was told otherwise.
+	cmd.Env = append([]string{patience.Variable + "=1"}, os.Environ()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
