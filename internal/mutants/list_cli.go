@@ -14,7 +14,7 @@ func commanded() []mutant {
 	all = append(all, group{pkg: "./cli", server: true}.of(
 		mutant{id: "cli-validate-declares", fault: "validate declares the exchange", file: validate, old: "env.Passive = true", new: "env.Passive = false", tests: "^TestValidateOfABroker$"},
 		mutant{id: "cli-validate-delays", fault: "validate looks for no subscription", file: validate, old: "subs := v.c.conf.subscriptionsOf(name)", new: "subs := v.c.conf.subscriptionsOf(name)[:0]", tests: "^TestValidateOfABroker$"},
-		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "topics = append(topics, page.Records[i].Envelope.Topic)", new: "topics = topics[:0]", tests: "^TestValidateOfABroker$"},
+		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "for i := range page.Records {\n\t\ttopics =", new: "for i := range page.Records[:0] {\n\t\ttopics =", tests: "^TestValidateOfABroker$"},
 	)...)
 	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
 		mutant{id: "cli-rotated-rabbitmq", fault: "a rotated password of RabbitMQ is not read again", file: rabbit, old: "if err != nil || u.User == nil || u.Query", new: "if err != nil || u.User != nil || u.Query", tests: "^TestRotatedBrokerPassword$"},

@@ -1,0 +1,36 @@
+package main
+
+// contributed are faults of the adapters that are modules of their own.
+func contributed() []mutant {
+	const declare, transport = "contrib/nats/declare.go", "contrib/nats/transport.go"
+	all := group{pkg: "./contrib/nats"}.of(
+		mutant{id: "nats-dangerous", fault: "a stream that loses confirmed messages is taken", file: declare, old: "dangerous(&have); setting != \"\"", new: "dangerous(&have); setting == cure", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-storage", fault: "a stream in memory is taken", file: declare, old: "c.Storage != jetstream.FileStorage", new: "c.Storage < 0", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-persist", fault: "a stream that persists later is taken", file: declare, old: "c.PersistMode != jetstream.DefaultPersistMode", new: "c.PersistMode < 0", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-age", fault: "a stream that drops what is old is taken", file: declare, old: "case c.MaxAge > 0:", new: "case c.MaxAge < 0:", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-per-subject", fault: "a stream that drops what is old of a subject is taken", file: declare, old: "c.MaxMsgsPerSubject > 0 && !c.DiscardNewPerSubject", new: "c.MaxMsgsPerSubject > 1<<40", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-per-subject-new", fault: "a stream that refuses what is new of a subject is not taken", file: declare, old: "c.MaxMsgsPerSubject > 0 && !c.DiscardNewPerSubject", new: "c.MaxMsgsPerSubject > 0", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-no-ack", fault: "a stream that confirms nothing is taken", file: declare, old: "case c.NoAck:", new: "case c.NoAck && c.Sealed:", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-transform", fault: "a stream that changes subjects is taken", file: declare, old: "case c.SubjectTransform != nil:", new: "case c.SubjectTransform != nil && c.Sealed:", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-sealed", fault: "a sealed stream is taken", file: declare, old: "case c.Sealed:", new: "case c.Sealed && c.NoAck:", tests: "^TestDangerousStream$"},
+		mutant{id: "nats-inactive", fault: "a consumer that is deleted when nobody asks is taken", file: declare, old: "case have.InactiveThreshold > 0 || have.MemoryStorage", new: "case have.MemoryStorage", tests: "^TestDeclareRefuses$"},
+		mutant{id: "nats-consumer-memory", fault: "a consumer whose state is in memory is taken", file: declare, old: "have.InactiveThreshold > 0 || have.MemoryStorage ||", new: "have.InactiveThreshold > 0 ||", tests: "^TestDeclareRefuses$"},
+		mutant{id: "nats-headers-only", fault: "a consumer without bodies is taken", file: declare, old: "have.MemoryStorage || have.HeadersOnly:", new: "have.MemoryStorage:", tests: "^TestDeclareRefuses$"},
+		mutant{id: "nats-synced", fault: "three replicas count as synced", file: "contrib/nats/options.go", old: "{ return o.SyncAlways }", new: "{ return o.SyncAlways || o.Replicas >= 3 }", tests: "^TestSynced$"},
+		mutant{id: "nats-old", fault: "a server that is too old is waited for", file: transport, old: "tooOld(v) {", new: "tooOld(v) && v == \"\" {", tests: "^TestOldServers$"},
+		mutant{id: "nats-old-minor", fault: "versions are compared by their first number", file: transport, old: "(major < 2 || major == 2 && minor < 10)", new: "major < 2", tests: "^TestOldServers$"},
+		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
+		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
+	)
+	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
+	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-keeps", fault: "connections of Open keep the server's default of autocommit", file: store, old: "cfg.Params[\"autocommit\"], cfg.Params[\"completion_type\"] = \"1\", \"0\"", new: "cfg.Params[\"completion_type\"] = \"0\"", tests: "^TestConnectionsThatKeepTransactions$"},
+		mutant{id: "mysql-chains", fault: "connections of Open keep the server's default of completion_type", file: store, old: "cfg.Params[\"autocommit\"], cfg.Params[\"completion_type\"] = \"1\", \"0\"", new: "cfg.Params[\"autocommit\"] = \"1\"", tests: "^TestConnectionsThatKeepTransactions$"},
+		mutant{id: "mysql-keeps-check", fault: "a pool without autocommit passes Check", file: schema, old: "case commits != \"1\" || completion", new: "case completion", tests: "^TestConnectionsThatKeepTransactions$"},
+		mutant{id: "mysql-chains-check", fault: "a pool that chains transactions passes Check", file: schema, old: "case commits != \"1\" || completion != \"NO_CHAIN\":", new: "case commits != \"1\":", tests: "^TestConnectionsThatKeepTransactions$"},
+		mutant{id: "mysql-statements", fault: "a binary log of statements passes Check", file: schema, old: "log != \"0\" && format == \"STATEMENT\"", new: "log != \"0\" && format == \"\"", tests: "^TestBinaryLog$"},
+		mutant{id: "mysql-no-log", fault: "without a binary log its format counts", file: schema, old: "log != \"0\" && format == \"STATEMENT\"", new: "log != \"-\" && format == \"STATEMENT\"", tests: "^TestConnectionsThatKeepTransactions$"},
+		mutant{id: "mysql-statements-class", fault: "a write that the binary log refuses is the message's fault", file: mysqlErrs, old: "1665: kindMisconfigured, ", new: "", tests: "^TestErrorClasses$"},
+		mutant{id: "mysql-life-far", fault: "the life of a record that expires in centuries overflows", file: store, old: "time.Duration(min(max(us, -most), most))", new: "time.Duration(min(max(us, -most), us))", tests: "^TestStore$/^repeatable_read$/^expires-in-centuries$"},
+	)...)
+}

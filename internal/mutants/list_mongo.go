@@ -1,0 +1,17 @@
+package main
+
+// mongodb are faults of the MongoDB store.
+func mongodb() []mutant {
+	const errs, inbox = "store/mongo/errors.go", "store/mongo/inbox.go"
+	const pkg = "./store/mongo"
+	return append(group{pkg: pkg}.of(
+		mutant{id: "mongo-blocked", fault: "blocked writes are the message's fault", file: errs, old: "371: kindOutage, ", new: "", tests: "^TestErrorClasses$"},
+		mutant{id: "mongo-interrupted", fault: "an ended command is the message's fault", file: errs, old: "11601: kindOutage, ", new: "", tests: "^TestErrorClasses$"},
+		mutant{id: "mongo-old-transaction", fault: "a transaction that is too old does not run again", file: errs, old: "225: kindConflict, ", new: "", tests: "^TestErrorClasses$"},
+		mutant{id: "mongo-prepared", fault: "a transaction that a prepared one was in the way of does not run again", file: errs, old: "267: kindConflict, ", new: "", tests: "^TestErrorClasses$"},
+		mutant{id: "mongo-cache", fault: "a transaction that is too large for the cache is tried for ever", file: errs, old: ", 373: kindTooBig", new: "", tests: "^TestErrorClasses$"},
+	), group{pkg: pkg, server: true}.of(
+		mutant{id: "mongo-long-run", fault: "a handler that takes longer than a transaction may last costs no attempt", file: inbox, old: "case hasCode(err, 251) && took >= s.longRun:", new: "case hasCode(err, 251) && took < 0:", tests: "^TestHandlerBeyondTheTransactionsLimit$"},
+		mutant{id: "mongo-swallowed", fault: "a handler that swallows the end of its transaction runs on and on", file: inbox, old: "case ended && hasCode(err, 251):", new: "case ended && hasCode(err, -1):", tests: "^TestHandlersThatRunAgain$"},
+	)...)
+}
