@@ -186,6 +186,41 @@ func (s *service) count(t *testing.T, table string) (n int) {
 	return n
 }
 
+// A handler writes in the transaction of its inbox. What it has written before it fails is gone, and so is the mark.
+func TestFailedHandler(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]gorm.Config{"plain": {}, "prepared": {PrepareStmt: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, config)
+			batches, ok := core.As[core.BatchInbox[*gorm.DB]](s.inbox)
+			if !ok {
+				t.Fatal("the inbox handles no batches")
+			}
+			key := core.InboxKey{Consumer: "billing", Source: "/orders", ID: "1"}
+			refused := errors.New("refused")
+			write := func(tx *gorm.DB, err error) error { return errors.Join(tx.Create(&Bill{OrderID: "1"}).Error, err) }
+			if _, err := s.inbox.Do(t.Context(), key, func(_ context.Context, tx *gorm.DB) error { return write(tx, refused) }); !errors.Is(err, refused) {
+				t.Errorf("got %v", err)
+			}
+			_, err := batches.DoBatch(t.Context(), []core.InboxKey{key}, func(_ context.Context, tx *gorm.DB, _ []int) error { return write(tx, refused) })
+			if !errors.Is(err, refused) {
+				t.Errorf("batch: got %v", err)
+			}
+			if bills := s.count(t, "bills"); bills != 0 {
+				t.Errorf("%d bills of handlers that failed", bills)
+			}
+			status, err := batches.DoBatch(t.Context(), []core.InboxKey{key}, func(_ context.Context, tx *gorm.DB, _ []int) error { return write(tx, nil) })
+			if err != nil || len(status) != 1 || status[0] != core.InboxProcessed {
+				t.Errorf("then: %v, %v", status, err)
+			}
+			if bills := s.count(t, "bills"); bills != 1 {
+				t.Errorf("%d bills of one that succeeded", bills)
+			}
+		})
+	}
+}
+
 // ST-03: the unit of work over GORM: what code below stages with the context alone is in the transaction.
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
