@@ -530,6 +530,39 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 	}
 }
 
+// TestLockedRecordIsLeftAlone: who meets a record again that was locked a short while ago does not ask for it before its
+// time has come. It goes when it is free.
+func TestLockedRecordIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.d = New(Options{Routes: []Route{{Name: "r", Units: 1, Hold: true}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
+	w.d.BlockTopic("r", "paused", true)
+	tx := w.st.Begin()
+	for _, m := range []waybill.Envelope{{ID: "before", Topic: "paused"}, {ID: "locked", Topic: "t"}} {
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: m})
+		w.must(err)
+	}
+	w.must(tx.Commit())
+	other := w.st.Begin()
+	w.must(other.Lock("r", "locked"))
+	asked := 0
+	w.call = func(c *Call) {
+		if op, ok := c.op.(*takeOp); ok && slices.ContainsFunc(op.items, func(item *Item) bool { return item.Record.ID == "locked" }) {
+			asked++
+		}
+		c.Do(context.Background(), w.st)
+	}
+	w.run(20 * time.Millisecond)
+	w.d.BlockTopic("r", "paused", false) // what stands behind is read again
+	if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"before"}) || asked != 1 {
+		t.Errorf("handed out %v; asked %d times for the locked one", got, asked)
+	}
+	other.Rollback()
+	if got := w.run(time.Second); !slices.Equal(got, []string{"locked"}) {
+		t.Errorf("handed out %v once it was free", got)
+	}
+}
+
 // TestTwoDecisions: of two decisions about a record none stays: whoever owns the key next would carry it out, although
 // the record was put back meanwhile.
 func TestTwoDecisions(t *testing.T) { // OP-18
