@@ -22,6 +22,12 @@ func contributed() []mutant {
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
 	)
+	const gorm = "contrib/gorm/gorm.go"
+	all = append(all, group{pkg: "./contrib/gorm", server: true}.of(
+		mutant{id: "gorm-outside", fault: "a handler writes outside the transaction of its inbox", file: gorm, old: "db.Statement.ConnPool = tx\n", new: "_ = tx\n", tests: "^TestFailedHandler$"},
+		mutant{id: "gorm-shared", fault: "a handler's transaction stays in the application's gorm.DB", file: gorm, old: "{NewDB: true, Context: ctx}", new: "{NewDB: true}", tests: "^TestServiceWithConcurrentRequests$"},
+		mutant{id: "gorm-prepared", fault: "a transaction with prepared statements is refused", file: gorm, old: "ok := pool.(*gorm.PreparedStmtTX); ok {", new: "ok := pool.(*gorm.PreparedStmtTX); ok && prepared == nil {", tests: "^TestServiceWithConcurrentRequests$"},
+	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
 		mutant{id: "mysql-keeps", fault: "connections of Open keep the server's default of autocommit", file: store, old: "cfg.Params[\"autocommit\"], cfg.Params[\"completion_type\"] = \"1\", \"0\"", new: "cfg.Params[\"completion_type\"] = \"0\"", tests: "^TestConnectionsThatKeepTransactions$"},
