@@ -17,7 +17,7 @@ import (
 var _ admin.Counter = (*Store)(nil)
 
 // countLimit is how many records of a kind are counted one by one.
-const countLimit = 10_000
+const countLimit int64 = 10_000
 
 // Counts returns the numbers of records per route and state, and of abandoned ones per reason. They are exact up to
 // 10,000 ready, 10,000 scheduled, 10,000 failed and 10,000 abandoned ones a route. Greater numbers are marked as
@@ -72,7 +72,7 @@ type countKind struct {
 func (t *tally) add(ctx context.Context, p phase) error {
 	cur, err := t.s.outbox.Aggregate(ctx, bson.A{
 		bson.M{"$match": bson.M{"route": t.route, "phase": p}},
-		bson.M{"$limit": countLimit + 1},
+		bson.M{"$limit": t.s.countLimit + 1},
 		bson.M{"$group": bson.M{
 			"_id": bson.M{"held": bson.M{"$gt": bson.A{"$hold", int64(0)}}, "reason": bson.M{"$ifNull": bson.A{"$reason", ""}}},
 			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "first": bson.M{"$min": "$seq"},
@@ -115,7 +115,7 @@ func (t *tally) add(ctx context.Context, p phase) error {
 			first = g.First
 		}
 	}
-	if total <= countLimit {
+	if total <= t.s.countLimit {
 		return nil
 	}
 	for _, c := range touched {

@@ -29,12 +29,13 @@ type Store struct {
 
 	counter *driver.Collection // meta, for draws, which need not wait for a majority: the commit after them does
 
-	lanes    chan int32 // fences that no call of this store writes now
-	hint     chan struct{}
-	prepared atomic.Bool // the collections were created, or are there
-	watch    watcher
-	longRun  time.Duration // see there
-	doubts   doubts
+	lanes      chan int32 // fences that no call of this store writes now
+	hint       chan struct{}
+	prepared   atomic.Bool // the collections were created, or are there
+	watch      watcher
+	longRun    time.Duration // see there
+	countLimit int64         // see there
+	doubts     doubts
 
 	migrating sync.Mutex
 }
@@ -65,7 +66,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), lanes: make(chan int32, lanes), longRun: longRun}
+	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), lanes: make(chan int32, lanes), longRun: longRun, countLimit: countLimit}
 	for lane := range int32(lanes) {
 		s.lanes <- lane
 	}
