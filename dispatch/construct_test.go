@@ -530,8 +530,8 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 	}
 }
 
-// TestLockedRecordIsLeftAlone: who meets a record again that was locked a short while ago does not ask for it before its
-// time has come. It goes when it is free.
+// TestLockedRecordIsLeftAlone: a record that was locked a short while ago is met again. The member does not ask for it
+// before its time has come. It goes when it is free.
 func TestLockedRecordIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)

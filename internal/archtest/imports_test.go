@@ -81,7 +81,7 @@ var rules = []rule{
 	{"internal/archtest", nil, nil},
 	{"internal/costs", nil, nil}, // tests only
 	{"internal/e2e", nil, nil},   // tests only
-	{"internal/mutants", nil, nil},
+	{"internal/mutants", []string{"internal/patience"}, nil},
 	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
 	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},

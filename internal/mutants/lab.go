@@ -156,7 +156,8 @@ func (l *lab) test(ctx context.Context, m *mutant, flags ...string) ([]byte, err
 		limit = hangsSlow
 	}
 	dir, pkg := l.root, m.pkg
-	if sub := filepath.Join(dir, filepath.FromSlash(pkg)); exists(filepath.Join(sub, "go.mod")) { // a module of its own
+	// A module of its own is tested in its folder.
+	if sub := filepath.Join(dir, filepath.FromSlash(pkg)); exists(filepath.Join(sub, "go.mod")) {
 		dir, pkg = sub, "."
 	}
 	args := append([]string{"test", "-vet=off", "-failfast", "-timeout", limit.String(), "-run", m.tests}, flags...)

@@ -19,8 +19,8 @@ func fill(tb testing.TB, db *sql.DB, n int, columns, values string) {
 		INSERT INTO waybill_outbox (topic, id, slot, %s) SELECT 'orders.placed', printf('%%020d', n + (SELECT coalesce(max(seq), 0) FROM waybill_outbox)), 5, %s FROM c`, n, columns, values))
 }
 
-// DB-11: up to 10,000 records of a kind a count is exact. Above, that of ready ones is an estimate, and that of others the
-// least that there is.
+// DB-11: up to 10,000 records of a kind a count is exact. Above, that of ready ones is an estimate, and that of others
+// the least that there is.
 func TestCountsSayHowExactTheyAre(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
