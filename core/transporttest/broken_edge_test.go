@@ -93,6 +93,29 @@ func everyNth(n int64) faults {
 	})
 }
 
+// losesItsReader is a client that cannot read a message with many headers once the broker has added one, and loses its
+// connection at each try.
+func losesItsReader() faults {
+	var counted sync.Map // by id
+	return faults{
+		settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+			if e := &a.Delivery.Envelope; a.Verdict == core.VerdictRelease && len(e.Headers) > 50 {
+				counted.Store(e.ID, true)
+			}
+		}),
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+			ds, err := r.Receiver.Receive(ctx, limit)
+			for _, d := range ds {
+				if _, ok := counted.Load(d.Envelope.ID); ok {
+					r.Receiver.Settle(ctx, []core.Ack{core.AckRelease(d)})
+					return nil, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New("the connection is lost")}
+				}
+			}
+			return ds, err
+		},
+	}
+}
+
 // third lets every receiver of an ordered queue behind the second one have messages beside the active one.
 func third() faults {
 	var mu sync.Mutex
@@ -126,6 +149,12 @@ var brokenEdges = []fault{
 		left := a.Delivery.Envelope.Expires.UnixMicro() - time.Now().UnixMicro()
 		if a.Verdict == core.VerdictRetry && time.Duration(left)*time.Microsecond < 0 {
 			a.Verdict = core.VerdictDone // it is expired
+		}
+	})}},
+	{"has no room for the count of a large header", "headers-at-the-limit", losesItsReader()},
+	{"has no room for the retry of a large header", "headers-at-the-limit", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+		if a.Verdict == core.VerdictRetry && len(a.Delivery.Envelope.Headers) > 50 {
+			a.Verdict = core.VerdictDone
 		}
 	})}},
 	{"cuts bodies at 1 MiB", "largest-message", faults{receive: changed(func(d *waybill.Delivery) {

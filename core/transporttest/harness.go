@@ -93,7 +93,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		publishChecks, againChecks, nameChecks, bindingChecks, receiveChecks, settleChecks, retryChecks, countChecks, holdChecks, rejectChecks,
-		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks, yearChecks,
+		parkedChecks, selectChecks, orderChecks, lifeChecks, cutChecks, edgeChecks, yearChecks, headerChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Doc: c.doc, Run: c.run})

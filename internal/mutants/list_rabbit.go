@@ -5,6 +5,7 @@ func rabbit() []mutant {
 	const acks, decode = "transport/rabbitmq/acks.go", "transport/rabbitmq/decode.go"
 	const publish, batch, publisher, copies, settle, receiver, walk = "transport/rabbitmq/publish.go", "transport/rabbitmq/batch.go", "transport/rabbitmq/publisher.go", "transport/rabbitmq/copies.go", "transport/rabbitmq/settle.go", "transport/rabbitmq/receiver.go", "transport/rabbitmq/parkedwalk.go"
 	const pkg = "./transport/rabbitmq"
+	const frames = "transport/rabbitmq/headerframes.go"
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
 		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
@@ -17,6 +18,9 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-stale-count", fault: "a count that another queue has left counts", file: decode, old: "case known && d.Redelivered:", new: "case known:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
+		mutant{id: "rabbit-frame-depth", fault: "the driver gets a table that nests too deeply for it", file: frames, old: "depth < maxDepth && readableElements", new: "depth <= maxDepth && readableElements", tests: "^TestHeaderFrames$"},
+		mutant{id: "rabbit-frame-elements", fault: "the driver gets a table with too many elements", file: frames, old: "return n <= maxElements\n}", new: "return n >= 0\n}", tests: "^TestHeaderFrames$"},
+		mutant{id: "rabbit-frame-count", fault: "a message that is too large with the broker's counts loses its headers", file: frames, old: "{historyHeader, brokersOwn} {", new: "{historyHeader} {", tests: "^TestHeaderFrames$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
 	return append(offline, group{pkg: pkg, server: true}.of(
@@ -40,6 +44,9 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-secret", fault: "an open connection keeps the token that it was opened with", file: "transport/rabbitmq/credentials.go", old: "return c.UpdateSecret(fresh.Password, \"it expires\")", new: "return nil", tests: "^TestOwnBroker$/^left_as_it_is$/^OAuth_2$"},
 		mutant{id: "rabbit-life", fault: "the time of a retried message begins anew", file: copies, old: "p.Expiration = remaining(h.expires, now)\n\tif checkHeaderFrame", new: "p.Expiration = h.raw.Expiration\n\tif checkHeaderFrame", tests: "^TestRetriedOnTheWire$"},
 		mutant{id: "rabbit-expires-far", fault: "the time of a message that expires in centuries overflows", file: "transport/rabbitmq/wire.go", old: "if left > maxExpiration*time.Millisecond {", new: "if left > maxExpiration*time.Millisecond && left < math.MaxInt64 {", tests: "^TestConformance$/^quorum$/^expires-in-centuries$"},
+		mutant{id: "rabbit-frame-limit", fault: "a message that is too large with the broker's headers ends the connection", file: "transport/rabbitmq/dial.go", old: "out.in.limit.Store(int64(ac.Config.FrameSize))", new: "_ = ac.Config.FrameSize", tests: "^TestConformance$/^quorum$/^headers-at-the-limit$"},
+		mutant{id: "rabbit-unreadable-copy", fault: "a message with headers that the driver cannot read loses them when it is parked", file: settle, old: "if copied && unreadable(&h.raw) != \"\" {", new: "if copied && len(acks) == 0 {", tests: "^TestHeadersThatTheDriverCannotRead$"},
+		mutant{id: "rabbit-unreadable-replay", fault: "a replayed message loses the headers that the driver cannot read", file: "transport/rabbitmq/parked.go", old: "if unreadable(m.raw) != \"\" {", new: "if m.raw == nil {", tests: "^TestHeadersThatTheDriverCannotRead$"},
 		mutant{id: "rabbit-refused-copy", fault: "a copy that the broker never takes stops its queue for ever", file: "transport/rabbitmq/storecopies.go", old: "return h.refusals >= maxRefusals", new: "return h.refusals < 0", tests: "^TestCopyThatIsRefusedAlone$"},
 		mutant{id: "rabbit-drop", fault: "a dropped message is parked", file: settle, old: "if r.sub.DropFailed {", new: "if r.sub.DropFailed && len(acks) == 0 {", tests: "^TestConformance$/^quorum$/^reject-unparked$"},
 	)...)

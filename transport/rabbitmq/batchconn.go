@@ -13,10 +13,11 @@ import (
 // and keeps a publish from hanging when the broker stops reading. The callers bound the buffer: a publisher waits while
 // it holds more than maxUnwritten bytes.
 //
-// Read goes through a larger buffer than the driver's: a burst of deliveries costs few system calls as well.
+// Read goes through a larger buffer than the driver's: a burst of deliveries costs few system calls as well. It hands
+// on only header frames that the driver can read.
 type batchConn struct {
 	net.Conn
-	in *bufio.Reader // the driver's one reader uses it
+	in headerFrames // the driver's one reader uses it
 
 	mu      sync.Mutex
 	buf     []byte        // written by Write, taken by the flusher
@@ -45,7 +46,7 @@ const (
 var errConnClosed = errors.New("connection closed")
 
 func newBatchConn(c net.Conn) *batchConn {
-	b := &batchConn{Conn: c, in: bufio.NewReaderSize(c, readBuffer), wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	b := &batchConn{Conn: c, in: headerFrames{in: bufio.NewReaderSize(c, readBuffer)}, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go b.flush()
 	return b
 }

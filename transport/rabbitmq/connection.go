@@ -26,7 +26,7 @@ type ConnectionOptions struct {
 	// Default none.
 	Hosts []string
 	// PerSubscription opens a connection for each subscription, and closes it with its receiver. So what ends one
-	// of them (an operator, a frame that cannot be read) leaves the deliveries of the others alone. Default false:
+	// of them (an operator, a proxy) leaves the deliveries of the others alone. Default false:
 	// the subscriptions of a transport share one.
 	PerSubscription bool
 	// Credentials is asked for user and password, or an OAuth 2 token, before each connection is opened, so

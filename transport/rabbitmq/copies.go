@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -102,7 +101,7 @@ func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *hand
 // pushed already: there makeReady is used.
 func (r *receiver) requeueCopy(slot int, h *handle, now time.Time) (copyToSend, bool) {
 	count := number(h.raw.Headers[headerDeliveryCount])
-	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {
+	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || unreadable(&h.raw) != "" || !h.expires.IsZero() && !now.Before(h.expires) {
 		return copyToSend{}, false
 	}
 	p := copyOf(&h.raw, h.topic, h.expires)
@@ -129,8 +128,7 @@ func remaining(expires, now time.Time) string {
 // brokersOwn reports whether a header was put there by the broker on this message's way, so that a copy must not carry
 // it.
 func brokersOwn(name string) bool {
-	return name == headerDeliveryCount || name == headerAcquiredCount || name == "x-death" || strings.HasPrefix(name, "x-first-death-") ||
-		strings.HasPrefix(name, "x-last-death-")
+	return name == headerDeliveryCount || name == headerAcquiredCount || historyHeader(name)
 }
 
 // copyOf returns a copy of d to publish again: every property and header, without the broker's own headers and
@@ -140,7 +138,7 @@ func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
 	table := make(amqp.Table, len(d.Headers)+8)
 	for k, v := range d.Headers {
 		switch {
-		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError, k == headerDue:
+		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError, k == headerDue, k == headerUnreadable:
 		default:
 			table[wireName(k)] = v
 		}

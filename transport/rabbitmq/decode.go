@@ -42,6 +42,10 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 		out.Err = permanent("receive", waybill.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ: "+
 			"let the producer send one of them, or both alike", clip(d.MessageId), clip(e.ID)))
 	}
+	if why := unreadable(d); why != "" {
+		out.Err = permanent("receive", waybill.ReasonUndecodable, fmt.Errorf("the headers cannot be read: %s: let the producer send fewer, "+
+			"or put them into the body", why))
+	}
 	setIfEmpty(&e.ID, d.MessageId)
 	setIfEmpty(&e.Type, d.Type)
 	setIfEmpty(&e.Source, d.AppId)
@@ -58,6 +62,9 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 		}
 	}
 }
+
+// unreadable returns why headers of d are missing that the driver cannot read; "" = none are.
+func unreadable(d *amqp.Delivery) string { return text(d.Headers[headerUnreadable]) }
 
 // readHeader puts one header where it belongs. Headers of Waybill and of the broker stay in the raw message.
 func readHeader(e *waybill.Envelope, name string, value any, topic *string) {

@@ -109,6 +109,7 @@ func (l *link) dialEndpoint(ctx context.Context, addr string, uri amqp.URI, cfg 
 		}
 		return nil, err
 	}
+	out.in.limit.Store(int64(ac.Config.FrameSize))
 	return newConn(ac, out, addr), nil
 }
 

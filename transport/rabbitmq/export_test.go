@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"bufio"
+	"io"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,6 +20,7 @@ var (
 	DialError       = dialError
 	CheckURL        = checkURL
 	DeclareErr      = declareError
+	ReadableFrame   = readableFrame
 )
 
 // RefreshAt makes t copy a parked message anew after so many looks.
@@ -77,4 +80,11 @@ func SetReplyTo(d *waybill.Delivery, replyTo string) {
 func Decode(d *amqp.Delivery, queue, dlx string, now time.Time) (out waybill.Delivery) {
 	decode(&out, d, queue, dlx, now)
 	return out
+}
+
+// HeaderFrames returns the reader of a connection on in, with a frame_max of limit.
+func HeaderFrames(in io.Reader, limit int) io.Reader {
+	f := &headerFrames{in: bufio.NewReaderSize(in, readBuffer)}
+	f.limit.Store(int64(limit))
+	return f
 }

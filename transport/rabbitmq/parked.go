@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -124,7 +125,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 		return p.Reason != waybill.ReasonExpired && !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p)
 	}
 	err := t.changeParked(ctx, "replay parked", &req, matches, func(w *parkedWalk, batch []parkedMessage) error {
-		batch = edited(&req, batch)
+		batch = edited(&req, replayable(&req, batch))
 		send := copies{list: make([]copyToSend, len(batch))}
 		now := time.Now()
 		for i, m := range batch {
@@ -148,6 +149,23 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 		return first
 	})
 	return done, err
+}
+
+// errNoReplay is why a message stays in its dead-letter queue.
+var errNoReplay = permanent("replay parked", waybill.ReasonUndecodable, errors.New("the headers cannot be read, and a copy would lack them: "+
+	"purge it, or move it with another client"))
+
+// replayable returns the messages of a batch whose headers can be read.
+func replayable(req *admin.ParkedRequest, batch []parkedMessage) []parkedMessage {
+	var out []parkedMessage
+	for _, m := range batch {
+		if unreadable(m.raw) != "" {
+			req.Tell(m.Parked, errNoReplay)
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
 }
 
 // edited passes the messages of a batch to req.Edit, and returns those that it did not refuse.

@@ -89,7 +89,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 		w.taken++
 		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange())
 		p.Position = w.taken - w.refreshed
-		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
+		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt && unreadable(&raw) == "" {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
 				w.initial++
@@ -215,6 +215,9 @@ func parkedOf(raw *amqp.Delivery, name, queue, dlx string) admin.Parked {
 		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 && !known {
 			p.Envelope.Topic = text(keys[0])
 		}
+	}
+	if unreadable(raw) != "" {
+		p.Reason, p.Error = waybill.ReasonUndecodable, d.Err.Error()
 	}
 	return p
 }

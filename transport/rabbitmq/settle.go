@@ -40,6 +40,11 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			results[i] = err
 			continue
 		}
+		copied := a.Verdict == core.VerdictRetry || a.Verdict == core.VerdictReject && !r.sub.DropFailed
+		if copied && unreadable(&h.raw) != "" { // a copy would lack headers
+			results[i] = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+			continue
+		}
 		switch a.Verdict {
 		case core.VerdictDone:
 			done.add(i, h)

@@ -96,7 +96,8 @@ func (t *Transport) Describe() core.Description {
 
 // New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the
 // connection is lost, every call is an outage. TLS, heartbeat and name are the connection's own. A connection with the
-// driver's experimental recovery is refused, since both would reopen the same channels.
+// driver's experimental recovery is refused, since both would reopen the same channels. A message with headers that the
+// driver cannot read ends the connection; those that Dial opens are protected from it.
 func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	problems := opts.problems()
 	switch {

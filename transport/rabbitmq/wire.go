@@ -36,6 +36,8 @@ const (
 	headerParkedAt = "waybill-parked-at"
 	// headerLeftOut names the headers that a parked copy had no room for.
 	headerLeftOut = "waybill-left-out"
+	// headerUnreadable says why headers of a message are missing that the driver cannot read. It is never sent.
+	headerUnreadable = "waybill-unreadable"
 	// prefixHeader is put before a header's name that the broker would take for a command.
 	prefixHeader = "waybill-header-"
 	// headerUserID keeps a foreign user-id property on a copy: the broker takes that property only from the user
