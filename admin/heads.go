@@ -12,10 +12,14 @@ type BlockedKey struct {
 	Route, Key string
 	// Head is the record that blocks, without its body.
 	Head Stored
-	// Cause is "retry" or "abandoned".
+	// Cause is "retry", "abandoned", or "topic": no queue is bound for the topic of the head, which is due.
 	Cause string
-	// Since is how long the head has blocked the key, by the store's clock.
+	// Since is how long the head has blocked the key, by the store's clock; of a head that was not abandoned, since
+	// it was first due.
 	Since time.Duration
+	// Behind is how many due messages of the key wait behind the head; counted up to [MaxPageLimit], which says
+	// that there can be more.
+	Behind int
 }
 
 // HeadAction is an operator's decision about the head of a key.
@@ -46,7 +50,9 @@ type BlockedKeysRequest struct {
 
 // KeyKeeper lists and frees blocked keys.
 type KeyKeeper interface {
-	// BlockedKeys returns blocked keys of a route, ordered by key, and whether there are more.
+	// BlockedKeys returns blocked keys of a route, ordered by key, and whether there are more. A key whose head is
+	// due is among them if no queue is bound for the topic of the head, as [Hindrances] tells, and a message waits
+	// behind it. While there is such a topic, the call goes through all keys of the route.
 	BlockedKeys(ctx context.Context, req BlockedKeysRequest) (keys []BlockedKey, more bool, err error)
 	// DecideHead does action with the head of key, if the head is still the message with id. It returns
 	// waybill.ErrNotFound if id is not the head, and waybill.ErrInFlight if a relay holds it. HeadSkip and

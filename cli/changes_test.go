@@ -166,6 +166,51 @@ func TestKeys(t *testing.T) {
 	s.run("keys", "list", "--route", "nobody").is(t, 0, "no key is blocked")
 }
 
+// OP-01 OR-05: behind a head whose topic has no queue messages wait: keys list, show and status say behind which, and
+// why.
+func TestWhyItWaits(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.answers["nowhere"] = &waybill.Error{Class: waybill.ClassRejected, Err: fmt.Errorf("topic: %w", waybill.ErrUnroutable)}
+	s.stage(message("fine", "alone"))
+	s.run("show", "alone").is(t, 0, "waits:", "no relay serves route default")
+	s.relayed()
+	s.leaves = true
+	s.stage(message("nowhere", "trial"))
+	s.relayed()
+	s.transact(func(ctx context.Context, tx *sql.Tx) error { // it tries again in an hour, however slow this test is
+		_, err := tx.ExecContext(ctx, `UPDATE waybill_outbox SET due_at = due_at + 3600000000 WHERE id = 'trial'`)
+		return err
+	})
+	s.stage(message("nowhere", "head", waybill.Key("c-0")), message("fine", "b1", waybill.Key("c-0")), message("fine", "b2", waybill.Key("c-0")))
+	s.run("keys", "list").is(t, 0, "BEHIND", "c-0  topic", "head")
+	type wait struct {
+		Cause, Text, Other string
+		Because            *wait
+	}
+	keys := decode[struct {
+		Keys []struct {
+			Key, Cause string
+			Behind     int
+		}
+	}](t, s.run("keys", "list", "--json").is(t, 0)).Keys
+	if len(keys) != 1 || keys[0].Key != "c-0" || keys[0].Cause != "topic" || keys[0].Behind != 2 {
+		t.Errorf("%+v", keys)
+	}
+	s.run("show", "trial").is(t, 0, "waits:", "no queue is bound for its topic nowhere: its next attempt")
+	s.run("show", "head").is(t, 0, "waits:", "no queue is bound for its topic nowhere: message trial tries for all of them (1 attempt, the latest at")
+	s.run("show", "b1").is(t, 0, "waits:", "message head of topic nowhere is before it in its key; about that one: no queue is bound for its topic nowhere")
+	got := decode[struct{ Records []struct{ Waits wait } }](t, s.run("show", "b1", "--json").is(t, 0)).Records[0].Waits
+	if got.Cause != "key" || got.Other != "head" || got.Because == nil || got.Because.Cause != "topic" || got.Because.Other != "trial" || got.Text == "" {
+		t.Errorf("%+v", got)
+	}
+	s.run("keys", "skip", "c-0", "head", "--yes").is(t, 0)
+	s.run("keys", "list").is(t, 0, "no key is blocked")
+	s.run("show", "head").is(t, 0, "abandoned: skipped").not(t, "waits:")
+	s.relayed()
+	s.run("show", "b2").is(t, 3, `there is no message "b2"`)
+}
+
 // OP-01: keys list takes block_after_abandon from the configuration.
 func TestKeysOfTheConfiguration(t *testing.T) {
 	t.Parallel()

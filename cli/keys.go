@@ -20,6 +20,7 @@ type blockedJSON struct {
 	Key    string     `json:"key"`
 	Cause  string     `json:"cause"`
 	Since  float64    `json:"since_seconds"`
+	Behind int        `json:"behind"`
 	Record recordJSON `json:"head"`
 }
 
@@ -43,7 +44,9 @@ func (c *command) keysList(store, route *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "list the keys of a route whose first message blocks later ones", Args: cobra.NoArgs,
 		Long: `list shows the keys of a route in per-key order whose first message waits for a retry, so that the later ones wait, too.
-On a route that the configuration serves with block_after_abandon it also shows keys behind an abandoned message.`,
+So it shows keys behind a due message whose topic no queue is bound for (cause topic). On a route that the configuration
+serves with block_after_abandon it also shows keys behind an abandoned message. BEHIND is how many due messages of the key
+wait, counted up to 1,000. waybill show says why the first one waits.`,
 		RunE: c.onStore(store, func(ctx context.Context, s *Store, _ []string) error {
 			p := problems{}
 			p.between("--limit", req.Limit, 1, admin.MaxPageLimit)
@@ -80,7 +83,7 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool, route string) err
 		out := make([]blockedJSON, 0, len(keys))
 		for i := range keys {
 			k := &keys[i]
-			out = append(out, blockedJSON{k.Route, k.Key, k.Cause, k.Since.Seconds(), recordOf(&k.Head)})
+			out = append(out, blockedJSON{k.Route, k.Key, k.Cause, k.Since.Seconds(), k.Behind, recordOf(&k.Head)})
 		}
 		return c.writeJSON(struct {
 			Keys []blockedJSON `json:"keys"`
@@ -101,15 +104,22 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool, route string) err
 		if k.Head.DueIn > 0 {
 			due = "in " + ago(k.Head.DueIn)
 		}
-		rows = append(rows, []string{k.Key, k.Cause, ago(k.Since), k.Head.Envelope.ID, k.Head.Envelope.Topic, due, oneLine(k.Head.LastError)})
+		rows = append(rows, []string{k.Key, k.Cause, ago(k.Since), behind(k.Behind), k.Head.Envelope.ID, k.Head.Envelope.Topic, due, oneLine(k.Head.LastError)})
 	}
-	if err := c.table([]string{"KEY", "CAUSE", "SINCE", "ID", "TOPIC", "DUE", "ERROR"}, rows); err != nil {
+	if err := c.table([]string{"KEY", "CAUSE", "SINCE", "BEHIND", "ID", "TOPIC", "DUE", "ERROR"}, rows); err != nil {
 		return err
 	}
 	if next != "" {
 		say(c.io.Out, "there are more; go on with --after %s\n", clean(next))
 	}
 	return nil
+}
+
+func behind(n int) string {
+	if n == admin.MaxPageLimit {
+		return grouped(int64(n)) + " or more"
+	}
+	return grouped(int64(n))
 }
 
 // serves reports whether a relay of the configuration serves a stored route.

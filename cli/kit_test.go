@@ -87,6 +87,7 @@ type shop struct {
 	settings []string
 	store    *sqlite.Store
 	answers  map[string]error // of the broker, by topic
+	leaves   bool             // a relay may leave something that is due
 }
 
 func newShop(tb testing.TB) *shop {
@@ -99,9 +100,9 @@ func newShop(tb testing.TB) *shop {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = store.Close(context.WithoutCancel(tb.Context())) })
-	return &shop{tb, []string{
+	return &shop{tb: tb, settings: []string{
 		"stores.shop.kind=sqlite", "stores.shop.path=" + path, "stores.shop.retention.abandoned=1h", "stores.shop.retention.withdrawn=1h",
-	}, store, map[string]error{
+	}, store: store, answers: map[string]error{
 		"no":    &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonRejected, Err: errors.New("the broker says no")},
 		"later": &waybill.Error{Class: waybill.ClassRejected, Err: errors.New("try later")},
 	}}
@@ -145,7 +146,7 @@ func (s *shop) relayed() {
 	if err == nil {
 		_, err = r.RunOnce(s.tb.Context())
 	}
-	if err != nil {
+	if err != nil && !s.leaves {
 		s.tb.Fatal(err)
 	}
 }

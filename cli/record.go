@@ -60,8 +60,10 @@ type recordJSON struct {
 	ErrorAt   time.Time `json:"error_at,omitzero"`
 	SettledAt time.Time `json:"settled_at,omitzero"`
 	// Unreadable says what of the record could not be read.
-	Unreadable string      `json:"unreadable,omitempty"`
-	Message    messageJSON `json:"message"`
+	Unreadable string `json:"unreadable,omitempty"`
+	// Waits is why it is not out; only show has it.
+	Waits   *waitJSON   `json:"waits,omitempty"`
+	Message messageJSON `json:"message"`
 }
 
 func recordOf(r *admin.Stored) recordJSON {

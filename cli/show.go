@@ -23,6 +23,10 @@ func (c *command) showCommand() *cobra.Command {
 		Long: `show shows the record of a message on a route, or on the routes on which it finds one, with its headers and its body. A
 body that is no text is shown in hexadecimal. Control characters are shown as escapes; --body-to writes the body as it is.
 
+"waits" says why a message is not out: its time, a retry, the message before it in its key, a topic that no queue is bound
+for, a transaction that has locked it, or that nobody serves its route. What only a relay knows, such as a breaker that is
+open for one topic, its health says.
+
 An id that the application chose is found by an index, and so is one of a record that failed, is scheduled or was given
 up. For any other one the store goes through all that is due, which takes about a second for two million records.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, args []string) error {
@@ -48,7 +52,11 @@ up. For any other one the store goes through all that is due, which takes about 
 			if len(found) == 0 {
 				return notThere(id)
 			}
-			return c.showRecords(found, &body)
+			waits := make([]*waitJSON, len(found))
+			for i := range found {
+				waits[i] = c.why(ctx, s.Outbox, store, &found[i])
+			}
+			return c.showRecords(found, waits, &body)
 		}),
 	}
 	storeFlag(cmd, &store)
@@ -102,7 +110,7 @@ func (c *command) find(ctx context.Context, inspector admin.Inspector, s *Store,
 	return c.inspect(ctx, inspector, id, routes...)
 }
 
-func (c *command) showRecords(found []admin.Stored, body *bodyFlags) error {
+func (c *command) showRecords(found []admin.Stored, waits []*waitJSON, body *bodyFlags) error {
 	if body.to != "" {
 		if len(found) > 1 {
 			return withCode(ExitUsage, "--body-to: the message is on routes %s: name one before the id", routeNames(found))
@@ -114,7 +122,9 @@ func (c *command) showRecords(found []admin.Stored, body *bodyFlags) error {
 	if c.json {
 		out := make([]recordJSON, 0, len(found))
 		for i := range found {
-			out = append(out, recordOf(&found[i]))
+			r := recordOf(&found[i])
+			r.Waits = waits[i]
+			out = append(out, r)
 		}
 		return c.writeJSON(struct {
 			Records []recordJSON `json:"records"`
@@ -129,6 +139,7 @@ func (c *command) showRecords(found []admin.Stored, body *bodyFlags) error {
 			{"route", r.Route},
 			{"sequence", strconv.FormatInt(r.Seq, 10)},
 			{"state", stateOf(r)},
+			{"waits", waits[i].text()},
 			{"attempts", positive(r.Attempts)},
 			{"crashes", positive(r.Crashes)},
 			{"dedupe key", r.DedupeKey},

@@ -196,6 +196,8 @@ type messageData struct {
 	Facts   []pair
 	Can     actionsOf
 	Ended   bool
+	Waits   string // why it is not out
+	Other   *admin.Stored
 }
 
 // pair is a name with a value, or with links.
@@ -229,7 +231,21 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(b), Headers: headersOf(&s.Envelope), Facts: d.factsOf(b.Name, &s.Envelope), Ended: s.State.Terminal()}
+	d.explain(r.Context(), b, data)
 	return d.render(w, r, http.StatusOK, "message", data)
+}
+
+// explain says why a message waits, unless the store takes long to tell.
+func (d *Dashboard) explain(ctx context.Context, b *Outbox, data *messageData) {
+	if data.Ended {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeouts.look)
+	defer cancel()
+	why, err := admin.WhyWaits(ctx, b.Store, &data.S, b.blocks(data.S.Route))
+	if data.Waits, data.Other = why.String(), why.Other; err != nil {
+		data.Waits = "nobody could tell: " + core.ErrorText(err)
+	}
 }
 
 // errLong reports a search that would take long.

@@ -289,3 +289,61 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 		has(t, b.get("/", http.StatusOK), "Nothing. All that is known works.")
 	})
 }
+
+// A message says why it waits, and keys behind a topic without a queue are listed.
+// OP-07
+func TestWhyItWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, err := memory.New(memory.Options{Source: "/shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stage := func(topic, id string, opts ...waybill.MessageOption) {
+			tx := store.Begin()
+			m := waybill.RawMessage(topic, "text/plain", []byte("b"), append([]waybill.MessageOption{waybill.ID(id)}, opts...)...)
+			if _, err := store.Stage(t.Context(), tx, m); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stage("nowhere", "trial")
+		self := core.Member{Session: 7, Name: "relay-1", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+		roster, err := store.Meet(t.Context(), core.Meeting{Self: self, Join: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		self.Beat++
+		if _, err = store.Meet(t.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: roster.Units[0].Unit, To: 7}}}); err != nil {
+			t.Fatal(err)
+		}
+		look := core.Look{Ranges: []core.Range{{Part: core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
+		page, err := store.Read(t.Context(), 7, look)
+		if err != nil {
+			t.Fatal(err)
+		}
+		retry := core.Retry(&page.Ranges[0].Records[0], waybill.ErrUnroutable, 5*time.Second)
+		if err := store.Settle(t.Context(), 7, []core.Outcome{retry}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		stage("nowhere", "head", waybill.Key("c-0"))
+		stage("fine", "behind", waybill.Key("c-0"))
+		stage("fine", "alone")
+		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "shop", Store: store}}})
+		for id, want := range map[string]string{
+			"trial":  "It waits: no queue is bound for its topic nowhere: its next attempt is due in 5s",
+			"head":   "It waits: no queue is bound for its topic nowhere: message trial tries for all of them",
+			"behind": "It waits: message head of topic nowhere is before it in its key; about that one: no queue is bound",
+			"alone":  "It waits: nothing that the store knows of: relay-1 is registered for route default",
+		} {
+			has(t, b.get("/message?route=default&id="+id, http.StatusOK), want)
+		}
+		keys := b.get("/keys", http.StatusOK)
+		has(t, keys, "c-0 Blocked on route default", "by nowhere : no queue is bound for its topic. 1 message waits behind it.", "Skip…")
+		if strings.Contains(text(keys), "Try again at once") {
+			t.Error("a head that is due can be tried again")
+		}
+	})
+}

@@ -18,6 +18,7 @@ import (
 // functions are what templates call.
 var functions = template.FuncMap{
 	"count": count, "short": short, "reason": reasonText, "clip": clip, "when": when, "stamp": func(t time.Time) string { return t.Format(time.RFC3339Nano) }, "plural": func(n int, s string) string { return plural(int64(n), s) },
+	"behind": behind,
 	"active": func(page, of string) bool {
 		return page == of || page == "message" && of == "messages" || page == "parkedmessage" && of == "parked"
 	},
@@ -70,6 +71,14 @@ func plural(n int64, what string) string {
 		return "1 " + what
 	}
 	return count(n) + " " + what + "s"
+}
+
+// behind says how many messages wait.
+func behind(n int) string {
+	if n == admin.MaxPageLimit {
+		return count(int64(n)) + " messages or more wait"
+	}
+	return plural(int64(n), "message") + " " + waitWaits(int64(n))
 }
 
 func waitWaits(n int64) string {

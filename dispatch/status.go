@@ -46,6 +46,19 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	return st
 }
 
+// PausedKeys returns how many remembered keys of a route wait since the topic of their head is paused. It goes over all
+// of them.
+func (d *Dispatcher) PausedKeys(route string) (n int) {
+	if rt := d.byName[route]; rt != nil {
+		for _, k := range rt.keys {
+			if k.topic != "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // AtBound names the bound of a route's memory that is reached, and its cost; empty = none. Nothing stops at a bound.
 func (d *Dispatcher) AtBound(route string) string {
 	rt := d.byName[route]

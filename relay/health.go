@@ -72,14 +72,23 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// pausedTopics names the topics of a route that are paused, each since when, and what the first one waits for.
+// pausedTopics names the topics of a route that are paused, each since when, what the first one waits for, and how many
+// keys wait for them.
 func (e *engine) pausedTopics(rt *route) string {
 	topics := slices.Sorted(maps.Keys(rt.breakers.topics))
 	cause := rt.breakers.topics[topics[0]].cause
 	for i, name := range topics {
 		topics[i] = fmt.Sprintf("%s for %s", name, round(e.now.Sub(rt.breakers.topics[name].since)))
 	}
-	return "paused topics: " + strings.Join(topics, ", ") + "; the first one: " + cause
+	text := "paused topics: " + strings.Join(topics, ", ") + "; the first one: " + cause
+	switch n := e.d.PausedKeys(rt.Name); n {
+	case 0:
+		return text
+	case 1:
+		return text + "; 1 key waits for a paused topic: waybill keys list tells what is behind it"
+	default:
+		return fmt.Sprintf("%s; %d keys wait for a paused topic: waybill keys list tells what is behind them", text, n)
+	}
 }
 
 // health is the loop's part.

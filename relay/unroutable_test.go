@@ -61,6 +61,8 @@ func TestUnroutableGoesOnAtOnce(t *testing.T) {
 			t.Errorf("%d arrived, want the one that is free", b.count())
 		}
 		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "paused topics: no.queue for 20m0s; the first one: unroutable")
+		// the head of the third one tries
+		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "2 keys wait for a paused topic")
 		if lines := log.Take(); strings.Count(lines, "event=relay.unroutable") != 1 || strings.Contains(lines, "event=relay.retry") {
 			t.Error(lines)
 		}

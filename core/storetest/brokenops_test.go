@@ -32,6 +32,7 @@ type brokenOps struct {
 	blocked func(keys []admin.BlockedKey, more *bool)
 	decide  func(b *brokenOps, route, key string, id *string, a *admin.HeadAction) bool
 	decided func(err error) error
+	stands  func(rec *admin.Stored, in *admin.Hindrances)
 	many    func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error)
 }
 
@@ -90,6 +91,14 @@ func (b *brokenOps) BlockedKeys(ctx context.Context, req admin.BlockedKeysReques
 		b.blocked(keys, &more)
 	}
 	return keys, more, err
+}
+
+func (b *brokenOps) Hindrances(ctx context.Context, rec *admin.Stored, block bool) (admin.Hindrances, error) {
+	in, err := b.inner.Hindrances(ctx, rec, block)
+	if b.stands != nil {
+		b.stands(rec, &in)
+	}
+	return in, err
 }
 
 func (b *brokenOps) DecideHead(ctx context.Context, route, key, id string, a admin.HeadAction) error {
@@ -213,6 +222,35 @@ var opsFaults = []struct {
 	{"never blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = false }}},
 	{"begins again", "blocked-keys-in-pages", brokenOps{keys: func(_ *bool, after *string) { *after = "" }}},
 	{"says that this is all", "blocked-keys-in-pages", brokenOps{blocked: func(_ []admin.BlockedKey, more *bool) { *more = false }}},
+	{"counts nothing behind", "blocked-keys-are-listed", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
+		for i := range keys {
+			keys[i].Behind = 0
+		}
+	}}},
+	{"knows no paused topic", "keys-behind-a-paused-topic", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
+		for i := range keys {
+			keys[i].Cause = "retry"
+		}
+	}}},
+	{"counts the head", "keys-behind-a-paused-topic", brokenOps{blocked: func(keys []admin.BlockedKey, _ *bool) {
+		for i := range keys {
+			keys[i].Behind++
+		}
+	}}},
+	{"knows nothing", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { *in = admin.Hindrances{} }}},
+	{"knows no key", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Ahead = nil }}},
+	{"knows no topic", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Trial = nil }}},
+	{"takes the record for the one before it", "waits-are-explained", brokenOps{stands: func(rec *admin.Stored, in *admin.Hindrances) {
+		if in.Ahead != nil {
+			in.Ahead = rec
+		}
+	}}},
+	{"shows bodies", "waits-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) {
+		if in.Ahead != nil {
+			in.Ahead.Envelope.Body = []byte("body")
+		}
+	}}},
+	{"takes every record for locked", "locks-are-explained", brokenOps{stands: func(_ *admin.Stored, in *admin.Hindrances) { in.Locked = true }}},
 	{"does nothing", "head-skip", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
 	{"parks", "head-skip", brokenOps{decide: as(admin.HeadSetAside)}},
 	{"requeues", "head-skip", brokenOps{decide: as(admin.HeadRequeue)}},

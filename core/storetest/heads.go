@@ -14,6 +14,9 @@ import (
 var headChecks = []named{
 	{"blocked-keys-are-listed", blockedKeysAreListed},
 	{"blocked-keys-in-pages", blockedKeysInPages},
+	{"keys-behind-a-paused-topic", keysBehindAPausedTopic},
+	{"waits-are-explained", waitsAreExplained},
+	{"locks-are-explained", locksAreExplained},
 	{"head-skip", headSkip},
 	{"head-park", headPark},
 	{"head-requeue", headRequeue},
@@ -92,6 +95,9 @@ func blockedKeysAreListed(k *kit) {
 	k.blocked("the same", ids, false, "b retry 2")
 	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
 	k.must("blocked keys", err)
+	if keys[0].Behind != 1 || keys[1].Behind != 1 {
+		k.fail("%d and %d messages wait behind the heads of two keys, want 1 each", keys[0].Behind, keys[1].Behind)
+	}
 	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}

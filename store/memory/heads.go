@@ -11,7 +11,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ admin.KeyKeeper = (*Store)(nil)
+var (
+	_ admin.KeyKeeper = (*Store)(nil)
+	_ admin.Explainer = (*Store)(nil)
+)
+
+// maxTrials is how many retries are looked at for topics that no queue is bound for.
+const maxTrials = 1000
 
 // obstructed returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "". A retry
 // stops doing so when a member holds it.
@@ -62,13 +68,13 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 	if rt == nil {
 		return nil, false, nil
 	}
-	now := s.now()
+	now, unbound := s.now(), rt.unbound()
 	for key, k := range rt.keys {
-		r := k.head(req.BlockAfterAbandon)
+		r, cause := k.blocked(req.BlockAfterAbandon, unbound)
 		if r == nil || key <= req.After {
 			continue
 		}
-		b := admin.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: r.obstructed(req.BlockAfterAbandon)}
+		b := admin.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: cause, Behind: k.behind(r)}
 		if b.Since = max(b.Head.Age, 0); r.state == core.StateAbandoned {
 			b.Since = max(now.Sub(r.settledAt), 0)
 		}
@@ -79,6 +85,87 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 		keys, more = keys[:req.Limit], true
 	}
 	return keys, more, nil
+}
+
+// unbound returns, by topic that no queue is bound for, a record that tries.
+func (rt *route) unbound() map[string]*record {
+	out := map[string]*record{}
+	n := 0
+	for r := range rt.retries.all() {
+		if n++; n > maxTrials {
+			break
+		}
+		if admin.Unbound(r.lastErr) && out[r.env.Topic] == nil {
+			out[r.env.Topic] = r
+		}
+	}
+	return out
+}
+
+// blocked returns the record that keeps others of the key waiting, and why; nil if none does.
+func (k *keyed) blocked(block bool, unbound map[string]*record) (r *record, cause string) {
+	if r = k.head(block); r != nil {
+		return r, r.obstructed(block)
+	}
+	if r = k.next(); r != nil && unbound[r.env.Topic] != nil && k.behind(r) > 0 {
+		return r, "topic"
+	}
+	return nil, ""
+}
+
+// behind counts the due records of the key but its head.
+func (k *keyed) behind(head *record) (n int) {
+	for r := range k.ready.all() {
+		if r != head {
+			n++
+		}
+		if n == admin.MaxPageLimit {
+			break
+		}
+	}
+	return n
+}
+
+// Hindrances returns what stands in the way of a record; see [admin.Explainer]. It names no process of a lock, since
+// all transactions are of this one.
+func (s *Store) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAbandon bool) (in admin.Hindrances, err error) {
+	if err := ctx.Err(); err != nil {
+		return in, outage("hindrances", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.stored(rec.Route, rec.Envelope.ID)
+	if r == nil {
+		return in, nil
+	}
+	now := s.now()
+	if ahead := r.ahead(blockAfterAbandon); ahead != nil {
+		shown := s.show(ahead, now)
+		in.Ahead = &shown
+	}
+	if trial := r.route.unbound()[r.env.Topic]; trial != nil && trial != r {
+		shown := s.show(trial, now)
+		in.Trial = &shown
+	}
+	in.Locked = r.lock != nil
+	return in, nil
+}
+
+// ahead returns the record that r waits for in its key, or nil.
+func (r *record) ahead(block bool) *record {
+	k := r.route.keys[r.env.Key]
+	if k == nil {
+		return nil
+	}
+	for o := range k.odd.all() {
+		if o != r && (o.holder != 0 || o.obstructed(block) != "") {
+			return o
+		}
+	}
+	if first := k.ready.first(); first != nil && first.seq < r.seq {
+		return first
+	}
+	return nil
 }
 
 const decideOp = "waybill/memory: decide head"

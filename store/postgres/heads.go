@@ -2,18 +2,25 @@ package postgres
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
 var _ admin.KeyKeeper = (*Outbox)(nil)
 
-// keySteps is how many keys one statement of BlockedKeys looks at.
-const keySteps = 1000
+const (
+	// keySteps is how many keys one statement of BlockedKeys looks at.
+	keySteps = 1000
+	// maxTrials is how many retries are looked at for topics that no queue is bound for. Those that try whether
+	// one is are due soonest.
+	maxTrials = 1000
+)
 
 // A row e holds back its key while it waits for a retry that nobody holds yet, or is abandoned and the route blocks
 // then.
@@ -21,7 +28,18 @@ const (
 	heldWaits      = `(e.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = e.hold))`
 	retryWaits     = `e.retry AND e.key <> '' AND NOT ` + heldWaits
 	abandonedWaits = `e.blocks`
+	readyOfKey     = `e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL`
 )
+
+// unboundSQL are the topics that no queue is bound for, and the rows that try: those of the first maxTrials retries
+// whose error says text.
+func unboundSQL(text string) string {
+	return `unbound AS MATERIALIZED (
+    SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (
+        SELECT e.topic, e.seq, e.last_error FROM {outbox} e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT ` + strconv.Itoa(maxTrials) + `
+    ) x WHERE strpos(x.last_error, ` + text + `) > 0 ORDER BY x.topic, x.seq
+)`
+}
 
 // nextKeySQL is the first key behind after that may have a row that waits.
 func nextKeySQL(after string) string {
@@ -29,35 +47,51 @@ func nextKeySQL(after string) string {
         (SELECT e.key FROM {outbox} e WHERE e.route = $1 AND e.key > ` + after + ` AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
         UNION ALL
         (SELECT e.key FROM {outbox} e WHERE $3 AND e.route = $1 AND e.key > ` + after + ` AND e.blocks ORDER BY e.key LIMIT 1)
+        UNION ALL
+        (SELECT e.key FROM {outbox} e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > ` + after + ` AND ` + readyOfKey + `
+            ORDER BY e.key LIMIT 1)
     ) x`
 }
 
 // blockedSQL goes from key to key of route $1 after $2, in two indexes, at most $4 steps, and finds the head of each.
+// If there are topics that no queue is bound for, it goes over all other keys too, in a third index.
 var blockedSQL = `
-WITH RECURSIVE k AS (
+WITH RECURSIVE ` + unboundSQL("$5") + `, k AS (
     SELECT (` + nextKeySQL("$2") + `) AS key, 1 AS i
     UNION ALL
     SELECT (` + nextKeySQL("k.key") + `), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
-    SELECT w.cause,
+    SELECT w.cause, n.behind,
         CASE WHEN o.settled_at IS NULL THEN 0
              ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
         ` + storedSQL + `
     FROM (
-        (SELECT e.seq, 'retry' AS cause FROM {outbox} e
+        (SELECT 1 AS turn, e.seq, 'retry' AS cause FROM {outbox} e
          WHERE e.route = $1 AND e.key = k.key AND ` + retryWaits + ` ORDER BY e.seq LIMIT 1)
         UNION ALL
-        (SELECT e.seq, 'abandoned' FROM {outbox} e
+        (SELECT 1, e.seq, 'abandoned' FROM {outbox} e
          WHERE $3 AND e.route = $1 AND e.key = k.key AND ` + abandonedWaits + ` ORDER BY e.seq LIMIT 1)
-        ORDER BY seq LIMIT 1
-    ) w JOIN {outbox} o ON o.route = $1 AND o.seq = w.seq
+        UNION ALL
+        (SELECT 2, f.seq, 'topic' FROM (
+            SELECT e.seq, e.topic, ` + heldWaits + ` AS held FROM {outbox} e
+            WHERE e.route = $1 AND e.key = k.key AND ` + readyOfKey + ` ORDER BY e.seq LIMIT 1
+         ) f JOIN unbound u ON u.topic = f.topic WHERE NOT f.held
+            AND NOT EXISTS (SELECT FROM {outbox} e
+                WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND (e.retry OR e.hold <> 0) AND ` + heldWaits + `))
+        ORDER BY turn, seq LIMIT 1
+    ) w JOIN {outbox} o ON o.route = $1 AND o.seq = w.seq CROSS JOIN LATERAL (
+        SELECT count(*)::int AS behind FROM (
+            SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = k.key AND ` + readyOfKey + ` AND e.seq <> w.seq LIMIT ` + strconv.Itoa(admin.MaxPageLimit) + `
+        ) b
+    ) n WHERE w.cause <> 'topic' OR n.behind > 0
 ) h ON true
 WHERE k.key IS NOT NULL ORDER BY k.i`
 
-// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It
-// goes from key to key by index, over those that hold back or have abandoned messages. Since counts from the end of an
-// abandoned head; of one that waits for a retry, from when it was first due.
+// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes from
+// key to key by index, over those that hold back or have abandoned messages; over all keys, a thousand in each
+// statement, if no queue is bound for some topic. Since counts from the end of an abandoned head; of one that waits for
+// a retry, from when it was first due.
 func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
 	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
@@ -77,7 +111,7 @@ func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) 
 				b := admin.BlockedKey{Route: req.Route}
 				var settled int64
 				var err error
-				if b.Head, err = scanStored(rows, []any{&b.Key, &b.Cause, &settled}, nil); err != nil {
+				if b.Head, err = scanStored(rows, []any{&b.Key, &b.Cause, &b.Behind, &settled}, nil); err != nil {
 					return err
 				}
 				last = b.Key
@@ -86,7 +120,7 @@ func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) 
 				}
 				found = append(found, b)
 				return nil
-			}, b.sql.admin.blocked, req.Route, req.After, req.BlockAfterAbandon, keySteps)
+			}, b.sql.admin.blocked, req.Route, req.After, req.BlockAfterAbandon, keySteps, waybill.ErrUnroutable.Error())
 		})
 		if err != nil {
 			return nil, false, err

@@ -192,6 +192,7 @@ LEFT JOIN (
 // adminStatements are those of looking, putting back and deleting, by walk.
 type adminStatements struct {
 	inspect, blocked, count string
+	ahead, trial, lock      string
 	list                    [walkIDs + 1]string
 	redrive, dryRun         [walkIDs + 1]string
 	purge, dryPurge         [walkIDs + 1]string
@@ -199,6 +200,7 @@ type adminStatements struct {
 
 func newAdminStatements(n schema.Names) adminStatements {
 	s := adminStatements{inspect: n.SQL(inspectSQL), blocked: n.SQL(blockedSQL), count: n.SQL(countSQL)}
+	s.ahead, s.trial, s.lock = n.SQL(aheadSQL), n.SQL(trialSQL), n.SQL(lockSQL)
 	for i := range s.list {
 		w := walk(i)
 		s.list[w], s.redrive[w], s.dryRun[w] = n.SQL(listSQL(w)), n.SQL(redriveSQL(w, false)), n.SQL(redriveSQL(w, true))

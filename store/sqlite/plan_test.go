@@ -16,7 +16,7 @@ func allTexts() []string {
 	return append(hot(),
 		beatText, flagText, anyUnitText, hintText, makeUnitText, forgetText, ownerText, moveText, storeHintText, unservedText, endHoldsText, endUnitsText, endText, keepHintText,
 		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, withdrawText, giveUpKeyText, holderText,
-		carefulText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, putAwayText, outlivedText, headsText, nextText, tendedText, tellOwnerText, untoldText, undecideText, endDueText, nextKeyText, electText,
+		carefulText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, putAwayText, outlivedText, headsText, nextText, tendedText, tellOwnerText, untoldText, undecideText, endDueText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
 		expiredText, expireText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
 }
 
@@ -64,5 +64,5 @@ func TestPlans(t *testing.T) {
 
 // limited reports a statement that goes over a table by its primary key, or over a bounded list.
 func limited(text string) bool {
-	return text == highWaterText || text == anyControlText || text == nextKeyText
+	return text == highWaterText || text == anyControlText || text == nextKeyText || text == nextDueKeyText
 }
