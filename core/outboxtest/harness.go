@@ -13,7 +13,7 @@ import (
 
 // Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
 // optional interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution],
-// [Meter], [Sparing]) and of its transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
+// [Meter]) and of its transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
 type Harness interface {
 	// Store returns the store under test, the same one every time.
 	Store() core.OutboxStore
@@ -86,11 +86,6 @@ type Meter interface {
 // the store's methods can wait or fail. Without it they must not.
 type SingleWriter interface {
 	SingleWriter() bool
-}
-
-// Sparing is a harness for which a tenth of the random cases is enough, since another run of the suite takes them all.
-type Sparing interface {
-	Sparing() bool
 }
 
 // Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.

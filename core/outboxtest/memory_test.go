@@ -24,7 +24,7 @@ func TestMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts), opts.Retention.Published != 0} })
+			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts)} })
 		})
 	}
 }
@@ -33,7 +33,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := sparing(fault{}) // which is also a Meter
+		h := newBroken(fault{}) // which is also a Meter
 		for _, c := range outboxtest.Checks() {
 			if err := c.Run(t.Context(), h); err != nil {
 				t.Errorf("%s: %v", c.Name, err)
@@ -46,7 +46,7 @@ func TestMemoryShared(t *testing.T) {
 func TestMemorySideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &frozen{harness{newStore(memory.Options{}), true}}
+		h := &frozen{harness{newStore(memory.Options{})}}
 		var wg sync.WaitGroup
 		for _, c := range outboxtest.Checks() {
 			wg.Go(func() {
@@ -62,7 +62,7 @@ func TestMemorySideBySide(t *testing.T) {
 // The members use two stores on the same data.
 func TestMemoryReopened(t *testing.T) {
 	t.Parallel()
-	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{newStore(memory.Options{}), true}} })
+	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{newStore(memory.Options{})}} })
 }
 
 type reopened struct{ harness }
@@ -78,8 +78,6 @@ type frozen struct{ h harness }
 
 func (f *frozen) Store() core.OutboxStore { return f.h.store }
 
-func (f *frozen) Sparing() bool { return true }
-
 func (f *frozen) Begin(ctx context.Context) (outboxtest.Tx, error) { return f.h.Begin(ctx) }
 
 // The suite moves a clock that is the harness's own.
@@ -87,7 +85,7 @@ func TestMemoryWithClock(t *testing.T) {
 	t.Parallel()
 	outboxtest.Run(t, func(*testing.T) outboxtest.Harness {
 		c := &clock{now: time.Unix(1e9, 0)}
-		return &clocked{harness{newStore(memory.Options{Now: c.Now}), true}, c}
+		return &clocked{harness{newStore(memory.Options{Now: c.Now})}, c}
 	})
 }
 
@@ -125,12 +123,7 @@ func newStore(opts memory.Options) *full {
 }
 
 // harness is the suite's harness around the memory store.
-type harness struct {
-	store   *full
-	sparing bool // TestMemory takes all random cases
-}
-
-func (h *harness) Sparing() bool { return h.sparing }
+type harness struct{ store *full }
 
 func (h *harness) Store() core.OutboxStore { return h.store }
 

@@ -90,7 +90,7 @@ func bound(d time.Duration) func(*broken, *core.StoreTraits) {
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness {
-		return sparing(fault{page: blind.page, traits: bound(time.Second)})
+		return newBroken(fault{page: blind.page, traits: bound(time.Second)})
 	})
 }
 

@@ -142,11 +142,7 @@ type storm struct {
 
 // Without this a record is lost: it appears behind the place from which its owner reads on.
 func pageHoldsForRandomTransactions(k *kit) {
-	const writers = 8
-	rounds := 20
-	if s, ok := core.As[Sparing](k.h); ok && s.Sparing() {
-		rounds /= 10
-	}
+	const writers, rounds = 8, 20
 	readers := []*member{k.owner(3), k.join(3)}
 	s := &storm{committed: map[string]bool{}, began: map[string]time.Time{}}
 	var done atomic.Int32

@@ -55,7 +55,7 @@ func (k *kit) retaining(r waybill.Retention) *kit {
 }
 
 // maxCleans is how often the suite follows a cleaner that says that there is more.
-const maxCleans = 1000
+const maxCleans = 10_000
 
 // clean cleans as a new owner until there is no more to do, and returns what was done.
 func (k *kit) clean() core.Cleaned {

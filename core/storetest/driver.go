@@ -19,7 +19,7 @@ import (
 // more.
 const (
 	pageSize = 1000
-	maxPages = 100
+	maxPages = 1000
 )
 
 // driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them

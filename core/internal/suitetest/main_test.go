@@ -1,16 +1,5 @@
 package suitetest
 
-import (
-	"os"
-	"testing"
+import "testing"
 
-	"github.com/waybill-go/waybill/internal/patience"
-)
-
-// The self-tests run in virtual time: how busy the machine is does not matter.
-func TestMain(m *testing.M) {
-	if err := os.Setenv(patience.Variable, "1"); err != nil {
-		panic(err)
-	}
-	m.Run()
-}
+func TestMain(m *testing.M) { InVirtualTime(m) }
