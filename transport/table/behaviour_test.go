@@ -81,7 +81,7 @@ func TestTimersFireWhenDue(t *testing.T) {
 func TestPolling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Time(11*time.Minute, "the timer")
+		patience.BudgetOf(t).Time(101*time.Minute, "the timer")
 		s := newStore(t)
 		var times []time.Time
 		s.call = func(what string) error {
@@ -101,13 +101,13 @@ func TestPolling(t *testing.T) {
 			}
 		}
 		staged := time.Now()
-		stage(t, s, message("now"), message("later", waybill.Delay(10*time.Minute)))
+		stage(t, s, message("now"), message("later", waybill.Delay(100*time.Minute)))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0]))
 		if took := time.Since(begin); took > time.Minute+10*time.Second {
 			t.Errorf("found after %s", took)
 		}
 		receive(t, r, 1)
-		if late := time.Since(staged) - 10*time.Minute; late < 0 || late > time.Millisecond {
+		if late := time.Since(staged) - 100*time.Minute; late < 0 || late > time.Millisecond {
 			t.Errorf("a timer came %s late", late)
 		}
 	})
@@ -265,7 +265,7 @@ func TestOutage(t *testing.T) {
 		if d := receive(t, r, 1)[0]; d.Envelope.ID != "b" || d.Attempt != 2 {
 			t.Errorf("%s came, attempt %d", d.Envelope.ID, d.Attempt)
 		}
-		none(t, r, 5*time.Minute) // c was settled when that was possible again
+		none(t, r, time.Hour) // c was settled when that was possible again
 	})
 }
 

@@ -13,22 +13,18 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
-	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TestFreeProcessesTakeAll: of 20 processes with one handler each, 8 are busy for long (at night 20 of 50). Messages
-// without a key go to the others, at once, although slots of it belong to busy ones; and keys of busy ones go on
-// elsewhere, but for those that are handled.
+// TestFreeProcessesTakeAll: of 50 processes with one handler each, 20 are busy for long. Messages without a key go to
+// the others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but for those
+// that are handled.
 func TestFreeProcessesTakeAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		patience.BudgetOf(t).Calls(400, "a poll every 20 ms, and up to 200 messages a second")
-		processes, busy := 20, 8
-		if tier.IsNightly() {
-			processes, busy = 50, 20
-		}
-		patience.BudgetOf(t).Time(28*time.Second, "all get their share, and some handlers take 12 s")
+		patience.BudgetOf(t).Time(40*time.Second, "all get their share, and some handlers take 20 s")
+		const processes, busy = 50, 20
 		s := newStore(t)
 		var mu sync.Mutex
 		var longest, keyed time.Duration
@@ -56,7 +52,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 				mu.Lock()
 				slow++
 				mu.Unlock()
-				pause = 12 * time.Second
+				pause = 20 * time.Second
 			}
 			time.Sleep(pause) // virtual time
 			mu.Lock()
@@ -107,7 +103,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 			t.Errorf("%d of %d ran, %d slow ones; without a key they waited for %s at most, with one for %s", n, total, slow, longest, keyed)
 		}
 		mu.Unlock()
-		time.Sleep(6 * time.Second) // virtual time
+		time.Sleep(20 * time.Second) // virtual time
 		cancel()
 		wg.Wait()
 		if left := len(s.mem.Records()); left > 0 {

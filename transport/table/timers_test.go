@@ -89,7 +89,8 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// The same on a server. How often Due comes sooner than a poll depends on its speed, so that is not looked at.
+// The same on a server. How often Due comes sooner than a poll depends on its speed, so that is not looked at:
+// TestTimers sees that a receiver listens to Due, and the conformance suite that Due says when the next timer comes.
 func TestTimersPostgres(t *testing.T) {
 	tier.Nightly(t, "timers of a server come in real time: 7 s (TestTimers is virtual)")
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
-	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -23,17 +22,13 @@ func TestNothingWaitsForThePoll(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			patience.BudgetOf(t).Calls(1000, "180 attempts, five milliseconds after each other")
 			s := newStore(t)
-			foundAtOnce(t, backend{s, s.stage}, 60)
+			foundAtOnce(t, backend{s, s.stage})
 		})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		n := 16
-		if tier.IsNightly() {
-			n = 60
-		}
 		b, _ := postgresBackend(t, 8)
-		foundAtOnce(t, b, n)
+		foundAtOnce(t, b)
 	})
 }
 
@@ -71,7 +66,7 @@ func TestDueIsNoVainWakeup(t *testing.T) {
 	})
 }
 
-func foundAtOnce(t *testing.T, b backend, messages int) {
+func foundAtOnce(t *testing.T, b backend) {
 	t.Helper()
 	tr := newTable(t, b.store, table.Options{PollMax: time.Hour, Lease: 4 * time.Hour})
 	r, err := tr.Subscribe(t.Context(), core.Subscription{Queue: "q", Concurrency: 10, Prefetch: 50})
@@ -79,7 +74,7 @@ func foundAtOnce(t *testing.T, b backend, messages int) {
 		t.Fatal(err)
 	}
 	ctx, moved := patience.Context(t.Context(), patience.Limit)
-	for n := range messages {
+	for n := range 60 {
 		m := waybill.RawMessage("a", "text/plain", nil)
 		m.Routes = []string{"q"}
 		if n%2 == 0 {
