@@ -82,8 +82,9 @@ func TestLifeCountsFromTheRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		patience.Pass(t, time.Hour)
+		// a day of few polls, heartbeats and cleanings, which cost computing
+		stop := begin(t, newRelay(t, s, b, relay.Options{PollMax: time.Hour, Lease: time.Hour, CleanInterval: time.Hour, StaleAfter: time.Hour}))
+		patience.Pass(t, 24*time.Hour)
 		stage(t, s, msg("a", "k", waybill.TTL(time.Minute)))
 		within(t, 30*time.Second, "published", func() bool { return b.count() == 1 })
 		if err := stop(); err != nil {

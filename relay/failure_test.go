@@ -188,19 +188,22 @@ func TestCustomBackoff(t *testing.T) {
 // RL-03 RL-05
 func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 	t.Parallel()
-	unroutableUntil(t, 2*time.Hour, 2*time.Hour)
-	unroutableUntil(t, -1, 0)
+	unroutableUntil(t, 2*time.Hour, 2*time.Hour, 0)
+	unroutableUntil(t, -1, 0, 0)
+	// the last hours of the default: the time counts from when it was due, whether a relay runs or not
+	unroutableUntil(t, 0, relay.DefaultUnroutableTimeout, relay.DefaultUnroutableTimeout-2*time.Hour)
 }
 
-// TestUnroutableForADay does the same with the default.
+// TestUnroutableForADay does the same with a relay that runs all day.
 func TestUnroutableForADay(t *testing.T) {
 	t.Parallel()
 	tier.Nightly(t, "a probe every five seconds for a day: 15 s")
-	unroutableUntil(t, 0, relay.DefaultUnroutableTimeout)
+	unroutableUntil(t, 0, relay.DefaultUnroutableTimeout, 0)
 }
 
-// unroutableUntil checks that a message whose topic has no queue is given up after want, and not for its attempts.
-func unroutableUntil(t *testing.T, option, want time.Duration) {
+// unroutableUntil checks that a message whose topic has no queue is given up after want, and not for its attempts. The
+// relay begins when the message is as old as idle.
+func unroutableUntil(t *testing.T, option, want, idle time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const late = 10 * time.Minute
@@ -211,6 +214,7 @@ func unroutableUntil(t *testing.T, option, want time.Duration) {
 		}
 		stage(t, s, msg("a", ""))
 		start := time.Now()
+		time.Sleep(idle)
 		stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableTimeout: option}))
 		for states(s)[core.StateAbandoned] == 0 {
 			time.Sleep(time.Minute)

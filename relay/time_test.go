@@ -77,6 +77,60 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 	}
 }
 
+// TestStopWhileTheStoreHangs: a relay whose store answers nothing any more, as a database that is frozen, stops. It has
+// DrainTimeout for what is out, a second for what it then cancels, and five seconds to store the outcomes.
+func TestStopWhileTheStoreHangs(t *testing.T) { // RL-01
+	t.Parallel()
+	for name, c := range map[string]struct {
+		publisher bool // it hangs, too
+		want      time.Duration
+	}{
+		"the store":               {false, 5 * time.Second},
+		"store and publisher too": {true, 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				mem, b := newStore(t), newBus()
+				var frozen, deaf atomic.Bool
+				free := make(chan struct{})
+				s := &sharedtest.Store{OutboxStore: mem, Before: func(ctx context.Context, _ string, _ any) error {
+					if !frozen.Load() {
+						return nil
+					}
+					<-ctx.Done()
+					return down()
+				}}
+				b.before = func(context.Context, []waybill.Envelope) {
+					if deaf.Load() {
+						<-free
+					}
+				}
+				stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: time.Second}))
+				stage(t, mem, msg("a", "k"))
+				within(t, time.Second, "it flows", func() bool { return b.count() == 1 })
+				if c.publisher {
+					deaf.Store(true)
+					stage(t, mem, msg("b", "k"))
+					within(t, time.Second, "it is out", func() bool { return len(b.started) == 2 })
+				}
+				frozen.Store(true)
+				stage(t, mem, msgs(100, noKey)...)
+				patience.Pass(t, 2*time.Second)
+				begun := time.Now()
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(begun); took != c.want {
+					t.Errorf("the stop took %s, want %s", took, c.want)
+				}
+				close(free)
+				patience.Pass(t, time.Minute) // calls that still hang end by their own limits
+			})
+		})
+	}
+}
+
 // TestStopDuringAPublish: a message whose publish is cut off at the drain limit may have arrived, so no caller is told
 // that it has not.
 func TestStopDuringAPublish(t *testing.T) { // ST-09
