@@ -138,7 +138,7 @@ func (w *world) run(t *testing.T) error {
 	}
 	d.heal()
 	start() // what a failed settle left behind came back when its consumer stopped
-	rest(b, time.Hour)
+	rest(t, b, time.Hour)
 	stopAll()
 
 	for i := range w.messages {

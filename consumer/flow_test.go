@@ -355,7 +355,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Time(6*time.Minute, "30 processes, of which ten meet no poison and run for 30 s")
+		patience.BudgetOf(t).Time(10*time.Hour+time.Minute, "30 processes, of which ten meet no poison and run for an hour")
 		b := declared(t)
 		b.publish(t, n)
 		var done sync.Map
@@ -392,7 +392,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 			settle()
 			select {
 			case <-crashed:
-			case <-time.After(30 * time.Second):
+			case <-time.After(time.Hour):
 			}
 			stop()
 		}

@@ -279,11 +279,7 @@ func TestGroupsAndSuspects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.redeliver = func(d *waybill.Delivery) {
-			if strings.HasPrefix(d.Envelope.ID, "s") {
-				d.Redeliveries = 10
-			}
-		}
+		b.suspects("s")
 		c := newCrowd(0)
 		es := tenants(4, "a")
 		es[1].ID, es[3].ID = "s-1", "s-2"
@@ -305,11 +301,7 @@ func TestNoGroupWaitsAfterAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.redeliver = func(d *waybill.Delivery) {
-			if strings.HasPrefix(d.Envelope.ID, "s") {
-				d.Redeliveries = 10
-			}
-		}
+		b.suspects("s")
 		failed := false
 		var done seen[string]
 		h := handle(func(_ context.Context, d *waybill.Delivery) error {
@@ -412,7 +404,7 @@ func TestGroupsAtRandom(t *testing.T) {
 					time.Sleep(300 * time.Millisecond)
 				}
 			}
-			rest(b, time.Hour)
+			rest(t, b, time.Hour)
 			stop()
 			if got := len(done.all()); got != n {
 				rt.Errorf("%d of %d were handled", got, n)

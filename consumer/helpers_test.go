@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
@@ -40,6 +42,7 @@ type bus struct {
 	subscribe func(core.Subscription) error
 	receive   func() error
 	settle    func([]core.Ack) error
+	close     func(ctx context.Context)
 	redeliver func(*waybill.Delivery) // changes what is received
 	comeBack  bool                    // what settle failed to settle comes again at once
 
@@ -123,6 +126,22 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		}
 	}
 	return r.Receiver.Settle(ctx, acks)
+}
+
+func (r *receiver) Close(ctx context.Context) error {
+	if r.b.close != nil {
+		r.b.close(ctx)
+	}
+	return r.Receiver.Close(ctx)
+}
+
+// suspects has the messages whose ids begin with prefix arrive as some that came ten times before.
+func (b *bus) suspects(prefix string) {
+	b.redeliver = func(d *waybill.Delivery) {
+		if strings.HasPrefix(d.Envelope.ID, prefix) {
+			d.Redeliveries = 10
+		}
+	}
 }
 
 // verdicts returns how often each verdict was settled.
@@ -241,24 +260,37 @@ func (s *seen[T]) all() []T {
 	return append([]T(nil), s.list...)
 }
 
-// queued waits until the queue holds want. So a test takes no longer than the tested code, and its budget notices a
-// stall.
+// queued waits until the queue holds want. The test's budget bounds the wait, so that a stall shows. Then ten minutes
+// pass, for messages that come twice or too late.
 func queued(t *testing.T, b *bus, want memtransport.Depth) {
 	t.Helper()
 	patience.Moving(t, fmt.Sprintf("the queue holds %+v", want), func() (memtransport.Depth, bool) {
 		got := b.Depth(queue)
 		return got, got == want
 	})
+	patience.Pass(t, 10*time.Minute)
+	wantDepth(t, b, want)
 }
 
-// rest waits until nothing is left to handle, for most at most. A random test says then what is left, and which case it
-// was.
-func rest(b *bus, most time.Duration) {
-	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(time.Second / 2) {
-		if d := b.Depth(queue); d.Ready+d.Held+d.Delayed == 0 {
-			return
-		}
+// rest lets most pass. The time until nothing is left to handle counts for the budget of the test. A random test says
+// then which messages are left, and of which case.
+func rest(t *testing.T, b *bus, most time.Duration) {
+	t.Helper()
+	end := time.Now().Add(most)
+	for d := b.Depth(queue); d.Ready+d.Held+d.Delayed > 0 && time.Now().Before(end); d = b.Depth(queue) {
+		time.Sleep(time.Second / 2)
 	}
+	patience.Pass(t, time.Until(end))
+}
+
+// histories runs random histories, each in a bubble of its own, with handlers of one message or of several.
+func histories(t *testing.T, history func(t *testing.T, rt *rapid.T, seed uint64, batch bool)) {
+	t.Helper()
+	rapid.Check(t, func(rt *rapid.T) {
+		seed := rapid.Uint64().Draw(rt, "seed")
+		batch := rapid.Bool().Draw(rt, "batch")
+		synctest.Test(t, func(t *testing.T) { history(t, rt, seed, batch) })
+	})
 }
 
 func wantDepth(t *testing.T, b *bus, want memtransport.Depth) {

@@ -128,11 +128,7 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 // again after a stop only.
 func TestInOrderModel(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		seed := rapid.Uint64().Draw(rt, "seed")
-		batch := rapid.Bool().Draw(rt, "batch")
-		synctest.Test(t, func(t *testing.T) { inOrderHistory(t, rt, seed, batch) })
-	})
+	histories(t, inOrderHistory)
 }
 
 func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
@@ -247,7 +243,7 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		clear(decided)
 	}
 	stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
-	rest(b, 10*time.Minute)
+	rest(t, b, 10*time.Minute)
 	stop()
 	if d := b.Depth(queue); d.Ready+d.Held+d.Delayed != 0 {
 		rt.Errorf("seed %d: %+v is left", seed, d)

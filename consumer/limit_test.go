@@ -641,7 +641,7 @@ func TestSharedLimitsAtRandom(t *testing.T) {
 			for i := range stopped {
 				stops[i]()
 			}
-			rest(f.b, time.Hour)
+			rest(t, f.b, time.Hour)
 			for _, stop := range stops[stopped:] {
 				stop()
 			}

@@ -549,6 +549,47 @@ func TestDrainLeavesHandlerBehind(t *testing.T) {
 	})
 }
 
+// CO-11: a stop waits for DrainTimeout, five seconds for handlers that ignore their context, five for settles that
+// hang, as those over a connection into which nothing goes any more, and five for a close that hangs.
+func TestDrainWhileSettlesHang(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		deaf  bool // the handler ignores its context
+		close bool // it hangs, too
+		want  time.Duration
+	}{{false, false, 6 * time.Second}, {true, false, 11 * time.Second}, {false, true, 11 * time.Second}, {true, true, 16 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(17*time.Second, "a stop gives up handlers, settles and a close")
+			b := declared(t)
+			end := make(chan struct{})
+			b.settle = func([]core.Ack) error {
+				<-end
+				return errBoom
+			}
+			if tt.close {
+				b.close = func(ctx context.Context) { <-ctx.Done() }
+			}
+			h := handle(func(ctx context.Context, _ *waybill.Delivery) error {
+				if tt.deaf {
+					<-end
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			stop := start(t, b, consumer.Options{DrainTimeout: time.Second}, waybill.Subscription{}, h)
+			b.publish(t, 3)
+			settle()
+			begin := time.Now()
+			stop()
+			if took := time.Since(begin); took != tt.want {
+				t.Errorf("draining took %s, want %s", took, tt.want)
+			}
+			close(end)
+			settle()
+		})
+	}
+}
+
 // CO-13: the first middleware is outermost, and the timeout ends a handler's context.
 func TestMiddleware(t *testing.T) {
 	t.Parallel()

@@ -176,11 +176,7 @@ func TestInOrderReceivesWhileAKeyGoesBack(t *testing.T) {
 // message takes no other one's place.
 func TestInOrderCutsModel(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		seed := rapid.Uint64().Draw(rt, "seed")
-		batch := rapid.Bool().Draw(rt, "batch")
-		synctest.Test(t, func(t *testing.T) { cutHistory(t, rt, seed, batch) })
-	})
+	histories(t, cutHistory)
 }
 
 func cutHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
@@ -263,7 +259,7 @@ func cutHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 	c.send(t, es...)
 	o := consumer.Options{Concurrency: 3, Prefetch: 12, Retry: waybill.RetryDelays(100*time.Millisecond, time.Second)}
 	stop := start(t, c, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
-	rest(c.bus, 4*time.Minute)
+	rest(t, c.bus, 4*time.Minute)
 	stop()
 	if d := c.Depth(queue); d.Ready+d.Held+d.Delayed != 0 {
 		rt.Errorf("seed %d: %+v is left", seed, d)

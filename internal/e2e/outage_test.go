@@ -153,6 +153,7 @@ func TestBrokerDownAtStart(t *testing.T) { // RL-06 P7
 	patience.Until(t, "it is out for so long that its hold is written", func() bool {
 		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE hold <> 0") == 1
 	})
+	// how long that may take, relay's TestStopAtTheDrainLimit and consumer's TestDrainWhileSettlesHang say
 	t.Logf("relay stopped in %s, consumer in %s", rel.stop(), con.stop())
 	if n := number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE attempts = 0 AND state = 1"); n != 1 {
 		t.Error("the record in flight was not handed back unharmed")
@@ -292,7 +293,8 @@ func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
 	took := make(chan time.Duration, 2)
 	go func() { took <- f.rel.stop() }()
 	go func() { took <- f.con.stop() }()
-	for range 2 { // in a second to drain, one of grace and five to settle: tests in virtual time see to that
+	// how long that may take, relay's TestStopWhileTheStoreHangs and consumer's TestDrainWhileSettlesHang say
+	for range 2 {
 		t.Logf("Run ended after %s", (<-took).Round(10*time.Millisecond))
 	}
 	f.server.Resume()
