@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/testenv"
 )
 
 // OP-15: a list of a few of many parked messages asks the broker for those few, and says how many there are. The others
@@ -17,15 +18,7 @@ func TestDLQListOfMany(t *testing.T) {
 	const parked, shown = 12_000, 20 // more than a look keeps in their order
 	r := newRabbit(t, "q")
 	r.run("topology", "declare").is(t, 0)
-	conn, err := amqp.Dial(r.mq.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := testenv.Channel(t, r.mq.URL)
 	for i := range parked {
 		id := fmt.Sprint("m", i+1)
 		err := ch.PublishWithContext(t.Context(), "", "q.dlq", false, false, amqp.Publishing{

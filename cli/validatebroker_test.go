@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/internal/testenv"
 )
 
 // RM-06, OP-02: validate declares nothing. It finds a missing exchange, a delay queue of the default retries that was
@@ -20,15 +19,7 @@ func TestValidateOfABroker(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	r := newRabbit(t)
-	conn, err := amqp.Dial(r.mq.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := testenv.Channel(t, r.mq.URL)
 	file := filepath.Join(t.TempDir(), "waybill.yaml")
 	text := fmt.Sprintf("transports:\n  mq:\n    kind: rabbitmq\n    exchange: shop\n    url: %s\n    management_url: %s\n"+
 		"relays:\n  shop: {}\nsubscriptions:\n- queue: billing\n  bindings: [\"orders.*\"]\n", r.mq.URL, r.mq.ManagementURL)

@@ -298,6 +298,15 @@ func (w *small) hand(n int) (items []*Item) {
 	return nil
 }
 
+// oneOut returns a world in which the record a of the key k is out.
+func oneOut(t *testing.T) (w *small, item *Item) {
+	t.Helper()
+	w = newSmall(t)
+	w.stage("k", "a")
+	w.start(0)
+	return w, w.hand(1)[0]
+}
+
 // TestWhatFollowsAFailedOneComesBack: with several records of a key out at once, what is ready behind one that failed
 // waits for it.
 func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
@@ -567,10 +576,7 @@ func TestLockedRecordIsLeftAlone(t *testing.T) {
 // the record was put back meanwhile.
 func TestTwoDecisions(t *testing.T) { // OP-18
 	t.Parallel()
-	w := newSmall(t)
-	w.stage("k", "a")
-	w.start(0)
-	item := w.hand(1)[0]
+	w, item := oneOut(t)
 	for range 2 {
 		told, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
 		w.must(err)
@@ -629,10 +635,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	t.Parallel()
 	for i := range 4 {
 		answered, sent := i%2 == 0, i/2 == 0
-		w := newSmall(t)
-		w.stage("k", "a")
-		w.start(0)
-		item := w.hand(1)[0]
+		w, item := oneOut(t)
 		able := core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
 		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
 		w.must(err)

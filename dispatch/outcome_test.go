@@ -27,10 +27,7 @@ func TestRetryDoesNotWaitForOthers(t *testing.T) { // DB-23
 // TestChangedIsReadAgain: a record that changed while it was out, so that its outcome is void, is handed out again.
 func TestChangedIsReadAgain(t *testing.T) { // DB-23
 	t.Parallel()
-	w := newSmall(t)
-	w.stage("k", "a")
-	w.start(0)
-	item := w.hand(1)[0]
+	w, item := oneOut(t)
 	// it has a new version then
 	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr())
 	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))

@@ -12,7 +12,9 @@ import (
 )
 
 // TestHistories runs random worlds with random faults, and shrinks what fails to the fewest faults. More of them:
-// go test -run TestHistories ./dispatch -rapid.checks=1000. By night there are five times as many.
+// go test -run TestHistories ./dispatch -rapid.checks=1000. The gate decides about a change, not about luck: it has the
+// same hundred worlds each time, beside what TestExplore visits. The nightly run has new ones, five times as many and
+// more.
 func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
 	t.Parallel()
 	messages := 0
@@ -20,7 +22,6 @@ func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
 	if tier.IsNightly() {
 		rounds = 5
 	} else if f := flag.Lookup("rapid.seed"); f.Value.String() == "0" {
-		// the gate decides about a change, not about luck: it has the same worlds each time
 		if err := f.Value.Set("1"); err != nil {
 			t.Fatal(err)
 		}

@@ -317,10 +317,7 @@ func TestEndedButMaybeDelivered(t *testing.T) { // ST-09
 	t.Parallel()
 	for i := range 4 {
 		during, unknown := i%2 == 0, i/2 == 0
-		w := newSmall(t)
-		w.stage("k", "a")
-		w.start(0)
-		item := w.hand(1)[0]
+		w, item := oneOut(t)
 		decide := func() {
 			_, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
 			w.must(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -99,8 +99,8 @@ func TestEvictingServer(t *testing.T) {
 	}
 	set("CONFIG", "SET", "maxmemory", "100mb")
 	set("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	var log lines
-	opts := prepared(redisstreams.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var log sharedtest.Log
+	opts := prepared(redisstreams.Options{Logger: log.Logger(slog.LevelInfo)})
 	set(append(acl(t, "shop", opts.Bus), "-info")...)
 	url := strings.Replace(server.URL(), "redis://", "redis://shop:secret@", 1)
 	dial(t, url, opts)
@@ -113,31 +113,13 @@ func TestEvictingServer(t *testing.T) {
 	}
 }
 
-// lines is a log.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // A retry, a rejection or a release of an entry that was trimmed meanwhile fails, since nothing is left of the message;
 // an ack succeeds. The log tells of it, and of entries that are gone when their time comes.
 func TestTrimmedEntries(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	var log lines
-	opts := prepared(redisstreams.Options{HoldFor: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var log sharedtest.Log
+	opts := prepared(redisstreams.Options{HoldFor: time.Hour, Logger: log.Logger(slog.LevelInfo)})
 	bus := dial(t, url, opts)
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	keys := queueKeys{t, raw(t, url), opts.Bus}
