@@ -14,9 +14,12 @@
 //
 // No file of the tree is changed: the compiler gets the mutated one through an overlay. (A rapid test that fails leaves
 // its case in testdata/rapid: delete it.) The tests of a package run first without a mutant, all in one go, so that a
-// test that fails anyway kills nothing. The exit code is 1 if a mutant survived, did not build, or is not to be found
-// in its file. A mutant that is marked spare may survive: other lines guard the same. A test that ends at the limit of
-// go test has noticed too, but says less: it is marked hung.
+// test that fails anyway kills nothing. The exit code is 1 if a mutant survived, did not build, hung, or is not to be
+// found in its file. A mutant that is marked spare may survive: other lines guard the same. One whose test ends at the
+// limit of go test is marked hung: the test has noticed, or the machine is slow. Nobody can tell which.
+//
+// The tests of a module of its own run in its folder. They all wait as long as on an idle machine (internal/patience),
+// unless the environment says otherwise.
 //
 // # Concurrency
 //

@@ -25,7 +25,7 @@ type verdict string
 const (
 	killed   verdict = "killed"
 	survived verdict = "survived"
-	hung     verdict = "hung"           // a test noticed, but by not ending
+	hung     verdict = "hung"           // a test did not end: it has noticed, or the machine is slow
 	unbuilt  verdict = "does not build" // the mutant is no Go
 	invalid  verdict = "invalid"        // its text is not there once, or its tests fail or run nothing without it
 )

@@ -33,7 +33,7 @@ func add(rows map[string]row, results []result) bool {
 		switch {
 		case r.spare && r.verdict == survived:
 			v = mayBe
-		case r.verdict != killed && r.verdict != hung:
+		case r.verdict != killed:
 			ok = false
 		}
 		rows[r.id] = row{v, strings.ReplaceAll(strings.ReplaceAll(r.by, " | ", " / "), "\t", " ")}
