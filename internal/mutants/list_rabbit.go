@@ -8,6 +8,7 @@ func rabbit() []mutant {
 	const frames = "transport/rabbitmq/headerframes.go"
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
+		mutant{id: "rabbit-limit-statistics", fault: "a queue whose policy is not known has no length limit", file: "transport/rabbitmq/topology/limits.go", old: "(live.Effective != nil || live.Type == \"stream\")", new: "(live.Effective != nil || live.Type != \"none\")", tests: "^TestLimitsWithoutStatistics$"},
 		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
 	), group{pkg: pkg}.of(
 		mutant{id: "rabbit-multiple", fault: "one frame acknowledges what is not done", file: acks, old: "n, _ := slices.BinarySearch(tags, a.unacked.base)\n\treturn n", new: "return len(tags)", tests: "^TestMultipleAckTakesNothingElse$"},
@@ -15,6 +16,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-foreign-attempt", fault: "another system's header counts attempts", file: decode, old: "n > 1 && fromUs {", new: "n > 1 {", tests: "^TestDecode$"},
 		mutant{id: "rabbit-id-conflict", fault: "two ids of a message are no problem", file: decode, old: "d.MessageId != \"\" && e.ID != \"\" && d.MessageId != e.ID", new: "d.MessageId == \"\" && e.ID != \"\" && d.MessageId != e.ID", tests: "^TestDecode$"},
 		mutant{id: "rabbit-behind", fault: "a message counts as published before a failed one of its key", file: publish, old: "results[i] = errBehind\n\t\t\t}", new: "results[i] = nil\n\t\t\t}", tests: "^TestConfirmedBehindAFailedOne$"},
+		mutant{id: "rabbit-foreign-topic", fault: "a header of another system is taken for the topic", file: decode, old: "if topic != \"\" && fromUs {", new: "if topic != \"\" {", tests: "^TestDecode$"},
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-stale-count", fault: "a count that another queue has left counts", file: decode, old: "case known && d.Redelivered:", new: "case known:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
