@@ -6,6 +6,9 @@ func rabbit() []mutant {
 	const publish, batch, publisher, copies, settle, receiver, walk = "transport/rabbitmq/publish.go", "transport/rabbitmq/batch.go", "transport/rabbitmq/publisher.go", "transport/rabbitmq/copies.go", "transport/rabbitmq/settle.go", "transport/rabbitmq/receiver.go", "transport/rabbitmq/parkedwalk.go"
 	const pkg = "./transport/rabbitmq"
 	const frames = "transport/rabbitmq/headerframes.go"
+	twin := group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-early-late", fault: "a retry that came early counts an attempt if its time comes before its settle", file: "transport/sqs/copies.go", old: "|| h.early && text == \"\" {", new: "{", tests: "^TestEarlyUntilItIsSettled$"},
+	)
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
 		mutant{id: "rabbit-limit-statistics", fault: "a queue whose policy is not known has no length limit", file: "transport/rabbitmq/topology/limits.go", old: "(live.Effective != nil || live.Type == \"stream\")", new: "(live.Effective != nil || live.Type != \"none\")", tests: "^TestLimitsWithoutStatistics$"},
@@ -25,7 +28,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-frame-count", fault: "a message that is too large with the broker's counts loses its headers", file: frames, old: "{historyHeader, brokersOwn} {", new: "{historyHeader} {", tests: "^TestHeaderFrames$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
-	return append(offline, group{pkg: pkg, server: true}.of(
+	return append(append(offline, twin...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-bytes", fault: "bytes in hand are never given back", file: acks, old: "a.bytes.Add(-a.unacked.remove(tag))", new: "a.bytes.Add(0 * a.unacked.remove(tag))", tests: "^TestPrefetchBytes$"},
 		mutant{id: "rabbit-reject", fault: "a message for the dead-letter exchange is requeued", file: acks, old: "return a.ch.Nack(tag, false, false)", new: "return a.ch.Nack(tag, false, true)", tests: "^TestRefusedCopyIsParkedByTheBroker$"},
 		mutant{id: "rabbit-mandatory", fault: "an unroutable message is confirmed", file: batch, old: "PublishWithDeferredConfirm(exchange, key, true, false, p)", new: "PublishWithDeferredConfirm(exchange, key, false, false, p)", tests: "^TestPublishReceiveSettle$"},
