@@ -1,8 +1,8 @@
 package topology
 
 import (
-	"encoding/json"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
