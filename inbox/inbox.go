@@ -19,6 +19,11 @@ type Options struct {
 	// the envelope's id. An empty result means that there is none. Nil means the envelope's id: the CloudEvents id,
 	// or else the broker's message id. It must be safe for concurrent use and must not change d.
 	ID func(d *waybill.Delivery) string
+	// Source stands for the source of messages that have none. Set it if one system alone sends such messages, and
+	// they can come through more than one queue, as in a move to a new queue. Default none: their queue stands for
+	// it, so that a message which comes through two queues has its effect twice. With another value every such
+	// message is new.
+	Source string
 	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative =
 	// for ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A
 	// store that cannot purge keeps all marks, and a Retention is refused.
@@ -56,6 +61,11 @@ func (o Options) Validate() error { return waybill.Invalid("waybill/inbox: optio
 
 func (o *Options) problems() []string {
 	var p []string
+	if o.Source != "" {
+		if s := check.Name(o.Source); s != "" {
+			p = append(p, "Source: "+s)
+		}
+	}
 	if o.RedeliveryWindow < 0 {
 		p = append(p, fmt.Sprintf("RedeliveryWindow: %s is negative; leave it 0 for %s", o.RedeliveryWindow, DefaultRedeliveryWindow))
 	}
@@ -135,7 +145,7 @@ func (b *Inbox[Tx]) warnNoSource(queue string) {
 		return
 	}
 	b.opts.logger().Warn("messages have no source: two producers that use the same id are taken for one, and the second message "+
-		"for a duplicate; let producers set the source, or say with Options.ID what is unique",
+		"for a duplicate, and a message that comes through two queues for two: let producers set the source, or set Options.Source",
 		"event", "inbox.no_source", "consumer", b.consumer, "queue", queue)
 }
 
@@ -149,6 +159,9 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 		id = b.opts.ID(d)
 	}
 	source := d.Envelope.Source
+	if source == "" {
+		source = b.opts.Source
+	}
 	if source == "" {
 		source = d.Queue
 		b.warnNoSource(d.Queue)

@@ -290,6 +290,32 @@ func TestNewReportsEveryProblem(t *testing.T) {
 	}
 }
 
+// A message without a source is the same through whatever queue it comes, if its source is declared.
+func TestDeclaredSource(t *testing.T) {
+	t.Parallel()
+	var log sharedtest.Log
+	box, err := inbox.New(newStore(t), "billing", inbox.Options{Source: "/legacy", Logger: log.Logger(slog.LevelInfo)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range []string{"old", "new"} {
+		key, err := box.Key(&waybill.Delivery{Envelope: waybill.Envelope{ID: "1"}, Queue: queue})
+		if err != nil || key.Source != "/legacy" {
+			t.Errorf("%s: %+v, %v", queue, key, err)
+		}
+	}
+	if key, err := box.Key(&waybill.Delivery{Envelope: waybill.Envelope{ID: "1", Source: "/own"}, Queue: "new"}); err != nil || key.Source != "/own" {
+		t.Errorf("a source of its own: %+v, %v", key, err)
+	}
+	if log.String() != "" {
+		t.Errorf("logged: %s", log.String())
+	}
+	err = inbox.Options{Source: strings.Repeat("x", 256)}.Validate()
+	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "Source: ") {
+		t.Errorf("a long source: %v", err)
+	}
+}
+
 // Messages without a source are named once for each queue: another producer's ids may be the same.
 func TestMessagesWithoutSourceAreLogged(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,10 @@
 package nats
 
-import "github.com/waybill-go/waybill"
+import (
+	"time"
+
+	"github.com/waybill-go/waybill"
+)
 
 // Exported for the tests.
 var (
@@ -16,3 +20,9 @@ var (
 
 // ReplyOf returns where the server takes acknowledgements of a delivery.
 func ReplyOf(d *waybill.Delivery) string { return d.Handle.(*handle).m.Reply }
+
+// CameEarly makes d a delivery that came before its time, which has come since.
+func CameEarly(d *waybill.Delivery) {
+	h := d.Handle.(*handle)
+	h.early, h.due = true, time.Now().Add(-time.Second)
+}

@@ -44,6 +44,7 @@ type handle struct {
 	seq       uint64    // of the message in the stream
 	stored    time.Time // by the server's clock
 	due       time.Time
+	early     bool // it came before it was due
 
 	until    time.Time // the receiver's mu guards it and what follows
 	settling bool
@@ -71,7 +72,7 @@ func (r *receiver) read(m *nats.Msg) (*handle, error) {
 		Envelope: decode(topic, m.Header, slices.Clone(m.Data)), Queue: r.sub.Queue, Attempt: h.attempt, Redeliveries: redeliveries, Handle: h,
 	}
 	if time.Now().Before(h.due) {
-		d.NotBefore = h.due
+		d.NotBefore, h.early = h.due, true
 	}
 	h.delivery, h.topic, h.id = d, d.Envelope.Topic, d.Envelope.ID
 	return h, nil
@@ -240,7 +241,8 @@ func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 		m.Header[headerParkedAt] = []string{now.UTC().Format(time.RFC3339Nano)}
 		failure = escapeValue(a.Err)
 	case core.VerdictRetry:
-		if !waits { // else it goes on waiting as the same attempt
+		// It came early, and goes on waiting as the same attempt. Its time may have come since.
+		if same := waits || h.early && a.Err == ""; !same {
 			attempt++
 		}
 		if a.Delay > 0 {

@@ -404,3 +404,31 @@ func TestCloseGivesBack(t *testing.T) {
 		t.Errorf("came: %v", got)
 	}
 }
+
+// A message that came early and goes on waiting is the same attempt, although its time comes before the settle.
+func TestEarlyUntilItIsSettled(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	bus := dial(t, s.url(), nats.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, "a")
+	settle := func(want int, cause error) {
+		t.Helper()
+		d := receive(t, r)
+		if want > 0 {
+			nats.CameEarly(d)
+		}
+		if err := r.Settle(t.Context(), []core.Ack{core.AckRetry(d, 0, cause)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if d.Attempt != max(want, 1) {
+			t.Errorf("attempt %d, want %d", d.Attempt, max(want, 1))
+		}
+	}
+	settle(0, errors.New("cause"))
+	settle(2, nil)
+	settle(2, errors.New("the handler ran"))
+	if d := receive(t, r); d.Attempt != 3 {
+		t.Errorf("attempt %d, want 3", d.Attempt)
+	}
+}

@@ -219,6 +219,7 @@ var moreBrokenTransports = []fault{
 	{"counts releases as redeliveries", "release-costs-nothing", faults{receive: counted(func(d *waybill.Delivery, n int) { d.Redeliveries = n - 1 })}},
 	{"counts retries as redeliveries", "retry-is-no-redelivery", faults{receive: changed(func(d *waybill.Delivery) { d.Redeliveries = d.Attempt - 1 })}},
 	{"has two counts and declares one", "one-count", faults{subTraits: func(t *core.SubscriberTraits) { t.AttemptsAreDeliveries = true }}},
+	{"counts the stops of an ordered receiver", "stops-in-order", faults{receive: counted(func(d *waybill.Delivery, n int) { d.Redeliveries = n - 1 })}},
 	{"has one count and declares two", "release-costs-nothing", faults{oneCount: true, subTraits: func(t *core.SubscriberTraits) { t.AttemptsAreDeliveries = false }}},
 	{"loses headers after a close", "redelivery-keeps-properties", faults{receive: changed(func(d *waybill.Delivery) {
 		if d.Redeliveries > 0 {

@@ -19,6 +19,10 @@ var countChecks = []named{
 		"A retry raises Attempt, and not Redeliveries.", retryIsNoRedelivery,
 	},
 	{
+		"stops-in-order", ofSubscriber,
+		"A message that an ordered receiver gives back at its end, as in a long outage with many restarts, does not reach MaxDeliveries.", stopsInOrder,
+	},
+	{
 		"one-count", ofSubscriber,
 		"With AttemptsAreDeliveries, Attempt is the number of the delivery, and Redeliveries one less.", oneCount,
 	},
@@ -84,6 +88,28 @@ func retryIsNoRedelivery(k *kit) {
 		k.settle(r, core.AckRetry(d, 0, errors.New("once more")))
 	}
 	k.consume(r, 1)
+}
+
+// stopsInOrder stops as often as a service that is restarted again and again while a dependency is down.
+func stopsInOrder(k *kit) {
+	k.twoCounts()
+	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.InOrder, sub.MaxDeliveries = true, 3
+	for n := range 2 * sub.MaxDeliveries {
+		r := k.subscribeTo(sub)
+		if n == 0 {
+			k.publish(message(name+".a", 0))
+		}
+		d := k.receive(r, 1)[0]
+		if d.Redeliveries >= sub.MaxDeliveries {
+			k.fail("Redeliveries is %d after %d stops, and MaxDeliveries %d: the consumer parks it", d.Redeliveries, n, sub.MaxDeliveries)
+		}
+		k.settle(r, core.AckRelease(d))
+		k.closeReceiver(r)
+	}
+	k.consume(k.subscribeTo(sub), 1)
 }
 
 func oneCount(k *kit) {

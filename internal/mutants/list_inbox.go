@@ -5,6 +5,7 @@ func inboxed() []mutant {
 	const inbox, batch, purge, marks = "inbox/inbox.go", "inbox/batch.go", "inbox/purge.go", "inbox/atleastonce.go"
 	return group{pkg: "./inbox"}.of(
 		mutant{id: "inbox-check", fault: "the store's check is not passed on", file: inbox, old: "h.Check = c.Check", new: "_ = c", tests: "^TestStoreIsPassedOn$"},
+		mutant{id: "inbox-source", fault: "a message without a source is another one in each queue, although its source is declared", file: inbox, old: "source = b.opts.Source\n", new: "source = d.Queue\n", tests: "^TestDeclaredSource$"},
 		mutant{id: "inbox-pool", fault: "the store's pool is not passed on", file: inbox, old: "h.Pool = p.Pool", new: "_ = p", tests: "^TestStoreIsPassedOn$"},
 		mutant{id: "inbox-again", fault: "a second run sees what the first did to the value", file: inbox, old: "first = false\n\t\t\treturn fn(ctx, tx, v)", new: "return fn(ctx, tx, v)", tests: "^TestHandlerRunsAgainWithAFreshValue$"},
 		mutant{id: "inbox-duplicate", fault: "a duplicate counts as handled", file: inbox, old: "return waybill.HandlerDuplicate, nil", new: "return waybill.HandlerProcessed, nil", tests: "^ExampleHandler$"},

@@ -6,8 +6,12 @@ func rabbit() []mutant {
 	const publish, batch, publisher, copies, settle, receiver, walk = "transport/rabbitmq/publish.go", "transport/rabbitmq/batch.go", "transport/rabbitmq/publisher.go", "transport/rabbitmq/copies.go", "transport/rabbitmq/settle.go", "transport/rabbitmq/receiver.go", "transport/rabbitmq/parkedwalk.go"
 	const pkg = "./transport/rabbitmq"
 	const frames = "transport/rabbitmq/headerframes.go"
+	twin := group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-early-late", fault: "a retry that came early counts an attempt if its time comes before its settle", file: "transport/sqs/copies.go", old: "|| h.early && text == \"\" {", new: "{", tests: "^TestEarlyUntilItIsSettled$"},
+	)
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
+		mutant{id: "rabbit-limit-statistics", fault: "a queue whose policy is not known has no length limit", file: "transport/rabbitmq/topology/limits.go", old: "(live.Effective != nil || live.Type == \"stream\")", new: "(live.Effective != nil || live.Type != \"none\")", tests: "^TestLimitsWithoutStatistics$"},
 		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
 	), group{pkg: pkg}.of(
 		mutant{id: "rabbit-multiple", fault: "one frame acknowledges what is not done", file: acks, old: "n, _ := slices.BinarySearch(tags, a.unacked.base)\n\treturn n", new: "return len(tags)", tests: "^TestMultipleAckTakesNothingElse$"},
@@ -15,6 +19,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-foreign-attempt", fault: "another system's header counts attempts", file: decode, old: "n > 1 && fromUs {", new: "n > 1 {", tests: "^TestDecode$"},
 		mutant{id: "rabbit-id-conflict", fault: "two ids of a message are no problem", file: decode, old: "d.MessageId != \"\" && e.ID != \"\" && d.MessageId != e.ID", new: "d.MessageId == \"\" && e.ID != \"\" && d.MessageId != e.ID", tests: "^TestDecode$"},
 		mutant{id: "rabbit-behind", fault: "a message counts as published before a failed one of its key", file: publish, old: "results[i] = errBehind\n\t\t\t}", new: "results[i] = nil\n\t\t\t}", tests: "^TestConfirmedBehindAFailedOne$"},
+		mutant{id: "rabbit-foreign-topic", fault: "a header of another system is taken for the topic", file: decode, old: "if topic != \"\" && fromUs {", new: "if topic != \"\" {", tests: "^TestDecode$"},
 		mutant{id: "rabbit-acquired", fault: "requeues of a newer broker count as crashes", file: decode, old: "case acquired, !d.Redelivered:", new: "case acquired && d == nil, !d.Redelivered:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-stale-count", fault: "a count that another queue has left counts", file: decode, old: "case known && d.Redelivered:", new: "case known:", tests: "^TestDecode$"},
 		mutant{id: "rabbit-carried", fault: "the count from before a copy is lost", file: decode, old: "carried += max(number(counted), 0)", new: "carried = max(number(counted), 0)", tests: "^TestDecode$"},
@@ -23,7 +28,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-frame-count", fault: "a message that is too large with the broker's counts loses its headers", file: frames, old: "{historyHeader, brokersOwn} {", new: "{historyHeader} {", tests: "^TestHeaderFrames$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
-	return append(offline, group{pkg: pkg, server: true}.of(
+	return append(append(offline, twin...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-bytes", fault: "bytes in hand are never given back", file: acks, old: "a.bytes.Add(-a.unacked.remove(tag))", new: "a.bytes.Add(0 * a.unacked.remove(tag))", tests: "^TestPrefetchBytes$"},
 		mutant{id: "rabbit-reject", fault: "a message for the dead-letter exchange is requeued", file: acks, old: "return a.ch.Nack(tag, false, false)", new: "return a.ch.Nack(tag, false, true)", tests: "^TestRefusedCopyIsParkedByTheBroker$"},
 		mutant{id: "rabbit-mandatory", fault: "an unroutable message is confirmed", file: batch, old: "PublishWithDeferredConfirm(exchange, key, true, false, p)", new: "PublishWithDeferredConfirm(exchange, key, false, false, p)", tests: "^TestPublishReceiveSettle$"},
@@ -47,6 +52,8 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-frame-limit", fault: "a message that is too large with the broker's headers ends the connection", file: "transport/rabbitmq/dial.go", old: "out.in.limit.Store(int64(ac.Config.FrameSize))", new: "_ = ac.Config.FrameSize", tests: "^TestConformance$/^quorum$/^headers-at-the-limit$"},
 		mutant{id: "rabbit-unreadable-copy", fault: "a message with headers that the driver cannot read loses them when it is parked", file: settle, old: "if copied && unreadable(&h.raw) != \"\" {", new: "if copied && len(acks) == 0 {", tests: "^TestHeadersThatTheDriverCannotRead$"},
 		mutant{id: "rabbit-unreadable-replay", fault: "a replayed message loses the headers that the driver cannot read", file: "transport/rabbitmq/parked.go", old: "if unreadable(m.raw) != \"\" {", new: "if m.raw == nil {", tests: "^TestHeadersThatTheDriverCannotRead$"},
+		mutant{id: "rabbit-stops-in-order", fault: "in order: restarts during an outage park messages", file: "transport/rabbitmq/session.go", old: "min(d.Redeliveries, r.sub.MaxDeliveries-1)", new: "min(d.Redeliveries, r.sub.MaxDeliveries)", tests: "^TestConformance$/^quorum$/^stops-in-order$"},
+		mutant{id: "rabbit-release-blocked", fault: "an outage costs deliveries while nothing can be published", file: "transport/rabbitmq/storecopies.go", old: "again = append(again, h)\n", new: "_ = h.sess.acks.requeue(h.raw.DeliveryTag)\n", tests: "^TestReleaseWithoutACopy$"},
 		mutant{id: "rabbit-refused-copy", fault: "a copy that the broker never takes stops its queue for ever", file: "transport/rabbitmq/storecopies.go", old: "return h.refusals >= maxRefusals", new: "return h.refusals < 0", tests: "^TestCopyThatIsRefusedAlone$"},
 		mutant{id: "rabbit-drop", fault: "a dropped message is parked", file: settle, old: "if r.sub.DropFailed {", new: "if r.sub.DropFailed && len(acks) == 0 {", tests: "^TestConformance$/^quorum$/^reject-unparked$"},
 	)...)

@@ -117,7 +117,7 @@ func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitm
 			if err != nil || !ok {
 				return list, err
 			}
-			d := rabbitmq.Decode(&m, queue, "", time.Now())
+			d := rabbitmq.Decode(&m, queue, m.Exchange, time.Now())
 			reason, _ := m.Headers["waybill-reason"].(string)
 			text, _ := m.Headers["waybill-error"].(string)
 			list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: waybill.Reason(reason), Err: text})

@@ -35,7 +35,7 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 	}
 	e.Body, e.Priority = d.Body, d.Priority
 	e.Topic = d.RoutingKey
-	if topic != "" && (fromUs || d.Headers[headerQueue] != nil) { // the latter is in a dead-letter queue
+	if topic != "" && fromUs {
 		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {

@@ -12,11 +12,12 @@ import (
 )
 
 // storeCopies publishes copies, and acknowledges each original whose copy was confirmed. The others can be settled
-// again, but for these: a release becomes a requeue, and a message that the broker will never take as a copy is
-// dead-lettered by the broker itself, without a reason. It never takes one that it has refused maxRefusals times, sent
-// alone.
+// again, but for these: a released message stays here and is returned again, since the broker would count a requeue. A
+// message that the broker will never take as a copy is dead-lettered by the broker itself, without a reason. It never
+// takes one that it has refused maxRefusals times, sent alone.
 func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
 	published := r.publishCopies(ctx, list)
+	var again []*handle // to make ready
 	for k, err := range published {
 		a := &acks[list[k].slot]
 		h, _ := a.Delivery.Handle.(*handle)
@@ -24,7 +25,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		case err == nil:
 			err = settled(h.sess.acks.ack(h.raw.DeliveryTag))
 		case a.Verdict == core.VerdictRelease:
-			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
+			again = append(again, h)
 			err = nil
 		case waybill.ClassOf(err) == waybill.ClassPermanent, h.refusedAlone(err):
 			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
@@ -39,6 +40,7 @@ func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copy
 		}
 		results[list[k].slot] = err
 	}
+	r.makeReady(again)
 }
 
 // maxRefusals is how often the broker may close the channel because of a copy.

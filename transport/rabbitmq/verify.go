@@ -202,14 +202,14 @@ func (p *preparation) verify(ctx context.Context, hidden []string) (problems []s
 		return nil, false, nil
 	}
 	// Half of the time is left for the start, which goes on without an answer.
-	ctx, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout/2)
+	asking, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout/2)
 	defer cancel()
-	found, err := p.broker.Compare(ctx, p.want)
+	found, err := p.broker.Compare(asking, p.want)
 	if err == nil && p.limits {
 		found, err = addLimits(ctx, p.broker, p.want, found)
 	}
 	switch {
-	case errors.Is(err, waybill.ErrMisconfigured):
+	case errors.Is(err, waybill.ErrMisconfigured), errors.Is(err, topology.ErrPolicyUnknown):
 		return nil, false, err
 	case err != nil:
 		p.opts.Logger.Warn("arguments and bindings were not verified: the management API does not answer",

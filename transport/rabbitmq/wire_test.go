@@ -134,6 +134,9 @@ func TestDecode(t *testing.T) {
 		{"counted elsewhere", amqp.Delivery{RoutingKey: "a", Exchange: "x", Headers: amqp.Table{
 			"waybill-attempt": int64(5), "waybill-redeliveries": int64(math.MaxInt32), "waybill-due": int64(math.MaxInt32) * 1000,
 		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a"}, Attempt: 1}},
+		{"parked elsewhere", amqp.Delivery{RoutingKey: "mails.x", Exchange: "x", Headers: amqp.Table{
+			"waybill-queue": "q", "cloudEvents_topic": "payments.done",
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "mails.x"}, Attempt: 1}},
 		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{
 			"cloudEvents_topic": "a.b",
 			"waybill-attempt":   int64(3),

@@ -19,6 +19,7 @@ type handle struct {
 	attempt int
 	counted int // redeliveries, as far as SQS and the copies before counted
 	copied  bool
+	early   bool  // it came before it was due
 	state   state // guarded by r.mu
 }
 
@@ -61,6 +62,7 @@ func (r *receiver) delivery(m *types.Message) (*waybill.Delivery, *handle) {
 	}
 	if w.Due > 0 && !replayed {
 		d.NotBefore = time.UnixMilli(w.Due)
+		h.early = time.Now().Before(d.NotBefore)
 	}
 	return d, h
 }
@@ -111,8 +113,9 @@ func (h *handle) copyOf(change func(*rest)) (wire, error) {
 // says when it is due.
 func (h *handle) retryCopy(a *core.Ack, now time.Time) (w wire, delay int32, err error) {
 	attempt, text := h.attempt+1, a.Err
-	if due := h.dec.rest.Due; due > now.UnixMilli() {
-		attempt = h.attempt // it came early, and goes on waiting
+	// It came early, and goes on waiting. Its time may have come since.
+	if due := h.dec.rest.Due; due > now.UnixMilli() || h.early && text == "" {
+		attempt = h.attempt
 		if text == "" {
 			text = h.dec.rest.Error
 		}

@@ -1,6 +1,8 @@
 package sqs
 
 import (
+	"time"
+
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/waybill-go/waybill"
@@ -29,3 +31,10 @@ const (
 	OpPublish = opPublish
 	OpSettle  = opSettle
 )
+
+// SetDue changes when d, which came early, is due.
+func SetDue(d *waybill.Delivery, due time.Time) {
+	if h, ok := d.Handle.(*handle); ok {
+		h.dec.rest.Due = due.UnixMilli()
+	}
+}

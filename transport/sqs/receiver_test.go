@@ -153,6 +153,27 @@ func TestLongDelays(t *testing.T) {
 	}
 }
 
+// A message that came early and goes on waiting is the same attempt, although its time comes before the settle.
+func TestEarlyUntilItIsSettled(t *testing.T) {
+	t.Parallel()
+	fake := startFake(t)
+	bus := newBus(t, newClient(t, fake.URL()), quick(false))
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	publish(t, bus, batchOf("a", 1)...)
+	settle(t, r, core.AckRetry(receive(t, r), 40*time.Minute, errors.New("cause")))
+	fake.Advance(15 * time.Minute)
+	d := receive(t, r)
+	sqstransport.SetDue(d, time.Now().Add(-time.Second))
+	settle(t, r, core.AckRetry(d, 0, nil))
+	if d = receive(t, r); d.Attempt != 2 {
+		t.Errorf("attempt %d, want 2: no handler ran", d.Attempt)
+	}
+	settle(t, r, core.AckRetry(d, 0, errors.New("once more")))
+	if d = receive(t, r); d.Attempt != 3 {
+		t.Errorf("attempt %d, want 3", d.Attempt)
+	}
+}
+
 // CO-21: a handler that takes longer than HoldFor runs once.
 func TestSlowHandler(t *testing.T) {
 	tier.Nightly(t, "four leases in real time, by the clock of the consumer: 8 s")

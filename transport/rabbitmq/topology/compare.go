@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -61,8 +62,8 @@ type (
 		Arguments      map[string]any `json:"arguments"`
 		Policy         string         `json:"policy"`
 		OperatorPolicy string         `json:"operator_policy"`
-		// of both policies: an object, or something empty
-		Effective any `json:"effective_policy_definition"`
+		// of both policies: an object, or something empty; absent if the broker does not know it
+		Effective json.RawMessage `json:"effective_policy_definition"`
 	}
 	liveBinding struct {
 		Source        string         `json:"source"`

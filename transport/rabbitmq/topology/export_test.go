@@ -11,3 +11,6 @@ var DeleteUnusedDelayAfter = (*Broker).deleteUnusedDelay
 
 // DeleteUnusedQueueAfter is DeleteUnusedQueue with another age of the broker's statistics.
 var DeleteUnusedQueueAfter = (*Broker).deleteUnusedQueue
+
+// LimitsWithin is Limits with another wait for policies.
+var LimitsWithin = (*Broker).limits

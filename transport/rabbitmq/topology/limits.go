@@ -2,9 +2,11 @@ package topology
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 const unlimit = "with Options.PipelineKeys a full queue may refuse a message and take a later one of the same key: " +
@@ -13,8 +15,24 @@ const unlimit = "with Options.PipelineKeys a full queue may refuse a message and
 // Limits returns a difference for every length limit, by argument or policy, of a queue that messages to the exchange
 // of t may reach: also through other exchanges, by bindings and alternate exchanges. The policies of an exchange are
 // not followed. A queue with a limit may refuse one message and take the next, which rabbitmq.Options.PipelineKeys
-// cannot do with.
+// cannot do with. It waits some seconds for the policy of a new queue, and then fails with ErrPolicyUnknown.
 func (b *Broker) Limits(ctx context.Context, t Topology) ([]Difference, error) {
+	return b.limits(ctx, t, policyWait)
+}
+
+// ErrPolicyUnknown reports a queue whose policy the broker does not tell, so that it may have a length limit. RabbitMQ
+// 3.10 tells none without statistics, and that of a new queue after some seconds.
+var ErrPolicyUnknown = errors.New("the broker does not tell whether a policy limits the length: it is a new queue, or the broker keeps no " +
+	"statistics: switch off management_agent.disable_metrics_collector and management.disable_stats, or leave PipelineKeys off")
+
+const (
+	// policyWait is above the time for which RabbitMQ 3.10 does not tell the policy of a new queue, about 6 s.
+	policyWait = 9 * time.Second
+	policyPoll = 100 * time.Millisecond
+)
+
+func (b *Broker) limits(ctx context.Context, t Topology, wait time.Duration) ([]Difference, error) {
+	until := time.Now().Add(wait)
 	ask := b.begin()
 	defer ask.end()
 	var out []Difference
@@ -34,13 +52,37 @@ func (b *Broker) Limits(ctx context.Context, t Topology) ([]Difference, error) {
 			todo = append(todo, next...)
 			continue
 		}
-		var live liveQueue
-		if err := ask.get(ctx, &live, "queues", at.Name); err != nil && !errors.Is(err, errNotFound) {
+		live, err := ask.withPolicy(ctx, at.Name, until)
+		if err != nil {
 			return nil, err
 		}
 		out = append(out, live.limits(at.Name)...)
 	}
 	return out, nil
+}
+
+// withPolicy returns a queue, with its policies. Nothing of it is set if it does not exist.
+func (q *inquiry) withPolicy(ctx context.Context, queue string, until time.Time) (live liveQueue, err error) {
+	for {
+		live = liveQueue{}
+		switch err := q.get(ctx, &live, "queues", queue); {
+		case errors.Is(err, errNotFound):
+			return live, nil
+		case err != nil && ctx.Err() == nil:
+			return live, err
+		case err == nil && (live.Effective != nil || live.Type == "stream"):
+			return live, nil
+		}
+		poll := time.NewTimer(policyPoll)
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+		}
+		poll.Stop()
+		if ctx.Err() != nil || !time.Now().Before(until) {
+			return live, outage(fmt.Errorf("queue %q: %w", queue, ErrPolicyUnknown))
+		}
+	}
 }
 
 // destination is what an exchange sends messages to.
@@ -77,7 +119,10 @@ func (q *liveQueue) limits(name string) []Difference {
 			out = append(out, differs(object, "none", have, unlimit))
 		}
 	}
-	policy, _ := q.Effective.(map[string]any)
+	var policy map[string]any
+	if json.Unmarshal(q.Effective, &policy) != nil {
+		policy = nil // something empty
+	}
 	for _, limit := range []string{"max-length", "max-length-bytes"} {
 		add(fmt.Sprintf("queue %q argument x-%s", name, limit), q.Arguments, "x-"+limit)
 		add(fmt.Sprintf("queue %q %s by %s", name, limit, q.policies()), policy, limit)
