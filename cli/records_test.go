@@ -66,6 +66,28 @@ func TestStatus(t *testing.T) {
 	if got.Waiting != 3 || len(got.Counts) != 3 {
 		t.Errorf("%+v", got)
 	}
+	due := decode[struct {
+		Due    int
+		Counts []struct {
+			Route, State string
+			Records, Due int
+		}
+		Waits []struct {
+			Route, ID string
+			Age       float64 `json:"age_seconds"`
+			Waits     struct{ Cause, Text string }
+		}
+	}](t, s.run("status", "--json").is(t, 0))
+	for _, c := range due.Counts { // of the two pending ones one is scheduled
+		if want := c.Records - 1; c.Route == "default" && c.State == "pending" && (c.Records != 2 || c.Due != want) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if due.Due != 2 || len(due.Waits) != 2 || due.Waits[1].ID != "o1" || due.Waits[1].Route != "other" || due.Waits[1].Waits.Cause != "no_relay" {
+		t.Errorf("%+v", due)
+	}
+	s.run("status").is(t, 0, "DUE", "4 waiting, 2 due", "route other: message o1 has been due for", "waits: no relay serves route other")
+	s.run("status", "--route", "nobody").is(t, 0, "0 waiting").not(t, "waits:")
 	a := s.run("status", "--wait-empty", "--wait-timeout", "10ms", "--progress").is(t, 5, "still waiting after 10ms: 4 records", "gone 0 of 4 (0 %)")
 	if strings.Contains(a.out, "gone") {
 		t.Error("progress on standard output:", a.out)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 )
 
 // statusEvery is how often status asks with --wait-empty.
@@ -19,6 +20,7 @@ type countJSON struct {
 	State     string  `json:"state"`
 	Reason    string  `json:"reason,omitempty"`
 	Records   int64   `json:"records"`
+	Due       int64   `json:"due,omitempty"`
 	Estimated bool    `json:"estimated,omitempty"`
 	AtLeast   bool    `json:"at_least,omitempty"`
 	Oldest    float64 `json:"oldest_seconds,omitempty"`
@@ -31,8 +33,11 @@ func (c *command) statusCommand() *cobra.Command {
 	var most time.Duration
 	cmd := &cobra.Command{
 		Use: "status", Short: "count the records of a store by route, state and reason", Args: cobra.NoArgs,
-		Long: `status counts the records of a store by route, state and reason. OLDEST is how long the oldest record has been due.
-A large number can be an estimate, which a ~ marks. "more than" marks a least number.
+		Long: `status counts the records of a store by route, state and reason. DUE is how many of them are due now: the others are
+scheduled, wait for their next attempt, or are out. OLDEST is how long the oldest record has been due. A large number can
+be an estimate, which a ~ marks. "more than" marks a least number.
+
+Below the table status names the first due message of each route, and says its obstacle, as show does.
 
 With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
 5 if some still wait after --wait-timeout.`,
@@ -50,7 +55,11 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 					return err
 				}
 			}
-			if err := c.showCounts(counts); err != nil {
+			var firsts []firstDue
+			if !waitEmpty {
+				firsts = c.firstDue(ctx, s.Outbox, store, counts)
+			}
+			if err := c.showCounts(counts, firsts); err != nil {
 				return err
 			}
 			if n, _, _ := waiting(counts); waitEmpty && n > 0 {
@@ -116,34 +125,99 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 	}
 }
 
-func (c *command) showCounts(counts []admin.Count) error {
+func (c *command) showCounts(counts []admin.Count, firsts []firstDue) error {
 	n, estimated, atLeast := waiting(counts)
+	due := int64(0)
+	for i := range counts {
+		due += counts[i].Due
+	}
 	if c.json {
 		out := make([]countJSON, 0, len(counts))
 		for _, k := range counts {
-			out = append(out, countJSON{k.Route, k.State.String(), string(k.Reason), k.N, k.Estimated, k.AtLeast, k.Oldest.Seconds()})
+			out = append(out, countJSON{k.Route, k.State.String(), string(k.Reason), k.N, k.Due, k.Estimated, k.AtLeast, k.Oldest.Seconds()})
 		}
 		return c.writeJSON(struct {
 			Counts    []countJSON `json:"counts"`
 			Waiting   int64       `json:"waiting"`
+			Due       int64       `json:"due"`
 			Estimated bool        `json:"estimated,omitempty"`
 			AtLeast   bool        `json:"at_least,omitempty"`
-		}{out, n, estimated, atLeast})
+			Waits     []firstDue  `json:"waits,omitempty"`
+		}{out, n, due, estimated, atLeast, firsts})
 	}
 	rows := make([][]string, 0, len(counts))
 	for _, k := range counts {
-		oldest := ""
+		oldest, isDue := "", ""
+		if !k.State.Terminal() {
+			isDue = about(k.Estimated, k.AtLeast && k.Due > 0) + grouped(k.Due)
+		}
 		if k.Oldest > 0 {
 			oldest = ago(k.Oldest)
 		}
-		rows = append(rows, []string{k.Route, k.State.String(), string(k.Reason), about(k.Estimated, k.AtLeast) + grouped(k.N), oldest})
+		rows = append(rows, []string{k.Route, k.State.String(), string(k.Reason), about(k.Estimated, k.AtLeast) + grouped(k.N), isDue, oldest})
 	}
 	if len(rows) > 0 {
-		if err := c.table([]string{"ROUTE", "STATE", "REASON", "RECORDS", "OLDEST"}, rows); err != nil {
+		if err := c.table([]string{"ROUTE", "STATE", "REASON", "RECORDS", "DUE", "OLDEST"}, rows); err != nil {
 			return err
 		}
 	}
-	say(c.io.Out, "%s%s waiting\n", about(estimated, atLeast), grouped(n))
+	say(c.io.Out, "%s%s waiting, %s%s due\n", about(estimated, atLeast), grouped(n), about(estimated, atLeast && due > 0), grouped(due))
+	for _, f := range firsts {
+		say(c.io.Out, "route %s: message %s has been due for %s, and waits: %s\n",
+			clean(f.Route), clean(f.ID), ago(time.Duration(f.Age*float64(time.Second))), clean(f.Waits.Text))
+	}
+	return nil
+}
+
+// maxFirsts bounds the routes whose first due message status explains, and firstOf the records that it looks at to find
+// that.
+const (
+	maxFirsts = 20
+	firstOf   = 100
+)
+
+// firstDue is the first message of a route that is due and not out.
+type firstDue struct {
+	Route string    `json:"route"`
+	ID    string    `json:"id"`
+	Age   float64   `json:"age_seconds"`
+	Waits *waitJSON `json:"waits"`
+}
+
+// firstDue explains what the first due message of each route waits for, as far as the store can tell.
+func (c *command) firstDue(ctx context.Context, store core.OutboxStore, name string, counts []admin.Count) (out []firstDue) {
+	inspector, ok := core.As[admin.Inspector](store)
+	if !ok {
+		return nil
+	}
+	asked := map[string]bool{}
+	for i := range counts {
+		route := counts[i].Route
+		if counts[i].Due == 0 || asked[route] || len(asked) == maxFirsts {
+			continue
+		}
+		asked[route] = true
+		if r := c.firstOf(ctx, inspector, route); r != nil {
+			out = append(out, firstDue{route, r.Envelope.ID, max(r.Age, 0).Seconds(), c.why(ctx, store, name, r)})
+		}
+	}
+	return out
+}
+
+// firstOf returns the first record of a route that is due and not out, if it is among the first ones; else nil.
+func (c *command) firstOf(ctx context.Context, inspector admin.Inspector, route string) *admin.Stored {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	f := admin.Filter{Routes: []string{route}, States: []core.State{core.StatePending, core.StateFailed}}
+	l, err := inspector.List(ctx, f, admin.PageRequest{Limit: firstOf})
+	if err != nil {
+		return nil // the counts are the answer
+	}
+	for i := range l.Records {
+		if l.Records[i].DueIn == 0 {
+			return &l.Records[i]
+		}
+	}
 	return nil
 }
 

@@ -185,6 +185,11 @@ var lastingFaults = []struct {
 	{"remembers the head", "purged-head-frees-its-key", sticky},
 	{"cleans behind locks", "clean-passes-what-is-locked", locking},
 	{"knows no age", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest = 0 })},
+	{"takes all for due", "what-is-due-is-counted", broken{counts: func(cs []admin.Count) {
+		for i := range cs {
+			cs[i].Due = cs[i].N
+		}
+	}}},
 	{"knows the age of the newest", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest = min(c.Oldest, time.Millisecond) })},
 	{"counts the age of what is scheduled", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest += time.Second })},
 	{"takes a local time for UTC", "deliver-at-knows-time-zones", stages(func(m *waybill.Message) {

@@ -3,6 +3,8 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -24,6 +26,7 @@ var lastingChecks = []named{
 	{"purged-head-frees-its-key", purgedHeadFreesItsKey},
 	{"clean-passes-what-is-locked", cleanPassesWhatIsLocked},
 	{"oldest-counts-from-due", oldestCountsFromDue},
+	{"what-is-due-is-counted", whatIsDueIsCounted},
 	{"deliver-at-knows-time-zones", deliverAtKnowsTimeZones},
 }
 
@@ -277,6 +280,29 @@ func oldestCountsFromDue(k *kit) {
 	d, estimated := oldest()
 	if most := time.Since(start) + slack; !estimated && (d < least-slack || d > most) {
 		k.fail("the oldest due message has waited for %s to %s, and its age is counted as %s", least, most, d)
+	}
+}
+
+// What is due is counted apart from what is scheduled, waits for a retry, or is out. OP-05.
+func whatIsDueIsCounted(k *kit) {
+	counter, ok := core.As[admin.Counter](k.store)
+	if !ok {
+		k.undeclared("admin.Counter")
+	}
+	ids := k.stage(k.msgs(6)...)
+	k.retry(k.takeIDs(ids[:1])[0], far)
+	k.takeIDs(ids[1:2])
+	k.stage(k.msg(waybill.Delay(far)), k.msg(waybill.Delay(far)))
+	counts, err := counter.Counts(k.ctx)
+	k.must("counts", err)
+	var got []string
+	for _, c := range counts {
+		if c.Route == k.route {
+			got = append(got, fmt.Sprint(c.State, " ", c.N, " ", c.Due))
+		}
+	}
+	if want := []string{"pending 6 4", "processing 1 0", "failed 1 0"}; !slices.Equal(got, want) {
+		k.fail("four due, two scheduled, one out and one that waits for a retry are counted as (state, number, due) %q, want %q", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -99,13 +100,34 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	for _, rt := range s.routes {
 		for k, n := range rt.counts {
-			out = append(out, admin.Count{Route: rt.name, State: k.state, Reason: k.reason, N: n, Oldest: rt.oldest(k.state, now)})
+			out = append(out, admin.Count{Route: rt.name, State: k.state, Reason: k.reason, N: n, Due: s.due(rt, k.state, n), Oldest: rt.oldest(k.state, now)})
 		}
 	}
 	slices.SortFunc(out, func(a, b admin.Count) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	return out, nil
+}
+
+// due returns how many of n records in a state are due: all but the timers or retries whose time has not come.
+func (s *Store) due(rt *route, state core.State, n int64) int64 {
+	now := s.at(s.now())
+	later := func(x *index) (n int64) {
+		for r := range x.after(now+1, math.MinInt64) {
+			if r.holder == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	switch state {
+	case core.StatePending:
+		return n - later(&rt.timers)
+	case core.StateFailed:
+		return n - later(&rt.retries)
+	case core.StateNone, core.StateProcessing, core.StatePublished, core.StateAbandoned:
+	}
+	return 0
 }
 
 // oldest returns the age of the oldest due record in a state in which records wait for a member.

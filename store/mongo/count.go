@@ -70,12 +70,16 @@ type countKind struct {
 
 // add counts up to countLimit records of a phase.
 func (t *tally) add(ctx context.Context, p phase) error {
+	var later any = int64(0) // what is not due
+	if p == phaseTimer || p == phaseRetry {
+		later = bson.M{"$cond": bson.A{bson.M{"$gt": bson.A{"$due", t.now}}, int64(1), int64(0)}}
+	}
 	cur, err := t.s.outbox.Aggregate(ctx, bson.A{
 		bson.M{"$match": bson.M{"route": t.route, "phase": p}},
 		bson.M{"$limit": t.s.countLimit + 1},
 		bson.M{"$group": bson.M{
 			"_id": bson.M{"held": bson.M{"$gt": bson.A{"$hold", int64(0)}}, "reason": bson.M{"$ifNull": bson.A{"$reason", ""}}},
-			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "first": bson.M{"$min": "$seq"},
+			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "later": bson.M{"$sum": later}, "first": bson.M{"$min": "$seq"},
 		}},
 	})
 	if err != nil {
@@ -88,6 +92,7 @@ func (t *tally) add(ctx context.Context, p phase) error {
 		} `bson:"_id"`
 		N     int64     `bson:"n"`
 		Since time.Time `bson:"since"`
+		Later int64     `bson:"later"`
 		First int64     `bson:"first"`
 	}
 	if err := cur.All(ctx, &groups); err != nil {
@@ -109,6 +114,9 @@ func (t *tally) add(ctx context.Context, p phase) error {
 			t.counts[k] = c
 		}
 		c.N += g.N
+		if k.state == core.StatePending || k.state == core.StateFailed {
+			c.Due += g.N - g.Later
+		}
 		c.Oldest = max(c.Oldest, t.now.Sub(g.Since))
 		touched = append(touched, c)
 		if total += g.N; first == 0 || g.First < first {
@@ -124,6 +132,7 @@ func (t *tally) add(ctx context.Context, p phase) error {
 	if pending := t.counts[countKind{state: core.StatePending}]; p == phaseReady && pending != nil {
 		last, err := t.last(ctx)
 		pending.N, pending.AtLeast = max(pending.N, last-first+1), false
+		pending.Due = pending.N
 		return err
 	}
 	return nil

@@ -25,18 +25,18 @@ const (
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, '' AS reason, o.ready_since, o.seq FROM {outbox} o
+        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM {outbox} o
             WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
         UNION ALL
-        (SELECT 'due', o.state, '', o.ready_since, 0 FROM {outbox} o
+        (SELECT 'due', o.state, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM {outbox} o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'retry', ` + stateSQL + `, '', o.ready_since, 0 FROM {outbox} o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        (SELECT 'retry', ` + stateSQL + `, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM {outbox} o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0 FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0, false FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), parts AS (
-    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
+    SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> {processing}) AS due, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
            max(max(seq)) OVER (PARTITION BY route, part) AS last
     FROM rows GROUP BY 1, 2, 3, 4
 ), strata AS MATERIALIZED (
@@ -65,6 +65,8 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
 )
 SELECT p.route, p.state, p.reason,
        sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * ($1 - 1) / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
+       sum(CASE WHEN b.route IS NULL OR p.part <> 'ready' THEN p.due WHEN b.vague THEN p.due * ($1 - 1) / p.seen
+                ELSE p.due * greatest(b.total, $1) / p.seen END)::bigint,
        bool_or(b.route IS NOT NULL), bool_or(coalesce(b.vague, false)),
        coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
 FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
@@ -83,7 +85,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 			var c admin.Count
 			var state int16
 			var age int64
-			err := rows.Scan(&c.Route, &state, &c.Reason, &c.N, &c.Estimated, &c.AtLeast, &age)
+			err := rows.Scan(&c.Route, &state, &c.Reason, &c.N, &c.Due, &c.Estimated, &c.AtLeast, &age)
 			c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 			counts = append(counts, c)
 			return err

@@ -17,18 +17,18 @@ var _ admin.Counter = (*Store)(nil)
 const countLimit = 10_000
 
 const (
-	countReadyText = `SELECT state, '', count(*), min(since)
+	countReadyText = `SELECT state, '', count(*), min(since), CASE WHEN state = {processing} THEN 0 ELSE count(*) END
 		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
 			LIMIT ?2)
 		GROUP BY state`
-	countTimersText = `SELECT 1, '', count(*), min(since) FROM (SELECT ready_since AS since
+	countTimersText = `SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3) FROM (SELECT ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending} LIMIT ?2)`
-	countRetriesText = `SELECT state, '', count(*), min(since)
-		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
+	countRetriesText = `SELECT state, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3 AND state <> {processing})
+		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} LIMIT ?2) GROUP BY state`
-	countAbandonedText = `SELECT 5, reason, count(*), min(since) FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
+	countAbandonedText = `SELECT 5, reason, count(*), min(since), 0 FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2) GROUP BY reason`
 	spanText = `SELECT (SELECT seq
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
@@ -94,6 +94,7 @@ func (t *tally) run(ctx context.Context) error {
 			return err
 		}
 		p.N, p.AtLeast = max(p.N, span), false
+		p.Due = p.N
 	}
 	for _, text := range []string{countTimersText, countRetriesText, countAbandonedText} {
 		if _, err := t.add(ctx, text); err != nil {
@@ -109,9 +110,9 @@ func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 	var touched []*admin.Count
 	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var k countKind
-		var n int64
+		var n, due int64
 		var since sql.NullInt64
-		if err := rows.Scan(&k.state, &k.reason, &n, &since); err != nil || n == 0 {
+		if err := rows.Scan(&k.state, &k.reason, &n, &since, &due); err != nil || n == 0 {
 			return true, err
 		}
 		c := t.counts[k]
@@ -120,11 +121,12 @@ func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 			t.counts[k] = c
 		}
 		c.N += n
+		c.Due += due
 		c.Oldest = max(c.Oldest, duration(max(t.now-since.Int64, 0)))
 		touched = append(touched, c)
 		total += n
 		return true, nil
-	}, query, t.route, countLimit+1)
+	}, query, t.route, countLimit+1, t.now)
 	if many = total > countLimit; many {
 		for _, c := range touched {
 			c.Estimated, c.AtLeast = true, true
