@@ -7,8 +7,9 @@
 // needs no more than a line there; a line that names no test pattern runs the whole package and shows what kills it.
 // Then the line gets the narrowest pattern that kills it, down to one check of a suite.
 //
-// All of them take about half an hour on two cores without other work: 5 to 10 s each, most of it for the compiler and
-// the linker, and some minutes for each that is spare. The page is written after each.
+// All of them take about an hour on two cores without other work, and two hours beside some: 5 to 10 s each, most of it
+// for the compiler and the linker, half a minute for each that only explored worlds notice, and some minutes for each
+// that is spare. The page is written after each.
 //
 // # Guarantees
 //
