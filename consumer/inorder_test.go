@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -321,5 +323,48 @@ func TestInOrderSuspectWaits(t *testing.T) {
 			t.Errorf("handled after %s", took)
 		}
 		stop()
+	})
+}
+
+// OR-09: what waits in place for its retry is given up before the broker takes it back: a handler then runs no more
+// often than its policy allows. A policy that is longer is refused.
+func TestInOrderEndsBeforeTheBrokerTakesItBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 30 * time.Minute
+		patience.BudgetOf(t).Time(most, "a message waits in place for as long as it may")
+		b := declared(t)
+		b.traits = func(tr *core.SubscriberTraits) { tr.MaxHold = most }
+		var log sharedtest.Log
+		begin, runs := time.Now(), make(chan time.Duration, 100)
+		o := consumer.Options{Logger: log.Logger(slog.LevelWarn)}
+		sub := waybill.Subscription{InOrder: true, Retry: waybill.RetryDelays(time.Second, time.Minute)}
+		stop := start(t, b, o, sub, handle(func(context.Context, *waybill.Delivery) error {
+			runs <- time.Since(begin)
+			return waybill.RetryAfter(errBoom, 2*time.Hour)
+		}))
+		e := messages(1)[0]
+		e.Key = "k"
+		b.send(t, e)
+		var last time.Duration
+		for range 3 {
+			last = <-runs
+		}
+		if last < 10*time.Minute || last >= most {
+			t.Errorf("the third run was after %s", last)
+		}
+		settle()
+		stop()
+		if len(runs) > 0 {
+			t.Errorf("%d runs more", len(runs))
+		}
+		if !strings.Contains(log.String(), "event=consumer.delay_capped") {
+			t.Errorf("the log does not say so: %s", log.String())
+		}
+		sub = waybill.Subscription{Queue: "q", InOrder: true, Retry: waybill.RetryDelays(10*time.Minute, 6*time.Minute)}
+		err := newConsumer(t, b, consumer.Options{}).Handle(sub, handle(func(context.Context, *waybill.Delivery) error { return nil }))
+		if err == nil || !strings.Contains(err.Error(), "Retry: the delays add up to 16m0s") {
+			t.Errorf("a policy that is too long: %v", err)
+		}
 	})
 }

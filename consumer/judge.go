@@ -17,6 +17,7 @@ type verdict struct {
 	err     error
 	outage  bool // a dependency of the handler is down
 	inPlace bool // the delivery is held, and its key with it, until the retry
+	asked   bool // the handler said when, by waybill.RetryAfter
 	took    time.Duration
 	healthy bool // the handler ran, and all its dependencies are there
 	quiet   bool // a retry goes on waiting: nothing tells of it
@@ -101,7 +102,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	longest := j.traits.MaxRetryDelay
 	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.RetryLater)
 	if inPlace {
-		longest = 0 // only this process holds it
+		longest = j.traits.MaxHold / 2 // only this process holds it
 	}
 	switch {
 	case inPlace && asked:
@@ -115,15 +116,31 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 		case !again:
 			return park(d, waybill.ReasonRejected, cause)
 		case policy.Kind == waybill.BackoffCustom && longest > 0 && next > longest:
-			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, this transport can hold %s; the handler had failed: %w",
+			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, a message can wait for %s here; the handler had failed: %w",
 				next, longest, cause))
 		}
 		delay = next
 	}
-	if longest > 0 {
+	if longest > 0 && (!inPlace || !asked) { // else that is for heldFor
 		delay = min(delay, longest)
 	}
-	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace}
+	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace, asked: asked}
+}
+
+// heldFor bounds the delay that a handler asked for by what is left of half of MaxHold, for a message that waits in
+// place and has been held for so long already. The delay of the policy is left to it in any case: all of them fit into
+// the other half. It returns what was asked for if it changed that.
+func (j *judge) heldFor(v *verdict, held time.Duration) (asked time.Duration, changed bool) {
+	asked = v.ack.Delay
+	if !v.inPlace || !v.asked || j.traits.MaxHold <= 0 {
+		return asked, false
+	}
+	least := time.Second
+	if j.sub.Retry.Kind != waybill.BackoffCustom {
+		least = j.sub.Retry.Delay(max(v.ack.Delivery.Attempt, 1))
+	}
+	v.ack.Delay = min(asked, max(j.traits.MaxHold/2-held, least))
+	return asked, v.ack.Delay < asked
 }
 
 // policyTimeout is how long a custom policy may take.

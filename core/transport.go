@@ -136,6 +136,10 @@ type SubscriberTraits struct {
 	// [DeliveryRenewer], every third of HoldFor. Without a DeliveryRenewer it warns of deliveries held for longer
 	// than two thirds.
 	HoldFor time.Duration
+	// MaxHold is after how long the broker takes a delivery back from a receiver that lives and holds it. Nothing
+	// renews it. So with Subscription.InOrder, where a message waits in place for its retries, these must end
+	// before. 0 = no bound.
+	MaxHold time.Duration
 	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key,
 	// in queue order. It may hold several of them, or one at a time. After a release or the end of that receiver
 	// the next delivery of the key is its oldest message.

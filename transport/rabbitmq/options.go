@@ -22,8 +22,9 @@ type Options struct {
 	// Prefix stands before the name of every exchange and queue, such as "staging."; default none.
 	Prefix string
 	// ConsumerTimeout is the broker's consumer_timeout: how long a delivery may be held before the broker closes
-	// the channel and delivers it again. The log warns when half of it is over. Default 30 min, as the broker's;
-	// negative = the broker has none.
+	// the channel and delivers it again. The log warns when half of it is over. With Subscription.InOrder a message
+	// waits for its retries in place, so a policy whose delays add up to more than half of it is refused. Default
+	// 30 min, as the broker's; negative = the broker has none.
 	ConsumerTimeout time.Duration
 	// QueueType is the type of the queues of subscriptions; default topology.Quorum.
 	QueueType topology.QueueType
