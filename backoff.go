@@ -3,10 +3,10 @@ package waybill
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
@@ -220,9 +220,9 @@ func (b *Backoff) jitter(d time.Duration) time.Duration {
 	}
 	switch b.Jitter {
 	case JitterEqual:
-		return d/2 + rand.N(d/2+1)
+		return d/2 + chance.N(d/2+1)
 	case JitterShare:
-		f := 1 + b.Share*(2*rand.Float64()-1)
+		f := 1 + b.Share*(2*chance.Float64()-1)
 		return time.Duration(float64(d) * f)
 	case JitterNone:
 	}

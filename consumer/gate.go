@@ -1,10 +1,10 @@
 package consumer
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/chance"
 )
 
 const (
@@ -198,4 +198,4 @@ func (g *gate) fail(now time.Time) {
 
 // spread returns d and up to a sixteenth more, but not more than waiterGap more: of several processes that wait for one
 // permit each has its chance.
-func spread(d time.Duration) time.Duration { return d + rand.N(min(d/16, waiterGap)+1) }
+func spread(d time.Duration) time.Duration { return d + chance.N(min(d/16, waiterGap)+1) }

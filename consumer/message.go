@@ -10,20 +10,21 @@ import (
 
 // message is a delivery in the consumer's hands.
 type message struct {
-	d       *waybill.Delivery
-	session *session
-	h       *entry
-	seq     uint64      // its place in the order of arrival
-	since   time.Time   // when it arrived
-	refused *verdict    // it must not reach a handler; nil if it may
-	place   *place      // in its group; nil if it has none with a limit
-	retry   *time.Timer // wakes it, if it waits for its retry in place
-	suspect bool        // it may be ending the process: nothing else runs beside it
-	merged  bool        // its stamp was merged into the clock
-	storing bool        // its verdict is being stored, and its key waits for that
-	owed    bool        // its verdict could not be stored yet
-	yields  *yielding   // its key waits until it has gone back; nil if it does not
-	lost    func()      // ends its handler's context; nil if it cannot be lost, or has not begun
+	d        *waybill.Delivery
+	session  *session
+	h        *entry
+	seq      uint64      // its place in the order of arrival
+	since    time.Time   // when it arrived
+	refused  *verdict    // it must not reach a handler; nil if it may
+	place    *place      // in its group; nil if it has none with a limit
+	retry    *time.Timer // wakes it, if it waits for its retry in place
+	suspect  bool        // it may be ending the process: nothing else runs beside it
+	merged   bool        // its stamp was merged into the clock
+	storing  bool        // its verdict is being stored, and its key waits for that
+	owed     bool        // its verdict could not be stored yet
+	releases int         // of it that could not be stored
+	yields   *yielding   // its key waits until it has gone back; nil if it does not
+	lost     func()      // ends its handler's context; nil if it cannot be lost, or has not begun
 }
 
 // key returns the ordering key; empty if it has none.

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -12,11 +13,13 @@ import (
 type owed struct {
 	messages int       // how many have such a verdict
 	waiting  []owedAck // of these, those that wait for the end of the pause
+	releases []owedAck // releases, which decide nothing: each is tried again for itself, and pauses nobody
 }
 
 type owedAck struct {
 	m   *message
 	ack core.Ack
+	at  time.Time // of the next try, if it is a release
 }
 
 // any reports whether a verdict is owed.
@@ -28,7 +31,7 @@ func (o *owed) keep(m *message, ack core.Ack) {
 		m.owed = true
 		o.messages++
 	}
-	o.waiting = append(o.waiting, owedAck{m, ack})
+	o.waiting = append(o.waiting, owedAck{m: m, ack: ack})
 }
 
 // stored notes that the verdict about m is stored, or need not be stored any more.
@@ -44,9 +47,13 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
-	case ack.Verdict == core.VerdictRelease && (m.yields == nil || r.stopping), r.stopping && ack.Verdict == core.VerdictDone:
-		// Nothing was decided, or there is no time left: the receiver releases it when it is closed.
-		return false
+	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
+		return false // the receiver releases it when it is closed
+	case ack.Verdict == core.VerdictRelease && m.yields == nil:
+		m.releases++
+		r.load.unsettled-- // until it is tried again: the receiver may refuse it for long
+		r.owed.releases = append(r.owed.releases, owedAck{m, ack, time.Now().Add(r.pauseDelay(m.releases))})
+		return true
 	case !r.stopping:
 		r.owed.keep(m, ack)
 		return true
@@ -74,8 +81,23 @@ func (r *runner) owe(err error) turn {
 	return turn{changed: true, state: paused, owed: true, delay: p.delay, err: err}
 }
 
+// releaseOwed tries the releases again whose time has come. mu is held.
+func (r *runner) releaseOwed() {
+	var later []owedAck
+	for _, o := range r.owed.releases {
+		if !r.stopping && time.Now().Before(o.at) {
+			later = append(later, o)
+			r.kickAt(o.at)
+			continue
+		}
+		r.settle(o.m, o.ack)
+	}
+	r.owed.releases = later
+}
+
 // storeOwed stores owed verdicts again if the pause is over. mu is held.
 func (r *runner) storeOwed() {
+	r.releaseOwed()
 	if len(r.owed.waiting) == 0 {
 		return
 	}

@@ -175,6 +175,38 @@ func TestStuckCopyHoldsUpNoAcknowledgement(t *testing.T) {
 	})
 }
 
+// CO-18: a message that goes back because of an outage goes back, although the first release fails: its receiver would
+// hold it until the consumer stops.
+func TestReleaseThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		failed := 0
+		b.settle = func(acks []core.Ack) error {
+			if acks[0].Verdict == core.VerdictRelease {
+				if failed++; failed == 1 {
+					return errBoom
+				}
+			}
+			return nil
+		}
+		runs := 0
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			if runs++; runs == 1 {
+				return waybill.Outage(errBoom)
+			}
+			return nil
+		}))
+		b.publish(t, 1)
+		patience.Pass(t, time.Minute)
+		wantDepth(t, b, memtransport.Depth{})
+		if runs != 2 {
+			t.Errorf("%d runs, want 2", runs)
+		}
+		stop()
+	})
+}
+
 // CO-18, CO-11: at a stop a verdict is stored once more. If that fails, its message is released, and after it what
 // waits behind it.
 func TestStopStoresOnceMore(t *testing.T) {

@@ -2,9 +2,10 @@ package consumer
 
 import (
 	"cmp"
-	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/chance"
 )
 
 // schedule keeps messages that have not begun, and says which may run. One message of a key runs at a time; the others
@@ -59,7 +60,7 @@ func (s *schedule) push(m *message) {
 // none, the suspect is taken out and counts as running alone. The choice is random: a released message may come again
 // at once and be counted, and this way every suspect gets its chance before it is parked.
 func (s *schedule) isolate(at int) (suspect *message, others []*message) {
-	suspect = s.suspects[rand.IntN(len(s.suspects))]
+	suspect = s.suspects[chance.N(len(s.suspects))]
 	if s.ready.len() > 1 || s.behind > 0 || len(s.delayed) > 0 || s.groups != nil && s.groups.waiting > 0 {
 		others = slices.DeleteFunc(s.takeAll(), func(m *message) bool { return m == suspect })
 		s.add(suspect)

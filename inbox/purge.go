@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
@@ -77,7 +77,7 @@ func (p *purge) run(ctx context.Context) {
 		return
 	}
 	log := p.opts.logger().With(slog.String("consumer", p.consumer))
-	for wait := rand.N(min(every, firstPurge)); sleep(ctx, wait); wait = every - every/10 + rand.N(every/5) {
+	for wait := chance.N(min(every, firstPurge)); sleep(ctx, wait); wait = every - every/10 + chance.N(every/5) {
 		n, err := p.all(ctx)
 		switch {
 		case ctx.Err() != nil:

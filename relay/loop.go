@@ -2,11 +2,11 @@ package relay
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/chance"
 )
 
 // minPause keeps the loop from spinning, whatever the dispatcher says.
@@ -25,7 +25,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e.waits.waiter, _ = core.As[core.Waiter](r.store)
 	e.presence.store, _ = core.As[core.Presence](r.store)
 	o := dispatch.Options{
-		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
+		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(chance.N(int64(1<<62)) + 1) }, Lease: r.opts.Lease,
 		LivesFrom: e.began, Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
 	for i := range r.routes {

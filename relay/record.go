@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/chance"
 )
 
 // attempt is the number of this attempt, from 1.
@@ -103,4 +103,4 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // jitter shortens d by up to a quarter, so that relays do not poll in step.
-func jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
+func jitter(d time.Duration) time.Duration { return d - chance.N(d/4+1) }

@@ -3,12 +3,12 @@ package relay
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
@@ -22,7 +22,7 @@ import (
 // errors of the store end it, such as missing tables. It is safe beside running relays, and for concurrent use.
 func RemoveDead(ctx context.Context, store core.OutboxStore) (gone int, err error) {
 	m := &undertaker{store: store, d: dispatch.New(dispatch.Options{
-		Name: "waybill: removes dead members", NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) },
+		Name: "waybill: removes dead members", NewSession: func() core.Session { return core.Session(chance.N(int64(1<<62)) + 1) },
 	}), seen: map[core.Session]bool{}}
 	for m.d.AnyMaybeDead() && ctx.Err() == nil {
 		if err := m.step(ctx); err != nil && (waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured)) {

@@ -3,11 +3,11 @@ package relay
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
@@ -44,7 +44,7 @@ func (e *engine) startUpkeep() {
 	}
 	if d := e.opts.CleanInterval; d > 0 {
 		e.upkeep.cleaner, _ = core.As[core.Cleaner](e.store)
-		e.upkeep.cleanAt = e.now.Add(rand.N(d))
+		e.upkeep.cleanAt = e.now.Add(chance.N(d))
 	}
 	if d := e.opts.StaleAfter; d > 0 {
 		e.upkeep.counter, _ = core.As[admin.Counter](e.store)

@@ -1,7 +1,7 @@
 // Package waybilltest tests applications that use Waybill, in the style of net/http/httptest: everything in memory, no
 // server, no sleeping.
 //
-// There are four ways, from the smallest to the most real:
+// There are five ways, from the smallest to the most real:
 //
 //   - [Deliver] calls one handler with one delivery, whatever its database, and says what the runner would do with the
 //     result. [Delivery] makes deliveries of a topic's value; build the raw, foreign or poison ones by hand.
@@ -12,6 +12,8 @@
 //     once; when it was due is in [Sent]. A handler's error is returned to the test.
 //   - [Run] runs the real relay and consumer over memory adapters on virtual time (testing/synctest): retries,
 //     timers, leases and outages take their time, and no time passes for the test.
+//   - [Simulate] does so hundreds of times, with random faults, and tells the seed and the faults of a history that
+//     fails.
 //
 // # Guarantees
 //

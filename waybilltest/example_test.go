@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/waybilltest"
 )
@@ -133,6 +135,31 @@ func TestBillingSurvivesAnOutage(t *testing.T) {
 		l.Idle()
 		if took := time.Since(begin); took < time.Hour || len(l.Published()) != 1 || failures != -1 || len(l.Parked()) != 0 {
 			t.Errorf("after %s: published %d, parked %v, %d failures left", took, len(l.Published()), l.Parked(), failures)
+		}
+	})
+}
+
+// A hundred histories with random faults: each order is billed once, whatever is lost.
+func TestBillingSurvivesFaults(t *testing.T) {
+	waybilltest.Simulate(t, waybilltest.SimulateOptions{}, func(tb waybilltest.TB, l *waybilltest.Loop, r *rand.Rand) {
+		box, err := inbox.New(l.Inbox(), "billing", inbox.Options{})
+		if err != nil {
+			tb.Fatalf("%v", err)
+		}
+		l.Start(inbox.Handler(box, OrderPlaced, func(ctx context.Context, tx *memory.Tx, o Order) error {
+			before, _ := tx.Get(o.ID)
+			tx.Put(o.ID, before+"billed")
+			return nil
+		}))
+		for i := range 1 + r.IntN(20) {
+			l.Stage(OrderPlaced.Message(Order{ID: fmt.Sprint("o-", i)}))
+		}
+		l.Idle()
+		for _, m := range l.Published() {
+			o, _ := OrderPlaced.Decode(&m)
+			if bill, _ := l.Store.Get(o.ID); bill != "billed" {
+				tb.Errorf("%s is %q", o.ID, bill)
+			}
 		}
 	})
 }

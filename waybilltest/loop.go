@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -14,12 +13,14 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
+	"github.com/waybill-go/waybill/waybilltest/faults"
 )
 
-// maxIdle bounds Loop.Idle, in virtual time.
+// maxIdle bounds Loop.Idle in Run, in virtual time.
 const maxIdle = 60 * 24 * time.Hour
 
 // LoopOptions configures [Run]. The zero value is usable.
@@ -42,9 +43,11 @@ type Loop struct {
 	// Bus is the transport. Its Parked lists what was given up at the consumer.
 	Bus *memtransport.Transport
 
-	t    *testing.T
-	opts LoopOptions
-	rest []waybill.Handler // for messages that no other handler is for
+	t       TB
+	opts    LoopOptions
+	maxIdle time.Duration                      // bounds Idle
+	rest    []waybill.Handler                  // for messages that no other handler is for
+	script  func(partner string) faults.Script // what a simulation breaks; nil in Run
 
 	mu        sync.Mutex
 	published []waybill.Envelope
@@ -57,39 +60,59 @@ type Loop struct {
 func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		if opts.Source == "" {
-			opts.Source = "/test"
-		}
-		l := &Loop{t: t}
-		if opts.Subscription.Queue == "" {
-			opts.Subscription.Queue, opts.Subscription.Bindings = Queue, []string{"#"}
-			l.rest = []waybill.Handler{{Name: waybill.AnyMessage, Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}}
-		}
-		logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-		if opts.Relay.Logger == nil {
-			opts.Relay.Logger = logger
-		}
-		if opts.Consumer.Logger == nil {
-			opts.Consumer.Logger = logger
-		}
-		l.opts = opts
-		var err error
-		if l.Store, err = memory.New(memory.Options{Source: opts.Source}); err == nil {
-			l.Bus, err = memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: opts.Subscription.Queue, Bindings: opts.Subscription.Bindings}}})
-		}
-		if err != nil {
-			t.Fatalf("waybilltest: %v", err)
-		}
+		l := newLoop(t, opts, slog.New(slog.NewTextHandler(t.Output(), nil)))
 		defer l.Stop()
 		test(t, l)
 	})
+}
+
+func newLoop(t TB, opts LoopOptions, logger *slog.Logger) *Loop {
+	if opts.Source == "" {
+		opts.Source = "/test"
+	}
+	l := &Loop{t: t, maxIdle: maxIdle}
+	if opts.Subscription.Queue == "" {
+		opts.Subscription.Queue, opts.Subscription.Bindings = Queue, []string{"#"}
+		l.rest = []waybill.Handler{{Name: waybill.AnyMessage, Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}}
+	}
+	if opts.Relay.Logger == nil {
+		opts.Relay.Logger = logger
+	}
+	if opts.Consumer.Logger == nil {
+		opts.Consumer.Logger = logger
+	}
+	l.opts = opts
+	var err error
+	if l.Store, err = memory.New(memory.Options{Source: opts.Source}); err == nil {
+		l.Bus, err = memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: opts.Subscription.Queue, Bindings: opts.Subscription.Bindings}}})
+	}
+	if err != nil {
+		t.Fatalf("waybilltest: %v", err)
+	}
+	return l
+}
+
+// Inbox returns the inbox of Loop.Store for handlers. In [Simulate] its calls fail like those of the engines.
+func (l *Loop) Inbox() core.Inbox[*memory.Tx] {
+	if l.script == nil {
+		return l.Store
+	}
+	return faults.Inbox(l.Store, l.script("inbox"))
 }
 
 // Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again:
 // the new engines find what the old ones left.
 func (l *Loop) Start(handlers ...waybill.Handler) {
 	l.t.Helper()
-	r, err := relay.New(l.Store, bus{l.Bus, l}, l.opts.Relay)
+	var (
+		store core.OutboxStore = l.Store
+		pub   core.Publisher   = bus{l.Bus, l}
+		sub   core.Subscriber  = l.Bus
+	)
+	if l.script != nil {
+		store, pub, sub = faults.Store(store, l.script("store")), faults.Publisher(pub, l.script("broker")), faults.Subscriber(sub, l.script("queue"))
+	}
+	r, err := relay.New(store, pub, l.opts.Relay)
 	if err != nil {
 		l.t.Fatalf("waybilltest: %v", err)
 	}
@@ -100,7 +123,7 @@ func (l *Loop) Start(handlers ...waybill.Handler) {
 	if _, ok := find(handlers, &waybill.Envelope{Topic: waybill.AnyMessage}); !ok {
 		handlers = append(slices.Clone(handlers), l.rest...)
 	}
-	c, err := consumer.New(l.Bus, l.opts.Consumer)
+	c, err := consumer.New(sub, l.opts.Consumer)
 	if err == nil {
 		err = c.Handle(l.opts.Subscription, handlers...)
 	}
@@ -184,7 +207,7 @@ func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 
 func crash(ctx context.Context, store core.OutboxStore, route string, n int, lease time.Duration) (got int, err error) {
 	self := core.Member{
-		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
+		Session: core.Session(chance.N(int64(1<<62)) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
 		Serves: []core.Serving{{Route: route, Units: core.NumSlots}},
 	}
 	roster, err := store.Meet(ctx, core.Meeting{Self: self, Join: true})
@@ -220,7 +243,7 @@ func crash(ctx context.Context, store core.OutboxStore, route string, n int, lea
 
 // Idle lets virtual time pass until nothing waits in the outbox and nothing is on its way to a handler, retries and
 // timers included. It looks ever more rarely, every 10 s at last, so the time is a little later then. It fails the test
-// after 60 days.
+// after 60 days, in [Simulate] after SimulateOptions.MaxIdle.
 func (l *Loop) Idle() {
 	l.t.Helper()
 	step := time.Millisecond
@@ -236,8 +259,8 @@ func (l *Loop) Idle() {
 		if d.Parked = 0; waiting == 0 && d == (memtransport.Depth{}) {
 			return
 		}
-		if time.Since(begin) > maxIdle {
-			l.t.Fatalf("waybilltest: not idle after %s: %d messages in the outbox, %+v in the queue", maxIdle, waiting, d)
+		if time.Since(begin) > l.maxIdle {
+			l.t.Fatalf("waybilltest: not idle after %s: %d messages in the outbox, %+v in the queue", l.maxIdle, waiting, d)
 		}
 		<-time.After(step)
 	}

@@ -30,7 +30,7 @@ var timed = []struct {
 	{"recurring", 16, "helpers of tests in bubbles"},
 	{"relay", 13, "helpers of tests in bubbles"},
 	{"inbox", 2, "helpers of tests in bubbles"},
-	{"waybilltest", 3, "the loops that it drives are in bubbles"},
+	{"waybilltest", 5, "the loops that it drives are in bubbles"},
 	{"store/memory", 2, "pauses between looks"},
 	{"internal/patience", 8, "it is about time, in bubbles"},
 	{"core", 35, "the suites run in bubbles and on servers: pauses, leases that must end, starts of waits that go on after them"},

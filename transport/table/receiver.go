@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/errtext"
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
@@ -133,7 +133,7 @@ func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q Qu
 	return r
 }
 
-func newSession() core.Session { return core.Session(rand.Int64N(math.MaxInt64-1) + 1) }
+func newSession() core.Session { return core.Session(chance.N(int64(math.MaxInt64-1)) + 1) }
 
 // Receive waits for deliveries; see core.Receiver.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {

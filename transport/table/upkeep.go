@@ -3,7 +3,7 @@ package table
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
+	"math"
 	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/chance"
 	"github.com/waybill-go/waybill/internal/obs"
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
@@ -56,9 +57,9 @@ func (t *Transport) endUpkeep() <-chan struct{} {
 // clean cleans the store until ctx ends.
 func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 	interval := t.opts.CleanInterval
-	owner := t.opts.Owner + " " + strconv.FormatUint(rand.Uint64(), 36)
+	owner := t.opts.Owner + " " + strconv.FormatInt(chance.N(int64(math.MaxInt64)), 36)
 	var round upkeep.Round
-	for wait := rand.N(interval); pause(ctx, wait) == nil; {
+	for wait := chance.N(interval); pause(ctx, wait) == nil; {
 		attempt, cancel := context.WithTimeout(ctx, upkeep.Timeout)
 		done, err := cleaner.Clean(attempt, owner, upkeep.Lease(interval))
 		cancel()
@@ -72,7 +73,7 @@ func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 				slog.String("error", core.ErrorText(err)))
 		}
 		round.End(ctx, t.log.Logger, slog.String("event", "table.clean"))
-		wait = interval - rand.N(interval/4+1)
+		wait = interval - chance.N(interval/4+1)
 	}
 }
 

@@ -1,0 +1,187 @@
+package waybilltest
+
+// The whole system in random histories: relay, transport, consumer and inbox lose calls, answers and time.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/tier"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+var counted = waybill.NewTopic[int]("counted", waybill.JSON[int]())
+
+// shop stages messages of some keys, whose handlers fail now and then. Each must have one effect, in the order of its
+// key if that is ordered.
+func shop(messages int, ordered bool, box func(l *Loop) core.Inbox[*memory.Tx]) func(tb TB, l *Loop, r *rand.Rand) {
+	return func(tb TB, l *Loop, r *rand.Rand) {
+		in, err := inbox.New(box(l), "shop", inbox.Options{})
+		if err != nil {
+			tb.Fatalf("%v", err)
+		}
+		salt := r.Uint64()
+		handler := inbox.Handler(in, counted, func(ctx context.Context, tx *memory.Tx, v int) error {
+			d, _ := waybill.DeliveryFrom(ctx)
+			// handlers run in no fixed order
+			mine := rand.New(rand.NewPCG(salt, uint64(v)<<8+uint64(d.Attempt)))
+			before, _ := tx.Get(d.Envelope.Key)
+			time.Sleep(time.Duration(mine.Int64N(int64(50 * time.Millisecond))))
+			tx.Put(d.Envelope.Key, fmt.Sprint(before, v, " "))
+			if mine.IntN(10) == 0 {
+				return errors.New("not now")
+			}
+			return nil
+		})
+		want := map[string]string{}
+		l.Start(handler)
+		for i := range messages {
+			key := fmt.Sprint("key ", r.IntN(8))
+			want[key] += fmt.Sprint(i, " ")
+			l.Stage(counted.Message(i, waybill.Key(key)))
+			if r.IntN(4) == 0 {
+				time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
+			}
+			if r.IntN(messages) == 0 { // a deployment
+				l.Stop()
+				l.Start(handler)
+			}
+		}
+		l.Idle()
+		for _, key := range slices.Sorted(maps.Keys(want)) {
+			got, _ := l.Store.Get(key)
+			if !ordered {
+				got, want[key] = sorted(got), sorted(want[key])
+			}
+			if got != want[key] {
+				tb.Errorf("%s had the effects %q, staged were %q", key, got, want[key])
+			}
+		}
+		for _, p := range l.Parked() {
+			tb.Errorf("a message is parked: %s, attempt %d: %v", p.Reason, p.Attempt, p.Err)
+		}
+	}
+}
+
+func sorted(effects string) string {
+	all := strings.Fields(effects)
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func inOrder() LoopOptions {
+	return LoopOptions{Subscription: waybill.Subscription{
+		Queue: Queue, Bindings: []string{"#"}, InOrder: true, MaxDeliveries: -1, Retry: &waybill.Backoff{Attempts: -1},
+	}}
+}
+
+// Nothing is lost, doubled or out of order, whatever fails; the numbers of messages are small and, now and then, not.
+// Without InOrder the effects of a key may swap.
+func TestSimulate(t *testing.T) {
+	n := 60
+	if tier.IsNightly() {
+		n = 2500
+	}
+	for _, ordered := range []bool{true, false} {
+		t.Run(map[bool]string{true: "in order", false: "in any order"}[ordered], func(t *testing.T) {
+			opts := inOrder()
+			opts.Subscription.InOrder = ordered
+			Simulate(t, SimulateOptions{Loop: opts, Histories: n}, func(tb TB, l *Loop, r *rand.Rand) {
+				messages := 10 + r.IntN(50)
+				if r.IntN(25) == 0 {
+					messages *= 10
+				}
+				shop(messages, ordered, (*Loop).Inbox)(tb, l, r)
+			})
+		})
+	}
+}
+
+// forgetful is an inbox that knows no duplicates.
+type forgetful struct{ core.Inbox[*memory.Tx] }
+
+func (f forgetful) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *memory.Tx) error) (core.InboxStatus, error) {
+	key.ID += strconv.FormatUint(rand.Uint64(), 10)
+	return f.Inbox.Do(ctx, key, fn)
+}
+
+// What fails is told with its seed and with few faults.
+func TestSimulateExplains(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := simulation{
+		SimulateOptions: SimulateOptions{Loop: inOrder(), Faults: 0.05, MaxIdle: time.Hour}, seed: 1,
+		test: shop(40, true, func(l *Loop) core.Inbox[*memory.Tx] { return forgetful{l.Inbox()} }),
+	}
+	for len(s.run(t, nil, false).problems) == 0 {
+		if s.seed++; s.seed == 50 {
+			t.Fatal("in 50 histories nothing made a message come twice")
+		}
+	}
+	text := s.explain(t, s.run(t, map[string]bool{}, false))
+	for _, want := range []string{fmt.Sprintf("seed %d fails", s.seed), " had the effects ", fmt.Sprintf("WAYBILL_SEED=%d ", s.seed), "-run '^TestSimulateExplains$'"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if all := strings.Count(text, "loses its answer") + strings.Count(text, "is not made") + strings.Count(text, " takes "); all == 0 || all > 6 {
+		t.Errorf("%d faults are told; one lost answer is enough", all)
+	}
+	t.Log(text)
+}
+
+// One seed gives one history, nearly always: the same calls at the same times. What is left is Go's scheduler: 98 of
+// 100 on a busy machine, with GODEBUG=asyncpreemptoff=1. Without seeded jitter it would be none.
+func TestSameSeedSameHistory(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	n, same := 40, 0
+	if tier.IsNightly() {
+		n = 1000
+	}
+	for seed := range n {
+		s := simulation{SimulateOptions: SimulateOptions{Loop: inOrder(), Faults: 0.05, MaxIdle: time.Hour}, test: shop(40, true, (*Loop).Inbox), seed: uint64(seed)}
+		var calls [2][]step
+		for i := range calls {
+			calls[i] = s.run(t, nil, false).calls
+			slices.SortFunc(calls[i], func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
+		}
+		if slices.Equal(calls[0], calls[1]) {
+			same++
+		}
+	}
+	t.Logf("%d of %d seeds gave the same history twice", same, n)
+	if same < n*3/4 {
+		t.Errorf("only %d of %d seeds gave the same history twice", same, n)
+	}
+}
+
+// The variable of a failure's text runs that history alone.
+func TestSeedVariable(t *testing.T) {
+	t.Setenv(seedVariable, "42")
+	var seeds []uint64
+	Simulate(t, SimulateOptions{Histories: 7, Faults: -1}, func(tb TB, l *Loop, _ *rand.Rand) {
+		h, _ := tb.(*history)
+		seeds = append(seeds, h.seed)
+		l.Start(waybill.HandlerFor(counted, func(context.Context, int) error { return nil }))
+		l.Stage(counted.Message(1))
+		l.Idle()
+		if n := len(h.faults()); n > 0 {
+			tb.Errorf("%d faults, want none", n)
+		}
+	})
+	if !slices.Equal(seeds, []uint64{42}) {
+		t.Errorf("ran the seeds %v, want 42 alone", seeds)
+	}
+}
