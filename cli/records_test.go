@@ -83,7 +83,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if due.Due != 2 || len(due.Waits) != 2 || due.Waits[1].ID != "o1" || due.Waits[1].Route != "other" || due.Waits[1].Waits.Cause != "no_relay" {
+	if due.Due != 2 || len(due.Waits) != 2 || due.Waits[0].ID != "p1" || due.Waits[1].ID != "o1" || due.Waits[1].Route != "other" || due.Waits[1].Waits.Cause != "no_relay" {
 		t.Errorf("%+v", due)
 	}
 	s.run("status").is(t, 0, "DUE", "4 waiting, 2 due", "route other: message o1 has been due for", "waits: no relay serves route other")

@@ -6,6 +6,9 @@ func commanded() []mutant {
 	all := group{pkg: "./cli"}.of(
 		mutant{id: "cli-down-loses", fault: "migrate down drops messages that it was not forced to", file: migrate, old: "lost = lost || l.Rows > 0", new: "lost = lost && l.Rows > 0", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
 		mutant{id: "cli-down-above", fault: "migrate down takes a version that is not there", file: migrate, old: "if to > newest {", new: "if to > newest+100 {", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
+		mutant{id: "cli-waits-topic", fault: "nobody says that no queue is bound for a topic", file: "admin/waits.go", old: "case in.Trial != nil:", new: "case in.Trial != nil && in.Locked:", tests: "^TestWhyItWaits$"},
+		mutant{id: "cli-waits-deeper", fault: "nobody says why the message before it waits", file: "admin/waits.go", old: "} else if deeper {", new: "} else if !deeper {", tests: "^TestWhyItWaits$"},
+		mutant{id: "cli-status-first", fault: "status explains a message that is not due", file: "cli/status.go", old: "if l.Records[i].DueIn == 0 {", new: "if l.Records[i].DueIn >= 0 {", tests: "^TestStatus$"},
 	)
 	all = append(all, group{pkg: "./cli/config"}.of(
 		mutant{id: "cli-service-link", fault: "the variables of a Kubernetes Service are settings", file: load, old: "serviceLink(path, value) || ", new: "", tests: "^TestServiceLinks$"},

@@ -12,5 +12,6 @@ func shown() []mutant {
 		mutant{id: "dashboard-search", fault: "a search for rare messages does not end", file: messages, old: "|| time.Since(began) > d.timeouts.search {", new: "|| time.Since(began) > 100*d.timeouts.search {", tests: "^TestSearchesEnd$"},
 		mutant{id: "dashboard-steps", fault: "the steps of a search do not grow", file: messages, old: "min(2*p.Budget, admin.MaxPageBudget)", new: "min(p.Budget, admin.MaxPageBudget)", tests: "^TestSearchesEnd$"},
 		mutant{id: "dashboard-shared", fault: "each viewer asks the store", file: "dashboard/state.go", old: "now.Sub(d.state.at) >= freshFor", new: "now.Sub(d.state.at) >= 0", tests: "^TestViewersShareTheQuestions$"},
+		mutant{id: "dashboard-waits", fault: "the page of a message does not say why it waits", file: messages, old: "data.Waits, data.Other = why.String(), why.Other;", new: "data.Other = why.Other;", tests: "^TestWhyItWaits$"},
 	)
 }

@@ -12,6 +12,7 @@ func mongodb() []mutant {
 		mutant{id: "mongo-cache", fault: "a transaction that is too large for the cache is tried for ever", file: errs, old: ", 373: kindTooBig", new: "", tests: "^TestErrorClasses$"},
 	), group{pkg: pkg, server: true}.of(
 		mutant{id: "mongo-count-least", fault: "the least number of records counts as an estimate", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.Estimated = true", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mongo-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: "store/mongo/heads.go", old: "if head == nil && len(unbound) > 0 {", new: "if head == nil && len(unbound) < 0 {", tests: "^TestStore$/^keys-behind-a-paused-topic$"},
 		mutant{id: "mongo-count-exact", fault: "an estimate of ready records counts as exact", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.AtLeast = true", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mongo-long-run", fault: "a handler that takes longer than a transaction may last costs no attempt", file: inbox, old: "case hasCode(err, 251) && took >= s.longRun:", new: "case hasCode(err, 251) && took < 0:", tests: "^TestHandlerBeyondTheTransactionsLimit$"},
 		mutant{id: "mongo-swallowed", fault: "a handler that swallows the end of its transaction runs on and on", file: inbox, old: "case ended && hasCode(err, 251):", new: "case ended && hasCode(err, -1):", tests: "^TestHandlersThatRunAgain$"},

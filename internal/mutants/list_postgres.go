@@ -5,6 +5,9 @@ func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	return group{pkg: "./store/postgres", server: true}.of(
 		mutant{id: "postgres-blocked-page", fault: "a list of blocked keys ends behind a thousand keys that are not blocked", file: heads, old: "if steps < keySteps {", new: "if steps <= keySteps {", tests: "^TestBlockedKeysBehindOthers$"},
+		mutant{id: "postgres-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "strpos(x.last_error, ` + text + `) > 0", new: "strpos(x.last_error, ` + text + `) < 0", tests: "^TestKeysBehindATopicAmongOthers$"},
+		mutant{id: "postgres-lock-unseen", fault: "the process that has locked a record is not found", file: "store/postgres/hindrances.go", old: "l.transactionid = o.xmax", new: "l.transactionid = o.xmin", tests: "^TestLockedByIsNamed$"},
+		mutant{id: "postgres-due-held", fault: "what is out counts as due", file: "store/postgres/count.go", old: "WHERE due AND state <> {processing}", new: "WHERE due", tests: "^TestSuite$/^what-is-due-is-counted$"},
 		mutant{id: "postgres-slow-trigger", fault: "a record whose trigger takes too long fails all outcomes of its call", file: settle, old: "e.Class == waybill.ClassOutage && dberr.SQLState(err) != tookTooLong", new: "e.Class == waybill.ClassOutage && dberr.SQLState(err) != \"\"", tests: "^TestSlowIsNoOutage$"},
 		mutant{id: "postgres-slow-deadline", fault: "a slow record uses up the time of its call", file: settle, old: "\t\tleft /= 2\n", new: "\t\tleft *= 2\n", tests: "^TestSettleParts$"},
 		mutant{id: "postgres-heeded-all", fault: "a bulk command is deleted by the first owner that heeds it", file: settle, old: "un.owner = $1), 0) AS rest", new: "un.owner = $1), 0) & 0 AS rest", tests: "^TestControlFrom$"},
