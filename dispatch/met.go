@@ -181,7 +181,7 @@ func (q *queue) transactions(watch, ended []int64, visible int64, now time.Time)
 }
 
 // noteOthers takes in a roster, before it replaces the former one. What a member that is gone had heard from operators,
-// and took, can be free again anywhere. Hints say what is visible, also to a member that owns nothing and reads nothing.
+// and took, can be free again anywhere. Hints say what is visible, also to a member that owns and reads nothing.
 func (d *Dispatcher) noteOthers(roster *core.Roster) {
 	for _, m := range d.peers.roster.Members {
 		if slices.ContainsFunc(roster.Members, func(o core.Member) bool { return o.Session == m.Session }) {

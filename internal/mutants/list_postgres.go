@@ -13,5 +13,9 @@ func postgresql() []mutant {
 		mutant{id: "postgres-take-from", fault: "a Take goes over all that was deleted", file: take, old: "r.seq > $8 AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", new: "r.seq > least($8, -1) AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", tests: "^TestQueueBehindAnOldSnapshot$"},
 		mutant{id: "postgres-take-left", fault: "a Take does not say which records its bytes left out", file: take, old: "SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w", new: "SELECT least($9, max(w.seq)) FROM w", tests: "^TestConformance$/^next-says-what-it-passed$"},
 		mutant{id: "postgres-due-since", fault: "a Due goes over all that was sent", file: due, old: "CASE WHEN p.ago = 0 THEN", new: "CASE WHEN p.ago >= 0 THEN", tests: "^TestDueBehindAnOldSnapshot$"},
+		mutant{id: "postgres-own-held", fault: "what a transaction could not replace counts as staged by it", file: "store/postgres/withdraw_sql.go", old: "o.version = 1 AND o.hold = 0", new: "o.version = 1", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
+		mutant{id: "postgres-own-changed", fault: "what a transaction has changed counts as staged by it", file: "store/postgres/dedupe_sql.go", old: ", version = o.version + (o.hold = 0)::int", new: "", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
+		mutant{id: "postgres-datestyle", fault: "times come in the form of the role", file: "store/postgres/transact.go", old: "set_config('datestyle', 'ISO', true), ", new: "", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-bytea", fault: "bodies come in the form of the role", file: "store/postgres/transact.go", old: " set_config('bytea_output', 'hex', true),", new: "", tests: "^TestQueryModes$"},
 	)
 }

@@ -45,5 +45,6 @@ func relay() []mutant {
 		mutant{id: "relay-no-leave", fault: "a stop waits for a leave that the store refuses", file: member, old: "\t\te.drain.noLeave = true // only", new: "\t\te.drain.noLeave = false // only", tests: "^TestStopWithoutALeave$"},
 		mutant{id: "relay-backlog-failed", fault: "messages that wait for a retry are not in the backlog of health", file: "relay/health.go", old: "n.State != core.StatePending && n.State != core.StateFailed || !r.serves", new: "n.State != core.StatePending || !r.serves", tests: "^TestBacklogOfFailed$"},
 		mutant{id: "relay-pipelined-tail", fault: "a later record of a key is not released behind a failed one", file: publish, old: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.release(item, false)", new: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.failed(item, err, c)", tests: "^TestFaultsLoseNothingAndKeepOrder$"},
+		mutant{id: "relay-late-part", fault: "a part of a call begins after the lease", file: "relay/publish.go", old: "if from > 0 && !c.lease.holds() {", new: "if from > 0 && c.lease == nil {", tests: "^TestNoPartBeginsAfterTheLease$"},
 	)
 }
