@@ -94,6 +94,9 @@ type Session int64
 type Part struct {
 	Route string
 	Slots Slots
+	// DueWithin has a Due look only for what came due no longer ago than this; 0 = for all. A store can ignore it.
+	// What it leaves out does not count in NextIn.
+	DueWithin time.Duration
 }
 
 // Unit is the range of slots [From, To) of a route. One member owns it.

@@ -142,6 +142,15 @@ type Want struct {
 	N     int
 	Out   []Ref
 	Bytes int64
+	// To bounds where these N are looked for, so that a Take walks over few records that are gone; 0 =
+	// everywhere. A store can ignore it. They are looked for among those with From < sequence ≤ To, and among
+	// Passed, sequences outside of that. Then the answer also has records that the Take met and did not take,
+	// although they are ready, have no key and are not in Out: those that another session holds, or a
+	// transaction has locked, and those beyond Bytes. Each comes with GripLocked and without a Record: all
+	// those of Passed, and the first Most of the range, up to the last one that was taken if N were taken.
+	From, To int64
+	Passed   []int64
+	Most     int
 	// Deliver counts a delivery for each record that self did not hold before.
 	Deliver bool
 }
@@ -159,7 +168,8 @@ const (
 // String returns the name of the result.
 func (g Grip) String() string { return enum.Name("Grip", g, 1, "gripped", "locked", "gone") }
 
-// Taken is one record of a Take: one for each of Want.Refs, in their order, or one of the N with its record.
+// Taken is one record of a Take: one for each of Want.Refs, in their order, or one of the N with its record, or one
+// that was met and not taken. Of the last kind only the sequence need be set in Ref.
 type Taken struct {
 	Ref    Ref
 	Grip   Grip

@@ -89,6 +89,7 @@ func (d *Dispatcher) readControls() {
 
 // lookAgain schedules another read of the records that a control record is about.
 func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
+	rt.overdue.all()
 	switch c.Kind {
 	case core.ControlDecide:
 	case core.ControlKey:
@@ -103,11 +104,13 @@ func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
 		} else if item := rt.known[c.Seq]; item != nil {
 			item.recheck = true
 		} else if rt.anyones(c.Key) {
+			rt.queue.met.pass(c.Seq)
 			rt.queue.lookNext(d.now)
 		} else {
 			rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
 		}
 	case core.ControlFrom:
+		rt.queue.met.back(max(c.Seq-1, 0))
 		rt.queue.lookNext(d.now)
 		for _, g := range rt.groups {
 			g.addWalk(max(c.Seq-1, 0), g.cursor)

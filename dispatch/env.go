@@ -25,12 +25,15 @@ type bounds struct {
 	maxTake, dueLimit           int
 	firstWindow                 int
 	maxWatched, maxHorizons     int
+	passSlack, takeStep         int64
+	maxPassed                   int
 }
 
 // usual are the bounds in production.
 var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
 	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
+	passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
 }
 
 // tick takes in the time, which never goes back.

@@ -59,6 +59,7 @@ func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	}
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
+	rt.overdue.all()
 	d.adopt(rt, slots)
 }
 
@@ -113,6 +114,7 @@ func (g *group) addWalk(from, to int64) {
 // visible.
 func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 	watch, least := d.db.observe(page)
+	ended := d.db.unwatch(page)
 	for _, id := range watch {
 		for _, rt := range d.routes {
 			for _, g := range rt.groups {
@@ -120,12 +122,16 @@ func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 			}
 		}
 	}
-	for _, id := range d.db.unwatch(page) {
-		for _, rt := range d.routes {
+	visible = d.db.visible(page, least)
+	for _, rt := range d.routes {
+		for _, id := range ended {
 			rt.walkFor(id)
 		}
+		if rt.Queue {
+			rt.queue.transactions(watch, ended, visible, d.now)
+		}
 	}
-	return d.db.visible(page, least)
+	return visible
 }
 
 // walkFor begins walks over the records of watched transactions that have ended.
@@ -135,6 +141,7 @@ func (rt *route) walkFor(id int64) {
 			delete(g.watch, id)
 			g.addWalk(from, max(g.cursor, 0))
 			rt.pace.readAt = rt.now
+			rt.overdue.all()
 		}
 	}
 }

@@ -284,7 +284,12 @@ func (o *takeOp) do(ctx context.Context, s core.OutboxStore) (err error) {
 
 func (o *takeOp) done(c *Call) {
 	d := o.d
-	if d.taken(o.items, o.got, c) && o.next != nil && d.byName[o.next.Name] == o.next {
+	answered := d.taken(o.items, o.got, c)
+	switch {
+	case o.next == nil || d.byName[o.next.Name] != o.next:
+	case answered:
 		d.tookNext(o.next, &o.want, o.got[len(o.items):])
+	default:
+		o.next.queue.met.missed()
 	}
 }

@@ -21,6 +21,7 @@ type Item struct {
 	held    bool // a hold of this session is written
 	retry   bool // Due answered it
 	lost    bool // its session has ended, or its unit has another owner
+	stored  bool // its outcome is stored, and nothing need look for it
 	alone   bool // nothing else may be out
 	// unknown: it was out before, and may have been delivered.
 	unknown bool

@@ -150,6 +150,7 @@ func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed 
 	if !d.self.joined {
 		d.work.activeAt = d.now
 	}
+	d.noteOthers(roster)
 	d.self.joined, d.db.epoch, d.peers.roster = true, roster.Epoch, *roster
 	if renewed {
 		d.self.beatSent, d.self.arrived = c.sent, m.Self.Beat

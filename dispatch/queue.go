@@ -30,6 +30,7 @@ type queue struct {
 	nextAt  time.Time // when to ask for them
 	empties int       // empty Takes in a row
 	again   bool      // there was news since the latest Take was sent
+	met     met
 }
 
 // lookNext makes sure that records without a key are asked for at once, or as soon as a Take that is under way, and may
@@ -211,6 +212,7 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 func (rt *route) addNext(want *core.Want, n int) {
 	want.Part, want.N = core.Part{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
+	rt.takeScope(want)
 	rt.queue.again = false
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; rt.anyones(item.Record.Envelope.Key) {
@@ -222,12 +224,13 @@ func (rt *route) addNext(want *core.Want, n int) {
 // tookNext takes in the next records without a key.
 func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 	q := &rt.queue
-	size := int64(0)
+	size, n := int64(0), 0
 	for i := range got {
 		rec := got[i].Record
 		if rec == nil {
 			continue
 		}
+		n++
 		size += int64(len(rec.Envelope.Body))
 		if rt.known[rec.Seq] != nil {
 			continue // it comes again when its outcome is stored
@@ -236,13 +239,15 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 		item.held, item.Record.Holder, item.Record.Deliveries = true, d.session, got[i].Deliveries
 		d.hand(item)
 	}
-	switch {
 	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other
 	// half
-	case q.again, len(got) > 0 && (len(got) >= want.N || size > want.Bytes/2):
+	full := n > 0 && (n >= want.N || size > want.Bytes/2)
+	more := rt.hasMet(want, got, full)
+	switch {
+	case q.again, full, more:
 		q.empties, q.nextAt = 0, d.now
 		return
-	case len(got) > 0:
+	case n > 0:
 		q.empties = 0
 	}
 	q.empties = min(q.empties+1, 30)

@@ -128,7 +128,7 @@ func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 	w = newQueue(t, 2)
 	w.d.Wake(w.now, "r")
 	sent = w.d.Calls(w.now)
-	w.d.dueDone(&core.DuePage{Moved: 1, NextIn: -1}, &Call{})
+	w.d.dueDone(&core.DuePage{Moved: 1, NextIn: -1}, nil, &Call{})
 	for _, c := range sent {
 		w.call(c)
 		w.d.Done(w.now, c)

@@ -33,9 +33,10 @@ type route struct {
 	again  revisits
 
 	remembered
-	queue  queue
-	topics topics
-	shut   bool // nothing is handed out for now
+	queue   queue
+	topics  topics
+	overdue overdue
+	shut    bool // nothing is handed out for now
 }
 
 // remembered are the keys of a route that something is known of.
@@ -75,7 +76,7 @@ func newRoute(e *env, r Route) *route {
 	return &route{
 		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
 		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unsaid: map[int64]uint8{},
-		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: newTopics(),
+		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: newTopics(), queue: queue{met: newMet()},
 	}
 }
 
@@ -215,6 +216,13 @@ func (rt *route) keep(item *Item) {
 func (rt *route) unkeep(item *Item) {
 	delete(rt.known, item.Record.Seq)
 	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
+	switch {
+	case item.stored:
+	case rt.anyones(item.Record.Envelope.Key):
+		rt.queue.met.pass(item.Record.Seq)
+	case item.retry:
+		rt.overdue.all()
+	}
 }
 
 // sortedSeqs returns the sequences that are keys of m, in order.

@@ -186,6 +186,8 @@ func (d *Dispatcher) stored(item *Item) {
 		rt.queue.lookNext(d.now)
 	}
 	d.endDecision(item)
+	// it is gone, or waits for a time
+	item.stored = !item.recheck && (o.Event() != core.EventReleased || item.retry)
 	if item.isLost() {
 		d.finish(item)
 		d.advance(k)

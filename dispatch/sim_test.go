@@ -227,6 +227,9 @@ func (s *sim) join() {
 	})
 	m.d.off = s.cfg.off
 	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
+	if s.cfg.handlers > 0 && s.cfg.seed%4 != 0 { // what takes thousands of records happens with a few
+		m.d.passSlack, m.d.takeStep, m.d.maxPassed = int64(s.cfg.seed%3)*5, 1+int64(s.cfg.seed%7), int(s.cfg.seed%11)
+	}
 	s.members = append(s.members, m)
 	s.logf("member %d joins", m.name)
 	m.pump()

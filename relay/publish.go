@@ -123,7 +123,8 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 }
 
 // publishParts calls the publisher with parts of at most its MaxBatchBytes, one after the other. If it pipelines keys,
-// nothing is sent behind a part with a failure, so that no key goes on behind a failed record.
+// nothing is sent behind a part with a failure, so that no key goes on behind a failed record. No part begins after the
+// lease, which may have ended during the one before it.
 func (c *call) publishParts(ctx context.Context) core.Results {
 	rt := c.route
 	if rt.maxBytes == 0 {
@@ -131,6 +132,9 @@ func (c *call) publishParts(ctx context.Context) core.Results {
 	}
 	var res core.Results
 	for from := 0; from < len(c.envs); {
+		if from > 0 && !c.lease.holds() {
+			return append(res, core.AllFailed(len(c.envs)-from, errLate)...)
+		}
 		to, size := from, 0
 		for to < len(c.envs) && (to == from || size+c.envs[to].Size() <= rt.maxBytes) {
 			size += c.envs[to].Size()
@@ -209,7 +213,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		}
 		switch err := res[i]; {
 		case err == nil:
-		case c.late:
+		case errors.Is(err, errLate):
 			e.release(item, false)
 		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrBehind), c.ended(err):
 			e.release(item, true)

@@ -1,6 +1,8 @@
 package outboxtest
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"sync"
 
@@ -13,6 +15,7 @@ var takeChecks = []named{
 	{"next-begins-with-own-holds", nextBeginsWithOwnHolds},
 	{"next-leaves-out-what-is-held", nextLeavesOutWhatIsHeld},
 	{"next-keeps-to-its-bytes", nextKeepsToItsBytes},
+	{"next-says-what-it-passed", nextSaysWhatItPassed},
 	{"deliveries-count-once", deliveriesCountOnce},
 }
 
@@ -180,4 +183,55 @@ func deliveriesCountOnce(k *kit) {
 	if n := byRef(); n != 3 {
 		k.fail("a record that was held already was counted: %d deliveries, want 3", n)
 	}
+}
+
+// Without this a record that another member held, or a transaction had locked, is never looked at again. A store that
+// ignores the scope looks at all of them each time.
+func nextSaysWhatItPassed(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	rs := m.some(9, body(1000))
+	seqs := func(at ...int) (out []int64) {
+		for _, i := range at {
+			out = append(out, rs[i].Seq)
+		}
+		return out
+	}
+	other.next(2)
+	unlock := k.lock(rs[5].ID)
+	var out []core.Ref
+	ignored := false
+	step := func(what string, w core.Want, taken, left []int64) {
+		w.Part, w.Out, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
+		var got, met []int64
+		for _, t := range m.take(w) {
+			switch {
+			case t.Record != nil:
+				got, out = append(got, t.Ref.Seq), append(out, t.Ref)
+			case t.Grip != core.GripLocked:
+				k.fail("%s: a record that was not taken has grip %d", what, t.Grip)
+			default:
+				met = append(met, t.Ref.Seq)
+			}
+		}
+		ignored = ignored || len(met) == 0 && len(left) > 0
+		if ignored {
+			return
+		}
+		if !slices.Equal(got, taken) || !slices.Equal(slices.Sorted(slices.Values(met)), left) {
+			k.fail("%s: taken are %d and left %d of %d, want %d and %d", what, got, met, seqs(0, 1, 2, 3, 4, 5, 6, 7, 8), taken, left)
+		}
+	}
+	first := rs[0].Seq - 1
+	step("two behind two that are held", core.Want{N: 2, From: first, To: math.MaxInt64, Most: 9}, seqs(2, 3), seqs(0, 1))
+	step("one that the bytes allow, and one that was passed", core.Want{N: 5, Bytes: 1, From: rs[3].Seq, To: rs[6].Seq, Passed: seqs(1), Most: 2},
+		seqs(4), seqs(1, 5, 6))
+	step("a part, behind those that were passed", core.Want{N: 5, From: rs[4].Seq, To: rs[6].Seq, Passed: seqs(0, 1), Most: 9},
+		seqs(6), seqs(0, 1, 5))
+	unlock()
+	_, err := other.store.Meet(k.ctx, core.Meeting{Self: other.self, Leave: true})
+	k.must("leave", err)
+	step("all others", core.Want{N: 5, From: rs[7].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 5, 7), Most: 9}, seqs(0, 1, 5, 7, 8), nil)
+	out = out[:2]
+	step("those of the range whose answer was lost", core.Want{N: 9, From: rs[4].Seq, To: math.MaxInt64, Most: 9}, seqs(5, 6, 7, 8), nil)
+	step("the others whose answer was lost", core.Want{N: 9, From: rs[8].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 4), Most: 9}, seqs(0, 1, 4), nil)
 }

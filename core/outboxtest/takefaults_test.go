@@ -3,6 +3,7 @@ package outboxtest_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -107,6 +108,18 @@ var takeFaults = []faulty{
 		if w.Bytes < 1000 {
 			w.N = 0
 		}
+	})},
+	{"passes in silence what is locked", "next-says-what-it-passed", fault{take: func(ctx context.Context, b *broken, self core.Session,
+		w core.Want,
+	) ([]core.Taken, error) {
+		ts, err := b.store.Take(ctx, self, w)
+		if w.To == 0 || w.To == math.MaxInt64 {
+			return ts, err
+		}
+		return slices.DeleteFunc(ts, func(t core.Taken) bool { return t.Record == nil && t.Ref.Seq > w.From }), err
+	}}},
+	{"forgets what was passed", "next-says-what-it-passed", takes(func(_ *broken, w *core.Want) {
+		w.Passed = nil
 	})},
 	{"counts each answer as a delivery", "deliveries-count-once", taken(func(b *broken, _ core.Session, ts []core.Taken) {
 		for i := range ts {

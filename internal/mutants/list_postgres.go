@@ -3,6 +3,7 @@ package main
 // postgresql are faults of the Postgres store.
 func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
+	const take, due = "store/postgres/take.go", "store/postgres/due.go"
 	return group{pkg: "./store/postgres", server: true}.of(
 		mutant{id: "postgres-blocked-page", fault: "a list of blocked keys ends behind a thousand keys that are not blocked", file: heads, old: "if steps < keySteps {", new: "if steps <= keySteps {", tests: "^TestBlockedKeysBehindOthers$"},
 		mutant{id: "postgres-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "strpos(x.last_error, ` + text + `) > 0", new: "strpos(x.last_error, ` + text + `) < 0", tests: "^TestKeysBehindATopicAmongOthers$"},
@@ -12,5 +13,12 @@ func postgresql() []mutant {
 		mutant{id: "postgres-slow-deadline", fault: "a slow record uses up the time of its call", file: settle, old: "\t\tleft /= 2\n", new: "\t\tleft *= 2\n", tests: "^TestSettleParts$"},
 		mutant{id: "postgres-heeded-all", fault: "a bulk command is deleted by the first owner that heeds it", file: settle, old: "un.owner = $1), 0) AS rest", new: "un.owner = $1), 0) & 0 AS rest", tests: "^TestControlFrom$"},
 		mutant{id: "postgres-released-foreign", fault: "a release ends the hold of another session", file: settle, old: "` NOT IN (0, $1) AS others", new: "` NOT IN (0, $1) AND u.n < 0 AS others", tests: "^TestConformance$/^release-leaves-the-hold-of-another$"},
+		mutant{id: "postgres-take-from", fault: "a Take goes over all that was deleted", file: take, old: "r.seq > $8 AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", new: "r.seq > least($8, -1) AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", tests: "^TestQueueBehindAnOldSnapshot$"},
+		mutant{id: "postgres-take-left", fault: "a Take does not say which records its bytes left out", file: take, old: "SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w", new: "SELECT least($9, max(w.seq)) FROM w", tests: "^TestConformance$/^next-says-what-it-passed$"},
+		mutant{id: "postgres-due-since", fault: "a Due goes over all that was sent", file: due, old: "CASE WHEN p.ago = 0 THEN", new: "CASE WHEN p.ago >= 0 THEN", tests: "^TestDueBehindAnOldSnapshot$"},
+		mutant{id: "postgres-own-held", fault: "what a transaction could not replace counts as staged by it", file: "store/postgres/withdraw_sql.go", old: "o.version = 1 AND o.hold = 0", new: "o.version = 1", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
+		mutant{id: "postgres-own-changed", fault: "what a transaction has changed counts as staged by it", file: "store/postgres/dedupe_sql.go", old: ", version = o.version + (o.hold = 0)::int", new: "", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
+		mutant{id: "postgres-datestyle", fault: "times come in the form of the role", file: "store/postgres/transact.go", old: "set_config('datestyle', 'ISO', true), ", new: "", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-bytea", fault: "bodies come in the form of the role", file: "store/postgres/transact.go", old: " set_config('bytea_output', 'hex', true),", new: "", tests: "^TestQueryModes$"},
 	)
 }

@@ -26,11 +26,11 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		return rt == nil || p.Slots&^rt.owned(self) != 0
 	})) {
 		d.mine = append(d.mine, m.holds(func(r *record) bool {
-			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now)
+			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
 		})...)
 		rt := s.routes[part.Route]
-		d.retries = d.scan(d.retries, &rt.retries, part.Slots)
-		d.timers = d.scan(d.timers, &rt.timers, part.Slots)
+		d.retries = d.scan(d.retries, &rt.retries, part)
+		d.timers = d.scan(d.timers, &rt.timers, part)
 	}
 	slices.SortFunc(d.mine, byDue)
 	retries, moreRetries := d.cut(append(d.mine, sorted(d.retries)...))
@@ -59,10 +59,10 @@ type dueScan struct {
 
 // scan adds to list the due records that nobody holds, up to one more than the limit, and finds out how long the next
 // one waits.
-func (d *dueScan) scan(list []*record, by *index, slots core.Slots) []*record {
+func (d *dueScan) scan(list []*record, by *index, part core.Part) []*record {
 	n := 0
 	for r := range by.all() {
-		if !slots.Has(r.slot) || r.holder != 0 {
+		if !part.Slots.Has(r.slot) || r.holder != 0 || d.isOld(r, part) {
 			continue
 		}
 		in := max(r.due.Sub(d.now), 0)
@@ -81,6 +81,11 @@ func (d *dueScan) scan(list []*record, by *index, slots core.Slots) []*record {
 		}
 	}
 	return list
+}
+
+// isOld reports whether a record came due so long ago that it is not looked for.
+func (d *dueScan) isOld(r *record, part core.Part) bool {
+	return part.DueWithin > 0 && d.now.Sub(r.due) >= part.DueWithin
 }
 
 func (d *dueScan) cut(records []*record) (out []*record, more bool) {

@@ -147,6 +147,9 @@ func merge(parts []core.Part) []core.Part {
 			out = append(out, p)
 		} else {
 			out[i].Slots |= p.Slots
+			if out[i].DueWithin = max(out[i].DueWithin, p.DueWithin); p.DueWithin == 0 {
+				out[i].DueWithin = 0
+			}
 		}
 	}
 	return out

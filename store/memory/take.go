@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
@@ -53,11 +54,16 @@ func (s *Store) grip(r *record, self core.Session, deliver bool) {
 	}
 }
 
-// takeNext takes the next N without a key: first records that self holds and does not know.
+// takeNext takes the next N without a key: first records that self holds and does not know. It also returns those that
+// it passed, if want asks for them.
 func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 	rt := s.routes[want.Part.Route]
 	if rt == nil || want.N <= 0 {
 		return nil
+	}
+	scope := *want
+	if want.To == 0 {
+		scope.From, scope.To, scope.Passed, scope.Most = math.MinInt64, math.MaxInt64, nil, 0
 	}
 	known := map[int64]string{}
 	for _, ref := range want.Out {
@@ -65,31 +71,62 @@ func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 			known[ref.Seq] = ref.ID
 		}
 	}
-	mine := m.holds(func(r *record) bool {
+	isWanted := func(r *record) bool {
 		id, out := known[r.seq]
 		return r.route == rt && want.Part.Slots.Has(r.slot) && r.ready() && r.env.Key == "" && (!out || id != r.env.ID)
+	}
+	passed := map[int64]bool{}
+	var asked, mine, found []*record
+	for _, seq := range scope.Passed {
+		if r := rt.bySeq[seq]; r != nil && isWanted(r) && !passed[seq] {
+			passed[seq], asked = true, append(asked, r)
+		}
+	}
+	slices.SortFunc(asked, bySeq)
+	mine = m.holds(func(r *record) bool {
+		return isWanted(r) && (passed[r.seq] || r.seq > scope.From && r.seq <= scope.To)
 	})
 	slices.SortFunc(mine, bySeq)
-	picked, bytes := []*record(nil), int64(0)
+	picked, bytes := map[*record]bool{}, int64(0)
 	fits := func(r *record) bool {
 		bytes += int64(len(r.env.Body))
-		if len(picked) == want.N || len(picked) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+		if len(found) == want.N || len(found) > 0 && want.Bytes > 0 && bytes > want.Bytes {
 			return false
 		}
-		picked = append(picked, r)
+		picked[r], found = true, append(found, r)
 		return true
 	}
 	full := slices.ContainsFunc(mine, func(r *record) bool { return !fits(r) })
-	for r := range rt.free.all() {
-		if full || len(picked) == want.N {
-			break
-		}
-		if want.Part.Slots.Has(r.slot) && r.lock == nil {
+	for _, r := range asked {
+		if !full && r.holder == 0 && r.lock == nil {
 			full = !fits(r)
 		}
 	}
+	for r := range rt.free.after(0, scope.From) {
+		if full || len(found) == want.N || r.seq > scope.To {
+			break
+		}
+		if isWanted(r) && r.lock == nil && !passed[r.seq] {
+			full = !fits(r)
+		}
+	}
+	for _, r := range asked {
+		if !picked[r] {
+			out = append(out, core.Taken{Ref: r.ref(), Grip: core.GripLocked})
+		}
+	}
+	for r := range rt.ready.after(0, scope.From) {
+		if scope.Most--; scope.Most < 0 || r.seq > scope.To || len(found) == want.N && r.seq > found[want.N-1].seq {
+			break
+		}
+		if isWanted(r) && !passed[r.seq] && !picked[r] {
+			out = append(out, core.Taken{Ref: r.ref(), Grip: core.GripLocked})
+		} else {
+			scope.Most++
+		}
+	}
 	now := s.now()
-	for _, r := range picked {
+	for _, r := range found {
 		if r.holder != m.Session {
 			s.grip(r, m.Session, want.Deliver)
 		}

@@ -125,6 +125,43 @@ func TestCancelStatus(t *testing.T) {
 	}
 }
 
+// ST-09: a message in flight that the transaction has tried to replace stays in flight for it: whoever holds it, or has
+// it out without a hold, as one that a trigger has made unlike others.
+func TestCancelOfWhatCouldNotBeReplaced(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	dedupe := waybill.DedupeKey("d")
+	for i, held := range []bool{true, false} {
+		route := fmt.Sprint("r", i)
+		self := join(t, o, route, 1)
+		old := message(dedupe)
+		old.Routes = []string{route}
+		staged := stage(t, pool, o, old)
+		if rs := read(t, o, self, route).Ranges[0].Records; held {
+			if taken, err := o.Take(t.Context(), self, core.Want{Refs: []core.Ref{rs[0].Ref}}); err != nil || taken[0].Grip != core.GripHeld {
+				t.Fatal(taken, err)
+			}
+		} else {
+			exec(t, pool, "UPDATE waybill.waybill_outbox SET withdrawable = false WHERE route = $1", route)
+		}
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			next := message(waybill.Replace("d"))
+			next.Routes = []string{route}
+			if _, err := o.Stage(t.Context(), tx, next); err != nil {
+				return err
+			}
+			got, err := o.Cancel(t.Context(), tx, waybill.CancelKey{Route: route, ID: staged[0].ID})
+			if err == nil && got[0] != waybill.CancelInFlight {
+				t.Errorf("held: %t: %q, want in flight", held, got[0])
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A transaction may take back what it has staged itself, whatever that is; nobody has seen it.
 func TestCancelOwn(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,7 @@ WITH r AS MATERIALIZED (
 ), t AS MATERIALIZED (
     SELECT l.* FROM l WHERE l.status <> {in_flight}
 ), ` + withdrawSQL(waybill.ReasonReplaced, keep) + `, g AS (
-    UPDATE {outbox} o SET dedupe_key = '' FROM l
+    UPDATE {outbox} o SET dedupe_key = '', version = o.version + (o.hold = 0)::int FROM l
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = {in_flight}
     RETURNING 1
 ), ` + insertKeyedSQL(notify, `

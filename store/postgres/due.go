@@ -14,32 +14,39 @@ import (
 )
 
 const (
-	// ownPartsSQL are the parts whose slots are all self's.
+	// ownPartsSQL are the parts whose slots are all self's, and since when what came due is looked for.
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    SELECT p.n, p.route, p.slots,
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
     WHERE ` + aliveSQL + `
       AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 )`
 
+	// dueRetriesSQL are the due retries of part p, in order. A session's other holds, of which there may be many,
+	// are in no index that it may use.
+	dueRetriesSQL = `
+        FROM {outbox} r
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1`
+	ownDueSQL = dueRetriesSQL + ` AND r.hold + 0 = $1 AND r.hold <> 0
+        ORDER BY r.due_at, r.seq LIMIT $5`
+
 	// ownRetriesSQL are the due retries that self holds already.
 	ownRetriesSQL = ownPartsSQL + `
-SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p, {outbox} r
-WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1
-ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED`
+SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p CROSS JOIN LATERAL (
+        SELECT r.*` + ownDueSQL + ` FOR NO KEY UPDATE SKIP LOCKED
+    ) r
+ORDER BY r.due_at, r.seq LIMIT $5`
 
 	// retriesSQL holds due retries that nobody holds.
 	retriesSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
-        SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
-        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1
-          AND ` + holderSQL + ` = 0
-        ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+        SELECT r.ctid AS at, r.due_at, r.seq` + dueRetriesSQL + ` AND ` + holderSQL + ` = 0
+        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (
-        SELECT count(*) FROM p, {outbox} r
-        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route
-          AND (p.slots >> r.slot) & 1 = 1), 0)
+    ORDER BY x.due_at, x.seq LIMIT greatest($5 - (
+        SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq` + ownDueSQL + `) x), 0)
 )
 UPDATE {outbox} r SET ` + holdSQL + ` FROM l WHERE r.ctid = l.at
 RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
@@ -49,11 +56,11 @@ RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
 	timersSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
-        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
+        WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
           AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
-        ORDER BY r.due_at, r.seq LIMIT $4 FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.seq LIMIT $5 FOR UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT $4
+    ORDER BY x.due_at, x.seq LIMIT $5
 ), n AS MATERIALIZED (
     SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval({sequence_text}) AS seq
     FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
@@ -66,11 +73,13 @@ SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM {outbox} r
-     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+     WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
+       AND (p.slots >> r.slot) & 1 = 1
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM {outbox} r
-     WHERE r.route = p.route AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0 ORDER BY r.due_at LIMIT 1)
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0
+     ORDER BY r.due_at LIMIT 1)
 ) d`
 )
 
@@ -92,6 +101,10 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 	var now time.Time
 	var own, next []retry
 	routes, slots := parts(of)
+	ago := make([]int64, len(of))
+	for i := range of {
+		ago[i] = of[i].DueWithin.Microseconds()
+	}
 	if limit = max(limit, 0); limit > 0 {
 		limit = orDefault(limit)
 	}
@@ -110,13 +123,13 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 				return err
 			}
 		}
-		b.each(read(&own), b.sql.due.ownRetries, int64(self), routes, slots, limit)
-		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, limit)
-		b.Queue(b.sql.due.timers, int64(self), routes, slots, limit).Exec(func(tag pgconn.CommandTag) error {
+		b.each(read(&own), b.sql.due.ownRetries, int64(self), routes, slots, ago, limit)
+		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, ago, limit)
+		b.Queue(b.sql.due.timers, int64(self), routes, slots, ago, limit).Exec(func(tag pgconn.CommandTag) error {
 			page.Moved = int(tag.RowsAffected())
 			return nil
 		})
-		b.Queue(b.sql.due.nextDue, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+		b.Queue(b.sql.due.nextDue, int64(self), routes, slots, ago).QueryRow(func(row pgx.Row) error {
 			var in int64
 			err := row.Scan(&in)
 			page.NextIn = time.Duration(min(in, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond

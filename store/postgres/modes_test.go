@@ -20,13 +20,14 @@ func withParam(dsn, param string) string {
 	return dsn + "?" + param
 }
 
-// DB-10: everything works in each of pgx's modes, as poolers need some of them.
+// DB-10: everything works in each of pgx's modes, as poolers need some of them, also if times and bodies have another
+// form as text than pgx expects.
 func TestQueryModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool := openPool(t, withParam(testenv.Postgres(t).DSN, "default_query_exec_mode="+mode))
+			pool := openPool(t, withParam(testenv.Postgres(t).DSN, "default_query_exec_mode="+mode+"&datestyle=SQL,DMY&bytea_output=escape"))
 			o := outboxOn(t, pool, postgres.Options{})
 			if err := o.Check(t.Context()); err != nil {
 				t.Fatal(err)

@@ -253,9 +253,9 @@ func orAll(bytes int64) int64 {
 }
 
 // notNil is for arrays in which something is looked for.
-func notNil(list []string) []string {
+func notNil[T any](list []T) []T {
 	if list == nil {
-		return []string{}
+		return []T{}
 	}
 	return list
 }

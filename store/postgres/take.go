@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,28 +39,60 @@ SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN {grip_held} WHEN EXISTS (
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
 
-	// nextSQL holds the next records without a key: first what self holds and does not know of, then what nobody
-	// holds.
-	nextSQL = `
+	keylessSQL = `r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND ` + aliveSQL + `
+      AND r.seq <> ALL ($5::bigint[])`
+)
+
+// nextSQL holds the next records without a key: first what self holds and does not know of, then of those that
+// were passed, then of the range what nobody holds. Rows without a number are records that it met and did not
+// take.
+//
+//	own   what self holds
+//	p     those that were passed
+//	asked those of p that nobody else holds
+//	next  those of the range, up to N in all
+//	w     what is held, as far as the bytes go
+var nextSQL = `
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM {outbox} r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND ` + keylessSQL + ` AND r.seq NOT IN (SELECT unnest($5::bigint[]))
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
+      AND r.hold + 0 = $1 AND ` + keylessSQL + ` AND r.seq <> ALL ($10::bigint[])
     ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+), p AS MATERIALIZED (
+    SELECT x.* FROM unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.seq FROM {outbox} r WHERE r.route = $2 AND r.seq = p.seq AND ` + keylessSQL + ` LIMIT 1
+    ) x
+), asked AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM p JOIN {outbox} r ON r.ctid = p.at
+    WHERE ` + keylessSQL + ` AND (r.hold = $1 OR ` + holderSQL + ` = 0)
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
 ), next AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM {outbox} r
-    WHERE r.route = $2 AND ` + keylessSQL + ` AND ` + holderSQL + ` = 0
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE SKIP LOCKED
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1 AND r.seq <> ALL ($10::bigint[])
+      AND ` + holderSQL + ` = 0
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own) - (SELECT count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
     SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
-    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT next.*, 1 FROM next) a
+    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT asked.*, 1 FROM asked UNION ALL SELECT next.*, 2 FROM next) a
     WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
+), w AS (
+    UPDATE {outbox} r SET ` + holdSQL + `, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+    FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
+    RETURNING c.nr, ` + recordSQL + `, r.body
 )
-UPDATE {outbox} r SET ` + holdSQL + `, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
-FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
-RETURNING c.nr, ` + recordSQL + `, r.body`
+SELECT w.* FROM w
+UNION ALL
+SELECT NULL, m.seq, ` + noRecordSQL + ` FROM (
+    SELECT p.seq FROM p WHERE p.seq NOT IN (SELECT w.seq FROM w)
+    UNION ALL
+    (SELECT r.seq FROM {outbox} r
+     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w)
+       AND ` + keylessSQL + ` AND r.seq <> ALL ($10::bigint[]) AND r.seq NOT IN (SELECT w.seq FROM w)
+     ORDER BY r.seq LIMIT $11)
+) m`
 
-	keylessSQL = `r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND ` + aliveSQL
-)
+// noRecordSQL stands for the columns of a record behind its number, and its body.
+var noRecordSQL = strings.Repeat("NULL, ", len((*Outbox)(nil).reader().dest)-3) + "NULL"
 
 type takeStatements struct{ take, next string }
 
@@ -75,8 +109,9 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 	}
 	var taken []core.Taken
 	var next []found
+	var met []int64
 	err := o.transact(ctx, "take", writeSQL, func(b *batch) {
-		taken, next = make([]core.Taken, len(want.Refs)), nil
+		taken, next, met = make([]core.Taken, len(want.Refs)), nil, nil
 		b.fence(self, &now)
 		if c := refs(want.Refs); len(c.n) > 0 {
 			b.each(func(rows pgx.Rows) error {
@@ -92,7 +127,16 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 		}
 		if want.N > 0 {
 			d := o.reader()
+			if want.To == 0 {
+				want.From, want.To, want.Passed, want.Most = math.MinInt64, math.MaxInt64, nil, 0
+			}
 			b.each(func(rows pgx.Rows) error {
+				if rows.RawValues()[0] == nil {
+					var seq int64
+					err := rows.Scan(append([]any{nil, &seq}, make([]any, len(d.dest)-2)...)...)
+					met = append(met, seq)
+					return err
+				}
 				r, err := d.read(rows, now)
 				if err == nil {
 					r.Route = want.Part.Route
@@ -101,7 +145,7 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 				}
 				return err
 			}, b.sql.take.next, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs,
-				orAll(want.Bytes), want.Deliver)
+				orAll(want.Bytes), want.Deliver, want.From, want.To, notNil(want.Passed), want.Most)
 		}
 	})
 	if err != nil {
@@ -114,6 +158,10 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 	answer := slices.Clone(taken)
 	for i := range next {
 		answer = append(answer, next[i].Taken)
+	}
+	slices.Sort(met)
+	for _, seq := range met {
+		answer = append(answer, core.Taken{Ref: core.Ref{Route: want.Part.Route, Seq: seq}, Grip: core.GripLocked})
 	}
 	return answer, nil
 }

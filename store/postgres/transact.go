@@ -21,11 +21,12 @@ const (
 	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached
 	// plan outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that.
 	// What a statement may wait for, other than its own member's short transactions, are locks of somebody's
-	// triggers: these must not keep the member's row locked for long.
+	// triggers: these must not keep the member's row locked for long. Times and bodies come as text in some modes.
 	setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('jit', 'off', true), set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
+       set_config('jit', 'off', true), set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
+       set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
 
 	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the
 	// row themselves.

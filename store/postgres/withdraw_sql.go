@@ -15,8 +15,10 @@ const (
         (SELECT un.careful FROM {units} un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM {routes} ro WHERE ro.route = o.route), 0))`
 
-	// ownRowSQL is whether this transaction staged record o, outside of savepoints.
-	ownRowSQL = `o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid`
+	// ownRowSQL is whether this transaction staged record o, outside of savepoints. One that it has only changed,
+	// as a message does that was to replace one in flight, is held, or has another version since then.
+	ownRowSQL = `(o.version = 1 AND o.hold = 0
+        AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid)`
 
 	// statusSQL is the waybill.CancelStatus of record o.
 	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN {done}

@@ -1,0 +1,206 @@
+package dispatch
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// A Take of the next records without a key begins behind those that are gone. Otherwise it would go over all that was
+// deleted since the oldest snapshot in the database, each time. So a member remembers how far it has come. Up to there
+// each record without a key is gone, waits for a time, is in memory, or is in passed. Such a record comes back in one
+// of these ways:
+//
+//   - A transaction that shows it commits late. The front stays behind what may still appear. A transaction that runs
+//     for long is watched, and a walk follows when it ends.
+//   - Another member releases it, or a transaction unlocks it. It was met and not taken, so that each Take asks for it.
+//   - Another member dies or leaves, which had heard of it from an operator: a walk over all.
+//   - This member gives it back, or forgets it: each Take asks for it.
+//   - An operator has put it back, and tells the owner of its slot.
+
+const (
+	// passSlack is how many numbers may be between the first record that others hold and the end of a Take. Up to
+	// there the next Take begins at it. Beyond that, records that others hold are passed.
+	passSlack = 1000
+	// maxPassed bounds the records that were met and not taken. Beyond it the front stays where it is.
+	maxPassed = 1000
+	// takeSteps is in how many steps a Take goes over what was never met, and over a walk.
+	takeSteps = 16
+	// takeSweep is how often a walk goes over all numbers.
+	takeSweep = 10 * time.Minute
+)
+
+// met is what a member has met of the records without a key.
+type met struct {
+	front   int64          // everything up to it was met
+	passed  map[int64]bool // met and not taken, or given back; true = the Take under way asks for it
+	visible int64          // transactions may not show anything up to it any more, the watched ones apart
+	watch   map[int64]int64
+	walk    span
+	moves   bool  // the walk got on in its latest Take
+	news    int64 // the least number from which on a walk was asked for since the Take under way was sent
+	// The Take under way goes on with the walk; it passes what others hold; what was visible when it was sent.
+	walks, passes bool
+	sent          int64
+	stuck         bool // the next Take passes what others hold
+	fails         int  // Takes without an answer, those with one taken off
+	sweepAt       time.Time
+}
+
+// span are the numbers that a walk has before it: from < number ≤ to.
+type span struct{ from, to int64 }
+
+func newMet() met {
+	return met{passed: map[int64]bool{}, watch: map[int64]int64{}, news: math.MaxInt64}
+}
+
+// pass has each Take ask for a record, until it is gone or taken.
+func (m *met) pass(seq int64) { m.passed[seq] = false }
+
+// back has a walk go over the numbers behind a sequence once more.
+func (m *met) back(seq int64) {
+	m.news = min(m.news, seq)
+	if seq >= m.front {
+		return
+	}
+	if m.walk.from >= m.walk.to {
+		m.walk = span{seq, m.front}
+	}
+	m.walk, m.moves = span{min(m.walk.from, seq), max(m.walk.to, m.front)}, true
+}
+
+// takeScope says what the next Take goes over: the numbers behind the front, or every second time the next ones of the
+// walk.
+func (rt *route) takeScope(s *core.Want) {
+	m := &rt.queue.met
+	if rt.has(ruleSweep) && !rt.now.Before(m.sweepAt) {
+		m.back(0)
+		m.sweepAt = rt.now.Add(takeSweep)
+	}
+	m.sent, m.news = m.visible, math.MaxInt64
+	m.walks = m.walk.from < m.walk.to && !m.walks
+	room := max(rt.maxPassed-len(m.passed), 0)
+	m.passes = m.stuck && room > 0
+	s.From, s.To, s.Most = m.front, math.MaxInt64, 1
+	end := m.sent
+	if m.walks {
+		s.From, s.To, end = m.walk.from, m.walk.to, m.walk.to
+	}
+	if at := s.From + max(rt.takeStep>>m.fails, (end-s.From)/(takeSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
+		s.To = at
+	}
+	if m.passes {
+		s.Most = room
+	}
+	s.Passed = sortedSeqs(m.passed)
+	for _, seq := range s.Passed {
+		m.passed[seq] = true
+	}
+}
+
+// hasMet takes in what a Take has met, full if there may be more records to be taken. It reports whether numbers are
+// left that were not gone over.
+func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
+	m := &rt.queue.met
+	m.fails = max(m.fails-1, 0)
+	seen := s.From
+	var left []int64
+	for i := range got {
+		switch seq := got[i].Ref.Seq; {
+		case got[i].Record != nil:
+			if seq > s.From {
+				seen = max(seen, seq)
+			}
+		case m.passed[seq]:
+			m.passed[seq] = false
+		case seq > s.From:
+			left = append(left, seq)
+		}
+	}
+	for seq, asked := range m.passed {
+		if asked {
+			delete(m.passed, seq) // it is gone, or taken
+		}
+	}
+	if !full {
+		seen = s.To
+	}
+	if !m.walks {
+		seen = max(min(seen, m.sent), s.From)
+	}
+	at := seen
+	switch {
+	case len(left) == 0:
+	case m.passes:
+		if len(left) >= s.Most {
+			at = min(at, left[len(left)-1])
+		}
+		for _, seq := range left {
+			if seq <= at {
+				m.passed[seq] = false
+			}
+		}
+	default:
+		at = min(at, left[0]-1)
+	}
+	m.stuck = at < seen && (s.To < math.MaxInt64 || seen-at > rt.passSlack)
+	moved := at > s.From
+	switch {
+	case !m.walks:
+		m.front = max(m.front, at)
+	case m.walk.from == s.From:
+		m.walk.from, m.moves = at, moved
+	}
+	if m.news < math.MaxInt64 {
+		m.back(m.news)
+	}
+	return m.walks || moved && s.To < math.MaxInt64 || m.moves && m.walk.from < m.walk.to
+}
+
+// missed notes that a Take got no answer: the next one goes over less. What it has held is behind where it began, or
+// in passed: it will be found, also if the Take is carried out late.
+func (m *met) missed() { m.fails = min(m.fails+1, 10) }
+
+// transactions takes in which transactions are watched from now on, which watched ones have ended, and up to where all
+// others are visible.
+func (q *queue) transactions(watch, ended []int64, visible int64, now time.Time) {
+	m := &q.met
+	for _, id := range watch {
+		m.watch[id] = m.visible
+	}
+	for _, id := range ended {
+		if from, ok := m.watch[id]; ok {
+			delete(m.watch, id)
+			m.back(from)
+			q.lookNext(now)
+		}
+	}
+	m.visible = max(m.visible, visible)
+}
+
+// noteOthers takes in a roster, before it replaces the former one. What a member that is gone had heard from operators,
+// and took, can be free again anywhere. Hints say what is visible, also to a member that owns and reads nothing.
+func (d *Dispatcher) noteOthers(roster *core.Roster) {
+	for _, m := range d.peers.roster.Members {
+		if slices.ContainsFunc(roster.Members, func(o core.Member) bool { return o.Session == m.Session }) {
+			continue
+		}
+		for _, s := range m.Serves {
+			rt := d.byName[s.Route]
+			if rt == nil {
+				continue
+			}
+			if rt.overdue.all(); rt.Queue {
+				rt.queue.met.back(0)
+				rt.queue.lookNext(d.now)
+			}
+		}
+	}
+	for i := range roster.Units {
+		if rt := d.byName[roster.Units[i].Unit.Route]; rt != nil && rt.Queue && !d.db.wentBack {
+			rt.queue.met.visible = max(rt.queue.met.visible, roster.Units[i].Low)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package dispatch
+
+// How records without a key come back that a Take has passed: one test for each way, without the sweep.
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+)
+
+// newPassing is a world of a queue whose member has passed the record a, which session 1 holds, and 10 others.
+func newPassing(t *testing.T, maxPassed int) (w *small, a core.Taken) {
+	t.Helper()
+	w = newQueue(t, 20)
+	w.d.off |= ruleSweep
+	w.d.passSlack, w.d.maxPassed = 3, maxPassed
+	w.stage("", "a")
+	ts, err := w.st.Take(t.Context(), 1, core.Want{Part: core.Part{Route: "r", Slots: core.AllSlots}, N: 1})
+	w.must(err)
+	if len(ts) != 1 || ts[0].Record == nil {
+		t.Fatal("a is not taken")
+	}
+	w.passTen("b")
+	return w, ts[0]
+}
+
+// met returns what the member has met.
+func (w *small) met() *met { return &w.d.byName["r"].queue.met }
+
+// passTen stages ten records, which the member handles.
+func (w *small) passTen(prefix string) {
+	w.t.Helper()
+	var ids []string
+	for i := range 10 {
+		ids = append(ids, fmt.Sprint(prefix, i))
+	}
+	w.stage("", ids...)
+	w.handle(ids...)
+}
+
+// handle lets time pass until these were handed out, in any order, and nothing else.
+func (w *small) handle(ids ...string) {
+	w.t.Helper()
+	var got []string
+	w.d.Wake(w.now, "r")
+	for i := range 700 {
+		w.step()
+		if i%100 == 0 {
+			_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: w.now.UnixMilli(), Handlers: 5, Serves: []core.Serving{{Route: "r", Units: 1}}}})
+			w.must(err)
+		}
+		for _, item := range w.d.Hand(w.now, "r", 10) {
+			got = append(got, item.Record.Envelope.ID)
+			w.d.Conclude(w.now, item, core.Published(&item.Record))
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, ids) {
+		w.t.Fatalf("handled %v, want %v", got, ids)
+	}
+}
+
+// TestPassedRecordOfAnother: a record that another member held when a Take met it is taken when that one releases it,
+// or dies.
+func TestPassedRecordOfAnother(t *testing.T) { // TQ-04
+	t.Parallel()
+	w, a := newPassing(t, 100)
+	if m := w.met(); m.front < 11 || len(m.passed) != 1 {
+		t.Errorf("the next Take begins at %d and asks for %v, want from 11 on, and a", m.front, m.passed)
+	}
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Release(a.Record, 0, false)}).FirstErr())
+	w.handle("a")
+	if m := w.met(); len(m.passed) != 0 {
+		t.Errorf("each Take asks for %v, which is gone", m.passed)
+	}
+
+	w, _ = newPassing(t, 0) // at the bound: nothing is passed
+	if m := w.met(); m.front != 0 || len(m.passed) != 0 {
+		t.Errorf("the next Take begins at %d and asks for %v, want from the start and nothing", m.front, m.passed)
+	}
+
+	w, _ = newPassing(t, 100)
+	w.met().passed = map[int64]bool{} // as if it had come back after the Take
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 100}, Remove: []core.Removal{{Session: 1, Beat: w.beatOf(1)}}})
+	w.must(err)
+	w.handle("a")
+}
+
+// beatOf returns the beat of a member.
+func (w *small) beatOf(session core.Session) int64 {
+	r, err := w.st.Meet(w.t.Context(), core.Meeting{})
+	w.must(err)
+	for _, m := range r.Members {
+		if m.Session == session {
+			return m.Beat
+		}
+	}
+	w.t.Fatal("no member")
+	return 0
+}
+
+// TestPassedRecordsOfLateTransactions: what a transaction shows late, behind where a Take has come, is taken, however
+// long it ran.
+func TestPassedRecordsOfLateTransactions(t *testing.T) { // TQ-04
+	t.Parallel()
+	for _, long := range []bool{false, true} {
+		w, _ := newPassing(t, 100)
+		tx := w.st.Begin()
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: "late", Topic: "t"}})
+		w.must(err)
+		w.stage("", "c")
+		if w.d.Wake(w.now, "r"); long {
+			w.handle("c")
+			w.passTen("d")
+			w.passTen("e")
+			if m := w.met(); m.front < 20 {
+				t.Fatalf("the next Take begins at %d, so that this shows nothing", m.front)
+			}
+		}
+		if !long {
+			w.until(1)
+		}
+		w.must(tx.Commit())
+		if long {
+			w.handle("late")
+		} else {
+			w.handle("c", "late")
+		}
+	}
+}
+
+// TestPassedRecordsThatComeBack: what the member gives back, or an operator puts back, is taken again.
+func TestPassedRecordsThatComeBack(t *testing.T) { // TQ-04
+	t.Parallel()
+	w, _ := newPassing(t, 100)
+	w.stage("", "c", "d")
+	w.until(2)
+	items := w.d.Hand(w.now, "r", 10)
+	w.passTen("e")
+	w.d.Conclude(w.now, items[0], core.Release(&items[0].Record, 0, false))
+	w.d.Conclude(w.now, items[1], core.Abandon(&items[1].Record, "rejected", errors.New("no")))
+	w.handle("c")
+	w.passTen("f")
+	tx := w.st.Begin()
+	w.must(tx.Redrive("r", "d"))
+	w.must(tx.Commit())
+	w.handle("d")
+
+	w, _ = newPassing(t, 100)
+	w.stage("", "c")
+	for _, item := range w.hand(1) {
+		w.d.Conclude(w.now, item, core.Abandon(&item.Record, "rejected", errors.New("no")))
+	}
+	w.passTen("e")
+	_, err := w.st.Redrive(t.Context(), admin.RedriveRequest{All: true})
+	w.must(err)
+	w.handle("c")
+}
+
+// TestRecordsOfALostTake: what a Take has held whose answer was lost is handed out, also if it is done late.
+func TestRecordsOfALostTake(t *testing.T) { // DB-24
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		w, _ := newPassing(t, 100)
+		w.stage("", "c")
+		w.d.Wake(w.now, "r")
+		w.now = w.now.Add(time.Millisecond)
+		var lost *Call
+		for _, c := range w.d.Calls(w.now) {
+			if c.Name() == "take" {
+				again := *c
+				if lost = &again; !late {
+					lost.Do(t.Context(), w.st)
+				}
+				c.Lose(errLost)
+			} else {
+				w.call(c)
+			}
+			w.d.Done(w.now, c)
+		}
+		if lost == nil {
+			t.Fatal("no take")
+		}
+		if late {
+			w.handle("c")
+			w.stage("", "d")
+			lost.Do(t.Context(), w.st)
+			if w.state("d").Holder != 100 {
+				t.Fatal("the late take holds nothing")
+			}
+			w.handle("d")
+		} else {
+			w.handle("c")
+		}
+	}
+}
+
+// TestTakeInSteps: a Take that is to go over many numbers goes over some at a time, and over fewer after one that was
+// not answered. What is new does not wait for a walk.
+func TestTakeInSteps(t *testing.T) { // TQ-04
+	t.Parallel()
+	w, _ := newPassing(t, 100)
+	rt := w.d.byName["r"]
+	rt.env.takeStep = 4
+	w.met().back(0)
+	var froms []string
+	for range 8 {
+		var s core.Want
+		rt.takeScope(&s)
+		froms = append(froms, fmt.Sprint(s.From, "-", min(s.To, 99)))
+		rt.hasMet(&s, nil, false)
+	}
+	if got := strings.Join(froms, " "); got != "0-4 11-99 4-8 11-99 8-11 11-99 11-99 11-99" {
+		t.Errorf("Takes went over %s", got)
+	}
+	w.met().back(0)
+	var s core.Want
+	rt.takeScope(&s)
+	w.met().missed()
+	rt.takeScope(&s)
+	if rt.takeScope(&s); s.To != 2 {
+		t.Errorf("after a failure it goes up to %d, want 2", s.To)
+	}
+
+	w, _ = newPassing(t, 3) // one is passed
+	m, rt := w.met(), w.d.byName["r"]
+	m.stuck, m.visible = true, 99
+	held := func(seqs ...int64) (ts []core.Taken) {
+		for _, seq := range seqs {
+			ts = append(ts, core.Taken{Ref: core.Ref{Seq: seq}, Grip: core.GripLocked})
+		}
+		return ts
+	}
+	rt.takeScope(&s)
+	m.back(13) // while that Take is under way
+	if rt.hasMet(&s, held(1, 12, 15), false); m.front != 15 || len(m.passed) != 3 || m.walk != (span{13, 15}) {
+		t.Errorf("at the bound of those that are passed the front is at %d with %v, and a walk goes over %v, want 15 with three and (13, 15]",
+			m.front, m.passed, m.walk)
+	}
+}
