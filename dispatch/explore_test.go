@@ -83,7 +83,7 @@ func TestExplore(t *testing.T) {
 		space := s.space(t)
 		space.Limit, space.First = s.gate/modelled, true
 		space.Random = rand.New(rand.NewPCG(1, uint64(i)))
-		if tier.IsNightly() {
+		if tier.IsNightly() && modelled == 1 {
 			space.Limit, space.First, space.Random = s.night, false, nil
 		}
 		r := space.Search()

@@ -20,7 +20,7 @@ func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
 	messages := 0
 	rounds := 1
 	if tier.IsNightly() {
-		rounds = 5
+		rounds = max(5/modelled, 1)
 	} else if f := flag.Lookup("rapid.seed"); f.Value.String() == "0" {
 		if err := f.Value.Set("1"); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@
 //
 //	make mutants                # all of them; writes internal/mutants/RESULTS.md
 //	make mutants MUTANTS=relay- # those whose id matches; the others keep their lines on that page
+//	go run ./internal/mutants -part 2/6 # every sixth, from the second on: what a night of `make nightly` runs
 //
 // A mutant is a text that stands once in a file, and what replaces it. The list is in the files list_*.go. A new one
 // needs no more than a line there; a line that names no test pattern runs the whole package and shows what kills it.

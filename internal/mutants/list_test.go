@@ -152,3 +152,13 @@ func TestPage(t *testing.T) {
 		}
 	}
 }
+
+// A part that is none is refused, and names what is wrong.
+func TestPart(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"", "0/6", "7/6", "x", "1"} {
+		if ok, err := run(t.Context(), t.Output(), "^spare-", part, 1, ""); ok || err == nil || !strings.Contains(err.Error(), "-part") {
+			t.Errorf("part %q: %t, %v", part, ok, err)
+		}
+	}
+}

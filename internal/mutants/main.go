@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,12 +18,13 @@ import (
 
 func main() {
 	pattern := flag.String("run", "", "only the mutants whose id matches this regular expression")
+	part := flag.String("part", "1/1", "only part k of n, as k/n: every n-th mutant")
 	jobs := flag.Int("j", 2, "how many run at a time")
 	out := flag.String("out", "", "write the table to this file; mutants that do not run keep their lines")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ok, err := run(ctx, os.Stdout, *pattern, *jobs, *out)
+	ok, err := run(ctx, os.Stdout, *pattern, *part, *jobs, *out)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -36,12 +36,21 @@ func main() {
 
 // run runs the selected mutants, prints what became of each, and writes the page. It reports whether the tests noticed
 // all of them.
-func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string) (bool, error) {
+func run(ctx context.Context, w io.Writer, pattern, part string, jobs int, out string) (bool, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return false, fmt.Errorf("waybill/mutants: -run: %w", err)
 	}
-	some := slices.DeleteFunc(list(), func(m mutant) bool { return !re.MatchString(m.id) })
+	var k, n int
+	if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
+		return false, fmt.Errorf("waybill/mutants: -part %q: want k/n, with k from 1 to n", part)
+	}
+	var some []mutant
+	for i, m := range list() {
+		if re.MatchString(m.id) && i%n == k-1 {
+			some = append(some, m)
+		}
+	}
 	if len(some) == 0 {
 		return false, errors.New("waybill/mutants: no such mutant")
 	}

@@ -25,7 +25,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ok, err := run(ctx, os.Stdout, selected(steps(), *only), *newer, time.Now().Add(*duration))
+	ok, err := run(ctx, os.Stdout, selected(steps(partOf(time.Now(), *duration)), *only), *newer, time.Now().Add(*duration))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

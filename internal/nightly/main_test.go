@@ -80,14 +80,14 @@ func TestInterrupted(t *testing.T) {
 // The names of the steps are the names of their files.
 func TestNamesDiffer(t *testing.T) {
 	seen := map[string]bool{}
-	for _, s := range steps() {
+	for _, s := range steps("1/1") {
 		if seen[s.name] {
 			t.Errorf("two steps are named %q", s.name)
 		}
 		seen[s.name] = true
 	}
-	if n := len(selected(steps(), "histories")); n < 4 || n == len(steps()) {
-		t.Errorf("-only histories selects %d of %d", n, len(steps()))
+	if n := len(selected(steps("1/1"), "histories")); n < 4 || n == len(steps("1/1")) {
+		t.Errorf("-only histories selects %d of %d", n, len(steps("1/1")))
 	}
 }
 
@@ -141,7 +141,7 @@ func TestOnce(t *testing.T) {
 func TestEveryModule(t *testing.T) {
 	t.Chdir("../..")
 	var dirs []string
-	for _, s := range once() {
+	for _, s := range once("1/1") {
 		if dir, race := strings.CutPrefix(s.name, "race: "); race {
 			dirs = append(dirs, dir)
 		}
@@ -150,5 +150,20 @@ func TestEveryModule(t *testing.T) {
 		if !slices.Contains(dirs, dir) {
 			t.Errorf("no step runs %s: %q", dir, dirs)
 		}
+	}
+}
+
+// Six nights run all parts of the mutants, and a long one runs all of them.
+func TestPartOf(t *testing.T) {
+	t.Parallel()
+	day, parts := time.Date(2026, 12, 29, 0, 0, 0, 0, time.UTC), map[string]bool{}
+	for i := range 6 {
+		parts[partOf(day.AddDate(0, 0, i-4), 90*time.Minute)] = true
+	}
+	if len(parts) != 6 || !parts["1/6"] || !parts["6/6"] {
+		t.Errorf("six nights have the parts %v", parts)
+	}
+	if p := partOf(day, 8*time.Hour); p != "1/1" {
+		t.Errorf("a run of 8 hours has the part %s", p)
 	}
 }

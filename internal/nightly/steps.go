@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // step is one command.
@@ -49,12 +51,21 @@ func badDay(name, pattern string) step {
 var noRace = []string{"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc/...=-race=false"}
 
 // steps returns all steps: those that run once, then those that repeat, in the order of a round.
-func steps() []step {
-	return slices.Concat(once(), repeated)
+func steps(part string) []step {
+	return slices.Concat(once(part), repeated)
 }
 
-// once are the steps that each night runs once.
-func once() []step {
+// partOf returns the part of the mutants of a day: a sixth, since all of them take an hour or two; in a run of four
+// hours and more all of them.
+func partOf(day time.Time, d time.Duration) string {
+	if d >= 4*time.Hour {
+		return "1/1"
+	}
+	return fmt.Sprintf("%d/6", day.YearDay()%6+1)
+}
+
+// once are the steps that each night runs once. part is the part of the mutants that is run.
+func once(part string) []step {
 	race := func(dir string) step {
 		s := step{name: "race: " + dir, command: []string{"go", "run", "./internal/testenv/testservers", "go", "-C", dir, "test", "-race", "-timeout", "60m", "-count=1", "-p", "2"}}
 		return s.flags(noRace...).flags("./...")
@@ -78,9 +89,10 @@ func once() []step {
 		all, suites, mysql,
 		// without the race detector, which makes allocations and seconds others than they are
 		step{name: "costs and accidents", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-p", "1", "./internal/costs", "./internal/accidents"}},
+		step{name: "explore", command: []string{"go", "test", "-v", "-count=1", "-timeout", "120m", "-run", "^TestExplore$|^TestSameSeedSameHistory$", "./dispatch"}},
 		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},
 		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/matrix"}},
-		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants"}},
+		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants", "-part", part}},
 	)
 }
 
