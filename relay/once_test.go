@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -269,6 +270,39 @@ func TestExpiresInMemory(t *testing.T) {
 		}
 		if r := s.Records(); len(r) != 1 || r[0].Reason != waybill.ReasonExpired {
 			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// RL-15: one pass publishes everything that is due, however many keys wait.
+func TestRunOnceAtTheBoundOfKeys(t *testing.T) {
+	t.Parallel()
+	tier.Nightly(t, "100,000 keys are the bound, and one pass over them takes 10 s")
+	const n = 101_000
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(2*time.Hour+10*time.Second, "the pause until the retries are due")
+		patience.BudgetOf(t).Calls(1200, "101,000 messages in batches of 500: a read, a Due and a settle each, twice")
+		s, b := newStore(t), newBus()
+		b.answer = func(_ *waybill.Envelope, tries int) error {
+			if tries == 1 {
+				return errNo
+			}
+			return nil
+		}
+		for from := 0; from < n; from += 1000 {
+			list := msgs(1000, func(i int) string { return strconv.Itoa(from + i) })
+			for i := range list {
+				list[i].ID = strconv.Itoa(from + i)
+			}
+			stage(t, s, list...)
+		}
+		opts := relay.Options{Routes: []relay.Route{{Backoff: waybill.RetryDelays(time.Hour)}}}
+		if c, err := newRelay(t, s, b, opts).RunOnce(t.Context()); err != nil || c.Published != 0 || c.Failed != n {
+			t.Errorf("all are refused: %+v, %v", c, err)
+		}
+		time.Sleep(2 * time.Hour)
+		if c, err := newRelay(t, s, b, opts).RunOnce(t.Context()); err != nil || c.Published != n || len(s.Records()) > 0 {
+			t.Errorf("all are due again: %+v, %v", c, err)
 		}
 	})
 }
