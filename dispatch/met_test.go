@@ -207,7 +207,7 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	t.Parallel()
 	w, _ := newPassing(t, 100)
 	rt := w.d.byName["r"]
-	rt.env.takeStep = 4
+	rt.takeStep = 4
 	w.met().back(0)
 	var froms []string
 	for range 8 {
