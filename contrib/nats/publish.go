@@ -16,6 +16,7 @@ import (
 const (
 	headerRoom = 32 << 10
 	copyRoom   = 8 << 10
+	maxHeaders = 64 << 10 // the server's limit for the headers of a message in a stream
 )
 
 // Traits declares the publisher's promises.
@@ -50,6 +51,13 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
 				"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max_payload, or send a reference",
 				e.Topic, size, m.Size()-len(subject), room))
+			continue
+		}
+		escaped := 5*(size-len(e.Body)) + 64*(len(e.Headers)+16) // at most
+		if escaped > maxHeaders-copyRoom && m.Size()-len(subject)-len(m.Data) > maxHeaders-copyRoom {
+			res[i] = fail(op, waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
+				"topic %q: the headers have %d bytes; at most %d are allowed, which leaves room for a retry: put them into the body",
+				e.Topic, m.Size()-len(subject)-len(m.Data), maxHeaders-copyRoom))
 			continue
 		}
 		switch {
