@@ -2,7 +2,9 @@ package testenv
 
 import "context"
 
-const memoryLimit, diskLimit = "512MB", "50MB"
+// Packages that run side by side share a broker: several suites with messages at the limits hold more than half a
+// gigabyte.
+const memoryLimit, diskLimit = "2GB", "50MB"
 
 // RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is
 // cleared.
