@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/tier"
+	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -51,7 +52,7 @@ func shop(messages int, ordered bool, box func(l *Loop) core.Inbox[*memory.Tx]) 
 		for i := range messages {
 			key := fmt.Sprint("key ", r.IntN(8))
 			want[key] += fmt.Sprint(i, " ")
-			l.Stage(counted.Message(i, waybill.Key(key)))
+			l.Stage(counted.Message(i, waybill.Key(key), waybill.Tenant(key)))
 			if r.IntN(4) == 0 {
 				time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
 			}
@@ -107,6 +108,48 @@ func TestSimulate(t *testing.T) {
 				shop(messages, ordered, (*Loop).Inbox)(tb, l, r)
 			})
 		})
+	}
+}
+
+// odd returns options that few would choose: the smallest bounds, a batch, limits for groups, leases of seconds.
+func odd(r *rand.Rand) LoopOptions {
+	one := func(choices ...int) int { return choices[r.IntN(len(choices))] }
+	o := inOrder()
+	o.Subscription.InOrder = r.IntN(3) == 0
+	o.Subscription.Concurrency, o.Subscription.Prefetch = one(0, 1, 2), one(0, 1, 3)
+	if o.Subscription.Prefetch > 0 {
+		o.Subscription.Prefetch = max(o.Subscription.Prefetch, o.Subscription.Concurrency)
+	}
+	if r.IntN(3) == 0 {
+		o.Subscription.PerGroup = waybill.GroupLimit{Concurrency: 1}
+	}
+	if r.IntN(3) == 0 {
+		o.Subscription.InProcess = waybill.RetryDelays(time.Millisecond)
+	}
+	if r.IntN(3) == 0 {
+		o.Subscription.Timeout = time.Minute
+	}
+	o.Relay.BatchSize, o.Relay.Window = one(0, 1, 3), one(0, 1)
+	o.Relay.Lease = time.Duration(one(0, 3, 30)) * time.Second
+	o.Relay.Routes = []relay.Route{{Name: waybill.DefaultRoute, Units: one(0, 1, 7), Lanes: r.IntN(2) == 0, BlockAfterAbandon: r.IntN(2) == 0}}
+	return o
+}
+
+// The same with options that few would choose.
+func TestSimulateOddOptions(t *testing.T) {
+	n := 30
+	if tier.IsNightly() {
+		n = 1000
+	}
+	first := rand.Uint64N(1 << 40)
+	for seed := first; seed < first+uint64(n); seed++ {
+		opts := odd(rand.New(rand.NewPCG(seed, 0)))
+		ok := t.Run(fmt.Sprint("options ", seed), func(t *testing.T) {
+			Simulate(t, SimulateOptions{Loop: opts, Histories: 3, Seed: seed, Faults: 0.1}, shop(30, opts.Subscription.InOrder, (*Loop).Inbox))
+		})
+		if !ok {
+			t.Fatalf("with %+v, %+v", opts.Relay, opts.Subscription)
+		}
 	}
 }
 
