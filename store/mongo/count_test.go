@@ -44,8 +44,8 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 		counts[i].Oldest = 0
 	}
 	if want := []admin.Count{
-		{Route: "ready", State: core.StatePending, N: limit + 5, Estimated: true},
-		{Route: "ready up to the limit", State: core.StatePending, N: limit},
+		{Route: "ready", State: core.StatePending, N: limit + 5, Due: limit + 5, Estimated: true},
+		{Route: "ready up to the limit", State: core.StatePending, N: limit, Due: limit},
 		{Route: "timers", State: core.StatePending, N: limit + 1, Estimated: true, AtLeast: true},
 		{Route: "timers up to the limit", State: core.StatePending, N: limit},
 	}; !slices.Equal(counts, want) {

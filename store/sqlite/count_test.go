@@ -35,7 +35,7 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 		counts[i].Oldest = 0
 	}
 	if want := []admin.Count{
-		{Route: "ready", State: core.StatePending, N: countLimit + 1, Estimated: true},
+		{Route: "ready", State: core.StatePending, N: countLimit + 1, Due: countLimit + 1, Estimated: true},
 		{Route: "timers", State: core.StatePending, N: countLimit + 1, Estimated: true, AtLeast: true},
 		{Route: "timers up to the limit", State: core.StatePending, N: countLimit},
 	}; !slices.Equal(counts, want) {

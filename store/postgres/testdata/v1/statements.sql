@@ -53,22 +53,54 @@ FROM (SELECT 1) one LEFT JOIN "waybill"."waybill_inbox_limits" l ON l.name = $1
 -- statement limit.write
 UPDATE "waybill"."waybill_inbox_limits" SET state = $2, version = version + 1, changed_at = clock_timestamp() WHERE name = $1 AND version = $3
 
+-- statement outbox.admin.ahead
+SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0) FROM (
+    (SELECT 1 AS turn, e.seq FROM "waybill"."waybill_outbox" e
+     WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND e.seq <> $2 AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))
+     ORDER BY e.seq LIMIT 1)
+    UNION ALL
+    (SELECT 1, e.seq FROM "waybill"."waybill_outbox" e WHERE $4 AND e.route = $1 AND e.key = $3 AND e.key <> '' AND e.seq <> $2 AND e.blocks
+     ORDER BY e.seq LIMIT 1)
+    UNION ALL
+    (SELECT 2, e.seq FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < $2 ORDER BY e.seq LIMIT 1)
+    ORDER BY turn, seq LIMIT 1
+) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq
+
 -- statement outbox.admin.blocked
-WITH RECURSIVE k AS (
+WITH RECURSIVE unbound AS MATERIALIZED (
+    SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (
+        SELECT e.topic, e.seq, e.last_error FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT 1000
+    ) x WHERE strpos(x.last_error, $5) > 0 ORDER BY x.topic, x.seq
+), k AS (
     SELECT (SELECT min(x.key) FROM (
         (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > $2 AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
         UNION ALL
         (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > $2 AND e.blocks ORDER BY e.key LIMIT 1)
+        UNION ALL
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > $2 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL
+            ORDER BY e.key LIMIT 1)
     ) x) AS key, 1 AS i
     UNION ALL
     SELECT (SELECT min(x.key) FROM (
         (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key > k.key AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)
         UNION ALL
         (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE $3 AND e.route = $1 AND e.key > k.key AND e.blocks ORDER BY e.key LIMIT 1)
+        UNION ALL
+        (SELECT e.key FROM "waybill"."waybill_outbox" e WHERE (SELECT count(*) FROM unbound) > 0 AND e.route = $1 AND e.key > k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL
+            ORDER BY e.key LIMIT 1)
     ) x), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
-    SELECT w.cause,
+    SELECT w.cause, n.behind,
         CASE WHEN o.settled_at IS NULL THEN 0
              ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
         
@@ -82,13 +114,24 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0)
     FROM (
-        (SELECT e.seq, 'retry' AS cause FROM "waybill"."waybill_outbox" e
+        (SELECT 1 AS turn, e.seq, 'retry' AS cause FROM "waybill"."waybill_outbox" e
          WHERE e.route = $1 AND e.key = k.key AND e.retry AND e.key <> '' AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) ORDER BY e.seq LIMIT 1)
         UNION ALL
-        (SELECT e.seq, 'abandoned' FROM "waybill"."waybill_outbox" e
+        (SELECT 1, e.seq, 'abandoned' FROM "waybill"."waybill_outbox" e
          WHERE $3 AND e.route = $1 AND e.key = k.key AND e.blocks ORDER BY e.seq LIMIT 1)
-        ORDER BY seq LIMIT 1
-    ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq
+        UNION ALL
+        (SELECT 2, f.seq, 'topic' FROM (
+            SELECT e.seq, e.topic, (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)) AS held FROM "waybill"."waybill_outbox" e
+            WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL ORDER BY e.seq LIMIT 1
+         ) f JOIN unbound u ON u.topic = f.topic WHERE NOT f.held
+            AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
+                WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold))))
+        ORDER BY turn, seq LIMIT 1
+    ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq CROSS JOIN LATERAL (
+        SELECT count(*)::int AS behind FROM (
+            SELECT FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.key = k.key AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq <> w.seq LIMIT 1000
+        ) b
+    ) n WHERE w.cause <> 'topic' OR n.behind > 0
 ) h ON true
 WHERE k.key IS NOT NULL ORDER BY k.i
 
@@ -106,18 +149,18 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 ), rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq FROM "waybill"."waybill_outbox" o
+        (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
         UNION ALL
-        (SELECT 'due', o.state, '', o.ready_since, 0 FROM "waybill"."waybill_outbox" o
+        (SELECT 'due', o.state, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since, 0 FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0 FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0, false FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), parts AS (
-    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
+    SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
            max(max(seq)) OVER (PARTITION BY route, part) AS last
     FROM rows GROUP BY 1, 2, 3, 4
 ), strata AS MATERIALIZED (
@@ -146,6 +189,8 @@ WITH RECURSIVE known AS MATERIALIZED (
 )
 SELECT p.route, p.state, p.reason,
        sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * ($1 - 1) / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
+       sum(CASE WHEN b.route IS NULL OR p.part <> 'ready' THEN p.due WHEN b.vague THEN p.due * ($1 - 1) / p.seen
+                ELSE p.due * greatest(b.total, $1) / p.seen END)::bigint,
        bool_or(b.route IS NOT NULL), bool_or(coalesce(b.vague, false)),
        coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
 FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
@@ -744,6 +789,13 @@ LEFT JOIN (
     FROM p CROSS JOIN LATERAL (SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
 ) s ON true ORDER BY s.seq
 
+-- statement outbox.admin.lock
+SELECT concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), 'of role ' || a.usename,
+    'open for ' || date_trunc('second', statement_timestamp() - a.xact_start))
+FROM "waybill"."waybill_outbox" o JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid = o.xmax
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+WHERE o.route = $1 AND o.seq = $2
+
 -- statement outbox.admin.purge.0
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
@@ -1164,6 +1216,24 @@ SELECT n.next, coalesce(v.cause, ''), count(v.seq), (SELECT count(pg_notify('way
 FROM (SELECT coalesce(
     CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0) AS next) n LEFT JOIN v ON true GROUP BY 1, 2
 
+-- statement outbox.admin.trial
+WITH unbound AS MATERIALIZED (
+    SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (
+        SELECT e.topic, e.seq, e.last_error FROM "waybill"."waybill_outbox" e WHERE e.route = $1 AND e.retry ORDER BY e.due_at LIMIT 1000
+    ) x WHERE strpos(x.last_error, $4) > 0 ORDER BY x.topic, x.seq
+)
+SELECT
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0) FROM unbound u JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = u.seq
+WHERE u.topic = $3 AND u.seq <> $2 LIMIT 1
+
 -- statement outbox.clean.elect
 UPDATE "waybill"."waybill_meta" SET owner = $1, value = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2
 WHERE name = 'waybill_outbox.cleaner' AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -1461,7 +1531,9 @@ ORDER BY 1 ON CONFLICT DO NOTHING
 
 -- statement outbox.due.nextDue
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    SELECT p.n, p.route, p.slots,
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 )
@@ -1469,41 +1541,52 @@ SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+     WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
+       AND (p.slots >> r.slot) & 1 = 1
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 ORDER BY r.due_at LIMIT 1)
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+     ORDER BY r.due_at LIMIT 1)
 ) d
 
 -- statement outbox.due.ownRetries
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    SELECT p.n, p.route, p.slots,
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 )
 SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-    r.ready_since, r.attrs, r.body, r.due_at FROM p, "waybill"."waybill_outbox" r
-WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1
-ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED
+    r.ready_since, r.attrs, r.body, r.due_at FROM p CROSS JOIN LATERAL (
+        SELECT r.*
+        FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold + 0 = $1 AND r.hold <> 0
+        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
+    ) r
+ORDER BY r.due_at, r.seq LIMIT $5
 
 -- statement outbox.due.retries
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    SELECT p.n, p.route, p.slots,
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 ), l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
-        SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1
-          AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
-        ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+        SELECT r.ctid AS at, r.due_at, r.seq
+        FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (
-        SELECT count(*) FROM p, "waybill"."waybill_outbox" r
-        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route
-          AND (p.slots >> r.slot) & 1 = 1), 0)
+    ORDER BY x.due_at, x.seq LIMIT greatest($5 - (
+        SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
+        FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold + 0 = $1 AND r.hold <> 0
+        ORDER BY r.due_at, r.seq LIMIT $5) x), 0)
 )
 UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
 RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
@@ -1512,17 +1595,19 @@ RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crash
 
 -- statement outbox.due.timers
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    SELECT p.n, p.route, p.slots,
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
       AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 ), l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
+        WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
           AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
-        ORDER BY r.due_at, r.seq LIMIT $4 FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.seq LIMIT $5 FOR UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT $4
+    ORDER BY x.due_at, x.seq LIMIT $5
 ), n AS MATERIALIZED (
     SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval('"waybill"."waybill_outbox_seq"') AS seq
     FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
@@ -1904,22 +1989,48 @@ SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config(
 -- statement outbox.take.next
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND r.seq NOT IN (SELECT unnest($5::bigint[]))
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
+      AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[])
     ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+), p AS MATERIALIZED (
+    SELECT x.* FROM unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.seq FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = p.seq AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) LIMIT 1
+    ) x
+), asked AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM p JOIN "waybill"."waybill_outbox" r ON r.ctid = p.at
+    WHERE r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0)
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
 ), next AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.route = $2 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE SKIP LOCKED
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.hold <> $1 AND r.seq <> ALL ($10::bigint[])
+      AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own) - (SELECT count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
     SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
-    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT next.*, 1 FROM next) a
+    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT asked.*, 1 FROM asked UNION ALL SELECT next.*, 2 FROM next) a
     WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
-)
-UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
-FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
-RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+), w AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+    FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
+    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body
+)
+SELECT w.* FROM w
+UNION ALL
+SELECT NULL, m.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM (
+    SELECT p.seq FROM p WHERE p.seq NOT IN (SELECT w.seq FROM w)
+    UNION ALL
+    (SELECT r.seq FROM "waybill"."waybill_outbox" r
+     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w)
+       AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[]) AND r.seq NOT IN (SELECT w.seq FROM w)
+     ORDER BY r.seq LIMIT $11)
+) m
 
 -- statement outbox.take.take
 WITH u AS MATERIALIZED (
@@ -1991,7 +2102,8 @@ WITH k AS MATERIALIZED (
     SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
 ), i AS MATERIALIZED (
-    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+        AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
@@ -2009,7 +2121,8 @@ WITH k AS MATERIALIZED (
         LIMIT 1
     ) o WHERE k.id <> ''
     UNION ALL
-    SELECT r.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+    SELECT r.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+        AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
@@ -2026,7 +2139,8 @@ WITH k AS MATERIALIZED (
 ), f AS MATERIALIZED (
     SELECT i.* FROM i
     UNION ALL
-    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+    SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+        AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
@@ -2275,7 +2389,8 @@ WITH r AS MATERIALIZED (
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
         AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n)
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND NOT r.known AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid THEN 1
+    SELECT r.n, r.replace AND NOT r.known AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+        AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
@@ -2302,7 +2417,7 @@ WITH r AS MATERIALIZED (
     INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
     SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
 ), g AS (
-    UPDATE "waybill"."waybill_outbox" o SET dedupe_key = '' FROM l
+    UPDATE "waybill"."waybill_outbox" o SET dedupe_key = '', version = o.version + (o.hold = 0)::int FROM l
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3
     RETURNING 1
 ), i AS (

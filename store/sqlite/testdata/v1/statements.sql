@@ -67,6 +67,14 @@ INSERT INTO waybill_outbox_routes (route, low, careful, term)
 INSERT INTO waybill_outbox_units (route, from_slot, to_slot, low, careful, term) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
 -- statement
+SELECT
+		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.seq <> ?3),
+		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+			WHERE ?4 AND r.route = ?1 AND r.key = ?2 AND r.blocks = 1 AND r.seq <> ?3),
+		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq < ?3)
+
+-- statement
 SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0)
 				AND r.state = 4 AND r.hold = 0),
@@ -106,11 +114,11 @@ SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_s
 SELECT 1 FROM waybill_outbox_units WHERE route = ?1 LIMIT 1
 
 -- statement
-SELECT 1, '', count(*), min(since) FROM (SELECT ready_since AS since
+SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3) FROM (SELECT ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)
 
 -- statement
-SELECT 5, reason, count(*), min(since) FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
+SELECT 5, reason, count(*), min(since), 0 FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2) GROUP BY reason
 
 -- statement
@@ -142,6 +150,9 @@ SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outb
 SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
 
 -- statement
+SELECT count(*) FROM (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3 LIMIT ?4)
+
+-- statement
 SELECT flag FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
@@ -162,6 +173,13 @@ SELECT max(coalesce((SELECT max(careful)
 			FROM waybill_outbox_units
 			WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
 		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))
+
+-- statement
+SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key > ?2
+
+-- statement
+SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND NOT EXISTS (SELECT 1 FROM waybill_outbox h INDEXED BY waybill_outbox_waiting_key
+			WHERE h.route = ?1 AND h.key = ?2 AND h.key <> '' AND (h.state = 4 OR h.hold <> 0) AND h.hold <> 0)
 
 -- statement
 SELECT min(x) FROM (
@@ -338,6 +356,12 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0), r.body FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2
 
 -- statement
+SELECT r.seq, r.topic, coalesce(r.error, '')
+		FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+		WHERE r.route = ?1 AND r.state = 4
+		ORDER BY r.due_at LIMIT ?2
+
+-- statement
 SELECT route, from_slot, to_slot FROM waybill_outbox_units WHERE owner = ?1
 
 -- statement
@@ -347,7 +371,7 @@ SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_
 SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session
 
 -- statement
-SELECT state, '', count(*), min(since)
+SELECT state, '', count(*), min(since), CASE WHEN state = 2 THEN 0 ELSE count(*) END
 		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
@@ -355,8 +379,8 @@ SELECT state, '', count(*), min(since)
 		GROUP BY state
 
 -- statement
-SELECT state, '', count(*), min(since)
-		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+SELECT state, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3 AND state <> 2)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state
 
 -- statement
