@@ -25,7 +25,7 @@ func TestRetryOfAForgottenKeyAsksFirst(t *testing.T) {
 	}).FirstErr())
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
-	w.start(0)
+	w.start()
 	w.d.opts.MaxKeys = 1 // x
 	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a: b and c wait for it", got)
@@ -48,7 +48,7 @@ func TestUnitBeginsBeforeAllIsKnown(t *testing.T) {
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
 	w.stage("new", "new")
-	w.start(0)
+	w.start()
 	w.d.waitingPage = 1
 	reads := 0
 	w.call = func(c *Call) {
@@ -78,7 +78,7 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errLost, time.Hour)}).FirstErr())
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
-	w.start(0)
+	w.start()
 	w.d.opts.MaxKeys = 0 // none is remembered
 	w.run(100 * time.Millisecond)
 	w.stage("y", "y")

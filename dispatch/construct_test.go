@@ -33,11 +33,10 @@ func newSmall(t *testing.T) *small {
 }
 
 // start makes the dispatcher.
-func (w *small) start(off rule) {
+func (w *small) start() {
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
 	})
-	w.d.off = off
 }
 
 // stage stages one message for each id, in one transaction.
@@ -99,21 +98,17 @@ func (w *small) must(err error) {
 // TestTwoRetriesOfAKey: the first of two retries of a key holds the second, whichever is due first.
 func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 	t.Parallel()
-	for _, off := range []rule{0, ruleTwoRetries} {
-		w := newSmall(t)
-		w.stage("k", "a", "b", "c")
-		rs := w.other()
-		no := errors.New("no")
-		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], no, 300*time.Millisecond), core.Retry(&rs[1], no, 100*time.Millisecond)}).FirstErr())
-		_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
-		w.must(err)
-		w.start(off)
-		got := w.run(time.Second)
-		if want := []string{"a"}; off == 0 && !slices.Equal(got, want) {
-			t.Errorf("handed out %v, want %v: b and c wait for a", got, want)
-		} else if off != 0 && slices.Equal(got, want) {
-			t.Error("the rule makes no difference")
-		}
+	w := newSmall(t)
+	w.stage("k", "a", "b", "c")
+	rs := w.other()
+	no := errors.New("no")
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], no, 300*time.Millisecond), core.Retry(&rs[1], no, 100*time.Millisecond)}).FirstErr())
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	w.must(err)
+	w.start()
+	got := w.run(time.Second)
+	if want := []string{"a"}; !slices.Equal(got, want) {
+		t.Errorf("handed out %v, want %v: b and c wait for a", got, want)
 	}
 }
 
@@ -121,25 +116,20 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 // nobody told the member.
 func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	t.Parallel()
-	for _, off := range []rule{0, ruleUnitFence} {
-		w := newSmall(t)
-		w.start(off)
-		if got := w.run(50 * time.Millisecond); len(got) != 0 {
-			t.Fatal(got)
-		}
-		_, err := w.st.Meet(t.Context(), core.Meeting{
-			Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
-			Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
-		})
-		w.must(err)
-		w.stage("k", "a")
-		w.d.Wake(w.now)
-		switch got := w.run(100 * time.Millisecond); {
-		case off == 0 && len(got) != 0:
-			t.Errorf("handed out %v of another's unit", got)
-		case off != 0 && len(got) == 0:
-			t.Error("the rule makes no difference")
-		}
+	w := newSmall(t)
+	w.start()
+	if got := w.run(50 * time.Millisecond); len(got) != 0 {
+		t.Fatal(got)
+	}
+	_, err := w.st.Meet(t.Context(), core.Meeting{
+		Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
+		Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
+	})
+	w.must(err)
+	w.stage("k", "a")
+	w.d.Wake(w.now)
+	if got := w.run(100 * time.Millisecond); len(got) != 0 {
+		t.Errorf("handed out %v of another's unit", got)
 	}
 }
 
@@ -147,37 +137,30 @@ func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 // ready.
 func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	t.Parallel()
-	for _, off := range []rule{0, ruleLoadOut} {
-		w := newSmall(t)
-		w.stage("k", "a", "b")
-		rs := w.other()
-		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errors.New("no"), 0)}).FirstErr())
-		part := []core.Part{{Route: "r", Slots: core.AllSlots}}
-		due, err := w.st.Due(t.Context(), 1, part, 10)
-		w.must(err)
-		if len(due.Retries) != 1 {
-			t.Fatal(due)
-		}
-		done, err := w.st.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: core.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []core.Ref{due.Retries[0].Ref})
-		w.must(err)
-		if !done {
-			t.Fatal("not given up")
-		}
-		w.start(off)
-		w.keep(1)
-		got := w.run(900 * time.Millisecond)
-		if off == 0 && len(got) != 0 {
-			t.Errorf("handed out %v while another has a out", got)
-		} else if off != 0 && len(got) == 0 {
-			t.Error("the rule makes no difference")
-		}
-		if off != 0 {
-			continue
-		}
-		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&due.Retries[0])}).FirstErr())
-		if got := w.run(1500 * time.Millisecond); !slices.Equal(got, []string{"b"}) {
-			t.Errorf("after a was published: handed out %v, want b", got)
-		}
+	w := newSmall(t)
+	w.stage("k", "a", "b")
+	rs := w.other()
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errors.New("no"), 0)}).FirstErr())
+	part := []core.Part{{Route: "r", Slots: core.AllSlots}}
+	due, err := w.st.Due(t.Context(), 1, part, 10)
+	w.must(err)
+	if len(due.Retries) != 1 {
+		t.Fatal(due)
+	}
+	done, err := w.st.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: core.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []core.Ref{due.Retries[0].Ref})
+	w.must(err)
+	if !done {
+		t.Fatal("not given up")
+	}
+	w.start()
+	w.keep(1)
+	got := w.run(900 * time.Millisecond)
+	if len(got) != 0 {
+		t.Errorf("handed out %v while another has a out", got)
+	}
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&due.Retries[0])}).FirstErr())
+	if got := w.run(1500 * time.Millisecond); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("after a was published: handed out %v, want b", got)
 	}
 }
 
@@ -224,7 +207,7 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, minds := range []bool{true, false} {
 		w := newSmall(t)
-		w.start(0)
+		w.start()
 		var late *Call
 		w.call = func(c *Call) {
 			if c.Name() == "give up" && late == nil {
@@ -269,7 +252,7 @@ func TestUrgentOutcomeIsStored(t *testing.T) { // DB-25
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("", "a", "b")
-	w.start(0)
+	w.start()
 	items := w.hand(2)
 	tx := w.st.Begin()
 	w.must(tx.Lock("r", "a"))
@@ -303,7 +286,7 @@ func oneOut(t *testing.T) (w *small, item *Item) {
 	t.Helper()
 	w = newSmall(t)
 	w.stage("k", "a")
-	w.start(0)
+	w.start()
 	return w, w.hand(1)[0]
 }
 
@@ -313,7 +296,7 @@ func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("k", "a", "b", "c", "d")
-	w.start(0)
+	w.start()
 	w.d.byName["r"].Pipelined = 4
 	items := w.hand(2)
 	for w.d.Ready("r") < 2 {
@@ -335,7 +318,7 @@ func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("k", "a", "b", "c")
-	w.start(0)
+	w.start()
 	rt := w.d.byName["r"]
 	rt.Pipelined = 4
 	item := w.hand(1)[0]
@@ -453,7 +436,7 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 		ids = append(ids, string(rune('a'+i/10))+string(rune('0'+i%10)))
 	}
 	w.stage("k", ids...)
-	w.start(0)
+	w.start()
 	settles := 0
 	w.call = func(c *Call) {
 		if c.Name() == "settle" {
@@ -478,7 +461,7 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 func TestTopicStaysBlocked(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.d.BlockTopic("r", "t", true)
 	w.run(20 * time.Millisecond)
 	w.stage("", "a")
@@ -605,7 +588,7 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	w := newSmall(t)
 	w.stage("", "old")
 	w.other()
-	w.start(0)
+	w.start()
 	for range 1100 { // until session 1 is dead
 		w.step()
 	}
@@ -667,7 +650,7 @@ func TestMaybeSentOutlivesTheMember(t *testing.T) { // ST-09
 		w := newSmall(t)
 		w.stage("", "a")
 		w.stage("k", "b", "c")
-		w.start(0)
+		w.start()
 		items := w.hand(2)
 		release := func() {
 			for _, item := range items {

@@ -38,9 +38,6 @@ func (cs *controls) from(route string, low int64) int64 {
 
 // control carries out control records.
 func (d *Dispatcher) control(page *core.Page) {
-	if !d.has(ruleControl) {
-		return
-	}
 	d.controls.more = len(page.Control) >= controlPage
 	for i := range page.Control {
 		c := page.Control[i]
@@ -59,7 +56,7 @@ func (d *Dispatcher) control(page *core.Page) {
 		}
 		d.lookAgain(rt, &c)
 		d.timers.at = d.now
-		if d.has(ruleLower) && rt.isHinted(&c) {
+		if rt.isHinted(&c) {
 			d.controls.lowering, d.self.beatNow = append(d.controls.lowering, c), true
 		} else {
 			d.settles.heed(&c)
@@ -122,14 +119,10 @@ func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
 // belong to its next owner. A give-up whose answer was lost may still be carried out. It then stores the hint that it
 // was sent with.
 func (rt *route) minds(c *core.Control) bool {
-	switch {
-	case !rt.has(ruleTheirs):
-		return true
-	case c.Kind == core.ControlFrom:
+	if c.Kind == core.ControlFrom {
 		return len(rt.groups) > 0 && rt.leaving == 0
-	default:
-		return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)
 	}
+	return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)
 }
 
 // A control record can bring back records below the stored hint of their unit. A member that takes over from a dead one

@@ -94,9 +94,6 @@ func hasEnded(page *core.Page, id int64) bool {
 // transactions apart. Transactions with an id below least do not hold it back.
 func (db *database) visible(page *core.Page, least int64) (seq int64) {
 	if upper := page.Upper; upper > 0 {
-		if !db.has(ruleUpper) {
-			upper = page.Next
-		}
 		if n := len(db.horizons); n >= db.maxHorizons {
 			db.horizons[n-1] = horizon{page.Last, upper}
 		} else {

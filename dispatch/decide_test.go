@@ -55,7 +55,7 @@ func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 				ids = append(ids, strconv.Itoa(i))
 				w.stage(key(i), ids[i])
 			}
-			w.start(0)
+			w.start()
 			for range 500 {
 				w.step() // nobody asks for what is ready
 			}

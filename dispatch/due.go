@@ -107,7 +107,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
-			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within(d.now, d.has(ruleSweep))})
+			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within(d.now, !d.noSweeps)})
 			limit = min(limit, room)
 			if rt.Queue {
 				limit = min(limit, max(d.handlers.free, dueAhead))

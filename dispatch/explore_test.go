@@ -33,7 +33,7 @@ var worldRules = statespace.Rules{
 	Shared: strings.Fields(`
 		memory.Store.stamper memory.Store.now memory.Store.born memory.Store.retention memory.Store.bounds memory.Store.mu
 		memory.step.undo
-		dispatch.env.opts dispatch.env.off dispatch.env.bounds dispatch.route.Route
+		dispatch.env.opts dispatch.env.noSweeps dispatch.env.bounds dispatch.route.Route
 		dispatch.world.scope dispatch.world.grid`),
 	While: map[string]string{"memory.record.due": "waiting"},
 	Types: []reflect.Type{

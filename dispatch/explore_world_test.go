@@ -41,8 +41,7 @@ type scope struct {
 	keys         int // MaxKeys
 	bounds       bounds
 	budget       budget
-	// breaks is a rule that is off, or a promise of the store that it breaks.
-	off    rule
+	// breaks is a promise of the store that it breaks.
 	breaks string
 	// gate and night are how many states are visited in the gate and at night; 0 = all.
 	gate, night int
@@ -184,7 +183,7 @@ func (w *world) join(m *agent) {
 		Name: "m", Routes: routes, Lease: worldLease, Batch: s.batch, Window: s.window, MaxKeys: s.keys, Gather: -1, PollMin: worldPoll, PollMax: worldPoll,
 		NewSession: func() core.Session { *g.sessions++; return core.Session(*g.sessions) },
 	})
-	m.d.off = s.off | ruleSweep
+	m.d.noSweeps = true
 	m.d.bounds = s.bounds
 	for topic := range w.paused {
 		w.block(m, topic, true)

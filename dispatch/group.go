@@ -188,10 +188,6 @@ func (rt *route) lowest(slots core.Slots) int64 {
 		if g.slots&slots == 0 {
 			continue
 		}
-		if !rt.has(ruleHint) {
-			low = min(low, g.cursor)
-			continue
-		}
 		low = min(low, g.low, g.cursor, g.floor)
 		for _, w := range g.walks {
 			low = min(low, w.pos)

@@ -132,7 +132,7 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	case o.State() != core.StateAbandoned || item.route.Blocks && o.Reason().Blocks():
 		k.unstored = append(k.unstored, item)
 		d.passQueue(k)
-	case d.has(ruleUnstored) && o.Reason() != waybill.ReasonExpired:
+	case o.Reason() != waybill.ReasonExpired:
 		// A record that is read again is found to be expired again.
 		k.unstored = append(k.unstored, item)
 	}

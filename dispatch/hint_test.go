@@ -17,11 +17,10 @@ import (
 var whole = core.Unit{Route: "r", From: 0, To: 64}
 
 // member makes a dispatcher of a route that blocks; it is the one that w lets run.
-func (w *small) member(session core.Session, off rule) {
+func (w *small) member(session core.Session) {
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
-	w.d.off = off
 }
 
 // blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a unit that nobody owns.
@@ -66,7 +65,7 @@ func (s slowSweep) Read(ctx context.Context, self core.Session, look core.Look) 
 // heir lets another member take over from one that died, and returns what it hands out.
 func (w *small) heir() []string {
 	w.call = func(c *Call) { c.Do(w.t.Context(), slowSweep{w.st}) }
-	w.member(200, 0)
+	w.member(200)
 	return w.run(4 * time.Second)
 }
 
@@ -74,26 +73,18 @@ func (w *small) heir() []string {
 // first, although the hint of the unit is above it.
 func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
 	t.Parallel()
-	for _, off := range []rule{0, ruleLower} {
-		wrong := 0
-		for life := range 60 { // in ms, after the requeue
-			w := newSmall(t)
-			w.blocked()
-			w.member(100, off)
-			if got := w.run(50 * time.Millisecond); len(got) != 0 {
-				t.Fatalf("handed out %v behind an abandoned head", got)
-			}
-			w.requeue("k", "a")
-			w.d.Wake(w.now)
-			w.run(time.Duration(life) * time.Millisecond)
-			if got := w.heir(); !slices.Equal(got, []string{"a"}) {
-				if wrong++; off == 0 {
-					t.Errorf("the owner died %d ms after the requeue, and its successor handed out %v, want a", life, got)
-				}
-			}
+	for life := range 60 { // in ms, after the requeue
+		w := newSmall(t)
+		w.blocked()
+		w.member(100)
+		if got := w.run(50 * time.Millisecond); len(got) != 0 {
+			t.Fatalf("handed out %v behind an abandoned head", got)
 		}
-		if off != 0 && wrong == 0 {
-			t.Error("the rule makes no difference")
+		w.requeue("k", "a")
+		w.d.Wake(w.now)
+		w.run(time.Duration(life) * time.Millisecond)
+		if got := w.heir(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("the owner died %d ms after the requeue, and its successor handed out %v, want a", life, got)
 		}
 	}
 }
@@ -101,29 +92,27 @@ func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
 // TestRedrivenWithoutKeyBelowTheHint: the same of a record without a key: it does not wait for a sweep.
 func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	t.Parallel()
-	for _, off := range []rule{0, ruleLower} {
-		w := newSmall(t)
-		w.stage("", "a")
-		rs := w.other()
-		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
-		w.leave(rs[0].Seq)
-		w.member(100, off)
-		w.run(50 * time.Millisecond)
-		tx := w.st.Begin()
-		w.must(tx.Redrive("r", "a"))
-		w.must(tx.Commit())
-		w.d.Wake(w.now)
-		w.run(50 * time.Millisecond)
-		r, err := w.st.Meet(t.Context(), core.Meeting{})
-		w.must(err)
-		page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
-		w.must(err)
-		if len(page.Control) > 0 {
-			t.Fatalf("not heeded: %v", page.Control)
-		}
-		if low := r.Units[0].Low; (low < rs[0].Seq) != (off == 0) {
-			t.Errorf("rules off: %d; the hint is %d, and %d is ready", off, low, rs[0].Seq)
-		}
+	w := newSmall(t)
+	w.stage("", "a")
+	rs := w.other()
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
+	w.leave(rs[0].Seq)
+	w.member(100)
+	w.run(50 * time.Millisecond)
+	tx := w.st.Begin()
+	w.must(tx.Redrive("r", "a"))
+	w.must(tx.Commit())
+	w.d.Wake(w.now)
+	w.run(50 * time.Millisecond)
+	r, err := w.st.Meet(t.Context(), core.Meeting{})
+	w.must(err)
+	page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+	w.must(err)
+	if len(page.Control) > 0 {
+		t.Fatalf("not heeded: %v", page.Control)
+	}
+	if low := r.Units[0].Low; low >= rs[0].Seq {
+		t.Errorf("the hint is %d, and %d is ready", low, rs[0].Seq)
 	}
 }
 
@@ -135,7 +124,8 @@ func TestRequeuedBeforeAllThatWaitsIsKnown(t *testing.T) { // OR-04
 	w.stage("k", "a")
 	w.manyBlocked(waitingPage + 1) // one more than a page has
 	w.requeue("k", "a")
-	w.member(100, ruleSweep)
+	w.member(100)
+	w.d.noSweeps = true
 	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)
 	}
@@ -152,7 +142,8 @@ func TestRequeuedBehindManyControlRecords(t *testing.T) { // OR-04
 	}
 	key := "k" + strconv.Itoa(controlPage)
 	w.stage(key, "z")
-	w.member(100, ruleSweep)
+	w.member(100)
+	w.d.noSweeps = true
 	got := w.run(time.Second)
 	if !slices.Contains(got, "b"+strconv.Itoa(controlPage)) || slices.Contains(got, "z") { // nothing is concluded
 		t.Errorf("handed out %d records, %v at the end, want all heads and not z", len(got), got[max(len(got)-3, 0):])
@@ -204,7 +195,7 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
 		st := &lateHint{Store: w.st}
 		w.call = func(c *Call) { c.Do(t.Context(), st) }
-		w.member(100, 0)
+		w.member(100)
 		// it takes over from a dead one, and has seen all that this one had
 		if w.run(3 * time.Second); st.late == nil {
 			t.Fatal("no hint was stored")
@@ -228,39 +219,37 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 // it was sent with. So what comes back meanwhile is left to the next owner.
 func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 	t.Parallel()
-	for _, off := range []rule{0, ruleTheirs} {
-		w := newSmall(t)
-		w.blocked()
-		var late *Call
-		w.call = func(c *Call) {
-			if c.Name() == "give up" {
-				if late == nil {
-					again := *c
-					late = &again
-				}
-				c.Lose(errLost)
-				return
+	w := newSmall(t)
+	w.blocked()
+	var late *Call
+	w.call = func(c *Call) {
+		if c.Name() == "give up" {
+			if late == nil {
+				again := *c
+				late = &again
 			}
-			c.Do(t.Context(), w.st)
+			c.Lose(errLost)
+			return
 		}
-		w.member(100, off)
-		w.run(50 * time.Millisecond)
-		able := core.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
-		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
-		w.must(err)
-		w.d.SetAble("r", false)
-		if w.run(100 * time.Millisecond); late == nil {
-			t.Fatal("the unit is not given up")
-		}
-		w.requeue("k", "a")
-		w.d.Wake(w.now)
-		w.run(100 * time.Millisecond)
-		late.Do(t.Context(), w.st)
-		_, err = w.st.Meet(t.Context(), core.Meeting{Self: able, Leave: true})
-		w.must(err)
-		if got := w.heir(); slices.Equal(got, []string{"a"}) != (off == 0) {
-			t.Errorf("rules off: %d; handed out %v", off, got)
-		}
+		c.Do(t.Context(), w.st)
+	}
+	w.member(100)
+	w.run(50 * time.Millisecond)
+	able := core.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
+	w.must(err)
+	w.d.SetAble("r", false)
+	if w.run(100 * time.Millisecond); late == nil {
+		t.Fatal("the unit is not given up")
+	}
+	w.requeue("k", "a")
+	w.d.Wake(w.now)
+	w.run(100 * time.Millisecond)
+	late.Do(t.Context(), w.st)
+	_, err = w.st.Meet(t.Context(), core.Meeting{Self: able, Leave: true})
+	w.must(err)
+	if got := w.heir(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a", got)
 	}
 }
 
@@ -269,7 +258,7 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
-	w.member(100, 0)
+	w.member(100)
 	w.run(50 * time.Millisecond)
 	w.d.controls.open[1] = &core.Control{Number: 1, Kind: core.ControlFrom, Route: "r", Seq: 5}
 	w.d.controls.open[2] = &core.Control{Number: 2, Kind: core.ControlFrom, Route: "another", Seq: 3}

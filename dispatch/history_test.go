@@ -27,17 +27,13 @@ func drawConfig(seed uint64, bit func(n uint64) bool) simConfig {
 	if bit(22) && bit(23) {
 		order = []waybill.Order{waybill.OrderBestEffort, waybill.OrderHLC}[seed%2]
 	}
-	off := rule(0)
-	if bit(25) {
-		off = ruleSweep // nothing may rely on sweeps
-	}
 	return simConfig{
 		order: order,
 		seed:  seed, members: 2 + int(seed%3), keys: 5, batch: 2 + int(seed%7), lease: time.Second, run: 8 * time.Second, settle: 20 * time.Second,
 		long: bit(0), cancel: bit(1), freeze: bit(2), kill: bit(3), loseAnswers: bit(4), refuse: bit(5), redrive: bit(6), join: bit(7), delay: bit(8), outage: bit(9),
 		owner: bit(10), block: bit(11) && bit(12), restore: bit(13) && bit(14) && bit(15), poison: bit(16) && bit(17), slow: bit(18),
 		presence: bit(19), decide: bit(20), requeue: bit(24) && bit(11) && bit(12), pipeline: bit(21),
-		off: off, depth: []int{0, 4, 2, 8}[seed%4], routes: 1 + int(seed%2),
+		noSweeps: bit(25), depth: []int{0, 4, 2, 8}[seed%4], routes: 1 + int(seed%2),
 	}
 }
 

@@ -231,10 +231,6 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 			d.advance(k)
 		}
 	case core.GripLocked:
-		if !d.has(ruleTakeLocked) {
-			d.outdated(item)
-			return
-		}
 		d.putOff(item)
 	case core.GripGone:
 		d.outdated(item)
@@ -260,11 +256,7 @@ func (d *Dispatcher) putOff(item *Item) {
 // outdated forgets a record that has changed since it was read, and schedules another read of its key.
 func (d *Dispatcher) outdated(item *Item) {
 	k := item.key
-	if d.has(ruleTakeLocked) {
-		d.revise(item)
-	} else {
-		d.finish(item)
-	}
+	d.revise(item)
 	d.advance(k)
 }
 

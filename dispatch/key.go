@@ -191,8 +191,8 @@ func (k *key) heldBefore(seq int64) bool {
 	if k.asks {
 		return true
 	}
-	for s, why := range k.holds {
-		if s < seq && (why != core.ObstacleRetrying || k.route.has(ruleTwoRetries) || !k.hasRetry(seq)) {
+	for s := range k.holds {
+		if s < seq {
 			return true
 		}
 	}
@@ -202,10 +202,6 @@ func (k *key) heldBefore(seq int64) bool {
 		}
 	}
 	return false
-}
-
-func (k *key) hasRetry(seq int64) bool {
-	return slices.ContainsFunc(k.queue, func(item *Item) bool { return item.retry && item.Record.Seq == seq })
 }
 
 // blocked reports whether no record of the key from seq on could be handed out if it was read now.
@@ -308,11 +304,11 @@ func (rt *route) makeReady(item *Item) {
 // admit takes in a ready record of a range. hazard is the least position of a walk: records behind it may lack earlier
 // ones of their transaction.
 func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
-	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
+	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] {
 		return
 	}
 	ordered := rt.ordered() && rec.Envelope.Key != ""
-	foreign := d.foreign(rec.Holder) && d.has(ruleForeignHold)
+	foreign := d.foreign(rec.Holder)
 	if foreign {
 		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
@@ -348,7 +344,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		k.hold(rec.Seq, why)
 	case k.resume != 0 && k.resume <= rec.Seq:
 		k.passFrom(rec.Seq)
-	case hazard < rec.Seq && d.has(rulePassHazard):
+	case hazard < rec.Seq:
 		k.passFrom(hazard + 1)
 	case k.blocked(rec.Seq), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
@@ -372,7 +368,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		return
 	}
 	anew := k.anew
-	if hazard < from && d.has(ruleHazardKeys) {
+	if hazard < from {
 		k.passFrom(hazard + 1) // a walk may find an earlier one
 		d.advance(k)
 		return
@@ -391,10 +387,10 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	k.resume, k.passed, k.topic = 0, 0, "" // the page has the head
 	for i := range page.Records {
 		rec := &page.Records[i]
-		if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
+		if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] {
 			continue
 		}
-		if d.foreign(rec.Holder) && d.has(ruleForeignHold) {
+		if d.foreign(rec.Holder) {
 			k.hold(rec.Seq, core.ObstacleHeld)
 			rt.visitLater(rec.Ref, rec.Slot, k.name)
 			continue

@@ -94,7 +94,7 @@ func (rt *route) readDue() time.Time {
 	}
 	at = earliest(earliest(at, rt.again.next()), rt.expiryDue())
 	for _, g := range rt.groups {
-		if rt.has(ruleSweep) && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
+		if !rt.noSweeps && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
 			at = earliest(at, later(rt.now, g.swept.Add(sweepPause)))
 		}
 	}
@@ -210,7 +210,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 
 // sweeps reports whether the next step of a sweep is due.
 func (g *group) sweeps(d *Dispatcher) bool {
-	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
+	return !d.noSweeps && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
 // deepKeys returns keys by how many of their records the front has passed, most first.
@@ -256,10 +256,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			d.advance(k)
 			continue
 		}
-		from := k.resume - 1
-		if d.has(ruleHazardKeys) {
-			from = min(from, g.hazard())
-		}
+		from := min(k.resume-1, g.hazard())
 		if k.anew {
 			from = 0
 		}

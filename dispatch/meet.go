@@ -41,7 +41,7 @@ func (d *Dispatcher) meet() *Call {
 	renews := d.renews()
 	m := core.Meeting{Self: d.introduce(renews), Join: !d.self.joined}
 	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
-	if !d.self.gapped || !d.has(ruleGapped) {
+	if !d.self.gapped {
 		m.Remove, m.Flag = d.peers.removals, d.presence.flags
 	}
 	if m.Leave && d.work.out > 0 { // as if it had died
@@ -142,7 +142,7 @@ func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed 
 		d.self.left = true
 		return
 	}
-	if !roster.Known || d.has(ruleRestore) && d.db.epoch != "" && roster.Epoch != "" && roster.Epoch != d.db.epoch {
+	if !roster.Known || d.db.epoch != "" && roster.Epoch != "" && roster.Epoch != d.db.epoch {
 		d.db.wentBack = d.db.wentBack || roster.Known
 		d.rejoin()
 		return

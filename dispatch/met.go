@@ -75,7 +75,7 @@ func (m *met) back(seq int64) {
 // walk.
 func (rt *route) takeScope(s *core.Want) {
 	m := &rt.queue.met
-	if rt.has(ruleSweep) && !rt.now.Before(m.sweepAt) {
+	if !rt.noSweeps && !rt.now.Before(m.sweepAt) {
 		m.back(0)
 		m.sweepAt = rt.now.Add(takeSweep)
 	}

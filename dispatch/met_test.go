@@ -19,7 +19,7 @@ import (
 func newPassing(t *testing.T, maxPassed int) (w *small, a core.Taken) {
 	t.Helper()
 	w = newQueue(t, 20)
-	w.d.off |= ruleSweep
+	w.d.noSweeps = true
 	w.d.passSlack, w.d.maxPassed = 3, maxPassed
 	w.stage("", "a")
 	ts, err := w.st.Take(t.Context(), 1, core.Want{Part: core.Part{Route: "r", Slots: core.AllSlots}, N: 1})

@@ -16,7 +16,7 @@ func TestRetryDoesNotWaitForOthers(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("", "a", "b")
-	w.start(0)
+	w.start()
 	items := w.hand(2)
 	w.d.Conclude(w.now, items[0], core.Retry(&items[0].Record, errLost, time.Hour))
 	if w.run(2 * time.Millisecond); w.state("a").State != core.StateFailed {
@@ -42,7 +42,7 @@ func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("k", "a")
-	w.start(0)
+	w.start()
 	var told []error
 	w.d.opts.Settled = func(_ *Item, err error) { told = append(told, err) }
 	item := w.hand(1)[0]
@@ -68,7 +68,7 @@ func TestMissingResults(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("", "a")
-	w.start(0)
+	w.start()
 	settles := 0
 	w.call = func(c *Call) {
 		if c.Name() == "settle" {
@@ -90,7 +90,7 @@ func TestMissingResults(t *testing.T) { // DB-23
 func TestKeyOfABlockedTopicGoesOn(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.d.BlockTopic("r", "t", true)
 	w.stage("k", "a", "b")
 	if got := w.run(100 * time.Millisecond); len(got) != 0 {

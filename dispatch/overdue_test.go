@@ -85,7 +85,7 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		"ten minutes": func(w *small) { w.run(dueSweep - 8*time.Second) },
 	} {
 		w := newSmall(t)
-		w.start(0)
+		w.start()
 		w.run(2 * time.Second)
 		w.within(false)
 		if d := w.within(false); d <= 0 || d > dueMargin+2*time.Second {
@@ -106,7 +106,7 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 func TestDueThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	for i, want := range []time.Duration{0, 24 * time.Hour, time.Hour, dueMargin, dueMargin} {
 		if d := w.within(true); d != want {
 			t.Errorf("after %d that failed, a Due looks back for %s, want %s", i, d, want)

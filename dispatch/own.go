@@ -33,7 +33,7 @@ func (d *Dispatcher) own(c *Call) {
 			}
 			p.slots |= o.Unit.Slots()
 			p.low = min(p.low, o.Low)
-		case u != nil && !mine && d.has(ruleUnitFence):
+		case u != nil && !mine:
 			d.drop(rt, o.Unit.Slots())
 		}
 	}

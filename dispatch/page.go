@@ -27,7 +27,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 		d.calls.pause(callRead)
 		return
 	}
-	if !page.Known || d.has(ruleRestore) && d.db.isOlder(page) {
+	if !page.Known || d.db.isOlder(page) {
 		d.db.wentBack = true
 		d.rejoin()
 		return
@@ -37,12 +37,10 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	d.noteFlag(page.Flag, c)
 	moved := page.Upper > 0
 	visible := d.transactions(page)
-	if d.has(ruleUnitFence) {
-		for i, rt := range r.parts {
-			if lost := r.look.Parts[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
-				d.drop(rt, lost)
-				d.peers.lookAt = d.now
-			}
+	for i, rt := range r.parts {
+		if lost := r.look.Parts[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
+			d.drop(rt, lost)
+			d.peers.lookAt = d.now
 		}
 	}
 	d.reads.paging = true
@@ -120,9 +118,6 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 		w := &page.Waiting[i]
 		rt := d.byName[w.Route]
 		if rt == nil {
-			continue
-		}
-		if w.Why == core.ObstacleHeld && !d.has(ruleLoadOut) || w.Why != core.ObstacleHeld && !d.has(ruleLoadHeld) {
 			continue
 		}
 		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {

@@ -87,7 +87,7 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	if !known {
 		d.work.activeAt = d.now
 	}
-	if !known || p.beat != m.Beat || d.self.gapped && d.has(ruleGapped) {
+	if !known || p.beat != m.Beat || d.self.gapped {
 		p.risen = p.risen || known && p.beat != m.Beat
 		p.beat, p.since = m.Beat, d.now
 		d.peers.seen[m.Session] = p

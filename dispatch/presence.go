@@ -49,7 +49,7 @@ func (p *presence) startBy(deadline time.Time) time.Time {
 	case p.flagged:
 		return time.Time{}
 	}
-	if until := p.answered.Add(grace); until.Before(deadline) && p.has(rulePresence) {
+	if until := p.answered.Add(grace); until.Before(deadline) {
 		return until
 	}
 	return deadline
@@ -73,7 +73,7 @@ func (d *Dispatcher) Presence() int64 { return d.presence.token }
 func (d *Dispatcher) StartBy() time.Time { return d.presence.startBy(d.Deadline()) }
 
 // starts reports whether work may be started now.
-func (d *Dispatcher) starts() bool { return !d.has(ruleDeadline) || d.now.Before(d.StartBy()) }
+func (d *Dispatcher) starts() bool { return d.now.Before(d.StartBy()) }
 
 // staleAt returns when the store must be asked before more is handed out; zero = the token does not ask for it.
 func (d *Dispatcher) staleAt() time.Time {
@@ -100,7 +100,7 @@ func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 
 // noteFlag takes in whether an answer showed the member's flag.
 func (d *Dispatcher) noteFlag(flag bool, c *Call) {
-	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 || !d.has(rulePresence) {
+	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 {
 		return
 	}
 	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true

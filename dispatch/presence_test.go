@@ -25,12 +25,12 @@ func (s *seer) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 }
 
 // watched is a world in which the dispatcher shows token 7, and session 1 token 9.
-func newWatched(t *testing.T, off rule) (*small, *seer) {
+func newWatched(t *testing.T) (*small, *seer) {
 	t.Helper()
 	w := newSmall(t)
 	s := &seer{w.st, map[int64]bool{}}
 	w.call = func(c *Call) { c.Do(context.Background(), s) }
-	w.start(off)
+	w.start()
 	w.d.opts.Lease = time.Minute
 	w.d.SetPresence(7)
 	w.beat(1, 1, 9)
@@ -56,7 +56,7 @@ func (w *small) there(s core.Session) bool {
 
 func TestKilledMemberIsRemoved(t *testing.T) { // DB-24
 	t.Parallel()
-	w, s := newWatched(t, 0)
+	w, s := newWatched(t)
 	s.gone[9] = true
 	if w.run(400 * time.Millisecond); !w.there(1) {
 		t.Error("removed before the grace was over")
@@ -73,7 +73,7 @@ func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
 	s := &seer{w.st, map[int64]bool{9: true}}
 	w.beat(1, 1, 9)
 	w.call = func(c *Call) { c.Do(context.Background(), s) }
-	w.start(0)
+	w.start()
 	w.d.opts.Lease = time.Minute
 	w.run(50 * time.Millisecond) // it joins before it has a token
 	w.d.SetPresence(7)
@@ -88,7 +88,7 @@ func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
 // A flagged member cannot say anything while the store is away; it has the grace once more after that.
 func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 	t.Parallel()
-	w, s := newWatched(t, 0)
+	w, s := newWatched(t)
 	ctx, away := context.WithCancel(context.Background())
 	defer away()
 	met := 0
@@ -126,7 +126,7 @@ func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 
 func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 	t.Parallel()
-	w, s := newWatched(t, 0)
+	w, s := newWatched(t)
 	for i := range int64(20) { // it is flagged now and then, and says something each time
 		s.gone[9+i] = true
 		w.run(400 * time.Millisecond)
@@ -142,7 +142,7 @@ func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 
 func TestServerThatRestartedHasLostAllTokens(t *testing.T) { // DB-24
 	t.Parallel()
-	w, s := newWatched(t, 0)
+	w, s := newWatched(t)
 	s.gone[7], s.gone[9] = true, true
 	w.run(time.Second)
 	w.d.SetPresence(8)
@@ -154,38 +154,31 @@ func TestServerThatRestartedHasLostAllTokens(t *testing.T) { // DB-24
 // TestWhoIsFlaggedStartsNothing: neither when it is told, nor when it could not be told.
 func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 	t.Parallel()
-	for _, off := range []rule{0, rulePresence} {
-		w, _ := newWatched(t, off)
-		w.stage("", "a")
-		w.d.Wake(w.now)
-		for w.d.Ready("r") == 0 {
-			w.step()
-		}
-		w.now = w.now.Add(grace) // it stands still
-		if got := w.d.Hand(w.now, "r", 10); off == 0 && len(got) != 0 {
-			t.Error("it started something without having asked the store")
-		} else if off != 0 && len(got) == 0 {
-			t.Error("the rule makes no difference")
-		}
-		if off != 0 {
-			continue
-		}
-		_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []core.Flagging{{Session: 100, Presence: 7}}})
-		w.must(err)
+	w, _ := newWatched(t)
+	w.stage("", "a")
+	w.d.Wake(w.now)
+	for w.d.Ready("r") == 0 {
 		w.step()
-		if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
-			t.Error("it started something although it was flagged")
-		}
-		if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("handed out %v after it has beaten without a token, want a", got)
-		}
+	}
+	w.now = w.now.Add(grace) // it stands still
+	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 {
+		t.Error("it started something without having asked the store")
+	}
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []core.Flagging{{Session: 100, Presence: 7}}})
+	w.must(err)
+	w.step()
+	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
+		t.Error("it started something although it was flagged")
+	}
+	if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v after it has beaten without a token, want a", got)
 	}
 }
 
 // TestWhoIsRemovedStartsNothing: the answer to its settle does not tell a member that it was flagged and removed.
 func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	t.Parallel()
-	w, _ := newWatched(t, 0)
+	w, _ := newWatched(t)
 	w.stage("", "a", "b")
 	w.d.Wake(w.now)
 	for w.d.Ready("r") < 2 {

@@ -14,7 +14,7 @@ import (
 func newQueue(t *testing.T, handlers int) *small {
 	t.Helper()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() core.Session { return 100 },
 	})

@@ -70,7 +70,7 @@ type simConfig struct {
 	requeue                                              bool // an operator puts blocking heads back
 	order                                                waybill.Order
 	handlers                                             int // of a member; the routes are queues then
-	off                                                  rule
+	noSweeps                                             bool
 	broken                                               string // a rule of the store that is broken
 }
 
@@ -225,7 +225,7 @@ func (s *sim) join() {
 		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond, Handlers: s.cfg.handlers,
 		NewSession: func() core.Session { s.sessions++; return core.Session(s.sessions) },
 	})
-	m.d.off = s.cfg.off
+	m.d.noSweeps = s.cfg.noSweeps
 	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
 	if s.cfg.handlers > 0 && s.cfg.seed%4 != 0 { // what takes thousands of records happens with a few
 		m.d.passSlack, m.d.takeStep, m.d.maxPassed = int64(s.cfg.seed%3)*5, 1+int64(s.cfg.seed%7), int(s.cfg.seed%11)

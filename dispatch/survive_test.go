@@ -35,7 +35,7 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 	const long, other = 7, 8 // transactions
 	for _, swapped := range []bool{false, true} {
 		w := newSmall(t)
-		w.start(0)
+		w.start()
 		rt := w.d.byName["r"]
 		rt.groups = []*group{
 			{route: rt, slots: 1, loaded: true, cursor: 30, low: 20, late: 20, watch: map[int64]int64{long: 20}},
@@ -66,7 +66,8 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 func TestHintKeepsWhatItsTopicHolds(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
-	w.start(ruleSweep)
+	w.start()
+	w.d.noSweeps = true
 	w.d.BlockTopic("r", "t", true)
 	w.stage("", "a")
 	if got := w.run(100 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].topics.passed) != 1 {
@@ -92,7 +93,8 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 		t.Fatal("not given up")
 	}
 	w.keep(2)
-	w.start(ruleSweep)
+	w.start()
+	w.d.noSweeps = true
 	if got := w.run(300 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].again.bySeq) != 1 {
 		t.Fatalf("handed out %v; %d are to be read again", got, len(w.d.byName["r"].again.bySeq))
 	}
@@ -110,7 +112,7 @@ func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("a", "a")
-	w.start(0)
+	w.start()
 	w.hand(1)
 	tx := w.st.Begin()
 	w.must(tx.Lock("r", "a"))
@@ -146,7 +148,7 @@ func TestUnitThatWasAway(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("", "a")
-	w.start(0)
+	w.start()
 	for w.d.Ready("r") < 1 {
 		w.step()
 	}
@@ -174,7 +176,7 @@ func TestUnitThatWasAway(t *testing.T) { // DB-24
 func TestRosterOlderThanAGiveUp(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.run(20 * time.Millisecond)
 	w.able(1)
 	w.d.SetAble("r", false)
@@ -206,7 +208,7 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 	w := newSmall(t)
 	w.stage("", "a", "b")
 	w.other()
-	w.start(0)
+	w.start()
 	w.steps(1100) // until session 1 is dead
 	items := w.hand(2)
 	last := w.state("b").Seq
@@ -234,7 +236,7 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 func TestDecisionAboutAUnitThatComesBack(t *testing.T) { // OP-18
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.steps(50)
 	rt := w.d.byName["r"]
 	w.stage("k", "a")
@@ -268,7 +270,8 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 	for i := range 4 {
 		key, known := []string{"", "k"}[i%2], i/2 == 0
 		w := newSmall(t)
-		w.start(ruleSweep)
+		w.start()
+		w.d.noSweeps = true
 		w.steps(50)
 		rt := w.d.byName["r"]
 		w.stage(key, "a")
@@ -345,7 +348,8 @@ func TestManyAreRedriven(t *testing.T) { // DB-12
 	w := newSmall(t)
 	ids := []string{"a", "b", "c", "d", "e", "f"}
 	w.stage("", ids...)
-	w.start(ruleSweep)
+	w.start()
+	w.d.noSweeps = true
 	for _, item := range w.hand(len(ids)) {
 		w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonRejected, errLost))
 	}
