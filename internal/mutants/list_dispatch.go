@@ -1,6 +1,6 @@
 package main
 
-// dispatched are faults of the dispatcher. Its own rules are switched off one by one by a test of the package.
+// dispatched are faults of the dispatcher, beside those of its rules (ruled).
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
 	const control, groups, giveup = "dispatch/control.go", "dispatch/group.go", "dispatch/giveup.go"

@@ -33,6 +33,9 @@ func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport 
 	if opts.Logger == nil {
 		opts.Logger = quiet()
 	}
+	if opts.ConnectTimeout == 0 {
+		opts.ConnectTimeout = patience.For(rabbitmq.DefaultConnectTimeout)
+	}
 	bus, err := rabbitmq.Dial(tb.Context(), url, opts)
 	if err != nil {
 		tb.Fatal(err)

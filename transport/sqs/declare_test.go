@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -14,6 +15,7 @@ import (
 func TestDeclare(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)
+	opts.HoldFor = 5 * time.Second
 	bus := newBus(t, newClient(t, fake.URL()), opts)
 	subscribe(t, bus, core.Subscription{Queue: "q", MaxDeliveries: 20})
 	a := fake.Attributes("q")

@@ -58,7 +58,7 @@ func newBus(tb testing.TB, client sqstransport.Client, opts sqstransport.Options
 
 // quick are options for tests: what waits, waits briefly.
 func quick(fifo bool) sqstransport.Options {
-	return sqstransport.Options{FIFO: fifo, HoldFor: 5 * time.Second, Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
+	return sqstransport.Options{FIFO: fifo, HoldFor: patience.For(5 * time.Second).Round(time.Second), Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func subscribe(tb testing.TB, bus *sqstransport.Transport, sub core.Subscription) core.Receiver {
