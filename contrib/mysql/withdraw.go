@@ -60,7 +60,7 @@ func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybi
 // withdraw takes a record away that is locked, if nobody can have it out.
 func (w *work) withdraw(ctx context.Context, r *row, reason waybill.Reason) (waybill.CancelStatus, error) {
 	careful, err := w.careful(ctx, r)
-	if err != nil || r.Holder != 0 || r.ready() && !r.has(flagWithdrawable|flagOrphaned) && !careful {
+	if err != nil || r.Holder != 0 || r.ready() && !r.has(flagWithdrawable) && r.Crashes == 0 && !careful {
 		return waybill.CancelInFlight, err
 	}
 	if core.RetentionWithdrawn.DroppedAtOnce(w.s.opts.Retention) {

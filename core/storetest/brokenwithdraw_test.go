@@ -116,6 +116,18 @@ var withdrawFaults = []struct {
 		}
 		return s
 	})},
+	{"withdraws what a new owner hands out", "cancel-after-a-leave", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelInFlight {
+			s = waybill.CancelMaybe
+		}
+		return s
+	})},
+	{"withdraws nothing that has crashed", "cancel-after-a-crash", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelMaybe {
+			s = waybill.CancelInFlight
+		}
+		return s
+	})},
 	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.Unknown() {
 			return released(o, r)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
@@ -18,6 +19,8 @@ var cancelChecks = []named{
 	{"cancel-of-due-is-in-flight", cancelOfDueIsInFlight},
 	{"cancel-of-held-is-in-flight", cancelOfHeldIsInFlight},
 	{"cancel-says-maybe", cancelSaysMaybe},
+	{"cancel-after-a-leave", cancelAfterALeave},
+	{"cancel-after-a-crash", cancelAfterACrash},
 	{"cancel-rolled-back-leaves-message", cancelRolledBackLeavesMessage},
 	{"cancel-within-a-transaction", cancelWithinATransaction},
 	{"cancel-of-head-frees-key", cancelOfHeadFreesKey},
@@ -131,6 +134,41 @@ func cancelSaysMaybe(k *kit) {
 	k.cancel("one that a dead member did not have out", waybill.CancelDone, k.byID(ids[3]))
 	k.drainIDs(ids[1:2])
 	k.none("the others were cancelled")
+}
+
+// A due message whose holder has left is handed out without a hold, as it was before. It is in flight, also when it was
+// a retry that was put back. One that is held first is withdrawn, and can have been delivered. ST-09.
+func cancelAfterALeave(k *kit) {
+	k.canCancel()
+	ids := k.stage(k.msg(), k.msg(waybill.DedupeKey("d")))
+	k.takeIDs(ids)
+	k.unowned()
+	k.cancel("a due one whose holder has left", waybill.CancelInFlight, k.byID(ids[0]))
+	k.cancel("a withdrawable one whose holder has left", waybill.CancelMaybe, k.byID(ids[1]))
+	k.drainIDs(ids[:1])
+	if _, ok := core.As[admin.Redriver](k.store); !ok {
+		return
+	}
+	id := k.stage(k.msg())
+	k.retry(k.takeIDs(id)[0], 0)
+	k.takeIDs(id)
+	k.unowned()
+	k.redriven("a retry whose holder has left", admin.RedriveRequest{}, 1, nil)
+	k.cancel("a retry whose holder has left, after a redrive", waybill.CancelInFlight, k.byID(id[0]))
+	k.drainIDs(id)
+}
+
+// A due message that a dead member held is held before it is handed out, for as long as its crash counts. So it is
+// withdrawn, and can have been delivered, although nobody looks for what the dead member had out any more. ST-09.
+func cancelAfterACrash(k *kit) {
+	k.canCancel()
+	ids := k.stage(k.msgs(2)...)
+	k.crash(ids[0])
+	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
+	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
+	k.cancel("one that a dead member did not hold", waybill.CancelInFlight, k.byID(ids[1]))
+	k.drainIDs(ids[1:])
+	k.none("the other was cancelled")
 }
 
 // A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.

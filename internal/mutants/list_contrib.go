@@ -38,5 +38,7 @@ func contributed() []mutant {
 		mutant{id: "mysql-no-log", fault: "without a binary log its format counts", file: schema, old: "log != \"0\" && format == \"STATEMENT\"", new: "log != \"-\" && format == \"STATEMENT\"", tests: "^TestConnectionsThatKeepTransactions$"},
 		mutant{id: "mysql-statements-class", fault: "a write that the binary log refuses is the message's fault", file: mysqlErrs, old: "1665: kindMisconfigured, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mysql-life-far", fault: "the life of a record that expires in centuries overflows", file: store, old: "time.Duration(min(max(us, -most), most))", new: "time.Duration(min(max(us, -most), us))", tests: "^TestStore$/^repeatable_read$/^expires-in-centuries$"},
+		mutant{id: "mysql-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: "contrib/mysql/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!careful", tests: "^TestStore$/^repeatable_read$/^cancel-after-a-crash$"},
+		mutant{id: "mysql-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "contrib/mysql/withdraw.go", old: "r.has(flagWithdrawable) && r.Crashes == 0", new: "r.has(flagWithdrawable|flagOrphaned)", tests: "^TestStore$/^repeatable_read$/^cancel-after-a-leave$"},
 	)...)
 }

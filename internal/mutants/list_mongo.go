@@ -16,5 +16,7 @@ func mongodb() []mutant {
 		mutant{id: "mongo-count-exact", fault: "an estimate of ready records counts as exact", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.AtLeast = true", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mongo-long-run", fault: "a handler that takes longer than a transaction may last costs no attempt", file: inbox, old: "case hasCode(err, 251) && took >= s.longRun:", new: "case hasCode(err, 251) && took < 0:", tests: "^TestHandlerBeyondTheTransactionsLimit$"},
 		mutant{id: "mongo-swallowed", fault: "a handler that swallows the end of its transaction runs on and on", file: inbox, old: "case ended && hasCode(err, 251):", new: "case ended && hasCode(err, -1):", tests: "^TestHandlersThatRunAgain$"},
+		mutant{id: "mongo-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: "store/mongo/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!careful", tests: "^TestStore$/^cancel-after-a-crash$"},
+		mutant{id: "mongo-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "store/mongo/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!r.Orphaned && !careful", tests: "^TestStore$/^cancel-after-a-leave$"},
 	)...)
 }

@@ -60,7 +60,7 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 func (s *Store) endDue(r *record, reason waybill.Reason, now time.Time) {
 	s.undecide(r)
 	tell := r.env.Key != "" && !r.timer() && !r.untended()
-	r.maybe = r.maybe || r.left || r.careful()
+	r.maybe = r.maybe || r.careful()
 	s.giveUp(r, reason, now)
 	if tell {
 		s.tellOwner(r)

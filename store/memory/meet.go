@@ -114,7 +114,7 @@ func (s *Store) remove(m *member) {
 func (s *Store) end(m *member) {
 	for r := range maps.Clone(m.held) {
 		s.hold(r, 0)
-		r.left, r.maybe = true, true
+		r.maybe = true
 	}
 	for _, rt := range s.routes {
 		for _, u := range rt.units {

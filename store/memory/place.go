@@ -210,7 +210,6 @@ func (s *Store) setHolder(r *record, session core.Session) {
 	r.holder = session
 	if m := s.members[session]; m != nil {
 		m.held[r] = struct{}{}
-		r.left = false
 	}
 }
 

@@ -28,7 +28,6 @@ type record struct {
 	unreadable                    error
 
 	holder core.Session // a member, or 0
-	left   bool         // the session that held it last has ended
 	maybe  bool         // it may have been delivered
 
 	staging *Tx     // it is staged and not committed

@@ -64,7 +64,6 @@ func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.T
 	}
 	r.maybe = r.maybe || o.Unknown()
 	s.setHolder(r, 0)
-	r.left = false
 	if o.CountsAttempt() {
 		r.attempts++
 	}

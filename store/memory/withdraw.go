@@ -12,9 +12,9 @@ import (
 var _ waybill.Canceller[*Tx] = (*Store)(nil)
 
 // Cancel withdraws staged messages in tx, as waybill.Canceller says: messages that are scheduled, wait for a retry, or
-// are withdrawable. It also withdraws messages that a session held that has ended, or that a dead member can have had
-// out: these can have been delivered. A message that a member holds is in flight. So is every other due one, because
-// its relay can have it out without a hold. Until tx ends, a withdrawn message cannot be taken, and later messages of
+// are withdrawable. It also withdraws messages that a dead member held, or can have had out: these can have been
+// delivered. A message that a member holds is in flight. So is every other due one, because its relay can have it out
+// without a hold. Until tx ends, a withdrawn message cannot be taken, and later messages of
 // its key wait.
 //
 // A key that names the same message as an earlier key of the call gets the same answer. If another transaction has
@@ -123,7 +123,7 @@ func (tx *Tx) withdraw(r *record, why verdict) (status waybill.CancelStatus, wai
 		return waybill.CancelNotFound, r.lock
 	}
 	careful := r.careful()
-	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && !r.left && !careful) {
+	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && r.crashes == 0 && !careful) {
 		if why == replaced {
 			tx.decide(r, freed)
 		}

@@ -145,7 +145,7 @@ func (d *decider) end(r *record) {
 		d.free[r.Route] = true
 	}
 	l := ledger{routes: d.routes}
-	r.Maybe = r.Maybe || r.Orphaned || l.careful(r)
+	r.Maybe = r.Maybe || l.careful(r)
 	r.abandon(d.reason, d.now)
 	set := abandoned(r)
 	set["$set"].(bson.M)["maybe"] = r.Maybe

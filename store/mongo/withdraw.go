@@ -98,7 +98,7 @@ func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus
 		return waybill.CancelInFlight
 	}
 	careful := l.careful(r)
-	if !r.waits() && !r.Withdrawable && !r.Orphaned && !careful {
+	if !r.waits() && !r.Withdrawable && r.Crashes == 0 && !careful {
 		return waybill.CancelInFlight
 	}
 	if r.Key != "" && r.Phase != phaseTimer {

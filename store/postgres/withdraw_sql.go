@@ -4,8 +4,8 @@ import "github.com/waybill-go/waybill"
 
 // What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight:
 // while nobody holds it, what waits for a time, what was staged as withdrawable and is therefore held before it is
-// handed out, and what the transaction has staged itself; besides, what a session held that is gone, and what a
-// takeover has not passed yet.
+// handed out, and what the transaction has staged itself; besides, what has crashed, which is held first, too, and what
+// a takeover has not passed yet.
 const (
 	// liveHoldSQL is whether a member holds record o.
 	liveHoldSQL = `(o.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = o.hold))`
@@ -23,9 +23,9 @@ const (
 	// statusSQL is the waybill.CancelStatus of record o.
 	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN {done}
         WHEN ` + liveHoldSQL + ` THEN {in_flight}
-        WHEN o.hold <> 0 OR ` + carefulSQL + ` THEN {maybe}
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN {in_flight}
-        WHEN o.maybe_sent OR o.crashes > 0 THEN {maybe}
+        WHEN ` + carefulSQL + ` THEN {maybe}
+        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN {in_flight}
+        WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN {maybe}
         ELSE {done} END`
 
 	// foundSQL are the columns of record o that lockFoundSQL and withdrawSQL go by.

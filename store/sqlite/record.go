@@ -14,7 +14,7 @@ import (
 const (
 	// rowSQL are the columns of record r that the engine's rules need.
 	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
 	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
@@ -32,15 +32,15 @@ const (
 // row is a record as the database has it, without its message.
 type row struct {
 	core.Ref
-	key                                   string
-	slot                                  uint8
-	state                                 core.State // pending, failed, published or abandoned
-	holder                                core.Session
-	due                                   int64 // if it waits
-	waits                                 bool
-	blocks, withdrawable, orphaned, maybe bool
-	attempts, deliveries, crashes         int
-	slotColumn                            int64
+	key                           string
+	slot                          uint8
+	state                         core.State // pending, failed, published or abandoned
+	holder                        core.Session
+	due                           int64 // if it waits
+	waits                         bool
+	blocks, withdrawable, maybe   bool
+	attempts, deliveries, crashes int
+	slotColumn                    int64
 }
 
 func (r *row) live() bool  { return !r.state.Terminal() }
@@ -52,7 +52,7 @@ func (r *row) ready() bool { return r.live() && !r.waits }
 func (r *row) dest() []any {
 	return []any{
 		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits,
-		&r.blocks, &r.withdrawable, &r.orphaned,
+		&r.blocks, &r.withdrawable,
 		&r.maybe, &r.attempts, &r.deliveries, &r.crashes,
 	}
 }

@@ -133,7 +133,7 @@ func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Rea
 	if err != nil {
 		return waybill.CancelNotFound, err
 	}
-	if !t.waits && !t.withdrawable && !t.orphaned && !careful {
+	if !t.waits && !t.withdrawable && t.crashes == 0 && !careful {
 		return waybill.CancelInFlight, nil
 	}
 	if w.keep {

@@ -2105,11 +2105,11 @@ WITH k AS MATERIALIZED (
     SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
-        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
-        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status FROM k CROSS JOIN LATERAL (
         (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
@@ -2124,11 +2124,11 @@ WITH k AS MATERIALIZED (
     SELECT r.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
-        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
-        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
@@ -2142,11 +2142,11 @@ WITH k AS MATERIALIZED (
     SELECT k.n, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
-        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
-        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
     FROM m CROSS JOIN LATERAL (
         SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
@@ -2392,11 +2392,11 @@ WITH r AS MATERIALIZED (
     SELECT r.n, r.replace AND NOT r.known AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
-        WHEN o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3
-        WHEN o.maybe_sent OR o.crashes > 0 THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
     FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
