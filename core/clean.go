@@ -31,7 +31,8 @@ type CleanedKind struct {
 type Cleaner interface {
 	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock.
 	// If owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an
-	// unsettled record, and leaves out what a transaction has locked. It begins with [CheckClean].
+	// unsettled record, and leaves out what a transaction has locked. Of what expired it abandons records that wait
+	// for a time, and due ones in units that nobody owns. It begins with [CheckClean].
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 

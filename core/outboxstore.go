@@ -43,7 +43,9 @@ type OutboxStore interface {
 	// routes that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a
 	// removal that meets a lock, or whose member has another beat now. It leaves out a move whose unit has another
 	// owner than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units,
-	// and sets their Careful to the last sequence drawn. Remove can contain Self: its removal is no exception.
+	// and sets their Careful to the last sequence drawn. Remove can contain Self: its removal is no exception. In
+	// the end it removes the units of routes that no member serves, and of which nobody owns one. The units that
+	// such a route is given later begin with the least Low and the greatest Careful of these, and a later term.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)

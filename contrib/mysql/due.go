@@ -20,9 +20,8 @@ const (
 		`ORDER BY due_at LIMIT 1`
 )
 
-// Due looks for records that have come due, as core.OutboxStore says. A part that self does not own completely is left
-// out. One call works at a time. Several would meet each other's locks in the index of ids, and would then leave timers
-// at their old numbers.
+// Due looks for records that have come due, as core.OutboxStore says. One call works at a time. Several would meet each
+// other's locks in the index of ids, and would then leave timers at their old numbers.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (page core.DuePage, err error) {
 	select {
 	case s.dueTurn <- struct{}{}:
@@ -33,12 +32,15 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	err = s.fenced(ctx, "due", self, func(w *work) error {
 		d := due{work: w, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
 		for _, part := range parts {
-			if own, err := w.owns(ctx, part.Route); err != nil {
+			own, err := w.owns(ctx, part.Route)
+			if err != nil {
 				return err
-			} else if part.Slots&^own == 0 {
-				if err := d.look(ctx, &part); err != nil {
-					return err
-				}
+			}
+			if part.Slots &= own; part.Slots == 0 {
+				continue
+			}
+			if err := d.look(ctx, &part); err != nil {
+				return err
 			}
 		}
 		err := d.take(ctx)

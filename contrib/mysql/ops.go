@@ -19,12 +19,13 @@ const (
 
 const (
 	expiredSQL = lightAside + `(waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
-		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0)) ORDER BY ends_at LIMIT ?` + endAsideSQL
+		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0
+			AND u.from_slot <= waybill_outbox_aside.slot AND u.to_slot > waybill_outbox_aside.slot)) ORDER BY ends_at LIMIT ?` + endAsideSQL
 	settledSQL = lightAside + `(waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?` + endAsideSQL
 )
 
 // Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or for a member that serves their route. It deletes up to 1,000 records of each class whose
+// waited for a time, or are due in units that nobody owns. It deletes up to 1,000 records of each class whose
 // retention has expired. The lease is a row of the meta table, from a millisecond to an hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (out core.Cleaned, err error) {
 	if err := core.CheckClean(owner, lease); err != nil {

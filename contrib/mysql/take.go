@@ -154,14 +154,17 @@ func (w *work) keep(ctx context.Context, unit core.Unit, out []core.Ref) (bool, 
 		}
 	}
 	got, busy, err := w.lock(ctx, seqs)
+	isOut := func(r *row) bool {
+		ref := wanted[r.Seq]
+		return r.is(ref) && r.live() && r.Version == ref.Version && (r.Holder == 0 || r.Holder == w.self)
+	}
 	for _, r := range busy {
-		if r.Route == unit.Route && unit.Slots().Has(r.Slot) {
+		if r.Route == unit.Route && unit.Slots().Has(r.Slot) && (isOut(r) || r.Holder == w.self) {
 			return false, err
 		}
 	}
 	for _, r := range got {
-		ref := wanted[r.Seq]
-		switch isOut := r.is(ref) && r.live() && r.Version == ref.Version; {
+		switch isOut := isOut(r); {
 		case r.Route != unit.Route || !unit.Slots().Has(r.Slot):
 		case isOut && r.Holder == 0:
 			hold = append(hold, r.Seq)

@@ -30,6 +30,8 @@ type broken struct {
 	last  int64
 	hides map[string]bool
 
+	served []core.Serving // what any member ever served
+
 	deadlock atomic.Bool // the next Stage fails
 	touched  atomic.Int64
 }

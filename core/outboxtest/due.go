@@ -19,6 +19,7 @@ var dueChecks = []named{
 	{"next-in-is-exact", nextInIsExact},
 	{"due-leaves-what-is-locked", dueLeavesWhatIsLocked},
 	{"due-keeps-to-own-slots", dueKeepsToOwnSlots},
+	{"due-leaves-out-slots-alone", dueLeavesOutSlotsAlone},
 }
 
 // retries stages n records and puts them off by in.
@@ -286,5 +287,26 @@ func dueKeepsToOwnSlots(k *kit) {
 	d, err := a.store.Due(k.ctx, a.self.Session, []core.Part{k.part(high), k.part(low)}, 10)
 	if k.must("due", err); len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) {
 		k.fail("due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
+	}
+}
+
+// Without this a member whose units change brings nothing due, and what is due in the slots that it keeps is late.
+func dueLeavesOutSlotsAlone(k *kit) {
+	a := k.join(2)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
+	a.claim(core.AllSlots)
+	a.retries(1, 0, key(k.keyIn(low, 0)))
+	a.retries(1, 0, key(k.keyIn(high, 0)))
+	k.stage(k.row(key(k.keyIn(low, 1)), delay(short)))
+	k.stage(k.row(key(k.keyIn(high, 1)), delay(short)))
+	a.free(high)
+	k.sleep(2 * short)
+	d := a.due(10)
+	if len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) || d.Moved != 1 {
+		k.fail("a retry and a timer are due in a half of a part that the caller owns, and two in the other half: %d and %d were answered, want 1 and 1",
+			len(d.Retries), d.Moved)
+	}
+	if d = a.due(10); d.NextIn >= 0 {
+		k.fail("nothing else is due in the slots of the caller, and NextIn is %s", d.NextIn)
 	}
 }

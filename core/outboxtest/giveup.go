@@ -10,6 +10,8 @@ var giveUpChecks = []named{
 	{"give-up-holds-what-is-out", giveUpHoldsWhatIsOut},
 	{"give-up-repeats", giveUpRepeats},
 	{"give-up-leaves-out-what-changed", giveUpLeavesOutWhatChanged},
+	{"give-up-ends-holds-of-other-versions", giveUpEndsHoldsOfOtherVersions},
+	{"give-up-passes-over-what-changed-and-is-locked", giveUpPassesOverWhatChangedAndIsLocked},
 	{"give-up-of-locked-changes-nothing", giveUpOfLockedChangesNothing},
 	{"give-up-needs-the-owner", giveUpNeedsTheOwner},
 	{"given-up-holds-settle", givenUpHoldsSettle},
@@ -75,6 +77,31 @@ func giveUpLeavesOutWhatChanged(k *kit) {
 	p := other.read(core.Look{Fresh: []core.Part{{Route: k.route, Slots: us[0].Unit.Slots()}}, Limit: 10})
 	k.expectWaiting("a unit was given up", p.Waiting,
 		waits(&low[1], core.ObstacleRetrying, 0, m.version(low[1].Ref)), waits(&low[3], core.ObstacleHeld, m.self.Session, low[3].Version))
+}
+
+// Without this a member that is alive holds a record of another's unit that it does not have, and nobody hands it out.
+func giveUpEndsHoldsOfOtherVersions(k *kit) {
+	m, us, low, _ := k.handover()
+	m.hold(low[0].Ref, low[1].Ref)
+	stale := low[0].Ref
+	stale.Version--
+	m.giveUp(us[0], 1, stale, low[1].Ref)
+	m.holder("another version of it was out, and its unit was given up", 0, low[0].Ref)
+	m.holder("it is out", m.self.Session, low[1].Ref)
+}
+
+// Without this a transaction of the application keeps a unit from being given up whose records are not out.
+func giveUpPassesOverWhatChangedAndIsLocked(k *kit) {
+	m, us, low, _ := k.handover()
+	stale := low[0].Ref
+	stale.Version--
+	unlock := k.lock(low[0].ID)
+	k.soon("a give-up", func() {
+		m.giveUp(us[0], 1, stale, low[1].Ref)
+		m.holder("it is out", m.self.Session, low[1].Ref)
+	})
+	unlock()
+	m.holder("another version of it was out, and a transaction had locked it", 0, low[0].Ref)
 }
 
 // Without this a unit is free while a record of it is out and nobody can see that.

@@ -23,6 +23,10 @@ var meetChecks = []named{
 	{"served-again-keeps-low", servedAgainKeepsLow},
 	{"flag-is-set-and-cleared", flagIsSetAndCleared},
 	{"unserved-routes-are-named", unservedRoutesAreNamed},
+	{"left-routes-are-unserved", leftRoutesAreUnserved},
+	{"dropped-routes-are-unserved", droppedRoutesAreUnserved},
+	{"leave-comes-last", leaveComesLast},
+	{"moves-of-nobody-store-nothing", movesOfNobodyStoreNothing},
 }
 
 // Without this the others of a fleet do not see what a member serves and can do, and share the units out wrongly.
@@ -339,5 +343,85 @@ func unservedRoutesAreNamed(k *kit) {
 	}
 	if slices.Contains(r.Unserved, k.route) || slices.Contains(r.Unserved, later) {
 		k.fail("a route that has units, or nothing due, is among those that nobody serves")
+	}
+}
+
+// unserved fails unless the check's route has no units and is named as one that nobody serves.
+func (k *kit) unserved(when string) {
+	r := k.look()
+	if us := k.units(r); len(us) > 0 {
+		k.fail("%s: the route still has %d units", when, len(us))
+	}
+	if len(r.Unserved) < 100 && !slices.Contains(r.Unserved, k.route) {
+		k.fail("%s: the route has a due record, and is not among those that nobody serves", when)
+	}
+}
+
+// Without this nobody learns that the last process of a route is gone.
+func leftRoutesAreUnserved(k *kit) {
+	m := k.owner(2)
+	k.stage(k.row())
+	units := k.units(m.meet())
+	m.meet(leave)
+	k.unserved("its last member has left")
+	for _, u := range k.units(k.join(1).meet()) {
+		if u.Owner != 0 || u.Term <= units[0].Term {
+			k.fail("a route is served again: a unit has the owner %d and the term %d, want 0, and more than the %d of before",
+				u.Owner, u.Term, units[0].Term)
+		}
+	}
+}
+
+// Without this nobody learns that a route was taken out of the configuration of a process that lives on.
+func droppedRoutesAreUnserved(k *kit) {
+	m := k.owner(2)
+	k.stage(k.row())
+	m.meet(moves(core.Move{Unit: k.units(m.meet())[0].Unit, From: m.self.Session, To: m.self.Session, Low: 40, Careful: 8}))
+	m.self.Beat++
+	m.self.Serves = []core.Serving{{Route: k.route + "-other", Units: 1}}
+	if us := k.units(m.meet()); len(us) == 0 {
+		k.fail("a route has no units, and a member owned them")
+	}
+	for _, u := range k.units(m.meet()) {
+		m.giveUp(u, 40)
+	}
+	m.self.Beat++
+	m.meet()
+	k.unserved("its last member serves another one")
+	for _, u := range k.units(k.join(1).meet()) {
+		if u.Low > 40 || u.Careful < 8 {
+			k.fail("a route is served again: a unit has Low %d and Careful %d, want at most 40, and at least 8", u.Low, u.Careful)
+		}
+	}
+}
+
+// Without this a dead member that the leaving one has noticed keeps its units until others notice, too.
+func leaveComesLast(k *kit) {
+	m, dead := k.join(2), k.join(2)
+	dead.claim(core.SlotRange(0, 32))
+	m.claim(core.SlotRange(32, 64))
+	by := k.join(2)
+	unit := k.units(m.meet())[1].Unit
+	r := m.meet(leave, m.remove(dead), moves(core.Move{Unit: unit, From: m.self.Session, To: by.self.Session}))
+	if r.Known || find(r, m.self.Session) != nil {
+		k.fail("a member left, and is still in the roster")
+	}
+	if find(r, dead.self.Session) != nil {
+		k.fail("a member removed another one and left in one meeting, and the other one is still in the roster")
+	}
+	us := k.units(by.meet())
+	if us[0].Owner != 0 || us[1].Owner != by.self.Session {
+		k.fail("a member removed another one, gave a unit away and left: the units have the owners %d and %d, want 0 and %d",
+			us[0].Owner, us[1].Owner, by.self.Session)
+	}
+}
+
+// Without this a member hides what a dead one can have had out, in a unit that nobody owns.
+func movesOfNobodyStoreNothing(k *kit) {
+	m := k.join(1)
+	was := k.units(m.meet())[0]
+	got := k.units(m.meet(moves(core.Move{Unit: was.Unit, Low: was.Low + 40, Careful: was.Careful + 8})))[0]
+	if got != was {
+		k.fail("a move from nobody to nobody changed a unit from %+v to %+v", was, got)
 	}
 }

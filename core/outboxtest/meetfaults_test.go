@@ -215,6 +215,33 @@ var meetFaults = []faulty{
 	{"tells of no control records", "roster-tells-of-control-records", rosters(func(r *core.Roster) { r.Told = false })},
 	{"tells of control records that are not there", "roster-tells-of-control-records", rosters(func(r *core.Roster) { r.Told = true })},
 	{"names no unserved routes", "unserved-routes-are-named", rosters(func(r *core.Roster) { r.Unserved = nil })},
+	{"names no unserved routes", "left-routes-are-unserved", rosters(func(r *core.Roster) { r.Unserved = nil })},
+	{"keeps units that nobody serves", "dropped-routes-are-unserved", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+		for _, sv := range m.Self.Serves { // as if each member served for ever what it once served
+			if !slices.Contains(b.served, sv) {
+				b.served = append(b.served, sv)
+			}
+		}
+		if m.Self.Session != 0 {
+			m.Self.Serves = b.served
+		}
+		return b.store.Meet(ctx, m)
+	}}},
+	{"leaves first", "leave-comes-last", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+		if m.Leave {
+			m.Remove = nil
+		}
+		return b.store.Meet(ctx, m)
+	}}},
+	{"stores what nobody says", "moves-of-nobody-store-nothing", fault{roster: func(b *broken, m *core.Meeting, r *core.Roster) {
+		for _, mv := range m.Moves {
+			for i := range r.Units {
+				if r.Units[i].Unit == mv.Unit && mv.From == mv.To {
+					r.Units[i].Low, r.Units[i].Careful = mv.Low, mv.Careful
+				}
+			}
+		}
+	}}},
 	{
 		"removes whatever the beat", "removal-compares-the-beat",
 		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {

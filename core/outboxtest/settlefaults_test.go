@@ -177,6 +177,21 @@ var settleFaults = []faulty{
 		}},
 	},
 
+	{
+		"leaves out a part that is not owned as a whole", "due-leaves-out-slots-alone",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			parts = slices.DeleteFunc(slices.Clone(parts), func(p core.Part) bool {
+				for s := range uint8(core.NumSlots) {
+					if p.Slots.Has(s) && b.owner(p.Route, s) != self {
+						return true
+					}
+				}
+				return false
+			})
+			return b.store.Due(ctx, self, parts, limit)
+		}},
+	},
+
 	{"ignores versions", "settle-twice-applies-once", anyVersion},
 	{"ignores versions", "settle-at-once-applies-once", anyVersion},
 	{"settles behind locks", "settle-of-locked-is-busy-alone", fault{waits: "settle"}},

@@ -223,6 +223,27 @@ var takeFaults = []faulty{
 		}),
 	},
 	{
+		"leaves holds of other versions", "give-up-ends-holds-of-other-versions",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			out = slices.Clone(out)
+			for i := range out {
+				if r := b.at(out[i]); r != nil && r.Holder == self {
+					out[i] = r.Ref
+				}
+			}
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"keeps a unit with a locked record", "give-up-passes-over-what-changed-and-is-locked",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			if b.locks > 0 {
+				return false, nil
+			}
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
 		"holds any version", "give-up-leaves-out-what-changed",
 		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 			out = slices.Clone(out)

@@ -123,6 +123,7 @@ var cleanFaults = []struct {
 	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", blocksAlways},
 	{"what is due waits for its owner though there is none", "clean-sweeps-what-nobody-owns", broken{clean: owning}},
 	{"nobody counts as owner", "clean-leaves-what-is-due-to-its-owner", broken{clean: lonely}},
+	{"an owner of a unit counts as owner of all", "clean-leaves-what-is-due-to-its-owner", broken{clean: owning}},
 	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(core.Published, func(*core.Record) bool { return true })},
 	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(waybill.Retention) waybill.Retention {
 		return waybill.Retention{Abandoned: -1}

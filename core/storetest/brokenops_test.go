@@ -211,6 +211,10 @@ var opsFaults = []struct {
 		brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }},
 	},
 	{
+		"leaves out what was replaced", "redrive-of-what-was-replaced",
+		brokenOps{redrive: func(r *admin.RedriveRequest) { r.Filter.IDs = nil; r.Filter.States = []core.State{core.StateAbandoned} }},
+	},
+	{
 		"forgets that it may have arrived", "redrive-remembers-maybe-sent",
 		brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
 			return core.Abandon(r, o.Reason(), errors.New(o.Error()))

@@ -21,6 +21,7 @@ var redriveChecks = []named{
 	{"redrive-asks-for-all", redriveAsksForAll},
 	{"redrive-takes-no-held", redriveTakesNoHeld},
 	{"redrive-minds-dedupe-keys", redriveMindsDedupeKeys},
+	{"redrive-of-what-was-replaced", redriveOfWhatWasReplaced},
 	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 	{"redrive-repairs", redriveRepairs},
 }
@@ -299,6 +300,35 @@ func redriveMindsDedupeKeys(k *kit) {
 		k.fail("staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
 	}
 	k.drainIDs(ids[:1])
+}
+
+// A message that was replaced in flight has no dedupe key any more. It is put back like any other, whether it waits for
+// a retry or was given up, and its replacement stands for the key. DB-12 ST-08.
+func redriveOfWhatWasReplaced(k *kit) {
+	k.redriver()
+	k.canCancel()
+	for _, given := range []bool{false, true} {
+		old, now := k.msg(waybill.DedupeKey("d")), k.msg(waybill.Replace("d"))
+		k.stageNow(old)
+		r := k.takeIDs([]string{old.ID})[0]
+		if s := k.stageNow(now)[0]; s.Replaced != waybill.CancelInFlight {
+			k.fail("staging a replacement of what is out answered %+v", s)
+		}
+		if given {
+			k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
+			k.kept(old.ID)
+		} else {
+			k.retry(r, far)
+		}
+		if key := k.inspect(old.ID).DedupeKey; key != "" {
+			k.fail("a message was replaced in flight, and still shows the dedupe key %q", key)
+		}
+		k.redriven("one that was replaced in flight", admin.RedriveRequest{Filter: admin.Filter{IDs: []string{old.ID}}}, 1, nil)
+		if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; !s.Duplicate || s.ID != now.ID {
+			k.fail("staging the dedupe key of a replaced message answered %+v, want a duplicate of its replacement", s)
+		}
+		k.drainIDs([]string{old.ID, now.ID})
+	}
 }
 
 // A record that can have been delivered before it was given up is still known as such after it was put back. DB-12

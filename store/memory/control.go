@@ -44,10 +44,10 @@ func (s *Store) tell(c *core.Control) {
 	s.news(s.route(c.Route))
 }
 
-// tellOwner tells the owner of r, now or later, that a command has changed r. A route that was never served has no
-// units, and nobody remembers its records.
+// tellOwner tells the owner of r, now or later, that a command has changed r. Nobody remembers the records of a route
+// that was never served.
 func (s *Store) tellOwner(r *record) {
-	if len(r.route.units) > 0 {
+	if r.route.known() {
 		s.tell(s.about(r))
 	}
 }
@@ -68,7 +68,7 @@ func (s *Store) tellOwners(records []*record) {
 			}
 			continue
 		}
-		if len(rt.units) == 0 {
+		if !rt.known() {
 			continue
 		}
 		s.told++
@@ -76,6 +76,9 @@ func (s *Store) tellOwners(records []*record) {
 		s.tell(&core.Control{Number: s.told, Kind: core.ControlFrom, Route: name, Seq: first.seq})
 	}
 }
+
+// known reports whether a member serves the route, or has served it.
+func (rt *route) known() bool { return len(rt.units) > 0 || rt.kept.Term > 0 }
 
 func byNumber(c *command, number int64) int { return cmp.Compare(c.Number, number) }
 

@@ -21,14 +21,17 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		return core.DuePage{}, core.Fenced("waybill/memory: due", self)
 	}
 	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
-	for _, part := range merge(slices.DeleteFunc(slices.Clone(parts), func(p core.Part) bool {
-		rt := s.routes[p.Route]
-		return rt == nil || p.Slots&^rt.owned(self) != 0
-	})) {
+	for _, part := range merge(parts) {
+		rt := s.routes[part.Route]
+		if rt == nil {
+			continue
+		}
+		if part.Slots &= rt.owned(self); part.Slots == 0 {
+			continue
+		}
 		d.mine = append(d.mine, m.holds(func(r *record) bool {
 			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
 		})...)
-		rt := s.routes[part.Route]
 		d.retries = d.scan(d.retries, &rt.retries, part)
 		d.timers = d.scan(d.timers, &rt.timers, part)
 	}

@@ -82,8 +82,16 @@ func TestDueOfAnother(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	two := core.SplitRoute(route, 2)
 	k.meet(core.Meeting{Self: member(1, 1, 2), Join: true, Moves: []core.Move{{Unit: two[0], To: 1}}})
-	k.put(later(row("a", ""), time.Second))
+	mine := 0
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		k.put(later(row(id, ""), time.Second))
+		if two[0].Slots().Has(core.SlotOf(route, "", id)) {
+			mine++
+		}
+	}
+	k.fact("some are in each half", mine > 0 && mine < 6)
 	k.now = k.now.Add(time.Second)
 	p := k.due(1, 9)
-	k.fact("a part with a slot that is not self's is left out", p.Moved == 0 && p.NextIn < 0)
+	k.fact("moved are those in the slots that self owns", p.Moved == mine)
+	k.fact("nothing else is due", p.NextIn < 0)
 }

@@ -80,7 +80,7 @@ func (s *Store) SetSequence(n int64) {
 type Image struct {
 	seq, lastTx, told int64
 	rows              []record
-	units             []core.OwnedUnit
+	units, kept       []core.OwnedUnit
 	members           []member
 	control           []command
 	values            map[string]string
@@ -101,6 +101,9 @@ func (s *Store) Snapshot() *Image {
 	for _, name := range s.names() {
 		for _, u := range s.routes[name].units {
 			img.units = append(img.units, u.OwnedUnit)
+		}
+		if kept := s.routes[name].kept; kept.Term > 0 {
+			img.kept = append(img.kept, kept)
 		}
 	}
 	for _, m := range s.members {
@@ -136,6 +139,9 @@ func (s *Store) Restore(img *Image) {
 	}
 	for _, u := range img.units {
 		s.route(u.Unit.Route).addUnit(&unit{u})
+	}
+	for _, u := range img.kept {
+		s.route(u.Unit.Route).kept = u
 	}
 	for i := range img.rows {
 		r := img.rows[i]

@@ -40,6 +40,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 		if self := s.members[m.Self.Session]; m.Leave && self != nil {
 			s.end(self)
 		}
+		s.tidy()
 	}
 	return s.roster(&m.Self), nil
 }
@@ -71,7 +72,22 @@ func (s *Store) makeUnits(sv core.Serving) {
 		return
 	}
 	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
-		rt.addUnit(&unit{core.OwnedUnit{Unit: u, Term: 1}})
+		rt.addUnit(&unit{core.OwnedUnit{Unit: u, Low: rt.kept.Low, Careful: rt.kept.Careful, Term: rt.kept.Term + 1}})
+	}
+}
+
+// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
+func (s *Store) tidy() {
+	for _, rt := range s.routes {
+		if len(rt.units) == 0 || rt.served() || s.wanted(rt.name) {
+			continue
+		}
+		rt.kept = rt.units[0].OwnedUnit
+		for _, u := range rt.units {
+			rt.kept.Low = min(rt.kept.Low, u.Low)
+			rt.kept.Careful, rt.kept.Term = max(rt.kept.Careful, u.Careful), max(rt.kept.Term, u.Term)
+		}
+		rt.units, rt.bySlot = nil, [core.NumSlots]*unit{}
 	}
 }
 
@@ -80,6 +96,16 @@ func (rt *route) addUnit(u *unit) {
 	for slot := u.Unit.From; slot < u.Unit.To; slot++ {
 		rt.bySlot[slot] = u
 	}
+}
+
+// wanted reports whether a member serves the route.
+func (s *Store) wanted(route string) bool {
+	for _, m := range s.members {
+		if slices.ContainsFunc(m.Serves, func(sv core.Serving) bool { return sv.Route == route }) {
+			return true
+		}
+	}
+	return false
 }
 
 // unit returns the unit, or nil if there is none with exactly these slots.

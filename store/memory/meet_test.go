@@ -105,9 +105,11 @@ func TestMeetLeave(t *testing.T) {
 	leave := core.Meeting{Self: member(1, 3, 1), Leave: true}
 	r := k.meet(leave)
 	k.fact("it is gone", !r.Known && len(r.Members) == 0)
-	k.fact("the unit is free and as careful as it was", owner(r, unit) == core.OwnedUnit{Unit: unit, Term: 3, Low: 1, Careful: 5})
+	k.fact("its units are, too", len(r.Units) == 0)
 	k.fact("nothing is counted", k.state("a").Crashes == 0 && k.state("a").Holder == 0)
 	k.fact("again: the same", reflect.DeepEqual(r, k.meet(leave)))
+	r = k.meet(core.Meeting{Self: member(2, 1, 1), Join: true})
+	k.fact("the next unit is as careful as it was", owner(r, unit) == core.OwnedUnit{Unit: unit, Term: 4, Low: 1, Careful: 5})
 }
 
 func TestMeetFlag(t *testing.T) {

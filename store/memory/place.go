@@ -27,6 +27,7 @@ type route struct {
 
 	units  []*unit
 	bySlot [core.NumSlots]*unit
+	kept   core.OwnedUnit // Low, Careful and Term for the next units, while there are none
 
 	version uint64    // Store.changes when a member last got something to do
 	seen    uint64    // the version that all who own units of it have seen

@@ -78,8 +78,11 @@ func (r *record) ref() core.Ref {
 
 // careful reports whether a dead member can have had it out, and no crash window has passed it yet.
 func (r *record) careful() bool {
-	u := r.route.bySlot[r.slot]
-	return u != nil && r.seq <= u.Careful && !r.timer()
+	careful := r.route.kept.Careful
+	if u := r.route.bySlot[r.slot]; u != nil {
+		careful = u.Careful
+	}
+	return r.seq <= careful && !r.timer()
 }
 
 // owned reports whether self, which is a member, owns the record's unit.

@@ -163,7 +163,7 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	name := what.Unit
 	u := s.unit(name)
 	switch {
-	case u != nil && u.Term > what.Term:
+	case u != nil && u.Term > what.Term, u == nil && s.route(name.Route).kept.Term > what.Term:
 		return true, nil
 	case u == nil || u.Owner != self || u.Term != what.Term:
 		return false, core.Fenced("waybill/memory: give up", self)

@@ -18,7 +18,7 @@ var _ core.Cleaner = (*Store)(nil)
 const cleanBatch = 1000
 
 // Clean keeps the collections small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or for a member that serves their route. It deletes up to 1,000 records each of those published,
+// waited for a time, or are due in units that nobody owns. It deletes up to 1,000 records each of those published,
 // abandoned and withdrawn whose retention has expired. Each kind is a transaction of its own. What a transaction has
 // locked is left for later. The lease is a document of the meta collection, from a millisecond to an hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
@@ -102,7 +102,8 @@ func (c *cleaner) expire(ctx context.Context) error {
 	return nil
 }
 
-// expired returns records that expired while they wait. Other ready records are left to the owner, if there is one.
+// expired returns records that expired while they wait. Other ready records are left to the owner of their unit, if
+// there is one.
 func (w *work) expired(ctx context.Context) ([]*record, error) {
 	if err := w.clock(ctx); err != nil {
 		return nil, err
@@ -111,21 +112,26 @@ func (w *work) expired(ctx context.Context) ([]*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	owned := bson.A{}
+	known, either := bson.A{}, bson.A{bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}}}
 	for _, d := range docs {
+		free := core.AllSlots
 		for i := range d.Units {
-			if d.Units[i].Owner != 0 {
-				owned = append(owned, d.Route)
-				break
+			if u := &d.Units[i]; u.Owner != 0 {
+				free &^= core.SlotRange(uint8(u.From), uint8(u.To))
 			}
 		}
+		if free == core.AllSlots {
+			continue
+		}
+		known = append(known, d.Route)
+		if free != 0 {
+			either = append(either, slotFilter(bson.M{"phase": phaseReady, "route": d.Route}, free))
+		}
 	}
+	either = append(either, bson.M{"phase": phaseReady, "route": bson.M{"$nin": known}})
 	return w.all(ctx, bson.M{
 		"expires": bson.M{"$lte": w.now}, "hold": int64(0),
-		"$or": bson.A{
-			bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}},
-			bson.M{"phase": phaseReady, "route": bson.M{"$nin": owned}},
-		},
+		"$or": either,
 	}, w.by("expires").SetProjection(headOnly).SetSort(bson.M{"expires": 1}).SetLimit(cleanBatch))
 }
 

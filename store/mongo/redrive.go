@@ -161,7 +161,7 @@ func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control)
 	if !r.Expires.IsZero() && !r.Expires.After(w.now) {
 		unset["expires"], unset["attrs.a."+core.AttrExpires] = "", ""
 	}
-	if key := r.dedupeKey(); key != nil {
+	if key := r.dedupeKey(); key != nil && r.Phase == phaseAbandoned { // a live one has it, unless it was replaced
 		set["dedupe"] = key
 	}
 	if body != nil {

@@ -85,7 +85,7 @@ func (l *ledger) add(r *record) {
 // forget takes the dedupe key from r, which lives on.
 func (l *ledger) forget(r *record) {
 	delete(l.byKey, *r.Dedupe)
-	r.Dedupe = nil
+	r.Dedupe, r.DedupeKey = nil, ""
 	l.dirty[r] = true
 }
 
@@ -156,7 +156,7 @@ func (l *ledger) flush(ctx context.Context) error {
 		case r.Phase == phaseAbandoned:
 			models = append(models, change(r.ID, abandoned(r)))
 		default:
-			models = append(models, change(r.ID, bson.M{"$unset": bson.M{"dedupe": ""}}))
+			models = append(models, change(r.ID, bson.M{"$unset": bson.M{"dedupe": "", "dedupe_key": ""}}))
 		}
 	}
 	if len(gone) > 0 {

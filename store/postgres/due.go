@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// ownPartsSQL are the parts whose slots are all self's, and since when what came due is looked for.
+	// ownPartsSQL are the parts with those of their slots that are self's, and since when what came due is looked
+	// for.
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots,
+    SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
-    WHERE ` + aliveSQL + `
-      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM {units} un WHERE un.route = p.route AND un.owner = $1) o
+    WHERE ` + aliveSQL + ` AND p.slots & o.slots <> 0
 )`
 
 	// dueRetriesSQL are the due retries of part p, in order. A session's other holds, of which there may be many,

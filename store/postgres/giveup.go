@@ -19,14 +19,16 @@ const giveUpSQL = `
 WITH un AS MATERIALIZED (
     SELECT un.slots FROM {units} un
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND ` + aliveSQL + `
-), wanted AS MATERIALIZED (
-    SELECT r.seq, true AS out FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+), o AS MATERIALIZED (
+    SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
     JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
     WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
       AND ` + holderSQL + ` IN (0, $1::bigint)
+), wanted AS MATERIALIZED (
+    SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, {outbox} r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT unnest($7::bigint[]))
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
     SELECT r.ctid AS at, w.out FROM wanted w JOIN {outbox} r ON r.route = $2 AND r.seq = w.seq
     FOR NO KEY UPDATE OF r SKIP LOCKED

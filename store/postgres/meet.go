@@ -22,8 +22,12 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}} // it only looks
 	}
 	if len(m.Remove) > 0 {
+		renewal := m
+		if m.Leave { // it leaves in the end, and joins no more
+			renewal.Leave, renewal.Join = false, false
+		}
 		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
-			queueSelf(b, &m)
+			queueSelf(b, &renewal)
 			queueRoster(b, &m, &roster)
 		})
 		if err != nil {
@@ -51,7 +55,7 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 		if m.Leave { // its hints first: then it owns nothing
 			queueMoves(b, &m)
 		}
-		if len(m.Remove) == 0 {
+		if len(m.Remove) == 0 || m.Leave {
 			queueSelf(b, &m)
 		}
 		if !m.Leave {
@@ -59,10 +63,30 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 		}
 		queueRoster(b, &m, &roster)
 	})
+	if err == nil && roster.Known && idle(&roster) {
+		err = o.transact(ctx, "meet", writeSQL, func(b *batch) {
+			b.Queue(b.sql.meet.tidy)
+			queueRoster(b, &m, &roster)
+		})
+	}
 	if err != nil {
 		return core.Roster{}, err
 	}
 	return roster, nil
+}
+
+// idle reports whether a route has units, and nobody serves it or owns one of them.
+func idle(r *core.Roster) bool {
+	used := map[string]bool{}
+	for i := range r.Members {
+		for _, sv := range r.Members[i].Serves {
+			used[sv.Route] = true
+		}
+	}
+	for i := range r.Units {
+		used[r.Units[i].Unit.Route] = used[r.Units[i].Unit.Route] || r.Units[i].Owner != 0
+	}
+	return slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool { return !used[u.Unit.Route] })
 }
 
 // locked reports a row that another transaction has locked.

@@ -21,12 +21,13 @@ const (
 		SET owner = ?1, value = ?2 + ?3
 		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
-	// expiredText selects records that expired while they wait. Other ready records are left to the owner, if there
-	// is one.
+	// expiredText selects records that expired while they wait. Other ready records are left to the owner of their
+	// unit, if there is one. Of a record that was inserted by hand the database does not know the unit.
 	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL
-			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0))
+			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0
+				AND (r.slot IS NULL OR u.from_slot <= r.slot AND u.to_slot > r.slot)))
 		ORDER BY r.expires_at LIMIT ?2`
 	// expireText leaves the key blocked if abandoned messages block it.
 	expireText = `UPDATE waybill_outbox
@@ -51,7 +52,7 @@ func (s *Store) keeps() bool {
 var _ core.Cleaner = (*Store)(nil)
 
 // Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited
-// for a time, or for a member that serves their route. It deletes up to 1,000 records each of those published,
+// for a time, or are due in units that nobody owns. It deletes up to 1,000 records each of those published,
 // abandoned and withdrawn whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
 // milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. SQLite uses the space again;
 // only VACUUM returns it to the disk.

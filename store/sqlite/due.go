@@ -78,19 +78,11 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 	}
 	var held, retries, timers []row
 	for _, part := range merge(parts) {
-		// A part that self does not own completely is left out. Each of several parts of one route counts
-		// alone.
-		part.Slots = 0
 		own, err := d.owns(ctx, d.self, part.Route)
 		if err != nil {
 			return err
 		}
-		for _, p := range parts {
-			if p.Route == part.Route && p.Slots&^own == 0 {
-				part.Slots |= p.Slots
-			}
-		}
-		if part.Slots == 0 {
+		if part.Slots &= own; part.Slots == 0 {
 			continue
 		}
 		for _, r := range mine {

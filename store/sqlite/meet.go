@@ -45,6 +45,12 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 			if changed, err = w.meet(ctx, &m); err != nil {
 				return false, err
 			}
+			if roster, err = w.roster(ctx, m.Self.Session, m.Self.Serves); err != nil || !changed {
+				return changed, err
+			}
+			if tidied, err := w.tidy(ctx, &roster); err != nil || !tidied {
+				return changed, err
+			}
 			roster, err = w.roster(ctx, m.Self.Session, m.Self.Serves)
 			return changed, err
 		})

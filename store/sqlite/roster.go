@@ -140,42 +140,33 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	if _, err := w.exec(ctx, endUnitsText, int64(session), careful); err != nil {
 		return err
 	}
-	if _, err := w.exec(ctx, endText, int64(session)); err != nil {
-		return err
-	}
-	return w.tidy(ctx)
+	_, err := w.exec(ctx, endText, int64(session))
+	return err
 }
 
-// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
-func (w *work) tidy(ctx context.Context) error {
-	members, err := w.members(ctx)
-	if err != nil {
-		return err
-	}
-	units, err := w.units(ctx)
-	if err != nil {
-		return err
-	}
+// tidy removes the units of routes that nobody serves, and reports whether there are any. The route keeps the facts
+// that their next owners need.
+func (w *work) tidy(ctx context.Context, now *core.Roster) (tidied bool, err error) {
 	used := map[string]bool{}
-	for i := range members {
-		for _, sv := range members[i].Serves {
+	for i := range now.Members {
+		for _, sv := range now.Members[i].Serves {
 			used[sv.Route] = true
 		}
 	}
-	for _, u := range units {
+	for _, u := range now.Units {
 		used[u.Unit.Route] = used[u.Unit.Route] || u.Owner != 0
 	}
-	for _, u := range units {
+	for _, u := range now.Units {
 		if used[u.Unit.Route] {
 			continue
 		}
-		used[u.Unit.Route] = true
+		used[u.Unit.Route], tidied = true, true
 		if _, err := w.exec(ctx, keepHintText, u.Unit.Route); err != nil {
-			return err
+			return false, err
 		}
 		if _, err := w.exec(ctx, dropUnitsText, u.Unit.Route); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return tidied, nil
 }

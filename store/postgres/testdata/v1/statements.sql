@@ -1531,11 +1531,11 @@ ORDER BY 1 ON CONFLICT DO NOTHING
 
 -- statement outbox.due.nextDue
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots,
+    SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
-    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
 SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
@@ -1552,11 +1552,11 @@ FROM p CROSS JOIN LATERAL (
 
 -- statement outbox.due.ownRetries
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots,
+    SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
-    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
 SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
@@ -1570,11 +1570,11 @@ ORDER BY r.due_at, r.seq LIMIT $5
 
 -- statement outbox.due.retries
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots,
+    SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
-    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq
@@ -1595,11 +1595,11 @@ RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crash
 
 -- statement outbox.due.timers
 WITH p AS MATERIALIZED (
-    SELECT p.n, p.route, p.slots,
+    SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
-    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
@@ -1621,14 +1621,16 @@ SELECT clock_timestamp() FROM "waybill"."waybill_outbox_members" WHERE session =
 WITH un AS MATERIALIZED (
     SELECT un.slots FROM "waybill"."waybill_outbox_units" un
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-), wanted AS MATERIALIZED (
-    SELECT r.seq, true AS out FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+), o AS MATERIALIZED (
+    SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
     JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
     WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
       AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+), wanted AS MATERIALIZED (
+    SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT unnest($7::bigint[]))
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
     SELECT r.ctid AS at, w.out FROM wanted w JOIN "waybill"."waybill_outbox" r ON r.route = $2 AND r.seq = w.seq
     FOR NO KEY UPDATE OF r SKIP LOCKED
@@ -1700,7 +1702,7 @@ WITH o AS MATERIALIZED (
 ), l AS MATERIALIZED (
     SELECT FROM "waybill"."waybill_outbox_units" u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
+      AND ($5 <> 0 OR $6::bigint <> 0) AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
       AND ($6 <> $5 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
     FOR NO KEY UPDATE
