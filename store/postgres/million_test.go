@@ -53,7 +53,7 @@ var waits = map[string]struct {
 	"blocked": {
 		blocks: true, columns: "state, attempts, settled_at, reason, blocks", row: "5, 1, now(), 'rejected', true",
 		end: func(q *queued) {
-			req := admin.RedriveRequest{Filter: admin.Filter{States: []core.State{core.StateAbandoned}}, All: true, Force: true, BlockAfterAbandon: true}
+			req := admin.RedriveRequest{Filter: admin.Filter{States: []core.State{core.StateAbandoned}}, All: true, Force: true, BlockAfterAbandon: true, Page: admin.PageRequest{Limit: admin.MaxPageLimit}}
 			for {
 				r, err := q.o.Redrive(q.Context(), req)
 				if err != nil {
