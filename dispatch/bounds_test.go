@@ -106,7 +106,7 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 func TestNewUnitLoadsFirst(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	rt := w.d.byName["r"]
 	loading := &group{route: rt, slots: 1, loaded: true, loads: true, afterFresh: 7}
 	rt.groups = []*group{loading, {route: rt, slots: 2, loads: true}, {route: rt, slots: 4, loads: true}}
@@ -137,7 +137,7 @@ func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	w.must(w.st.Settle(t.Context(), 1, retries).FirstErr())
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
-	w.start(0)
+	w.start()
 	w.d.waitingPage, w.d.opts.MaxKeys = 1, 2
 	pages := 0
 	w.call = func(c *Call) {
@@ -166,7 +166,7 @@ func TestShortKeysShareARead(t *testing.T) {
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errLost, time.Hour)}).FirstErr())
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
-	w.start(0)
+	w.start()
 	w.d.opts.MaxKeys = 0 // none is remembered
 	w.run(100 * time.Millisecond)
 	w.d.keyReads, w.d.keyDepth = 2, shortShare
@@ -189,7 +189,7 @@ func TestShortKeysShareARead(t *testing.T) {
 func TestDeepKeyIsNotShort(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	w.start(0)
+	w.start()
 	w.d.keyDepth = 10
 	var limits []int
 	w.call = func(c *Call) {
