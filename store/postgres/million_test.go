@@ -1,7 +1,8 @@
 package postgres_test
 
-// A million keys that wait, for one relay and its successors: other messages go after a few reads, the memory of a relay
-// is bounded, and all go when their wait ends. Rates are logged, beside the rate of messages that wait for nothing.
+// A million keys that wait, for one relay and its successors: other messages go after a few reads, the
+// memory of a relay is bounded, and all go when their wait ends. Rates are logged, beside the rate of
+// messages that wait for nothing.
 
 import (
 	"cmp"
@@ -28,10 +29,10 @@ import (
 )
 
 const (
-	// fewReads is how many reads of its relay a message needs at most. Two bring it: one shows that it is there, and
-	// one shows that nothing holds its key. Others may be under way. movedReads is how many it needs when its unit has
-	// just come from another relay, whose end is awaited by reads that find nothing. A relay needs 500 to read all keys
-	// that wait, and 2,000 to read all messages of a paused topic.
+	// fewReads is how many reads of its relay a message needs at most. Two bring it: one shows that it is
+	// there, and one shows that nothing holds its key. Others may be under way. movedReads is for a unit that
+	// has just come from another relay. A relay needs 500 reads for all keys that wait, and 2,000 for all
+	// messages of a paused topic.
 	fewReads, movedReads = 10, 100
 	// relayMemory is how much memory a relay may use.
 	relayMemory = 300_000_000
@@ -356,10 +357,12 @@ func measure(tb testing.TB) *usage {
 	ctx, end := context.WithCancel(tb.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
 		for ctx.Err() == nil {
 			m.sample()
 			select {
-			case <-time.After(20 * time.Millisecond):
+			case <-tick.C:
 			case <-ctx.Done():
 			}
 		}
