@@ -14,8 +14,8 @@ const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
 	// once.
 	keyDepth = 128
-	// keyReads bounds the keys of one read, or shortShare times as many that are short. maxLeave bounds the keys that
-	// a range leaves out. askMost bounds the keys whose holders are to be asked of the store.
+	// keyReads bounds the keys of one read, or shortShare times as many that are short. maxLeave bounds the keys
+	// that a range leaves out. askMost bounds the keys whose holders are to be asked of the store.
 	keyReads   = 100
 	shortShare = 5
 	maxLeave   = 16
