@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -91,7 +92,7 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 				continue
 			}
 			rt.groups[0].floor = math.MaxInt64 // that of x
-			if low := rt.lowest(core.AllSlots); low >= 2 {
+			if low := rt.lows().of(core.AllSlots); low >= 2 {
 				t.Errorf("the hint is %d; y has the number 2 and was not handed out", low)
 			}
 			return
@@ -99,4 +100,118 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 		w.now = w.now.Add(time.Millisecond)
 	}
 	t.Error("the store is asked about no key")
+}
+
+// TestNewUnitLoadsFirst: a unit that is new does not wait until all that waits in older ones is known.
+func TestNewUnitLoadsFirst(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	rt := w.d.byName["r"]
+	loading := &group{route: rt, slots: 1, loaded: true, loads: true, afterFresh: 7}
+	rt.groups = []*group{loading, {route: rt, slots: 2, loads: true}, {route: rt, slots: 4, loads: true}}
+	var r reading
+	w.d.addFresh(&r)
+	if !slices.Equal(r.fresh, rt.groups[1:]) || r.look.AfterFresh != 0 {
+		t.Errorf("%d groups are read behind %d, want the two new ones, from the beginning", len(r.fresh), r.look.AfterFresh)
+	}
+	rt.groups, r = rt.groups[:1], reading{}
+	w.d.addFresh(&r)
+	if !slices.Equal(r.fresh, rt.groups) || r.look.AfterFresh != 7 {
+		t.Errorf("%d groups are read behind %d, want the one that is being read, behind 7", len(r.fresh), r.look.AfterFresh)
+	}
+}
+
+// TestLoadEndsWhenMemoryIsFull: of what waits in a unit no more is read than can be remembered.
+func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		w.stage(k, k)
+	}
+	rs := w.other()
+	var retries []core.Outcome
+	for i := range rs {
+		retries = append(retries, core.Retry(&rs[i], errLost, time.Hour))
+	}
+	w.must(w.st.Settle(t.Context(), 1, retries).FirstErr())
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	w.must(err)
+	w.start()
+	w.d.waitingPage, w.d.opts.MaxKeys = 1, 2
+	pages := 0
+	w.call = func(c *Call) {
+		if o, ok := c.op.(*readOp); ok && len(o.r.look.Fresh) > 0 {
+			pages++
+		}
+		c.Do(context.Background(), w.st)
+	}
+	w.run(5 * time.Second)
+	if pages != 3 {
+		t.Errorf("%d pages of one key were read, want 3: two keys can be remembered", pages)
+	}
+	w.stage("new", "new")
+	if got := w.run(5 * time.Second); !slices.Equal(got, []string{"new"}) || w.d.AtBound("r") == "" {
+		t.Errorf("handed out %v; at the bound: %q", got, w.d.AtBound("r"))
+	}
+}
+
+// TestShortKeysShareARead: one read brings many keys of which few records are to be read, such as those that are asked
+// about.
+func TestShortKeysShareARead(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("x", "x")
+	rs := w.other()
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errLost, time.Hour)}).FirstErr())
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	w.must(err)
+	w.start()
+	w.d.opts.MaxKeys = 0 // none is remembered
+	w.run(100 * time.Millisecond)
+	w.d.keyReads, w.d.keyDepth = 2, shortShare
+	most := 0
+	w.call = func(c *Call) {
+		if o, ok := c.op.(*readOp); ok {
+			most = max(most, len(o.r.look.Keys))
+		}
+		c.Do(context.Background(), w.st)
+	}
+	for i := range 40 {
+		w.stage(fmt.Sprint("k", i), fmt.Sprint(i))
+	}
+	if got := w.run(5 * time.Second); len(got) != 40 || most != 2*shortShare {
+		t.Errorf("%d of 40 were handed out; a read asked about %d keys at most, want %d", len(got), most, 2*shortShare)
+	}
+}
+
+// TestDeepKeyIsNotShort: a key of which a page shows that there are more is read by large pages.
+func TestDeepKeyIsNotShort(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.d.keyDepth = 10
+	var limits []int
+	w.call = func(c *Call) {
+		if o, ok := c.op.(*readOp); ok && len(o.r.look.Keys) > 0 {
+			limits = append(limits, o.r.look.Keys[0].Limit)
+		}
+		c.Do(context.Background(), w.st)
+	}
+	rt := w.d.byName["r"]
+	for i := range 100 {
+		w.stage("k", fmt.Sprint(i))
+	}
+	for end := w.now.Add(10 * time.Second); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
+		for _, c := range w.d.Calls(w.now) {
+			w.call(c)
+			w.d.Done(w.now, c)
+		}
+		for _, item := range w.d.Hand(w.now, "r", 10) {
+			w.d.Conclude(w.now, item, core.Published(&item.Record))
+		}
+	}
+	if len(rt.known) > 0 || len(limits) == 0 || slices.Contains(limits, 10/shortShare) {
+		t.Errorf("%d records are left; the pages of the key had at most %v records, want 10", len(rt.known), limits)
+	}
 }

@@ -101,7 +101,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 			item.held = true
 		}
 	}
-	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: rt.lowest(u.Slots())}
+	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: rt.lows().of(u.Slots())}
 	c := &Call{kind: callGiveUp, op: &giveUpOp{d: d, session: d.session, u: u, owned: owned, out: out}}
 	u.asked = true
 	return c

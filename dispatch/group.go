@@ -181,43 +181,65 @@ func (rt *route) merge(last int64) {
 	})
 }
 
-// lowest returns the hint with which slots of a route are given up: a member that begins behind it misses nothing.
-func (rt *route) lowest(slots core.Slots) int64 {
+// lows are, by slot, the numbers behind which a member that takes over misses nothing.
+type lows [core.NumSlots]int64
+
+// note lowers those of slots.
+func (l *lows) note(slots core.Slots, low int64) {
+	for s := range uint8(core.NumSlots) {
+		if slots.Has(s) {
+			l[s] = min(l[s], low)
+		}
+	}
+}
+
+// of returns the hint with which slots are given up.
+func (l *lows) of(slots core.Slots) int64 {
 	low := int64(math.MaxInt64)
-	for _, g := range rt.groups {
-		if g.slots&slots == 0 {
-			continue
-		}
-		low = min(low, g.low, g.cursor, g.floor)
-		for _, w := range g.walks {
-			low = min(low, w.pos)
-		}
-		for _, from := range g.watch {
-			low = min(low, from)
-		}
-	}
-	for seq, item := range rt.known {
-		if slots.Has(item.Record.Slot) && !rt.anyones(item.Record.Envelope.Key) {
-			low = min(low, seq-1)
-		}
-	}
-	for _, k := range rt.keys {
-		if from := k.passedFrom(); slots.Has(k.slot) && from > 0 {
-			low = min(low, from-1)
-		}
-	}
-	for _, p := range rt.topics.passed {
-		low = min(low, p.from-1)
-	}
-	for seq, r := range rt.again.bySeq {
-		if slots.Has(r.slot) {
-			low = min(low, seq-1)
+	for s := range uint8(core.NumSlots) {
+		if slots.Has(s) {
+			low = min(low, l[s])
 		}
 	}
 	if low == math.MaxInt64 {
 		return 0
 	}
 	return max(low, 0)
+}
+
+// lows goes over all that is remembered.
+func (rt *route) lows() *lows {
+	l := &lows{}
+	for s := range l {
+		l[s] = math.MaxInt64
+	}
+	for _, g := range rt.groups {
+		low := min(g.low, g.cursor, g.floor)
+		for _, w := range g.walks {
+			low = min(low, w.pos)
+		}
+		for _, from := range g.watch {
+			low = min(low, from)
+		}
+		l.note(g.slots, low)
+	}
+	for seq, item := range rt.known {
+		if s := item.Record.Slot; !rt.anyones(item.Record.Envelope.Key) {
+			l[s] = min(l[s], seq-1)
+		}
+	}
+	for _, k := range rt.keys {
+		if from := k.passedFrom(); from > 0 {
+			l[k.slot] = min(l[k.slot], from-1)
+		}
+	}
+	for _, p := range rt.topics.passed {
+		l.note(core.AllSlots, p.from-1)
+	}
+	for seq, r := range rt.again.bySeq {
+		l[r.slot] = min(l[r.slot], seq-1)
+	}
+	return l
 }
 
 // forget notes that a key that waits is forgotten, and that its records from a sequence on were passed; 0 = none.

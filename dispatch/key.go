@@ -14,11 +14,12 @@ const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
 	// once.
 	keyDepth = 128
-	// keyReads bounds the keys of one read. maxLeave bounds the keys that a range leaves out. askMost bounds the
-	// keys whose holders are to be asked of the store.
-	keyReads = 100
-	maxLeave = 16
-	askMost  = 500
+	// keyReads bounds the keys of one read, or shortShare times as many that are short. maxLeave bounds the keys
+	// that a range leaves out. askMost bounds the keys whose holders are to be asked of the store.
+	keyReads   = 100
+	shortShare = 5
+	maxLeave   = 16
+	askMost    = 500
 )
 
 // key is the memory about an ordering key. Most keys need none.
@@ -133,6 +134,9 @@ func (k *key) passFrom(seq int64) {
 		rt.deep = append(rt.deep, k)
 	}
 }
+
+// isShort reports whether few records of the key are to be read, as far as is known.
+func (k *key) isShort() bool { return k.asks || k.passed <= k.route.keyDepth/shortShare }
 
 // passedFrom returns the first record that was passed; 0 = none.
 func (k *key) passedFrom() int64 {
@@ -402,6 +406,9 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		item := rt.newItem(rec)
 		item.key = k
 		k.insert(item)
+	}
+	if page.More {
+		k.passed = d.keyDepth / shortShare // it is not short
 	}
 	switch {
 	case page.More && len(page.Records) > 0:

@@ -122,8 +122,8 @@ func (d *Dispatcher) read() *Call {
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
 	r := &reading{look: core.Look{Last: d.db.last, Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
-	keys := d.keyReads
-	after := int64(-1)
+	keys := d.keyReads * d.keyDepth
+	d.addFresh(r)
 	for _, rt := range d.routes {
 		at := rt.readDue()
 		if len(rt.groups) == 0 {
@@ -135,15 +135,6 @@ func (d *Dispatcher) newReading() *reading {
 		if rt.Blocks {
 			r.look.Blocks = append(r.look.Blocks, rt.Name)
 		}
-		for _, g := range rt.groups {
-			g.beginLoad()
-			if (!g.loaded || g.loads) && (after < 0 || g.afterFresh == after) {
-				after = g.afterFresh
-				r.look.Fresh = append(r.look.Fresh, core.Part{Route: rt.Name, Slots: g.slots})
-				r.fresh = append(r.fresh, g)
-			}
-		}
-		r.look.AfterFresh = max(after, 0)
 		d.addAgain(r, rt)
 		if at.After(d.now) {
 			continue
@@ -156,6 +147,28 @@ func (d *Dispatcher) newReading() *reading {
 		}
 	}
 	return r
+}
+
+// addFresh adds groups whose waiting records are to be read: those behind the same number. Of a new unit nothing is
+// handed out before, so that new ones go first.
+func (d *Dispatcher) addFresh(r *reading) {
+	after, found, isNew := int64(0), false, false
+	for _, rt := range d.routes {
+		for _, g := range rt.groups {
+			if g.beginLoad(); !g.loaded && !isNew || g.loads && !found {
+				after, found, isNew = g.afterFresh, true, !g.loaded
+			}
+		}
+	}
+	r.look.AfterFresh = after
+	for _, rt := range d.routes {
+		for _, g := range rt.groups {
+			if (!g.loaded || g.loads) && g.afterFresh == after {
+				r.look.Fresh = append(r.look.Fresh, core.Part{Route: rt.Name, Slots: g.slots})
+				r.fresh = append(r.fresh, g)
+			}
+		}
+	}
 }
 
 // addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out.
@@ -235,13 +248,17 @@ func (rt *route) deepKeys(g *group) (names []string) {
 	return names
 }
 
-// addKeys adds up to limit keys of a route whose next page must be read.
+// addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come.
 func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
 	var rest []*key
-	defer func() { rt.toRead = append(rest, rt.toRead...) }()
+	defer func() {
+		if len(rest) > 0 {
+			rt.toRead = append(rest, rt.toRead...)
+		}
+	}()
 	for n < limit && len(rt.toRead) > 0 {
 		k := rt.toRead[0]
-		rt.toRead = rt.toRead[1:]
+		rt.toRead[0], rt.toRead = nil, rt.toRead[1:]
 		g := rt.groupOf(k.slot)
 		if g == nil {
 			k.listed = false
@@ -260,11 +277,15 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 		if k.anew {
 			from = 0
 		}
+		depth := d.keyDepth
+		if k.isShort() {
+			depth = max(depth/shortShare, 1)
+		}
 		k.asked, k.stale = k.resume, false
-		r.look.Keys = append(r.look.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: d.keyDepth})
+		r.look.Keys = append(r.look.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
 		r.keys = append(r.keys, k)
 		r.lefts = append(r.lefts, left[k.name])
-		n++
+		n += depth
 	}
 	return n
 }

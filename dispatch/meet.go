@@ -93,8 +93,9 @@ func (d *Dispatcher) introduce(renews bool) core.Member {
 // hints returns moves that store how far the member has come.
 func (d *Dispatcher) hints(all bool) (moves []core.Move) {
 	for _, rt := range d.routes {
+		lows := rt.lows()
 		for _, u := range rt.sortedUnits() {
-			low := rt.lowest(u.Slots())
+			low := lows.of(u.Slots())
 			if !rt.hasLoaded(u) || low <= u.low || !all && low < u.low+step {
 				continue
 			}
@@ -112,12 +113,13 @@ func (d *Dispatcher) endCare() (moves []core.Move) {
 		if slices.Max(rt.careful[:]) == 0 {
 			continue
 		}
+		lows := rt.lows()
 		for _, u := range rt.sortedUnits() {
 			care := u.careful()
 			if care == 0 || !rt.hasLoaded(u) {
 				continue
 			}
-			low := rt.lowest(u.Slots())
+			low := lows.of(u.Slots())
 			if low < care {
 				continue
 			}

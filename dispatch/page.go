@@ -125,8 +125,9 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 		}
 	}
 	for _, g := range r.fresh {
+		full := g.forgot && len(g.route.keys) >= g.route.opts.MaxKeys // more cannot be remembered
 		switch {
-		case !whole:
+		case !whole && !full:
 			g.afterFresh = page.Waiting[len(page.Waiting)-1].Seq
 		case g.complete:
 			g.loads = false
