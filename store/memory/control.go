@@ -79,9 +79,12 @@ func (s *Store) tellOwners(records []*record) {
 
 func byNumber(c *command, number int64) int { return cmp.Compare(c.Number, number) }
 
-// controls returns the control records of parts, by number.
-func (s *Store) controls(parts []core.Part) (out []core.Control) {
+// controls returns the control records of parts behind a number, in order.
+func (s *Store) controls(parts []core.Part, after int64) (out []core.Control) {
 	for _, c := range s.control {
+		if c.Number <= after {
+			continue
+		}
 		if len(out) == maxControl {
 			break
 		}
