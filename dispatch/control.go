@@ -14,9 +14,10 @@ type controls struct {
 	lowering []core.Control          // to be deleted when a hint is lowered
 	gone     map[int64]bool          // deleted since the read under way was sent
 	more     bool                    // the last page was full of them
-	// A read begins behind those that are gone. after: those of this member's units up to it are gone, but for what
-	// watched transactions may show. visible: up to it all others can be seen. watch: by watched transaction, its
-	// control records have greater numbers. news: the read under way may not see what a walk over all was asked for.
+	// A read begins behind those that are gone. after: those of this member's units up to it are gone, but for
+	// what watched transactions may show. visible: up to it all others can be seen. watch: by watched transaction,
+	// its control records have greater numbers. news: the read under way may not see what a walk over all was asked
+	// for.
 	after, visible int64
 	watch          map[int64]int64
 	news           bool

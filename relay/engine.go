@@ -61,7 +61,6 @@ type route struct {
 	got       float64   // records sent, divided by the share
 	out       int       // records in calls
 	calls     int       // Publish calls in progress
-	overdue   int       // records in calls that should have returned
 	keys      keys
 	breakers  breakers
 	atBound   string // which bound of memory is reached; see noteBound

@@ -28,7 +28,6 @@ func (e *engine) stepOverdue() time.Time {
 			p.lookAt = earliest(p.lookAt, c.dueAt)
 		default:
 			c.overdue = true
-			c.route.overdue += len(c.items)
 			e.log.Warn("a publisher does not return although its context has ended; its messages wait until it does, or until a restart",
 				"event", "relay.publish_overdue", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID, "records", len(c.items),
 				"timeout", e.opts.PublishTimeout)
@@ -37,12 +36,21 @@ func (e *engine) stepOverdue() time.Time {
 	return p.lookAt
 }
 
+// overdue is how many records of a route are in calls that should have returned.
+func (p *publishes) overdue(rt *route) (n int) {
+	for c := range p.inFlight {
+		if c.route == rt && c.overdue {
+			n += len(c.items)
+		}
+	}
+	return n
+}
+
 // returned notes that a call has returned.
 func (e *engine) returned(c *call, took time.Duration) {
 	if !c.overdue {
 		return
 	}
 	c.overdue = false
-	c.route.overdue -= len(c.items)
 	e.log.Info("the publisher has returned", "event", "relay.publish_returned", "route", c.route.Name, "records", len(c.items), "took", took)
 }

@@ -16,8 +16,8 @@ import (
 // publishes knows the Publish calls in progress.
 type publishes struct {
 	inFlight map[*call]struct{}
-	free     []*call // to be used again
-	openings uint64  // breakers opened so far
+	free     []*call   // to be used again
+	openings uint64    // breakers opened so far
 	lookAt   time.Time // when the next one should have returned; zero = none is in progress
 }
 

@@ -19,7 +19,7 @@ import (
 func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var roster core.Roster
 	if m.Self.Session == 0 {
-		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}, AfterControl: m.AfterControl} // it only looks
+		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}, AfterControl: m.AfterControl}
 	}
 	if len(m.Remove) > 0 {
 		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
