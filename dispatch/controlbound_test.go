@@ -18,7 +18,8 @@ import (
 func newTold(t *testing.T) *small {
 	t.Helper()
 	w := newSmall(t)
-	w.start(ruleSweep)
+	w.start()
+	w.d.noSweeps = true
 	w.stage("", "a", "b", "c")
 	for _, item := range w.hand(3) {
 		w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonRejected, errors.New("no")))
