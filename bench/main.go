@@ -118,6 +118,7 @@ func benchmarks() []benchmark {
 		{"latency", latency},
 		{"latency-old-snapshot", latencyOldSnapshot},
 		{"latency-open-transaction", latencyOpenTransaction},
+		{"queue-old-snapshot", queueOldSnapshot},
 		{"disk", disk},
 		{"disk-steady", diskSteady},
 		{"buffers", buffers},

@@ -51,6 +51,8 @@ type Meeting struct {
 	// Flag sets the flag of members that still have the given Presence.
 	Flag  []Flagging
 	Moves []Move
+	// AfterControl: Roster.Told need not report control records with a number up to it. A store can ignore it.
+	AfterControl int64
 }
 
 // Removal removes a member if its beat is still Beat.

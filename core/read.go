@@ -12,6 +12,10 @@ type Look struct {
 	// Last is the greatest Page.Last of this Epoch that the caller has seen. The page has Upper if more numbers
 	// were drawn since.
 	Last int64
+	// Told is the greatest Page.Told of this Epoch that the caller has seen. The page has Upper, too, if more
+	// control records were numbered since. Those with a number up to AfterControl need not come; a store can ignore
+	// it.
+	Told, AfterControl int64
 	// Parts are slots; the page tells which of them the session owns.
 	Parts []Part
 	// Fresh asks for everything in these slots that waits: retries and blocking records that have a key, and the
@@ -72,6 +76,9 @@ type Page struct {
 	AgainWaiting []Waiting
 	// Control are the control records of Look.Parts, the first 1,000 of them.
 	Control []Control
+	// Told is the last number of a control record that was drawn when the snapshot was taken, or a later one; 0 if
+	// the store does not tell. What Next, Upper and Running say of sequences holds for these numbers, too.
+	Told int64
 
 	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
 	// snapshot has a greater one.

@@ -14,10 +14,17 @@ type controls struct {
 	lowering []core.Control          // to be deleted when a hint is lowered
 	gone     map[int64]bool          // deleted since the read under way was sent
 	more     bool                    // the last page was full of them
+	// A read begins behind those that are gone. after: those of this member's units up to it are gone, but for
+	// what watched transactions may show. visible: up to it all others can be seen. watch: by watched transaction,
+	// its control records have greater numbers. news: the read under way may not see what a walk over all was asked
+	// for.
+	after, visible int64
+	watch          map[int64]int64
+	news           bool
 }
 
 func newControls() controls {
-	return controls{open: map[int64]*core.Control{}, gone: map[int64]bool{}}
+	return controls{open: map[int64]*core.Control{}, gone: map[int64]bool{}, watch: map[int64]int64{}}
 }
 
 // reset forgets what the session has done.
@@ -36,8 +43,55 @@ func (cs *controls) from(route string, low int64) int64 {
 	return low
 }
 
+// all has the next read look for all control records: there are units whose control records this member has not seen.
+func (cs *controls) all() { cs.after, cs.news = 0, true }
+
+// ask returns the number behind which the read that is about to be sent looks for control records.
+func (cs *controls) ask() int64 {
+	cs.news = false
+	return cs.after
+}
+
+// transactions takes in which transactions are watched from now on, which watched ones have ended, and up to which
+// number the control records of all others are visible.
+func (cs *controls) transactions(watch, ended []int64, visible int64) {
+	for _, id := range watch {
+		cs.watch[id] = cs.visible
+	}
+	for _, id := range ended {
+		if from, ok := cs.watch[id]; ok {
+			delete(cs.watch, id)
+			cs.after, cs.news = min(cs.after, from), true
+		}
+	}
+	cs.visible = max(cs.visible, visible)
+}
+
+// seen takes in the control records of a page.
+func (cs *controls) seen(page *core.Page) {
+	if cs.news {
+		return
+	}
+	to := cs.visible
+	if len(page.Control) > 0 {
+		to = min(to, page.Control[0].Number-1)
+	}
+	cs.after = max(cs.after, to)
+}
+
+// bound returns the number behind which a roster is to tell of control records. What a watched transaction shows is
+// behind it: the next read may be the first to see that the transaction has ended.
+func (cs *controls) bound() int64 {
+	after := cs.after
+	for _, from := range cs.watch {
+		after = min(after, from)
+	}
+	return after
+}
+
 // control carries out control records.
 func (d *Dispatcher) control(page *core.Page) {
+	d.controls.seen(page)
 	d.controls.more = len(page.Control) >= controlPage
 	for i := range page.Control {
 		c := page.Control[i]

@@ -23,13 +23,15 @@ type database struct {
 	epoch    string
 	wentBack bool  // it was restored once: hints mean nothing
 	last     int64 // the greatest Page.Last
+	told     int64 // the greatest Page.Told
 	horizons []horizon
 	running  map[int64]time.Time // by id of a running transaction: when it was seen first
 	watched  map[int64]bool
 }
 
-// horizon is what a page could not show: transactions with an id below upper may still show numbers up to last.
-type horizon struct{ last, upper int64 }
+// horizon is what a page could not show: transactions with an id below upper may still show numbers up to last, and
+// control records up to told.
+type horizon struct{ last, told, upper int64 }
 
 func newDatabase(e *env) database {
 	return database{env: e, running: map[int64]time.Time{}, watched: map[int64]bool{}}
@@ -37,7 +39,7 @@ func newDatabase(e *env) database {
 
 // reset forgets what the session has read. It remembers that the database went back.
 func (db *database) reset() {
-	db.epoch, db.last, db.horizons = "", 0, nil
+	db.epoch, db.last, db.told, db.horizons = "", 0, 0, nil
 	clear(db.running)
 	clear(db.watched)
 }
@@ -90,14 +92,14 @@ func hasEnded(page *core.Page, id int64) bool {
 	return id < page.Next && !slices.Contains(page.Running, id)
 }
 
-// visible takes in what a page could not show. It returns the sequence up to which everything is visible, watched
-// transactions apart. Transactions with an id below least do not hold it back.
-func (db *database) visible(page *core.Page, least int64) (seq int64) {
+// visible takes in what a page could not show. It returns the sequence, and the number of a control record, up to which
+// everything is visible, watched transactions apart. Transactions with an id below least do not hold it back.
+func (db *database) visible(page *core.Page, least int64) (seq, told int64) {
 	if upper := page.Upper; upper > 0 {
 		if n := len(db.horizons); n >= db.maxHorizons {
-			db.horizons[n-1] = horizon{page.Last, upper}
+			db.horizons[n-1] = horizon{page.Last, page.Told, upper}
 		} else {
-			db.horizons = append(db.horizons, horizon{page.Last, upper})
+			db.horizons = append(db.horizons, horizon{page.Last, page.Told, upper})
 		}
 	}
 	n := 0
@@ -105,8 +107,8 @@ func (db *database) visible(page *core.Page, least int64) (seq int64) {
 		n++
 	}
 	if n > 0 {
-		seq = db.horizons[n-1].last
+		seq, told = db.horizons[n-1].last, db.horizons[n-1].told
 		db.horizons = db.horizons[n-1:] // the last resolved one stays: it says what is visible
 	}
-	return seq
+	return seq, told
 }

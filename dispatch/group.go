@@ -60,6 +60,7 @@ func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
 	rt.overdue.all()
+	d.controls.all()
 	d.adopt(rt, slots)
 }
 
@@ -122,7 +123,8 @@ func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 			}
 		}
 	}
-	visible = d.db.visible(page, least)
+	visible, told := d.db.visible(page, least)
+	d.controls.transactions(watch, ended, told)
 	for _, rt := range d.routes {
 		for _, id := range ended {
 			rt.walkFor(id)

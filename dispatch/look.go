@@ -121,7 +121,7 @@ func (d *Dispatcher) read() *Call {
 
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{look: core.Look{Last: d.db.last, Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{look: core.Look{Last: d.db.last, Told: d.db.told, AfterControl: d.controls.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := d.keyReads * d.keyDepth
 	d.addFresh(r)
 	for _, rt := range d.routes {

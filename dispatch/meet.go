@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -39,7 +40,10 @@ func (d *Dispatcher) meet() *Call {
 		return nil
 	}
 	renews := d.renews()
-	m := core.Meeting{Self: d.introduce(renews), Join: !d.self.joined}
+	m := core.Meeting{Self: d.introduce(renews), Join: !d.self.joined, AfterControl: d.controls.bound()}
+	if !slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.groups) > 0 }) {
+		m.AfterControl = math.MaxInt64 // they concern none of its units, and a new one is read anyway
+	}
 	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
 	if !d.self.gapped {
 		m.Remove, m.Flag = d.peers.removals, d.presence.flags

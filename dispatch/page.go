@@ -33,7 +33,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 		return
 	}
 	drawn := page.Last - d.db.last
-	d.db.epoch, d.db.last = page.Epoch, max(d.db.last, page.Last)
+	d.db.epoch, d.db.last, d.db.told = page.Epoch, max(d.db.last, page.Last), max(d.db.told, page.Told)
 	d.noteFlag(page.Flag, c)
 	moved := page.Upper > 0
 	visible := d.transactions(page)

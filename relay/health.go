@@ -127,6 +127,8 @@ func (e *engine) health() waybill.Health {
 			h.Add(name, waybill.HealthDegraded, "paused; %s", latest)
 		case rt.breakers.route.failures > 0:
 			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breakers.route.since)), rt.breakers.route.cause, latest)
+		case e.publishes.overdue(rt) > 0:
+			h.Add(name, waybill.HealthDegraded, "a publisher does not return although PublishTimeout, %s, is over; %d messages wait until it does, or until a restart; %s", e.opts.PublishTimeout, e.publishes.overdue(rt), latest)
 		case rt.queue != "":
 			h.Add(name, waybill.HealthDegraded, "consumer %s takes it for a queue, and gets a part of its messages: run no relay on it, or give the queue a route of its own; %s", rt.queue, latest)
 		case len(rt.breakers.topics) > 0:

@@ -101,6 +101,7 @@ func (e *engine) step() (next time.Time) {
 	next = earliest(next, e.wait())
 	next = earliest(next, e.keepPresence())
 	next = earliest(next, e.stepOnce())
+	next = earliest(next, e.stepOverdue())
 	return earliest(next, e.keepUp())
 }
 

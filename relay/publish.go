@@ -16,8 +16,9 @@ import (
 // publishes knows the Publish calls in progress.
 type publishes struct {
 	inFlight map[*call]struct{}
-	free     []*call // to be used again
-	openings uint64  // breakers opened so far
+	free     []*call   // to be used again
+	openings uint64    // breakers opened so far
+	lookAt   time.Time // when the next one should have returned; zero = none is in progress
 }
 
 // call is one Publish call with records of a route. It has one record of a key, or a run of them if the publisher
@@ -31,6 +32,8 @@ type call struct {
 	generation uint64          // breakers opened when it began
 	lost       bool            // given up at the drain limit
 	late       bool            // it did not begin: the lease had ended
+	dueAt      time.Time       // when it should have returned
+	overdue    bool            // that is over, and was said
 	noting     bool            // its messages are logged one by one
 	plans      map[*dispatch.Item]plan
 }
@@ -77,6 +80,7 @@ func (e *engine) send(c *call) {
 			e.note(item, "relay.claimed", "message goes to the publisher")
 		}
 	}
+	e.watch(c)
 	c.under = c.lease.ctx
 	ctx, cancel := e.timeout(c.under, e.opts.PublishTimeout)
 	e.async(func() func() {
@@ -179,6 +183,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	rt := c.route
 	rt.calls--
 	rt.out -= len(c.items)
+	e.returned(c, took)
 	c.land()
 	if c.lost {
 		e.inProgress++ // it was uncounted when it was given up

@@ -4,6 +4,7 @@ package main
 func root() []mutant {
 	const file = "backoff.go"
 	return group{pkg: "."}.of(
+		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "root-jitter-equal", fault: "the equal jitter is off", file: file, old: "return d/2 + chance.N(d/2+1)", new: "return d", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-jitter-share", fault: "the jitter by a share is off", file: file, old: "(2*chance.Float64()-1)", new: "(0*chance.Float64())", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-attempts", fault: "there is one attempt too many", file: file, old: "limit > 0 && attempt >= limit", new: "limit > 0 && attempt > limit", tests: "^TestBackoffAttempts$"},

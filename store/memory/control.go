@@ -82,9 +82,12 @@ func (rt *route) known() bool { return len(rt.units) > 0 || rt.kept.Term > 0 }
 
 func byNumber(c *command, number int64) int { return cmp.Compare(c.Number, number) }
 
-// controls returns the control records of parts, by number.
-func (s *Store) controls(parts []core.Part) (out []core.Control) {
+// controls returns the control records of parts behind a number, in order.
+func (s *Store) controls(parts []core.Part, after int64) (out []core.Control) {
 	for _, c := range s.control {
+		if c.Number <= after {
+			continue
+		}
 		if len(out) == maxControl {
 			break
 		}

@@ -42,7 +42,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 		}
 		s.tidy()
 	}
-	return s.roster(&m.Self), nil
+	return s.roster(&m.Self, m.AfterControl), nil
 }
 
 // renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
@@ -176,7 +176,7 @@ func (u *unit) give(to core.Session) {
 	u.Term++
 }
 
-func (s *Store) roster(self *core.Member) core.Roster {
+func (s *Store) roster(self *core.Member, after int64) core.Roster {
 	out := core.Roster{Known: s.members[self.Session] != nil, Epoch: s.epoch()}
 	for _, m := range s.members {
 		member := m.Member
@@ -202,7 +202,7 @@ func (s *Store) roster(self *core.Member) core.Roster {
 		}
 	}
 	out.Told = slices.ContainsFunc(s.control, func(c *command) bool {
-		return slices.ContainsFunc(self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
+		return c.Number > after && slices.ContainsFunc(self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
 	})
 	return out
 }

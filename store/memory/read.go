@@ -23,7 +23,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 	}
 	rd := reader{s: s, self: self, look: &look, now: s.now()}
 	p := core.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
-	if s.seq != look.Last {
+	if s.seq != look.Last || s.told != look.Told {
 		p.Upper = p.Next
 	}
 	for _, tx := range s.running {
@@ -45,7 +45,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
 	}
 	rd.again(&p)
-	p.Control = s.controls(look.Parts)
+	p.Control, p.Told = s.controls(look.Parts, look.AfterControl), s.told
 	return p, nil
 }
 

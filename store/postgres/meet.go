@@ -19,7 +19,7 @@ import (
 func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var roster core.Roster
 	if m.Self.Session == 0 {
-		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}} // it only looks
+		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}, AfterControl: m.AfterControl}
 	}
 	if len(m.Remove) > 0 {
 		renewal := m
@@ -180,5 +180,5 @@ func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
 	for i := range serves {
 		serves[i] = m.Self.Serves[i].Route
 	}
-	b.Queue(b.sql.meet.roster, serves).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Told, &roster.Unserved) })
+	b.Queue(b.sql.meet.roster, serves, m.AfterControl).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Told, &roster.Unserved) })
 }

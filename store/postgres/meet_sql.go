@@ -164,7 +164,7 @@ WITH RECURSIVE k AS (
     SELECT (SELECT r.route FROM {outbox} r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 )
-SELECT ` + epochSQL + `, coalesce((SELECT true FROM {control} c WHERE c.route = ANY ($1::text[]) LIMIT 1), false), ARRAY(
+SELECT ` + epochSQL + `, coalesce((SELECT true FROM {control} c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
     SELECT f.route FROM f
     WHERE coalesce(
         (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),

@@ -191,3 +191,31 @@ func TestDueBehindAnOldSnapshot(t *testing.T) {
 		(&behind{T: t}).same(costs[0], costs[1])
 	}
 }
+
+// DB-02: an old snapshot slows down neither the reads nor the heartbeats of a relay, however many control records were
+// heeded since.
+func TestControlBehindAnOldSnapshot(t *testing.T) {
+	t.Parallel()
+	b := newBehind(t, newScaled(t), "control", "", dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 1}}})
+	insert := "INSERT INTO waybill.waybill_outbox_control (kind, route, slot, slots, key, id, seq) SELECT 1, 'r', 0, 1, 'k', '', 0 FROM generate_series(1, $1::int)"
+	tell := func() {
+		exec(b, b.pool, insert, 1)
+		b.d.Wake(b.now, "r")
+		b.until("it is heeded", func() bool { return queryInt(b, b.pool, "SELECT count(*) FROM waybill.waybill_outbox_control") == 0 })
+	}
+	few := func() {
+		for range 5 {
+			tell()
+			b.pass(1, true)
+		}
+		for range 200 {
+			b.step() // heartbeats
+		}
+	}
+	few()
+	before := b.most(few)
+	exec(b, b.pool, insert, 20_000)
+	exec(b, b.pool, "DELETE FROM waybill.waybill_outbox_control")
+	few()
+	b.same(before, b.most(few))
+}

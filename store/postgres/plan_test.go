@@ -37,8 +37,8 @@ func TestPlans(t *testing.T) {
 		{"what waits of a unit", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20},
 		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}), 30},
 		{"next of a queue", postgres.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true, int64(-1), whole, []int64{}, 1), 220},
-		{"roster", postgres.RosterSQL, args(routes), 120},
-		{"page without records", postgres.PageSQL, args(mine, routes, parts), 60},
+		{"roster", postgres.RosterSQL, args(routes, int64(0)), 120},
+		{"page without records", postgres.PageSQL, args(mine, routes, parts, int64(0)), 60},
 		{"end of a session", postgres.EndHoldsSQL, args(int64(5), int64(1), 1), 30},
 		{"settle", postgres.DeleteAllSQL, args(mine, []string{"r3", "r4"}, []int64{others + 53, others + 54}, []string{"x", "x"}), 40},
 	}

@@ -21,15 +21,15 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (c
 	page, cut, err := o.readOnce(ctx, self, &look, shared)
 	if cut {
 		o.large.Store(largeReads)
-		if empty(&page.Page) {
+		if empty(&page) {
 			page, _, err = o.readOnce(ctx, self, &look, false)
 		}
 	}
 	if err != nil || !page.Known {
 		return core.Page{}, err
 	}
-	o.waiter.Read(&look, &page.Page, page.told)
-	return page.Page, nil
+	o.waiter.Read(&look, &page)
+	return page, nil
 }
 
 // largeReads is how many reads after one that met a body with more than its share of the bytes add the bytes up.
@@ -41,27 +41,21 @@ func empty(page *core.Page) bool {
 		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
-// page is a page, and the number of the last control record.
-type page struct {
-	core.Page
-	told int64
-}
-
 // readOnce reads a page. If shared, what is behind a body that has more than its share of the bytes is cut off.
-func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p page, cut bool, err error) {
+func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p core.Page, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
-		p = page{Page: core.Page{
+		p = core.Page{
 			Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys)),
-		}}
+		}
 		cut = false
 		queuePage(b, self, look, &p, &now)
-		b.Queue(b.sql.read.upper, look.Last).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		b.Queue(b.sql.read.upper, look.Last, look.Told).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
 		c := collector{shared: shared, now: &now, cut: &cut}
-		o.queueRanges(b, look, &p.Page, c)
-		o.queueKeys(b, self, look, &p.Page, c)
-		queueFresh(b, self, look, &p.Page)
-		o.queueAgain(b, self, look, &p.Page, &now)
+		o.queueRanges(b, look, &p, c)
+		o.queueKeys(b, self, look, &p, c)
+		queueFresh(b, self, look, &p)
+		o.queueAgain(b, self, look, &p, &now)
 	})
 	return p, cut, err
 }
@@ -110,12 +104,12 @@ func parts(of []core.Part) (routes []string, slots []int64) {
 // bits returns slots as the database has them.
 func bits(s core.Slots) int64 { return int64(s) }
 
-func queuePage(b *batch, self core.Session, look *core.Look, page *page, now *time.Time) {
+func queuePage(b *batch, self core.Session, look *core.Look, page *core.Page, now *time.Time) {
 	routes, slots := parts(look.Parts)
-	b.Queue(b.sql.read.page, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+	b.Queue(b.sql.read.page, int64(self), routes, slots, look.AfterControl).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var control []byte
-		err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.told, &control)
+		err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.Told, &control)
 		if err != nil {
 			return err
 		}

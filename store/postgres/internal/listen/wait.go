@@ -91,12 +91,12 @@ func New(o Options) *Waiter {
 type seen struct{ last, told, before int64 }
 
 // Read notes what a read saw of the routes that it read up to the last number, and that it had records.
-func (w *Waiter) Read(look *core.Look, page *core.Page, told int64) {
+func (w *Waiter) Read(look *core.Look, page *core.Page) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The number of control records was looked up after the snapshot: it may not show the newest ones.
 	s := seen{last: page.Last, told: w.told}
-	w.told = told
+	w.told = page.Told
 	if len(page.Running) > 0 || page.Upper > page.Next {
 		s.before = max(page.Next, page.Upper)
 	}

@@ -132,7 +132,7 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	wait(time.Millisecond) // it connects
 	read := func() {
 		w.Read(&core.Look{Ranges: []core.Range{{Part: core.Part{Route: waybill.DefaultRoute}, To: 1 << 62}}},
-			&core.Page{Ranges: []core.Records{{Records: make([]core.Record, 10)}}}, 0)
+			&core.Page{Ranges: []core.Records{{Records: make([]core.Record, 10)}}})
 	}
 	w.awake = time.Hour // however slow this test is, the latest record is not long ago
 	before := wakeUntil(t, pool)
@@ -169,11 +169,11 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	rg := []core.Range{{To: 1 << 62}}
-	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{}}}, 0)
+	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{}}})
 	if p := w.nextPause(); p != safetyPoll {
 		t.Errorf("after an empty read it pauses for %s", p)
 	}
-	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, 1)}}}, 0)
+	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
 	if p := w.nextPause(); p != firstPoll {
 		t.Errorf("after work it pauses for %s", p)
 	}
