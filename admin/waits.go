@@ -21,10 +21,10 @@ const (
 	WaitDecision WaitCause = "decision" // it was abandoned and holds its key: an operator decides
 	WaitKey      WaitCause = "key"      // another message of its key is before it
 	WaitTopic    WaitCause = "topic"    // no queue is bound for its topic
-	WaitLock     WaitCause = "lock"     // a transaction has locked it
+	WaitLock     WaitCause = "lock"     // a transaction has locked it, and not only for a moment
 	WaitNoRelay  WaitCause = "no_relay" // nobody serves its route
 	WaitUnable   WaitCause = "unable"   // all who serve its route are paused, or their broker is away
-	WaitTurn     WaitCause = "turn"     // none of these: it is on its turn, or only its relay knows more
+	WaitTurn     WaitCause = "turn"     // none of these: it waits for its turn, or only its relay knows more
 )
 
 // Waiting is why a record is not out. The zero value says that it waits for nothing: it has ended.
@@ -97,10 +97,16 @@ func whyWaits(ctx context.Context, store core.OutboxStore, rec *Stored, block, d
 		return w, nil
 	}
 	var in Hindrances
+	lasts := false
 	if explainer, ok := core.As[Explainer](store); ok {
 		var err error
 		if in, err = explainer.Hindrances(ctx, rec, block); err != nil {
 			return w, err
+		}
+		if in.Ahead == nil && in.Trial == nil && in.Locked {
+			if lasts, err = stillLocked(ctx, explainer, rec, block); err != nil {
+				return w, err
+			}
 		}
 	}
 	switch {
@@ -115,12 +121,29 @@ func whyWaits(ctx context.Context, store core.OutboxStore, rec *Stored, block, d
 		}
 	case in.Trial != nil:
 		w.Cause, w.Other = WaitTopic, in.Trial
-	case in.Locked:
+	case in.Locked && lasts:
 		w.Cause, w.LockedBy = WaitLock, in.LockedBy
 	default:
 		return w, w.askMembers(ctx, store)
 	}
 	return w, nil
+}
+
+// lookAgain is the time between two looks at a lock. A relay that stores a result holds its lock for less.
+const lookAgain = 250 * time.Millisecond
+
+// stillLocked looks again at a record that is locked. A relay locks what it settles for a moment, which is no cause: an
+// operator who ended that transaction would break the connection of a healthy relay.
+func stillLocked(ctx context.Context, explainer Explainer, rec *Stored, block bool) (bool, error) {
+	timer := time.NewTimer(lookAgain)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	in, err := explainer.Hindrances(ctx, rec, block)
+	return in.Locked, err
 }
 
 // askMembers sets the cause by who is registered for the route.
@@ -198,9 +221,9 @@ func (w *Waiting) String() string {
 		}
 		return "no relay serves route " + r.Route
 	case WaitUnable:
-		return fmt.Sprintf("%s serves route %s and cannot send: it is paused, or its broker is away; its health says which", list(w.Members), r.Route)
+		return fmt.Sprintf("%s serves route %s and cannot send: it is paused, or its broker is away; /healthz of that relay says which", list(w.Members), r.Route)
 	case WaitTurn:
-		return fmt.Sprintf("nothing that the store knows of: %s is registered for route %s, and it is on its turn, or the health of that relay says more",
+		return fmt.Sprintf("its turn, as far as the store knows: %s serves route %s; if it stays so, /healthz of that relay says why",
 			list(w.Members), r.Route)
 	}
 	return ""

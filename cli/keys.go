@@ -92,9 +92,7 @@ func (c *command) showKeys(keys []admin.BlockedKey, more bool, route string) err
 	}
 	if len(keys) == 0 {
 		say(c.io.Out, "no key is blocked\n")
-		if len(c.conf.Relays) > 0 && !c.conf.serves(route) {
-			say(c.io.Err, "no relay of the configuration serves route %s: check its name\n", clean(route))
-		}
+		c.unserved(route)
 		return nil
 	}
 	rows := make([][]string, 0, len(keys))
@@ -203,4 +201,11 @@ func endHead(ctx context.Context, store admin.Ender, route, key, id string, acti
 		return notThere(id)
 	}
 	return err
+}
+
+// unserved says that a route, of which there is nothing to show, may be a wrong name.
+func (c *command) unserved(route string) {
+	if len(c.conf.Relays) > 0 && !c.conf.serves(route) {
+		say(c.io.Err, "no relay of the configuration serves route %s: check its name\n", clean(route))
+	}
 }

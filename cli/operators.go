@@ -82,5 +82,5 @@ func (c *command) explain(ctx context.Context, s *Store, name string, err error)
 	if name != "" {
 		name = " --store " + name
 	}
-	return fmt.Errorf("%w\nthe schema is missing or old: run waybill migrate up%s", err, name)
+	return fmt.Errorf("%w\nthe schema is missing or old: run waybill migrate up%s as the owner of the tables", err, name)
 }

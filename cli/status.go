@@ -59,7 +59,7 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 			if !waitEmpty {
 				firsts = c.firstDue(ctx, s.Outbox, store, counts)
 			}
-			if err := c.showCounts(counts, firsts); err != nil {
+			if err := c.showCounts(counts, routes, firsts); err != nil {
 				return err
 			}
 			if n, _, _ := waiting(counts); waitEmpty && n > 0 {
@@ -125,7 +125,7 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 	}
 }
 
-func (c *command) showCounts(counts []admin.Count, firsts []firstDue) error {
+func (c *command) showCounts(counts []admin.Count, routes []string, firsts []firstDue) error {
 	n, estimated, atLeast := waiting(counts)
 	due := int64(0)
 	for i := range counts {
@@ -162,6 +162,11 @@ func (c *command) showCounts(counts []admin.Count, firsts []firstDue) error {
 		}
 	}
 	say(c.io.Out, "%s%s waiting, %s%s due\n", about(estimated, atLeast), grouped(n), about(estimated, atLeast && due > 0), grouped(due))
+	for _, route := range routes {
+		if !slices.ContainsFunc(counts, func(k admin.Count) bool { return k.Route == route }) {
+			c.unserved(route)
+		}
+	}
 	for _, f := range firsts {
 		say(c.io.Out, "route %s: message %s has been due for %s, and waits: %s\n",
 			clean(f.Route), clean(f.ID), ago(time.Duration(f.Age*float64(time.Second))), clean(f.Waits.Text))

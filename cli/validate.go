@@ -159,10 +159,11 @@ func (v *validation) store(ctx context.Context, path, name string, s *Store, f *
 	if !v.check(ctx, path, s.Outbox) {
 		return
 	}
-	if s.Inbox != nil {
+	drift := s.Schema != nil
+	// Drift covers the inbox's tables, and asks for no right that only a consumer needs.
+	if s.Inbox != nil && !drift {
 		v.check(ctx, path, s.Inbox)
 	}
-	drift := s.Schema != nil
 	var found []admin.Difference
 	var err error
 	ctx, cancel := v.c.limited(ctx)

@@ -336,7 +336,7 @@ func TestWhyItWaits(t *testing.T) {
 			"trial":  "It waits: no queue is bound for its topic nowhere: its next attempt is due in 5s",
 			"head":   "It waits: no queue is bound for its topic nowhere: message trial tries for all of them",
 			"behind": "It waits: message head of topic nowhere is before it in its key; about that one: no queue is bound",
-			"alone":  "It waits: nothing that the store knows of: relay-1 is registered for route default",
+			"alone":  "It waits: its turn, as far as the store knows: relay-1 serves route default",
 		} {
 			has(t, b.get("/message?route=default&id="+id, http.StatusOK), want)
 		}

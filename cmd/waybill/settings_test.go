@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
 )
 
 func rewrite(tb testing.TB, path, text string) {
@@ -148,4 +151,61 @@ func TestValidate(t *testing.T) {
 		"waybill.yaml:2: stores.good: schema: ", "--set stores.bad.url: stores.bad.url: ", "password authentication failed",
 		"--set transports.off.url: transports.off.url: ", "refused",
 		"stores.small: its pool has 1 connections, but 1 relays use up to ")
+}
+
+// OP-02: validate is silent about a role that has what a relay needs, or an operator. It asks for no right that only
+// a consumer needs, and the topics without a binding are looked for with such a role, too.
+func TestValidateAsARole(t *testing.T) {
+	t.Parallel()
+	db, mq := testenv.Postgres(t), testenv.RabbitMQ(t)
+	pool := migrated(t, db.DSN)
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (topic, body, id) VALUES ('lost.made', '', 'a')"); err != nil {
+		t.Fatal(err)
+	}
+	for i, roles := range []postgres.Roles{{Relay: "relay"}, {Operator: "operator"}} {
+		// roles belong to the whole server
+		name := strings.Replace(db.Database, "waybill_test", max(roles.Relay, roles.Operator), 1)
+		if roles.Relay != "" {
+			roles.Relay = name
+		} else {
+			roles.Operator = name
+		}
+		quoted := pgx.Identifier{name}.Sanitize()
+		if _, err := pool.Exec(t.Context(), "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, s := range []string{"DROP OWNED BY ", "DROP ROLE "} {
+				if _, err := pool.Exec(context.WithoutCancel(t.Context()), s+quoted); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		dsn := strings.Replace(db.DSN, userOf(db.DSN), name+":secret", 1)
+		conf := write(t, "stores:\n  shop: {kind: postgres, url: '"+dsn+"'}\n"+
+			"transports:\n  bus: {kind: rabbitmq, url: '"+mq.URL+"', management_url: '"+mq.ManagementURL+"'}\nrelays:\n  a: {store: shop, transport: bus}\n")
+		run := func(code int, args ...string) string {
+			t.Helper()
+			r := start(t, newBench(t).app(), append(args, "--config", conf, "--timeout", "20s")...)
+			r.end(t, code)
+			return r.out.String() + r.log.String()
+		}
+		if i == 0 {
+			run(cli.ExitOK, "topology", "declare")
+		}
+		says(t, run(cli.ExitFindings, "validate"), `GRANT USAGE ON SCHEMA "waybill" TO "`+name)
+		says(t, run(cli.ExitFailed, "migrate", "up", "--set", "stores.shop.schema=other"), "as the owner of the tables")
+		if _, err := pool.Exec(t.Context(), m.Grants(roles)); err != nil {
+			t.Fatal(err)
+		}
+		text := run(cli.ExitFindings, "validate")
+		says(t, text, `topic "lost.made": messages of it wait on route default`)
+		if strings.Contains(text, "GRANT") {
+			t.Errorf("asks %s for more:\n%s", name, text)
+		}
+	}
 }

@@ -42,7 +42,7 @@ const NoUniqueIndex = "the unique index on (route, id) is missing: run the migra
 
 const behindPooler = "a pooler shares connections by transaction: set default_query_exec_mode=exec in the connection string"
 
-// cures says what to do about a misconfiguration.
+// cures says what to do about a misconfiguration, and about an outage that does not end by itself.
 var cures = map[string]string{
 	"42P01": "a table is missing: run the migrations (waybill migrate up, or Migrate), or pass a transaction of the database that has it",
 	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
@@ -54,9 +54,11 @@ var cures = map[string]string{
 	"55000": "the server is a standby: connect to the primary",
 	"42804": "a column has another type: the schema is of another shape: run the migrations",
 	"3F000": "the schema is missing: run the migrations (waybill migrate up, or Migrate), correct schema in the settings (Options.Schema), or pass a transaction of the right database",
-	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
+	"42501": "the role lacks a permission: grant what Migrations.Grants prints; waybill validate names what a relay's role lacks",
 	"3D000": "the database is missing: create it, or correct the connection string",
 	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",
+	"53100": "the disk of the database is full: make room there; nothing that was committed is lost",
+	"53300": "the database has no free connection: raise its max_connections, or lower the sizes of the pools",
 	"28P01": "wrong user or password: correct the connection string",
 	"28000": "the server does not let this user in: check the user, TLS and pg_hba.conf",
 }

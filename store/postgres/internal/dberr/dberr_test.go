@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -64,5 +65,15 @@ func TestClasses(t *testing.T) {
 	}
 	if Failure("test", nil) != nil {
 		t.Error("no error became one")
+	}
+}
+
+// An outage that ends by no retry names its cure.
+func TestOutagesNameTheirCure(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{"53100": "make room", "53300": "max_connections"} {
+		if err := Failure("stage", &pgconn.PgError{Code: code}); !strings.Contains(err.Error(), want) || errors.Is(err, waybill.ErrMisconfigured) {
+			t.Errorf("%s: %v does not say %q", code, err, want)
+		}
 	}
 }
