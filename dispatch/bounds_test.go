@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -178,7 +179,7 @@ func TestShortKeysShareARead(t *testing.T) {
 		c.Do(context.Background(), w.st)
 	}
 	for i := range 40 {
-		w.stage(fmt.Sprint("k", i), fmt.Sprint(i))
+		w.stage(fmt.Sprint("k", i), strconv.Itoa(i))
 	}
 	if got := w.run(5 * time.Second); len(got) != 40 || most != 2*shortShare {
 		t.Errorf("%d of 40 were handed out; a read asked about %d keys at most, want %d", len(got), most, 2*shortShare)
@@ -200,7 +201,7 @@ func TestDeepKeyIsNotShort(t *testing.T) {
 	}
 	rt := w.d.byName["r"]
 	for i := range 100 {
-		w.stage("k", fmt.Sprint(i))
+		w.stage("k", strconv.Itoa(i))
 	}
 	for end := w.now.Add(10 * time.Second); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
 		for _, c := range w.d.Calls(w.now) {

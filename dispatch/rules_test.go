@@ -15,26 +15,41 @@ var rules = []struct {
 	make   func(c *simConfig)
 	broken string
 }{
-	{"LoadHeld", func(c *simConfig) { c.refuse, c.join = true, true }, ""},                  // a new unit's waiting records come first
-	{"ForeignHold", func(c *simConfig) { c.slow, c.join = true, true }, "NoHolds"},          // a record that another session holds is not handed out
-	{"Again", func(c *simConfig) { c.slow, c.join = true, true }, ""},                       // it is read again
-	{"Hint", func(c *simConfig) { c.join, c.long = true, true }, ""},                        // a unit's hint is below all that may still appear
-	{"Upper", func(c *simConfig) { c.long = true }, "OneSnap"},                              // what may be running goes up to a transaction id drawn after the snapshot
-	{"HazardKeys", func(c *simConfig) { c.refuse, c.long = true, true }, "KeySnap"},         // a page of a key behind a walk is discarded
-	{"PassHazard", func(c *simConfig) { c.long = true }, ""},                                // keyed records behind a walk are read by key
-	{"Recent", func(*simConfig) {}, ""},                                                     // a record that was settled after a read was sent is not taken from the read
-	{"Unstored", func(c *simConfig) { c.refuse, c.unstored = true, true }, ""},              // a key goes on when the end of a record is stored
-	{"DueRepeat", func(c *simConfig) { c.refuse, c.loseAnswers = true, true }, "DueRepeat"}, // a retry whose answer was lost is said again
-	{"TakeLocked", func(c *simConfig) { c.cancel = true }, ""},                              // a locked record holds its key
+	// a new unit's waiting records come first
+	{"LoadHeld", func(c *simConfig) { c.refuse, c.join = true, true }, ""},
+	// a record that another session holds is not handed out
+	{"ForeignHold", func(c *simConfig) { c.slow, c.join = true, true }, "NoHolds"},
+	// it is read again
+	{"Again", func(c *simConfig) { c.slow, c.join = true, true }, ""},
+	// a unit's hint is below all that may still appear
+	{"Hint", func(c *simConfig) { c.join, c.long = true, true }, ""},
+	// what may be running goes up to a transaction id drawn after the snapshot
+	{"Upper", func(c *simConfig) { c.long = true }, "OneSnap"},
+	// a page of a key behind a walk is discarded
+	{"HazardKeys", func(c *simConfig) { c.refuse, c.long = true, true }, "KeySnap"},
+	// keyed records behind a walk are read by key
+	{"PassHazard", func(c *simConfig) { c.long = true }, ""},
+	// a record that was settled after a read was sent is not taken from the read
+	{"Recent", func(*simConfig) {}, ""},
+	// a key goes on when the end of a record is stored
+	{"Unstored", func(c *simConfig) { c.refuse, c.unstored = true, true }, ""},
+	// a retry whose answer was lost is said again
+	{"DueRepeat", func(c *simConfig) { c.refuse, c.loseAnswers = true, true }, "DueRepeat"},
+	// a locked record holds its key
+	{"TakeLocked", func(c *simConfig) { c.cancel = true }, ""},
 	{"Control", func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }, ""},
 	{"Lower", func(c *simConfig) { // a hint is lowered before a control record is deleted
 		c.refuse, c.block, c.owner, c.join, c.requeue, c.noSweeps = true, true, true, true, true, true
 	}, ""},
-	{"Restore", func(c *simConfig) { c.restore = true }, ""}, // a database that went back ends the session
+	// a database that went back ends the session
+	{"Restore", func(c *simConfig) { c.restore = true }, ""},
 	{"SettleID", func(c *simConfig) { c.restore, c.freeze, c.loseAnswers = true, true, true }, "SettleID"},
-	{"UnitFence", func(c *simConfig) { c.restore, c.join = true, true }, ""}, // a unit with another owner is dropped
-	{"Gapped", func(c *simConfig) { c.blackout = true }, ""},                 // a late member removes nobody
-	{"Deadline", func(c *simConfig) { c.freeze = true }, ""},                 // nothing is handed out after the deadline
+	// a unit with another owner is dropped
+	{"UnitFence", func(c *simConfig) { c.restore, c.join = true, true }, ""},
+	// a late member removes nobody
+	{"Gapped", func(c *simConfig) { c.blackout = true }, ""},
+	// nothing is handed out after the deadline
+	{"Deadline", func(c *simConfig) { c.freeze = true }, ""},
 }
 
 func ruleConfig(seed uint64, make func(c *simConfig)) simConfig {

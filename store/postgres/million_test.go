@@ -78,7 +78,7 @@ var waits = map[string]struct {
 
 // TestWaitingKeysStopNobody: more keys than a relay remembers wait for a retry, behind blocking records, or on a paused
 // topic. The relay is restarted, killed, and joined by others.
-func TestWaitingKeysStopNobody(t *testing.T) {
+func TestWaitingKeysStopNobody(t *testing.T) { //nolint:tparallel // the subtests of eachWait are
 	t.Parallel()
 	eachWait(t, func(t *testing.T, wait string, killed bool) {
 		t.Helper()
