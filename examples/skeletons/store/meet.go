@@ -35,6 +35,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 		if m.Leave {
 			s.end(m.Self.Session)
 		}
+		s.tidy()
 	}
 	return s.roster(m.Self.Session), nil
 }
@@ -61,9 +62,40 @@ func (s *Store) makeUnits(sv core.Serving) {
 	if slices.ContainsFunc(s.units, func(u core.OwnedUnit) bool { return u.Unit.Route == sv.Route }) {
 		return
 	}
+	kept := s.kept[sv.Route]
 	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
-		s.units = append(s.units, core.OwnedUnit{Unit: u, Term: 1})
+		s.units = append(s.units, core.OwnedUnit{Unit: u, Low: kept.Low, Careful: kept.Careful, Term: kept.Term + 1})
 	}
+	delete(s.kept, sv.Route)
+}
+
+// tidy removes the units of routes that no member serves. The route keeps what their next owners must know of them.
+func (s *Store) tidy() {
+	for _, u := range slices.Clone(s.units) {
+		route := u.Unit.Route
+		owned := slices.ContainsFunc(s.units, func(o core.OwnedUnit) bool { return o.Unit.Route == route && o.Owner != 0 })
+		if owned || s.serves(route) {
+			continue
+		}
+		if kept, found := s.kept[route]; found {
+			u.Low, u.Careful, u.Term = min(u.Low, kept.Low), max(u.Careful, kept.Careful), max(u.Term, kept.Term)
+		}
+		s.kept[route] = u
+	}
+	s.units = slices.DeleteFunc(s.units, func(u core.OwnedUnit) bool {
+		_, gone := s.kept[u.Unit.Route]
+		return gone
+	})
+}
+
+// serves reports whether a member serves the route.
+func (s *Store) serves(route string) bool {
+	for _, m := range s.members {
+		if slices.ContainsFunc(m.Serves, func(sv core.Serving) bool { return sv.Route == route }) {
+			return true
+		}
+	}
+	return false
 }
 
 // remove ends the session of a dead member: what it held counts a crash, and what it may have read is marked.

@@ -43,6 +43,7 @@ type Store struct {
 	seq     int64      // the last number drawn
 	members map[core.Session]*core.Member
 	units   []core.OwnedUnit
+	kept    map[string]core.OwnedUnit // by route without units: their least Low, greatest Careful and Term
 }
 
 // row is a stored record.
@@ -75,7 +76,7 @@ func New(source string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{stamper: stamper, writer: make(chan struct{}, 1), members: map[core.Session]*core.Member{}}, nil
+	return &Store{stamper: stamper, writer: make(chan struct{}, 1), members: map[core.Session]*core.Member{}, kept: map[string]core.OwnedUnit{}}, nil
 }
 
 // Traits declares what the store promises: no more than it keeps.

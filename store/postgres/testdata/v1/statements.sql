@@ -1738,7 +1738,7 @@ WITH RECURSIVE k AS (
     SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 )
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_control" c WHERE c.route = ANY ($1::text[]) LIMIT 1), false), ARRAY(
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_control" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
     SELECT f.route FROM f
     WHERE coalesce(
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
@@ -1866,7 +1866,7 @@ SELECT m.session IS NOT NULL, coalesce(m.flag, false), (SELECT left(pg_walfile_n
                    c.seq AS "Seq", c.reason AS "Reason"
             FROM "waybill"."waybill_outbox_control" c
             WHERE EXISTS (SELECT FROM unnest($2::text[], $3::bigint[]) AS p(route, slots)
-                          WHERE p.route = c.route AND c.slots & p.slots <> 0)
+                          WHERE p.route = c.route AND c.slots & p.slots <> 0) AND c.number > $4
             ORDER BY c.number LIMIT 1000
         ) q)
 FROM (SELECT pg_current_snapshot() AS now) s LEFT JOIN "waybill"."waybill_outbox_members" m ON m.session = $1
@@ -1926,7 +1926,7 @@ CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliver
     ORDER BY r.seq LIMIT u.max) r) c
 
 -- statement outbox.read.upper
-SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
+SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint OR (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_control_seq" se) > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
 
 -- statement outbox.settle.deleteAll
 DELETE FROM "waybill"."waybill_outbox" r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
