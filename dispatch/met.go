@@ -46,6 +46,7 @@ type met struct {
 	sent          int64
 	stuck         bool // the next Take passes what others hold
 	fails         int  // Takes without an answer, those with one taken off
+	lost          bool // a Take had no answer: what it has held comes first, whatever its number
 	sweepAt       time.Time
 }
 
@@ -110,7 +111,7 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 	for i := range got {
 		switch seq := got[i].Ref.Seq; {
 		case got[i].Record != nil:
-			if seq > s.From {
+			if seq > s.From && !m.passed[seq] { // those of passed come first, whatever their number
 				seen = max(seen, seq)
 			}
 		case m.passed[seq]:
@@ -124,8 +125,11 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 			delete(m.passed, seq) // it is gone, or taken
 		}
 	}
-	if !full {
-		seen = s.To
+	switch {
+	case !full:
+		seen, m.lost = s.To, false
+	case m.lost:
+		seen = s.From
 	}
 	if !m.walks {
 		seen = max(min(seen, m.sent), s.From)
@@ -161,7 +165,7 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 
 // missed notes that a Take got no answer: the next one goes over less. What it has held is behind where it began, or
 // in passed: it will be found, also if the Take is carried out late.
-func (m *met) missed() { m.fails = min(m.fails+1, 10) }
+func (m *met) missed() { m.fails, m.lost = min(m.fails+1, 10), true }
 
 // transactions takes in which transactions are watched from now on, which watched ones have ended, and up to where all
 // others are visible.

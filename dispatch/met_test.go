@@ -244,3 +244,32 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 			m.front, m.passed, m.walk)
 	}
 }
+
+// TestTakeThatIsFull: a Take that had no room for more has come as far as the last record that it met in order. Those
+// of passed, and those that a Take without an answer has held, come first, whatever their number.
+func TestTakeThatIsFull(t *testing.T) { // TQ-04
+	t.Parallel()
+	w := newQueue(t, 20)
+	w.d.noSweeps = true
+	rt, m := w.d.byName["r"], w.met()
+	m.front, m.visible = 100, 100
+	m.back(0)
+	take := func(seqs ...int64) {
+		m.walks = false
+		want := core.Want{N: len(seqs)}
+		rt.takeScope(&want)
+		var got []core.Taken
+		for _, seq := range seqs {
+			got = append(got, core.Taken{Ref: core.Ref{Seq: seq}, Record: &core.Record{}})
+		}
+		rt.hasMet(&want, got, true)
+	}
+	m.pass(99)
+	if take(99, 1); m.walk.from != 1 {
+		t.Errorf("the walk goes on behind %d, want 1", m.walk.from)
+	}
+	m.missed()
+	if take(90, 2); m.walk.from != 1 {
+		t.Errorf("after a Take without an answer the walk goes on behind %d, want 1", m.walk.from)
+	}
+}
