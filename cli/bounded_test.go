@@ -89,7 +89,7 @@ func TestScanIsBounded(t *testing.T) {
 	}
 	var _ core.OutboxStore = &counted{}
 	for args, want := range map[string]string{
-		"status":                                "counts",
+		"status":                                "counts list", // the first due message of the route
 		"list":                                  "list",
 		"list --limit 1000":                     "list",
 		"list --tenant nobody":                  "list",

@@ -65,7 +65,8 @@ type SimulateOptions struct {
 //
 // At the first history that fails, Simulate looks for a short list of faults with which it still fails, and fails t
 // with that list, the seed, and the engines' logs. WAYBILL_SEED=n runs that history alone. Of 1,000 seeds 989 gave the
-// same history twice, with GODEBUG=asyncpreemptoff=1 on a busy machine: Go's scheduler has no seed.
+// same history twice, with GODEBUG=asyncpreemptoff=1 on a busy machine: Go's scheduler has no seed,
+// and with -race it chooses at random.
 //
 // A simulation has the process for itself (GOMAXPROCS is 1 while it runs): do not call it in a parallel test.
 func Simulate(t *testing.T, o SimulateOptions, test func(tb TB, l *Loop, r *rand.Rand)) {

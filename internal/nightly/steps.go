@@ -105,7 +105,7 @@ var repeated = []step{
 	test("sqlite histories", "./internal/checker", "^TestSQLiteHistories$", "WAYBILL_CHECKER_SQLITE=60"),
 	test("memory histories", "./internal/checker", "^TestHistories$", "WAYBILL_CHECKER_HISTORIES=20000"),
 	test("scale", "./store/postgres", "^TestReadAndSettleScale$", "WAYBILL_SCALE=10000000"),
-	test("system histories", "./waybilltest", "^TestSimulate$", "WAYBILL_TEST_NIGHTLY=1", "GODEBUG=asyncpreemptoff=1"),
+	test("system histories", "./waybilltest", "^Test(Simulate|SimulateOddOptions|SameSeedSameHistory)$", "WAYBILL_TEST_NIGHTLY=1", "GODEBUG=asyncpreemptoff=1"),
 	test("dispatch histories", "./dispatch", "^TestHistories$").flags("-rapid.checks=2000"),
 	test("bad day: relay frozen", "./internal/accidents", "^Test(FrozenRelay|FailOver|DatabaseClockJumps)$", "WAYBILL_ACCIDENTS=long"),
 	badDay("standby promoted", "(Synchronous|Lagging)StandbyIsPromoted"),

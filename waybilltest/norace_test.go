@@ -1,0 +1,5 @@
+//go:build !race
+
+package waybilltest
+
+const shuffled = false
