@@ -129,13 +129,16 @@ func (w *world) operate(failed bool) {
 	}
 }
 
-// blocks reports whether the head still blocks its key.
+// blocks reports whether the head still blocks its key. One that is due waits for a topic, and has an owner who
+// decides.
 func (w *world) blocks(r *relay.Route, k *admin.BlockedKey) bool {
 	keys, _, err := w.mem.BlockedKeys(w.t.Context(), admin.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 100})
 	if err != nil {
 		w.t.Error(err)
 	}
-	return slices.ContainsFunc(keys, func(now admin.BlockedKey) bool { return now.Head.Envelope.ID == k.Head.Envelope.ID })
+	return slices.ContainsFunc(keys, func(now admin.BlockedKey) bool {
+		return now.Head.Envelope.ID == k.Head.Envelope.ID && now.Cause != "topic"
+	})
 }
 
 // redrive puts back some of what was abandoned.
