@@ -1,6 +1,6 @@
 package waybilltest
 
-// A history of a whole system follows from one number, so that what random faults bring to light can be seen again. The
+// A history of a whole system follows from one number, so that a failure under random faults can be seen again. The
 // decision about a call follows from the seed, the call's name and its count, and from nothing else: so it is the same
 // when another fault is left out, and the shortest list of faults can be found by leaving out.
 
@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,8 +30,10 @@ import (
 const (
 	// seedVariable names the environment variable with the seed of the only history to run.
 	seedVariable = "WAYBILL_SEED"
-	// maxShrinks bounds the histories that look for the shortest list of faults.
+	// maxShrinks and shrinkFor bound the search for a short list of faults: a history that stands still takes
+	// seconds.
 	maxShrinks = 300
+	shrinkFor  = 30 * time.Second
 	// maxOutage bounds how long a call hangs, in virtual time: longer than the lease of a relay.
 	maxOutage = 2 * time.Minute
 	// maxCall bounds how long a call without a fault takes, in virtual time.
@@ -81,7 +84,7 @@ func Simulate(t *testing.T, o SimulateOptions, test func(tb TB, l *Loop, r *rand
 	if o.MaxIdle == 0 {
 		o.MaxIdle = 6 * time.Hour
 	}
-	if o.Histories < 0 || o.Faults > 0.5 || o.MaxIdle < 0 {
+	if o.Histories < 0 || !(o.Faults <= 0.5) || o.MaxIdle < 0 {
 		t.Fatalf("waybilltest: SimulateOptions: Histories %d, Faults %v, MaxIdle %s: want a positive number, a share of at most 0.5, a positive time", o.Histories, o.Faults, o.MaxIdle)
 	}
 	if o.Seed == 0 {
@@ -94,8 +97,8 @@ func Simulate(t *testing.T, o SimulateOptions, test func(tb TB, l *Loop, r *rand
 		}
 		o.Seed, o.Histories = seed, 1
 	}
-	for seed := o.Seed; seed < o.Seed+uint64(o.Histories); seed++ {
-		s := simulation{SimulateOptions: o, test: test, seed: seed}
+	for n := range uint64(o.Histories) {
+		s := simulation{SimulateOptions: o, test: test, seed: o.Seed + n}
 		if h := s.run(t, map[string]bool{}, false); len(h.problems) > 0 {
 			t.Fatal(s.explain(t, h))
 		}
@@ -157,6 +160,11 @@ func (s *simulation) run(t *testing.T, without map[string]bool, logs bool) *hist
 		done := make(chan struct{})
 		go func() { // Fatalf ends this goroutine
 			defer close(done)
+			defer func() {
+				if p := recover(); p != nil { // or nobody would learn the seed
+					h.Errorf("the test panicked: %v\n%s", p, debug.Stack())
+				}
+			}()
 			l := newLoop(h, s.Loop, logger)
 			l.script, l.maxIdle = h.script, s.MaxIdle
 			defer l.Stop()
@@ -200,9 +208,9 @@ func (h *history) script(partner string) faults.Script {
 // with it.
 func (s *simulation) explain(t *testing.T, h *history) string {
 	t.Helper()
-	shortest, tries := h, 0
+	shortest, tries, end := h, 0, time.Now().Add(shrinkFor)
 	for part := len(h.faults()); part > 0; part /= 2 {
-		for from := 0; from < len(shortest.faults()) && tries < maxShrinks; tries++ {
+		for from := 0; from < len(shortest.faults()) && tries < maxShrinks && time.Now().Before(end); tries++ {
 			all := shortest.faults()
 			without := maps.Clone(shortest.without)
 			for _, c := range all[from:min(from+part, len(all))] {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -207,6 +208,22 @@ func TestSameSeedSameHistory(t *testing.T) {
 	t.Logf("%d of %d seeds gave the same history twice", same, n)
 	if same < n*3/4 && !shuffled {
 		t.Errorf("only %d of %d seeds gave the same history twice", same, n)
+	}
+}
+
+// A test that panics, and the greatest seed there is, are no exceptions.
+func TestSimulateAtTheEdge(t *testing.T) {
+	s := simulation{seed: math.MaxUint64, test: func(_ TB, l *Loop, _ *rand.Rand) {
+		l.Start()
+		panic("oh")
+	}}
+	if p := s.run(t, nil, false).problems; len(p) != 1 || !strings.HasPrefix(p[0], "the test panicked: oh") {
+		t.Errorf("problems %q", p)
+	}
+	n := 0
+	Simulate(t, SimulateOptions{Histories: 3, Seed: math.MaxUint64}, func(TB, *Loop, *rand.Rand) { n++ })
+	if n != 3 {
+		t.Errorf("%d histories from the greatest seed on, want 3", n)
 	}
 }
 
