@@ -63,12 +63,12 @@ func (b *Broker) limits(ctx context.Context, t Topology, wait time.Duration) ([]
 
 // withPolicy returns a queue, with its policies. Nothing of it is set if it does not exist.
 func (q *inquiry) withPolicy(ctx context.Context, queue string, until time.Time) (live liveQueue, err error) {
-	for {
+	for untold := false; ; untold = true {
 		live = liveQueue{}
 		switch err := q.get(ctx, &live, "queues", queue); {
 		case errors.Is(err, errNotFound):
 			return live, nil
-		case err != nil && ctx.Err() == nil:
+		case err != nil && (ctx.Err() == nil || !untold):
 			return live, err
 		case err == nil && (live.Effective != nil || live.Type == "stream"):
 			return live, nil
@@ -121,7 +121,7 @@ func (q *liveQueue) limits(name string) []Difference {
 	}
 	var policy map[string]any
 	if json.Unmarshal(q.Effective, &policy) != nil {
-		policy = nil // something empty
+		policy = nil // an empty text or list
 	}
 	for _, limit := range []string{"max-length", "max-length-bytes"} {
 		add(fmt.Sprintf("queue %q argument x-%s", name, limit), q.Arguments, "x-"+limit)

@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -58,5 +59,31 @@ func TestLimitsWithoutStatistics(t *testing.T) {
 		if !errors.Is(err, c.refused) || len(found) > 1 || (len(found) == 1) != (c.found != "") || len(found) == 1 && found[0].Object != c.found {
 			t.Errorf("%v: %v, %v", c.answers, found, err)
 		}
+	}
+}
+
+// The end of the caller's context is no missing policy: its error names the end.
+func TestLimitsOfAnEndedContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.EscapedPath(); {
+		case strings.HasSuffix(path, "/bindings/source"):
+			_, _ = io.WriteString(w, `[{"destination":"q","destination_type":"queue"}]`)
+		case strings.HasSuffix(path, "/q"):
+			cancel()
+			<-r.Context().Done()
+		default:
+			_, _ = io.WriteString(w, "{}")
+		}
+	}))
+	t.Cleanup(server.Close)
+	b, err := topology.NewBroker(topology.BrokerOptions{URL: server.URL, User: "u", Password: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Limits(ctx, newTopology(t, topology.Options{}))
+	if !errors.Is(err, context.Canceled) || errors.Is(err, topology.ErrPolicyUnknown) {
+		t.Errorf("%v", err)
 	}
 }
