@@ -13,7 +13,7 @@ import (
 type owed struct {
 	messages int       // how many have such a verdict
 	waiting  []owedAck // of these, those that wait for the end of the pause
-	releases []owedAck // releases, which decide nothing: each is tried again for itself, and pauses nobody
+	releases []owedAck // releases, which decide nothing: each is tried again for itself, without a pause
 }
 
 type owedAck struct {
@@ -52,7 +52,9 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	case ack.Verdict == core.VerdictRelease && m.yields == nil:
 		m.releases++
 		r.load.unsettled-- // until it is tried again: the receiver may refuse it for long
-		r.owed.releases = append(r.owed.releases, owedAck{m, ack, time.Now().Add(r.pauseDelay(m.releases))})
+		at := time.Now().Add(r.pauseDelay(m.releases))
+		r.owed.releases = append(r.owed.releases, owedAck{m, ack, at})
+		r.kickAt(at)
 		return true
 	case !r.stopping:
 		r.owed.keep(m, ack)

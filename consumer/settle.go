@@ -147,7 +147,6 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 	defer r.mu.Unlock()
 	var failed error
 	over, moved, owing := 0, false, r.owed.any()
-	releases := len(r.owed.releases)
 	for i, m := range batch.of {
 		if err := results[i]; err != nil && r.again(m, batch.list[i], err) {
 			if m.owed {
@@ -185,9 +184,6 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 		r.releaseWaiting() // the messages behind it
 	case !r.stopping && (moved || len(r.suspects) > 0):
 		r.kick() // a suspect waits until everything is settled
-	}
-	if len(r.owed.releases) > releases {
-		r.releaseOwed() // sets the alarm
 	}
 	r.bell.ring()
 	return t
