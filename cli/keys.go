@@ -44,8 +44,8 @@ func (c *command) keysList(store, route *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "list the keys of a route whose first message blocks later ones", Args: cobra.NoArgs,
 		Long: `list shows the keys of a route in per-key order whose first message waits for a retry, so that the later ones wait, too.
-So it shows keys behind a due message whose topic no queue is bound for (cause topic). On a route that the configuration
-serves with block_after_abandon it also shows keys behind an abandoned message. BEHIND is how many due messages of the key
+It also shows keys behind a due message whose topic no queue is bound for (cause topic) and, on a route that the
+configuration serves with block_after_abandon, keys behind an abandoned message. BEHIND is how many due messages of the key
 wait, counted up to 1,000. waybill show says why the first one waits.`,
 		RunE: c.onStore(store, func(ctx context.Context, s *Store, _ []string) error {
 			p := problems{}

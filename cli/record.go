@@ -61,7 +61,7 @@ type recordJSON struct {
 	SettledAt time.Time `json:"settled_at,omitzero"`
 	// Unreadable says what of the record could not be read.
 	Unreadable string `json:"unreadable,omitempty"`
-	// Waits is why it is not out; only show has it.
+	// Waits says why the record is not out; only show has it.
 	Waits   *waitJSON   `json:"waits,omitempty"`
 	Message messageJSON `json:"message"`
 }

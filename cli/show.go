@@ -24,8 +24,8 @@ func (c *command) showCommand() *cobra.Command {
 body that is no text is shown in hexadecimal. Control characters are shown as escapes; --body-to writes the body as it is.
 
 "waits" says why a message is not out: its time, a retry, the message before it in its key, a topic that no queue is bound
-for, a transaction that has locked it, or that nobody serves its route. What only a relay knows, such as a breaker that is
-open for one topic, its health says.
+for, a transaction that has locked it, or a route without a relay. A store does not know everything that stops a relay: the
+relay's health names the rest, such as a breaker that is open for one topic.
 
 An id that the application chose is found by an index, and so is one of a record that failed, is scheduled or was given
 up. For any other one the store goes through all that is due, which takes about a second for two million records.`,

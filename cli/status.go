@@ -174,8 +174,8 @@ func (c *command) showCounts(counts []admin.Count, routes []string, firsts []fir
 	return nil
 }
 
-// maxFirsts bounds the routes whose first due message status explains, and firstOf the records that it looks at to find
-// that.
+// maxFirsts bounds the routes whose first due message status explains. firstOf bounds the records among which it looks
+// for that message.
 const (
 	maxFirsts = 20
 	firstOf   = 100
@@ -189,7 +189,7 @@ type firstDue struct {
 	Waits *waitJSON `json:"waits"`
 }
 
-// firstDue explains what the first due message of each route waits for, as far as the store can tell.
+// firstDue explains why the first due message of each route waits, as far as the store can tell.
 func (c *command) firstDue(ctx context.Context, store core.OutboxStore, name string, counts []admin.Count) (out []firstDue) {
 	inspector, ok := core.As[admin.Inspector](store)
 	if !ok {

@@ -7,10 +7,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// waitJSON is why a record waits, as programs get it.
+// waitJSON says why a record waits, to programs.
 type waitJSON struct {
 	Cause string `json:"cause"`
-	// Text says it for people.
+	// Text says the same to people.
 	Text string `json:"text"`
 	// Other is the id of the message before it in its key, or of the one that tries for its topic. Because is why
 	// the one before it waits.
@@ -21,8 +21,7 @@ type waitJSON struct {
 	LockedBy []string `json:"locked_by,omitempty"`
 }
 
-// why asks why a record waits; nil if it has ended. An error is an answer, too: what is known of the record is shown
-// all the same.
+// why asks why a record waits; nil if it has ended. An error is an answer, too: the record is shown all the same.
 func (c *command) why(ctx context.Context, store core.OutboxStore, name string, r *admin.Stored) *waitJSON {
 	if r.State.Terminal() {
 		return nil
@@ -31,7 +30,7 @@ func (c *command) why(ctx context.Context, store core.OutboxStore, name string, 
 	defer cancel()
 	w, err := admin.WhyWaits(ctx, store, r, c.conf.blocks(name, []string{r.Route}))
 	if err != nil {
-		return &waitJSON{Cause: "unknown", Text: "nobody could tell: " + core.ErrorText(err)}
+		return &waitJSON{Cause: "unknown", Text: "the store could not tell: " + core.ErrorText(err)}
 	}
 	return waitOf(&w)
 }
@@ -47,7 +46,7 @@ func waitOf(w *admin.Waiting) *waitJSON {
 	return out
 }
 
-// text is what people read.
+// text returns the text for people; none for a record that has ended.
 func (w *waitJSON) text() string {
 	if w == nil {
 		return ""

@@ -326,8 +326,8 @@ func TestInOrderSuspectWaits(t *testing.T) {
 	})
 }
 
-// OR-09: what waits in place for its retry is given up before the broker takes it back: a handler then runs no more
-// often than its policy allows. A policy that is longer is refused.
+// OR-09: a message that waits in place for its retry is given up before the broker takes it back: a handler then runs
+// no more often than its policy allows. A policy that is longer is refused.
 func TestInOrderEndsBeforeTheBrokerTakesItBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -127,9 +127,9 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace, asked: asked}
 }
 
-// heldFor bounds the delay that a handler asked for by what is left of half of MaxHold, for a message that waits in
-// place and has been held for so long already. The delay of the policy is left to it in any case: all of them fit into
-// the other half. It returns what was asked for if it changed that.
+// heldFor bounds the delay that a handler asked for, if its message waits in place: by the rest of half of MaxHold
+// after held. The delay of the policy is left to the message in any case: all of them fit into the other half. heldFor
+// returns the delay that was asked for, and whether it changed it.
 func (j *judge) heldFor(v *verdict, held time.Duration) (asked time.Duration, changed bool) {
 	asked = v.ack.Delay
 	if !v.inPlace || !v.asked || j.traits.MaxHold <= 0 {

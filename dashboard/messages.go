@@ -244,7 +244,7 @@ func (d *Dashboard) explain(ctx context.Context, b *Outbox, data *messageData) {
 	defer cancel()
 	why, err := admin.WhyWaits(ctx, b.Store, &data.S, b.blocks(data.S.Route))
 	if data.Waits, data.Other = why.String(), why.Other; err != nil {
-		data.Waits = "nobody could tell: " + core.ErrorText(err)
+		data.Waits = "the store could not tell: " + core.ErrorText(err)
 	}
 }
 

@@ -290,7 +290,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 	}
 }
 
-// A message without a source is the same through whatever queue it comes, if its source is declared.
+// With a declared source a message without one is the same in every queue.
 func TestDeclaredSource(t *testing.T) {
 	t.Parallel()
 	var log sharedtest.Log

@@ -72,8 +72,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// pausedTopics names the topics of a route that are paused, each since when, what the first one waits for, and how many
-// keys wait for them.
+// pausedTopics names the topics of a route that are paused, each since when, with the cause of the first one and the
+// number of keys that wait for them.
 func (e *engine) pausedTopics(rt *route) string {
 	topics := slices.Sorted(maps.Keys(rt.breakers.topics))
 	cause := rt.breakers.topics[topics[0]].cause

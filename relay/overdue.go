@@ -3,9 +3,9 @@ package relay
 import "time"
 
 // A publisher that ignores its context can keep its messages for ever: they have no result, so that they can neither be
-// released nor sent once more. Others go on. Log and health say that such a call is there.
+// released nor sent once more. Other messages go on. Log and health report such a call.
 
-// overdueAfter is for how long after PublishTimeout a call may still return without a word.
+// overdueAfter is how long after PublishTimeout a call may return without being reported.
 const overdueAfter = time.Second
 
 // watch has the loop look at a call when it should have returned.
@@ -14,7 +14,7 @@ func (e *engine) watch(c *call) {
 	e.publishes.lookAt = earliest(e.publishes.lookAt, c.dueAt)
 }
 
-// stepOverdue says which calls should have returned. It returns when to look again; zero = not at all.
+// stepOverdue logs the calls that should have returned. It returns when to look again; zero = not at all.
 func (e *engine) stepOverdue() time.Time {
 	p := &e.publishes
 	if p.lookAt.IsZero() || e.now.Before(p.lookAt) {

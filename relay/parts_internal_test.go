@@ -1,6 +1,6 @@
 package relay
 
-// What only the relay's own lease can show.
+// Tests that change the relay's own lease.
 
 import (
 	"context"

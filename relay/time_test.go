@@ -78,7 +78,8 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 }
 
 // TestStopWhileTheStoreHangs: a relay whose store answers nothing any more, as a database that is frozen, stops. It has
-// DrainTimeout for what is out, a second for what it then cancels, and five seconds to store the outcomes.
+// DrainTimeout for the messages that are out, a second for those that it then cancels, and five seconds to store the
+// outcomes.
 func TestStopWhileTheStoreHangs(t *testing.T) { // RL-01
 	t.Parallel()
 	for name, c := range map[string]struct {

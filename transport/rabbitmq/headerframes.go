@@ -18,7 +18,7 @@ import (
 const (
 	frameHead, frameTail = 7, 1
 	headerFrameType      = 2
-	// maxDepth and maxElements are what the driver reads of a table.
+	// maxDepth and maxElements are the driver's limits of a table.
 	maxDepth, maxElements = 32, 8192
 	// maxHeaderFrame is the largest header frame that is taken into memory.
 	maxHeaderFrame = 64 << 20
@@ -29,7 +29,7 @@ const (
 	flagContentType, flagContentEncoding, flagHeaders = 1 << 15, 1 << 14, 1 << 13
 )
 
-// headerFrames hands on what the broker sends, with header frames that the driver can read. It is for one reader.
+// headerFrames hands on the bytes of the broker, with header frames that the driver can read. It is for one reader.
 type headerFrames struct {
 	in    *bufio.Reader
 	limit atomic.Int64 // the negotiated frame_max; 0 = not known, or none
@@ -99,9 +99,9 @@ type header struct {
 	readable bool   // for the driver
 }
 
-// readableFrame returns what replaces frame; nil if the driver can read it. A frame that is only too large loses the
-// history that the broker wrote into it, and then the broker's counts. If that is not enough, the new frame has the
-// small headers that can be read, and headerUnreadable. limit is frame_max; 0 = none.
+// readableFrame returns the frame to put in the place of frame; nil if the driver can read it. A frame that is only too
+// large loses the history that the broker wrote into it, and then the broker's counts. If that is not enough, the new
+// frame has the small headers that can be read, and headerUnreadable. limit is frame_max; 0 = none.
 func readableFrame(frame []byte, limit int) []byte {
 	start, end, ok := headerTable(frame)
 	if !ok {

@@ -31,8 +31,8 @@ func field(name, value string) string { return string([]byte{byte(len(name))}) +
 
 func table(fields ...string) string { return "F" + longString(strings.Join(fields, "")) }
 
-// The driver reads tables of 32 levels and 8192 elements. Each frame of a stream that it cannot read is replaced by one
-// that it can, with what it can read.
+// The driver reads tables of 32 levels and 8192 elements. Each unreadable frame of a stream is replaced by a readable
+// one, which keeps the readable headers.
 func TestHeaderFrames(t *testing.T) {
 	t.Parallel()
 	level := func(n int) string {
@@ -105,7 +105,7 @@ func TestHeaderFrames(t *testing.T) {
 	}
 }
 
-// The end of a stream is the end of what is read, wherever it comes.
+// A stream that ends within a frame is handed on to its last byte.
 func TestHeaderFramesEnd(t *testing.T) {
 	t.Parallel()
 	whole := headerFrame(field("a", "V"))
@@ -134,7 +134,7 @@ func TestHeaderFramesCost(t *testing.T) {
 	}
 }
 
-// Whatever the table of a frame holds, the frame that replaces it has its length and is not replaced again.
+// For every table of a frame, the frame that replaces it states its own length and is not replaced again.
 func FuzzHeaderFrames(f *testing.F) {
 	f.Add([]byte(field("a", nestedTables(40))), uint16(4096))
 	f.Add([]byte(field("a", "V")), uint16(4096))

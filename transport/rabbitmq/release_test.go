@@ -10,9 +10,9 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// In an outage of what handlers need the consumer releases a message at each probe. While the broker takes no copies,
-// because it blocks publishers or its dead-letter exchange is gone, these releases count no more than others: the first
-// one may, and once more if the message was on its way to a consumer that a pause ended.
+// In an outage of a handler's dependency the consumer releases a message at each probe. While the broker takes no
+// copies, because it blocks publishers or its dead-letter exchange is gone, these releases count no more than others:
+// the first one may, and one more if the message was on its way to a consumer that a pause ended.
 func TestReleaseWithoutACopy(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

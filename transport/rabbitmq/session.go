@@ -291,8 +291,8 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		decode(d, raw, r.sub.Queue, r.dlx, now)
 		d.Handle = h
 		if r.sub.InOrder && r.sub.MaxDeliveries > 0 {
-			// The broker counts what is given back at a stop, too. So its count makes a suspect, and no
-			// more. The broker parks at its own limit.
+			// The broker also counts messages that are given back at a stop. So its count makes a
+			// suspect, and no more. The broker parks at its own limit.
 			d.Redeliveries = min(d.Redeliveries, r.sub.MaxDeliveries-1)
 		}
 		if _, apart := raw.Headers[headerAcquiredCount]; apart {

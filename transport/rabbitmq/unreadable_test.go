@@ -100,7 +100,7 @@ func TestHeadersThatTheDriverCannotRead(t *testing.T) {
 	}
 	settle(t, p, core.AckDone(receive(t, p, 1)[0]))
 
-	// They are whole: what the producer sent is in the queue.
+	// They are whole: every header of the producer is in the queue.
 	var raw json.RawMessage
 	look := map[string]any{"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
 	if err := mq.Do(t.Context(), http.MethodPost, "/api/queues/"+url.PathEscape(mq.VHost)+"/p.dlq/get", look, &raw); err != nil {

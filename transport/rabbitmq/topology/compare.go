@@ -62,7 +62,7 @@ type (
 		Arguments      map[string]any `json:"arguments"`
 		Policy         string         `json:"policy"`
 		OperatorPolicy string         `json:"operator_policy"`
-		// of both policies: an object, or something empty; absent if the broker does not know it
+		// of both policies: an object, or an empty text or list; absent if the broker does not know it
 		Effective json.RawMessage `json:"effective_policy_definition"`
 	}
 	liveBinding struct {

@@ -41,8 +41,8 @@ local function wake(key)
   redis.call('XADD', key, 'MAXLEN', 1, '*', 'released', 1)
 end
 
--- copy adds the entry id of stream from to stream to, with the fields of set in front instead of MARKS. If set is nil it
--- changes nothing. It returns the new id, or nil if there is no such entry.
+-- copy adds the entry id of stream from to stream to, with the fields of set in front instead of MARKS. If set is nil,
+-- the fields stay. It returns the new id, or nil if there is no such entry.
 local function copy(from, id, to, set)
   local entry = redis.call('XRANGE', from, id, id)[1]
   if not entry then return nil end
