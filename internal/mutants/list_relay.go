@@ -4,7 +4,6 @@ package main
 func root() []mutant {
 	const file = "backoff.go"
 	return group{pkg: "."}.of(
-		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "root-jitter-equal", fault: "the equal jitter is off", file: file, old: "return d/2 + chance.N(d/2+1)", new: "return d", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-jitter-share", fault: "the jitter by a share is off", file: file, old: "(2*chance.Float64()-1)", new: "(0*chance.Float64())", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-attempts", fault: "there is one attempt too many", file: file, old: "limit > 0 && attempt >= limit", new: "limit > 0 && attempt > limit", tests: "^TestBackoffAttempts$"},
@@ -15,6 +14,7 @@ func root() []mutant {
 func relay() []mutant {
 	const publish, breaker, member = "relay/publish.go", "relay/breaker.go", "relay/member.go"
 	return group{pkg: "./relay", args: []string{"-skip", "^TestUnroutable(HasItsOwnHorizon|BacklogIsProbed)$"}}.of(
+		mutant{id: "relay-overdue", fault: "nobody hears of a publisher that does not return", file: "relay/loop.go", old: "\tnext = earliest(next, e.stepOverdue())\n", new: "", tests: "^TestOverduePublishIsSaid$"},
 		mutant{id: "relay-after", fault: "the broker's own delay for a message is ignored", file: publish, old: "if errors.As(err, &ce) && ce.After > 0 {", new: "if errors.As(err, &ce) && ce.After < 0 {", tests: "^TestBrokersDelayOfAMessage$"},
 		mutant{id: "relay-outage-after", fault: "the broker's own delay in an outage is ignored", file: breaker, old: "if errors.As(cause, &e) && e.After > 0 {", new: "if errors.As(cause, &e) && e.After < 0 {", tests: "^TestBrokersDelayInAnOutage$"},
 		mutant{id: "relay-lost-metric", fault: "a lost lease is not counted", file: member, old: "\te.tel.leaseLost(e.base, rt)\n\te.warn(nil, \"relay.lease_lost\", \"an outcome", new: "\te.warn(nil, \"relay.lease_lost\", \"an outcome", tests: "^TestLeaseLost$"},
