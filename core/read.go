@@ -154,7 +154,7 @@ type Want struct {
 	// Passed, sequences outside of that. Then the answer also has records that the Take met and did not take,
 	// although they are ready, have no key and are not in Out: those that another session holds, or a
 	// transaction has locked, and those beyond Bytes. Each comes with GripLocked and without a Record: all
-	// those of Passed, and the first Most of the range, up to the last one that was taken if N were taken.
+	// those of Passed, and the first Most of the range, up to the greatest that was taken if N were taken.
 	From, To int64
 	Passed   []int64
 	Most     int

@@ -115,8 +115,11 @@ func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 			out = append(out, core.Taken{Ref: r.ref(), Grip: core.GripLocked})
 		}
 	}
+	if len(found) == want.N {
+		scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)
+	}
 	for r := range rt.ready.after(0, scope.From) {
-		if scope.Most--; scope.Most < 0 || r.seq > scope.To || len(found) == want.N && r.seq > found[want.N-1].seq {
+		if scope.Most--; scope.Most < 0 || r.seq > scope.To {
 			break
 		}
 		if isWanted(r) && !passed[r.seq] && !picked[r] {
