@@ -46,7 +46,6 @@ type met struct {
 	sent          int64
 	stuck         bool // the next Take passes what others hold
 	fails         int  // Takes without an answer, those with one taken off
-	lost          bool // a Take had no answer: what it has held comes first, whatever its number
 	sweepAt       time.Time
 }
 
@@ -101,8 +100,9 @@ func (rt *route) takeScope(s *core.Want) {
 	}
 }
 
-// hasMet takes in what a Take has met, full if there may be more records to be taken. It reports whether numbers are
-// left that were not gone over.
+// hasMet takes in the records that a Take has met, full if there may be more to be taken. One that is full has come as
+// far as the greatest record that it took. Those before it are in the answer, also if a lost Take had held that one. It
+// reports whether numbers are left that were not gone over.
 func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 	m := &rt.queue.met
 	m.fails = max(m.fails-1, 0)
@@ -111,9 +111,7 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 	for i := range got {
 		switch seq := got[i].Ref.Seq; {
 		case got[i].Record != nil:
-			if seq > s.From && !m.passed[seq] { // those of passed come first, whatever their number
-				seen = max(seen, seq)
-			}
+			seen = max(seen, min(seq, s.To))
 		case m.passed[seq]:
 			m.passed[seq] = false
 		case seq > s.From:
@@ -125,11 +123,8 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 			delete(m.passed, seq) // it is gone, or taken
 		}
 	}
-	switch {
-	case !full:
-		seen, m.lost = s.To, false
-	case m.lost:
-		seen = s.From
+	if !full {
+		seen = s.To
 	}
 	if !m.walks {
 		seen = max(min(seen, m.sent), s.From)
@@ -165,7 +160,7 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 
 // missed notes that a Take got no answer: the next one goes over less. What it has held is behind where it began, or
 // in passed: it will be found, also if the Take is carried out late.
-func (m *met) missed() { m.fails, m.lost = min(m.fails+1, 10), true }
+func (m *met) missed() { m.fails = min(m.fails+1, 10) }
 
 // transactions takes in which transactions are watched from now on, which watched ones have ended, and up to where all
 // others are visible.

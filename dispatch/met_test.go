@@ -245,31 +245,37 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	}
 }
 
-// TestTakeThatIsFull: a Take that had no room for more has come as far as the last record that it met in order. Those
-// of passed, and those that a Take without an answer has held, come first, whatever their number.
+// TestTakeThatIsFull: a Take that had no room for more has come as far as the first record that it left, although it
+// took a later one: one of passed, or one that a Take without an answer had held.
 func TestTakeThatIsFull(t *testing.T) { // TQ-04
 	t.Parallel()
 	w := newQueue(t, 20)
 	w.d.noSweeps = true
 	rt, m := w.d.byName["r"], w.met()
+	rt.takeStep = 50
 	m.front, m.visible = 100, 100
 	m.back(0)
-	take := func(seqs ...int64) {
-		m.walks = false
-		want := core.Want{N: len(seqs)}
+	take := func(later, first, left int64) {
+		m.walks, m.stuck = false, false
+		want := core.Want{N: 2}
 		rt.takeScope(&want)
-		var got []core.Taken
-		for _, seq := range seqs {
-			got = append(got, core.Taken{Ref: core.Ref{Seq: seq}, Record: &core.Record{}})
-		}
-		rt.hasMet(&want, got, true)
+		rt.hasMet(&want, []core.Taken{
+			{Ref: core.Ref{Seq: later}, Record: &core.Record{}}, {Ref: core.Ref{Seq: first}, Record: &core.Record{}},
+			{Ref: core.Ref{Seq: left}, Grip: core.GripLocked},
+		}, true)
 	}
 	m.pass(99)
-	if take(99, 1); m.walk.from != 1 {
+	if take(99, 1, 2); m.walk.from != 1 {
 		t.Errorf("the walk goes on behind %d, want 1", m.walk.from)
 	}
-	m.missed()
-	if take(90, 2); m.walk.from != 1 {
-		t.Errorf("after a Take without an answer the walk goes on behind %d, want 1", m.walk.from)
+	if take(40, 2, 3); m.walk.from != 2 {
+		t.Errorf("with a record that was held before, the walk goes on behind %d, want 2", m.walk.from)
+	}
+	m.pass(99)
+	want := core.Want{N: 1}
+	m.walks, m.stuck = false, false
+	rt.takeScope(&want)
+	if rt.hasMet(&want, []core.Taken{{Ref: core.Ref{Seq: 99}, Record: &core.Record{}}}, true); m.walk.from > want.To {
+		t.Errorf("a Take up to %d has come to %d", want.To, m.walk.from)
 	}
 }

@@ -29,6 +29,7 @@ const allHistories = "^TestHistories$"
 func remembered() []mutant {
 	return append(group{pkg: "./core/outboxtest"}.of(
 		mutant{id: "memory-units", fault: "the store does not free the units of who is gone", file: "store/memory/meet.go", old: "if u.Owner == m.Session {\n\t\t\t\tu.give(0)", new: "if false {\n\t\t\t\tu.give(0)", tests: "^TestMemory$"},
+		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/take.go", old: "scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)", new: "scope.To = min(scope.To, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
 		mutant{id: "memory-held", fault: "the store takes what another holds", file: "store/memory/take.go", old: "case r.lock != nil, r.holder != 0:", new: "case r.lock != nil:", tests: "^TestMemory$"},
 		mutant{id: "memory-version", fault: "the store's settle ignores the version", file: "store/memory/settle.go", old: "!published && r.version != ref.Version", new: "false", tests: "^TestMemory$"},
 		mutant{id: "memory-owner", fault: "the store's settle ignores who owns the unit", file: "store/memory/settle.go", old: "case !published && r.holder != self && !r.owned(self):", new: "case false:", tests: "^TestMemory$"},
