@@ -34,10 +34,9 @@ func TestRetryOfAForgottenKeyAsksFirst(t *testing.T) {
 	}
 }
 
-// TestUnitBeginsBeforeAllIsKnown: a message goes while the records that wait in a new unit are still being read.
-func TestUnitBeginsBeforeAllIsKnown(t *testing.T) {
-	t.Parallel()
-	w := newSmall(t)
+// retryLater stages records of eight keys, each of which waits for a retry in an hour.
+func (w *small) retryLater() {
+	w.t.Helper()
 	for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		w.stage(k, k)
 	}
@@ -46,9 +45,16 @@ func TestUnitBeginsBeforeAllIsKnown(t *testing.T) {
 	for i := range rs {
 		retries = append(retries, core.Retry(&rs[i], errLost, time.Hour))
 	}
-	w.must(w.st.Settle(t.Context(), 1, retries).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	w.must(w.st.Settle(w.t.Context(), 1, retries).FirstErr())
+	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 	w.must(err)
+}
+
+// TestUnitBeginsBeforeAllIsKnown: a message goes while the records that wait in a new unit are still being read.
+func TestUnitBeginsBeforeAllIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.retryLater()
 	w.stage("new", "new")
 	w.start()
 	w.d.waitingPage = 1
@@ -127,17 +133,7 @@ func TestNewUnitLoadsFirst(t *testing.T) {
 func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-		w.stage(k, k)
-	}
-	rs := w.other()
-	var retries []core.Outcome
-	for i := range rs {
-		retries = append(retries, core.Retry(&rs[i], errLost, time.Hour))
-	}
-	w.must(w.st.Settle(t.Context(), 1, retries).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
-	w.must(err)
+	w.retryLater()
 	w.start()
 	w.d.waitingPage, w.d.opts.MaxKeys = 1, 2
 	pages := 0
