@@ -208,7 +208,7 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 		}
 		crashes = 1
 	}
-	if err := w.set(ctx, seqs, `hold = 0, flags = flags | 12, crashes = crashes + ?, version = version + ?`, crashes, crashes); err != nil {
+	if err := w.set(ctx, seqs, `hold = 0, flags = flags | 4, crashes = crashes + ?, version = version + ?`, crashes, crashes); err != nil {
 		return err
 	}
 	for _, text := range [...]string{

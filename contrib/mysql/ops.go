@@ -283,7 +283,7 @@ func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
 			return err
 		}
 	}
-	if err := w.set(ctx, []int64{r.Seq}, `state = 1, due_at = 0, ends_at = ?, version = version + 1, flags = (flags & ~5) | IF(crashes > 0, 8, 0),
+	if err := w.set(ctx, []int64{r.Seq}, `state = 1, due_at = 0, ends_at = ?, version = version + 1, flags = (flags & ~1) | IF(crashes > 0, 4, 0),
 		attempts = 0, crashes = 0, deliveries = 0, reason = '', error = '', error_at = 0`, micros(r.Envelope.Expires)); err != nil {
 		return err
 	}

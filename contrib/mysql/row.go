@@ -18,7 +18,6 @@ import (
 const (
 	flagBlocks = 1 << iota
 	flagWithdrawable
-	flagOrphaned
 	flagMaybe
 )
 
@@ -265,7 +264,7 @@ func (w *work) free(ctx context.Context, rows []*row) error {
 
 // hold writes holds of self, and adds to the deliveries.
 func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
-	return w.set(ctx, seqs, `hold = ?, flags = flags & ~4, deliveries = deliveries + ?`, w.self, deliveries)
+	return w.set(ctx, seqs, `hold = ?, deliveries = deliveries + ?`, w.self, deliveries)
 }
 
 // abandon ends records for good, and tells the owners of their keys if asked to. blocks are the new flags.
@@ -274,7 +273,7 @@ func (w *work) abandon(ctx context.Context, rows []*row, reason waybill.Reason, 
 	if reason.Withdrawn() {
 		state = stateWithdrawn
 	}
-	err := w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~5) | IF(k = '', 0, ?),
+	err := w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~1) | IF(k = '', 0, ?),
 		reason = ?`, state, w.now, blocks, string(reason))
 	if err != nil {
 		return err

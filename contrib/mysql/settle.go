@@ -163,7 +163,7 @@ func (st *settler) publish(ctx context.Context, at []int) (err error) {
 	}
 	if core.RetentionPublished.DroppedAtOnce(st.s.opts.Retention) {
 		err = st.remove(ctx, rows)
-	} else if err = st.set(ctx, seqsOf(rows), `state = 3, version = version + 1, due_at = 0, ends_at = ?, hold = 0, flags = flags & ~5`, st.now); err == nil {
+	} else if err = st.set(ctx, seqsOf(rows), `state = 3, version = version + 1, due_at = 0, ends_at = ?, hold = 0, flags = flags & ~1`, st.now); err == nil {
 		err = st.free(ctx, rows)
 	}
 	err = classify("settle", err)
@@ -221,7 +221,7 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	case o.Event() == core.EventReleased:
 		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?, due_at = ?`, flags, due)
 	case o.State() == core.StateFailed:
-		err = st.set(ctx, seq, `state = 4, version = version + 1, due_at = ?, crashes = 0, flags = flags & ~5`, due)
+		err = st.set(ctx, seq, `state = 4, version = version + 1, due_at = ?, crashes = 0, flags = flags & ~1`, due)
 	default:
 		err = st.abandon(ctx, []*row{r}, o.Reason(), blocks)
 	}

@@ -211,7 +211,7 @@ func (t *meeting) end(ctx context.Context, session core.Session, died bool) erro
 		careful = seq.Value
 	}
 	_, err := t.s.outbox.UpdateMany(ctx, bson.M{"hold": int64(session)}, bson.M{
-		"$set":   bson.M{"hold": int64(0), "orphaned": true, "maybe": true},
+		"$set":   bson.M{"hold": int64(0), "maybe": true},
 		"$unset": bson.M{"held": ""},
 		"$inc":   bson.M{"crashes": crashes, "version": int64(crashes)},
 	})

@@ -56,7 +56,6 @@ type record struct {
 	Phase        phase     `bson:"phase"`
 	Due          time.Time `bson:"due,omitempty"` // of timers and retries
 	Hold         int64     `bson:"hold"`          // session of the holder; 0 = none
-	Orphaned     bool      `bson:"orphaned"`      // its last holder was removed
 	Maybe        bool      `bson:"maybe"`         // it can have arrived
 	Withdrawable bool      `bson:"withdrawable"`
 	Blocks       bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block

@@ -154,7 +154,7 @@ func (w *work) outlived(ctx context.Context, r *record) (bool, error) {
 // expiry that has passed goes.
 func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control) {
 	set := bson.M{
-		"phase": phaseReady, "orphaned": false, "blocks": false, "maybe": r.Maybe || r.Crashes > 0,
+		"phase": phaseReady, "blocks": false, "maybe": r.Maybe || r.Crashes > 0,
 		"attempts": 0, "crashes": 0, "deliveries": 0,
 	}
 	unset := bson.M{"due": "", "settled": "", "class": "", "reason": "", "error": "", "error_at": ""}

@@ -184,7 +184,7 @@ func (st *settler) other(o *core.Outcome) error {
 		return nil
 	}
 	r.Version++ // a second outcome for it is stale
-	set := bson.M{"hold": int64(0), "orphaned": false, "phase": phase(o.State()), "blocks": o.Reason().Blocks() && r.Key != ""}
+	set := bson.M{"hold": int64(0), "phase": phase(o.State()), "blocks": o.Reason().Blocks() && r.Key != ""}
 	unset := bson.M{"held": ""}
 	inc := bson.M{"version": int64(1)}
 	if o.CountsAttempt() {
@@ -257,7 +257,7 @@ func (st *settler) end(ctx context.Context, filter bson.M) (int64, error) {
 	}
 	res, err := st.s.outbox.UpdateMany(ctx, filter, bson.M{
 		"$set": bson.M{
-			"phase": phasePublished, "settled": st.now, "class": int32(core.RetentionPublished), "hold": int64(0), "orphaned": false,
+			"phase": phasePublished, "settled": st.now, "class": int32(core.RetentionPublished), "hold": int64(0),
 		},
 		"$unset": bson.M{"due": "", "dedupe": "", "held": ""},
 		"$inc":   bson.M{"version": int64(1)},

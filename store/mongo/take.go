@@ -101,7 +101,7 @@ func (w *work) hold(ctx context.Context, self core.Session, list []*record, deli
 		add = 1
 	}
 	_, err := w.s.outbox.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{
-		"$set": bson.M{"hold": int64(self), "held": w.now, "orphaned": false}, "$inc": bson.M{"deliveries": add},
+		"$set": bson.M{"hold": int64(self), "held": w.now}, "$inc": bson.M{"deliveries": add},
 	})
 	return locked(err)
 }

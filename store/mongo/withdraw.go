@@ -125,7 +125,7 @@ func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus
 func (r *record) abandon(reason waybill.Reason, now time.Time) {
 	class := int32(core.RetentionClassOf(core.StateAbandoned, reason))
 	r.Phase, r.Due, r.Settled, r.Class, r.Reason = phaseAbandoned, time.Time{}, now, &class, string(reason)
-	r.Orphaned, r.Blocks, r.Dedupe = false, false, nil
+	r.Blocks, r.Dedupe = false, nil
 	r.Version++
 }
 
@@ -189,7 +189,7 @@ func (l *ledger) flush(ctx context.Context) error {
 func abandoned(r *record) bson.M {
 	return bson.M{
 		"$set": bson.M{
-			"phase": r.Phase, "settled": r.Settled, "class": *r.Class, "reason": r.Reason, "orphaned": false,
+			"phase": r.Phase, "settled": r.Settled, "class": *r.Class, "reason": r.Reason,
 			"blocks": r.Blocks, "version": r.Version,
 		},
 		"$unset": bson.M{"due": "", "dedupe": ""},

@@ -14,7 +14,7 @@ var needed = []struct {
 }{
 	{"outbox", []string{
 		"seq", "route", "id", "topic", "key", "slot", "version", "state", "due_at", "settled_at", "expires_at", "ready_since",
-		"hold", "held_since", "orphaned", "maybe_sent",
+		"hold", "held_since", "maybe_sent",
 		"withdrawable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
 	}},
 	{"outbox_members", []string{

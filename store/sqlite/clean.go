@@ -31,7 +31,7 @@ const (
 		ORDER BY r.expires_at LIMIT ?2`
 	// expireText leaves the key blocked if abandoned messages block it.
 	expireText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
+		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = key <> '',
 			reason = {expired}, settled_at = ?2
 		WHERE seq = ?1`
 

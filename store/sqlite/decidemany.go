@@ -18,7 +18,7 @@ const (
 	// endDueText is putAwayText for a record that can have been delivered.
 	endDueText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
-			maybe_sent = maybe_sent OR ?4, orphaned = 0
+			maybe_sent = maybe_sent OR ?4
 		WHERE seq = ?1 AND hold = 0`
 )
 

@@ -13,14 +13,14 @@ var _ admin.Redriver = (*Store)(nil)
 const (
 	// requeueText makes a record ready again, at its place. It removes an expiry that has passed.
 	requeueText = `UPDATE waybill_outbox
-		SET state = {pending}, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+		SET state = {pending}, due_at = NULL, settled_at = NULL, version = version + 1, blocks = 0,
 		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
 		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
 	repairText  = `UPDATE waybill_outbox SET body = ?2 WHERE seq = ?1 AND hold = 0`
 	putAwayText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3,
+		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3,
 			settled_at = ?2
 		WHERE seq = ?1 AND hold = 0`
 	outlivedText = `SELECT 1

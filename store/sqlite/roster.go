@@ -37,7 +37,7 @@ const (
 	toldText = `SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 LIMIT 1`
 
 	endHoldsText = `UPDATE waybill_outbox
-		SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
+		SET hold = 0, held_since = NULL, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
 		WHERE hold = ?1 AND hold <> 0`
 	endUnitsText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1`
 	endText      = `DELETE FROM waybill_outbox_members WHERE session = ?1`

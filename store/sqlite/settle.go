@@ -20,11 +20,10 @@ const (
 	publishText = `DELETE FROM waybill_outbox` + publishedSQL
 	// keepText is used if Options.Retention keeps published records.
 	keepText = `UPDATE waybill_outbox
-		SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL,
-			orphaned = 0` + publishedSQL
+		SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL` + publishedSQL
 
 	settleText = `UPDATE waybill_outbox
-		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL,
 			attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6,
 			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
 			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END

@@ -9,7 +9,7 @@ import (
 
 const (
 	// holdText holds the record at ?1, and adds ?4 to its deliveries.
-	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, orphaned = 0, deliveries = deliveries + ?4 WHERE seq = ?1`
+	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq = ?1`
 	dropText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq = ?1`
 	// heldText selects the records that a session holds.
 	heldText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq`

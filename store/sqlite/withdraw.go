@@ -19,7 +19,7 @@ const (
 	stagedText   = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
 	deleteText   = `DELETE FROM waybill_outbox WHERE seq = ?1`
 	withdrawText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3
+		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3
 		WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
 	// holderText selects the live message with a dedupe key, unless the id is staged.

@@ -15,7 +15,6 @@ CREATE TABLE waybill_outbox (
 	ready_since  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000), -- microseconds since 1970: when it was or is first due
 	hold         INTEGER NOT NULL DEFAULT 0,          -- session of the member that holds it; 0 = none
 	held_since   INTEGER,                             -- microseconds since 1970: when the hold was written
-	orphaned     INTEGER NOT NULL DEFAULT 0,          -- 1: the session that held it last has ended
 	maybe_sent   INTEGER NOT NULL DEFAULT 0,          -- 1: it may have been delivered, since the result of a try is unknown
 	withdrawable INTEGER NOT NULL DEFAULT 0,          -- 1: it may be cancelled or replaced although it is due
 	attempts     INTEGER NOT NULL DEFAULT 0,          -- how often the broker or the handler said no

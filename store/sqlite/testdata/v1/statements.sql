@@ -400,12 +400,12 @@ UPDATE waybill_meta SET value = value WHERE name = 'version'
 
 -- statement
 UPDATE waybill_outbox
-		SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
+		SET hold = 0, held_since = NULL, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
 		WHERE hold = ?1 AND hold <> 0
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 1, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+		SET state = 1, due_at = NULL, settled_at = NULL, version = version + 1, blocks = 0,
 		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
@@ -413,8 +413,7 @@ UPDATE waybill_outbox
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL,
-			orphaned = 0 WHERE settled_at IS NULL AND seq IN (
+		SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL WHERE settled_at IS NULL AND seq IN (
 		SELECT r.seq
 			FROM json_each(?1) j CROSS JOIN waybill_outbox r
 			WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)
@@ -422,30 +421,30 @@ UPDATE waybill_outbox
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3,
+		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3,
 			settled_at = ?2
 		WHERE seq = ?1 AND hold = 0
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
+		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
+			maybe_sent = maybe_sent OR ?4
+		WHERE seq = ?1 AND hold = 0
+
+-- statement
+UPDATE waybill_outbox
+		SET state = 5, due_at = NULL, version = version + 1, blocks = key <> '',
 			reason = 'expired', settled_at = ?2
 		WHERE seq = ?1
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
-			maybe_sent = maybe_sent OR ?4, orphaned = 0
-		WHERE seq = ?1 AND hold = 0
-
--- statement
-UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3
+		SET state = 5, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3
 		WHERE seq = ?1
 
 -- statement
 UPDATE waybill_outbox
-		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL,
 			attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6,
 			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
 			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END
@@ -462,7 +461,7 @@ UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, ma
 		due_at = CASE WHEN state = 4 AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1
 
 -- statement
-UPDATE waybill_outbox SET hold = ?2, held_since = ?3, orphaned = 0, deliveries = deliveries + ?4 WHERE seq = ?1
+UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq = ?1
 
 -- statement
 UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1
