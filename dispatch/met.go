@@ -18,7 +18,7 @@ import (
 //   - Another member releases it, or a transaction unlocks it. It was met and not taken, so that each Take asks for it.
 //   - Another member dies or leaves, which had heard of it from an operator: a walk over all.
 //   - This member gives it back, or forgets it: each Take asks for it.
-//   - An operator has put it back, and tells the owner of its slot.
+//   - An operator has put it back, and tells the owner of its slot. If the slot gets another owner, a walk over all.
 
 const (
 	// passSlack is how many numbers may be between the first record that others hold and the end of a Take. Up to
@@ -30,6 +30,8 @@ const (
 	takeSteps = 16
 	// takeSweep is how often a walk goes over all numbers.
 	takeSweep = 10 * time.Minute
+	// takeUnits is the least pause between two walks over all for units that come. Units of busy members come often.
+	takeUnits = time.Minute
 )
 
 // met is what a member has met of the records without a key.
@@ -47,6 +49,7 @@ type met struct {
 	stuck         bool // the next Take passes what others hold
 	fails         int  // Takes without an answer, those with one taken off
 	sweepAt       time.Time
+	allAt         time.Time // when to walk over all for a unit that came; zero = none came
 }
 
 // span are the numbers that a walk has before it: from < number ≤ to.
@@ -71,13 +74,18 @@ func (m *met) back(seq int64) {
 	m.walk, m.moves = span{min(m.walk.from, seq), max(m.walk.to, m.front)}, true
 }
 
+// unitCame has a walk over all follow: the former owner can have heard of records from operators that it did not take.
+func (m *met) unitCame(now time.Time) {
+	m.allAt = earliest(m.allAt, later(now, m.sweepAt.Add(takeUnits-takeSweep)))
+}
+
 // takeScope says what the next Take goes over: the numbers behind the front, or every second time the next ones of the
 // walk.
 func (rt *route) takeScope(s *core.Want) {
 	m := &rt.queue.met
-	if !rt.noSweeps && !rt.now.Before(m.sweepAt) {
+	if by := m.allAt; !by.IsZero() && !rt.now.Before(by) || !rt.noSweeps && !rt.now.Before(m.sweepAt) {
 		m.back(0)
-		m.sweepAt = rt.now.Add(takeSweep)
+		m.allAt, m.sweepAt = time.Time{}, rt.now.Add(takeSweep)
 	}
 	m.sent, m.news = m.visible, math.MaxInt64
 	m.walks = m.walk.from < m.walk.to && !m.walks

@@ -105,6 +105,26 @@ func (w *small) beatOf(session core.Session) int64 {
 	return 0
 }
 
+// TestPassedRecordOfABusyMember: an operator has put a record back, and the owner of its slot has heard of it, and has no
+// free handler any more. Whoever gets the unit takes the record.
+func TestPassedRecordOfABusyMember(t *testing.T) { // TQ-04
+	t.Parallel()
+	w, a := newPassing(t, 100)
+	w.now = w.now.Add(takeUnits)
+	w.passTen("c") // the walk for the unit that the member began with is over
+	w.met().passed = map[int64]bool{}
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Release(a.Record, 0, false)}).FirstErr())
+	w.now = w.now.Add(takeUnits)
+	w.passTen("d")
+	w.d.drop(w.d.byName["r"], core.AllSlots)
+	w.handle("a")
+	w.d.drop(w.d.byName["r"], core.AllSlots)
+	w.passTen("e")
+	if m := w.met(); m.allAt.Sub(w.now) < takeUnits/2 {
+		t.Errorf("a unit came again: the next walk over all follows in %s, want about %s", m.allAt.Sub(w.now), takeUnits)
+	}
+}
+
 // TestPassedRecordsOfLateTransactions: what a transaction shows late, behind where a Take has come, is taken, however
 // long it ran.
 func TestPassedRecordsOfLateTransactions(t *testing.T) { // TQ-04

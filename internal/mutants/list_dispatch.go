@@ -94,6 +94,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-met-news", fault: "a walk that begins while a Take is under way is forgotten", file: "dispatch/met.go", old: "m.news = min(m.news, seq)", new: "_ = seq", tests: "^TestTakeInSteps$"},
 		mutant{id: "dispatch-met-put-back", fault: "a record that an operator puts back is not taken", file: "dispatch/control.go", old: "\t\t\trt.queue.met.pass(c.Seq)\n", new: "", tests: "^TestPassedRecordsThatComeBack$"},
 		mutant{id: "dispatch-met-given-back", fault: "a record that is given back is not taken", file: "dispatch/route.go", old: "\t\trt.queue.met.pass(item.Record.Seq)\n", new: "", tests: "^TestPassedRecordsThatComeBack$"},
+		mutant{id: "dispatch-met-unit", fault: "no walk follows when a unit comes", file: "dispatch/group.go", old: "\trt.queue.met.unitCame(d.now)\n", new: "", tests: "^TestPassedRecordOfABusyMember$"},
 		mutant{id: "dispatch-met-from", fault: "a Take begins behind records that an operator puts back together", file: "dispatch/control.go", old: "\t\trt.queue.met.back(max(c.Seq-1, 0))\n", new: "", tests: "^TestBulkRedriveOfAQueue$"},
 		mutant{id: "dispatch-met-full", fault: "a Take has come as far as a record behind its range that it asked for", file: "dispatch/met.go", old: "seen = max(seen, min(seq, s.To))", new: "seen = max(seen, seq)", tests: "^TestTakeThatIsFull$"},
 		mutant{id: "dispatch-met-left", fault: "a full Take has come as far as a record that a lost one has held", file: "dispatch/met.go", old: "\t\tat = min(at, left[0]-1)", new: "\t\t_ = at", tests: "^TestTakeThatIsFull$"},
