@@ -280,7 +280,8 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 		want := core.Want{N: 2}
 		rt.takeScope(&want)
 		rt.hasMet(&want, []core.Taken{
-			{Ref: core.Ref{Seq: later}, Record: &core.Record{}}, {Ref: core.Ref{Seq: first}, Record: &core.Record{}},
+			{Ref: core.Ref{Seq: later}, Record: &core.Record{}},
+			{Ref: core.Ref{Seq: first}, Record: &core.Record{}},
 			{Ref: core.Ref{Seq: left}, Grip: core.GripLocked},
 		}, true)
 	}
