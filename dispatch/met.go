@@ -30,7 +30,8 @@ const (
 	takeSteps = 16
 	// takeSweep is how often a walk goes over all numbers.
 	takeSweep = 10 * time.Minute
-	// takeUnits is the least pause between two walks over all for units that come. Units of busy members come often.
+	// takeUnits is the least pause between two walks over all for units that come. Those of busy members come
+	// often.
 	takeUnits = time.Minute
 )
 
