@@ -134,7 +134,7 @@ func (l *Ledger) moved(p *Process, u *core.OwnedUnit) {
 	if u.Term <= old.term {
 		l.problem("units: %v went from %s to %s in term %d; the one before was %d", u.Unit, c.name(old.owner), c.name(u.Owner), u.Term, old.term)
 	}
-	if c.members[old.owner] != nil {
+	if c.members[old.owner] != nil && !c.left[old.owner] {
 		l.problem("units: %v went from %s to %s, and nobody has given it up", u.Unit, c.name(old.owner), c.name(u.Owner))
 	}
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
-// policiesKnown waits until the broker tells the policies of all queues that messages may reach: RabbitMQ 3.10 does so
-// some seconds after a queue was made.
-func policiesKnown(t *testing.T, mq *testenv.MQ) {
+// policiesKnown waits until the broker tells the policies of all queues that messages to the exchange of opts may
+// reach: RabbitMQ 3.10 does so some seconds after a queue was made.
+func policiesKnown(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) {
 	t.Helper()
 	patience.Until(t, "the policies of new queues are known", func() bool {
-		_, err := broker(t, mq).Limits(t.Context(), topology.Of(topology.Options{}))
+		_, err := broker(t, mq).Limits(t.Context(), topology.Of(opts.TopologyOptions()))
 		return !errors.Is(err, topology.ErrPolicyUnknown)
 	})
 }
@@ -61,7 +61,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	policiesKnown(t, mq)
+	policiesKnown(t, mq, rabbitmq.Options{})
 	dial(t, mq.URL, rabbitmq.Options{PipelineKeys: true})
 	dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
 	opts := rabbitmq.Options{PipelineKeys: true, ManagementURL: mq.ManagementURL, Logger: quiet()}
@@ -91,7 +91,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 		Queue: "near", Bindings: []string{"a"},
 		RetryDelays: []time.Duration{time.Second},
 	})
-	policiesKnown(t, mq)
+	policiesKnown(t, mq, opts)
 	found, err := broker(t, mq).Compare(t.Context(), want)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	opts := rabbitmq.Options{PipelineKeys: true, ManagementURL: mq.ManagementURL, PublishConnections: 2, Logger: quiet()}
 	bus := dial(t, mq.URL, opts)
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
-	policiesKnown(t, mq)
+	policiesKnown(t, mq, opts)
 	if found, err := bus.Drift(t.Context()); err != nil || len(found) != 0 {
 		t.Fatalf("drift: %v, %v", found, err)
 	}

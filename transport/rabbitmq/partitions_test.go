@@ -59,6 +59,7 @@ func TestPartitionsByKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	policiesKnown(t, mq, opts)
 	opts.Passive, opts.ManagementURL, opts.PipelineKeys = true, mq.ManagementURL, true
 	relay, consumer := dial(t, relayURL, opts), dial(t, consumerURL, opts)
 
