@@ -170,7 +170,7 @@ func TestDLQOfTable(t *testing.T) {
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	r := newRabbit(t, "billing", "shipping", "old")
-	r.run("topology", "print").is(t, 0, "exchange waybill.dlx (direct, durable)", "queue billing.delay_5s (durable)", `bound to waybill with key "shipping.#"`)
+	r.run("topology", "print").is(t, 0, "exchange waybill.dlx.billing (direct, durable)", "queue billing.delay_5s (durable)", `bound to waybill with key "shipping.#"`)
 	r.run("topology", "verify").is(t, 5, "OBJECT", `queue "billing"`, "missing", "differences")
 	r.run("topology", "declare").is(t, 0, "declared for 3 subscriptions")
 	r.run("topology", "verify").is(t, 0, "as it must be for 3 subscriptions")

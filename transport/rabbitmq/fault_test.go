@@ -392,9 +392,9 @@ func TestCopyDeclaresAgain(t *testing.T) {
 		drop func(*amqp.Channel) error
 		ack  core.Ack
 	}{
-		{"dead-letter exchange", exchange("waybill.dlx"), park(ds[0])},
+		{"dead-letter exchange", exchange("waybill.dlx.q"), park(ds[0])},
 		{"dead-letter queue", dropQueue("q.dlq"), park(ds[1])},
-		{"dead-letter exchange, for a retry", exchange("waybill.dlx"), retry(ds[2])},
+		{"dead-letter exchange, for a retry", exchange("waybill.dlx.q"), retry(ds[2])},
 		{"delay queue", dropQueue("q.delay_500ms"), retry(ds[3])},
 	} {
 		if err := tc.drop(testenv.Channel(t, mq.URL)); err != nil {

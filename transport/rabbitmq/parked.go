@@ -130,7 +130,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 		now := time.Now()
 		for i, m := range batch {
 			send.list[i] = copyToSend{
-				slot: i, exchange: t.names.DeadLetterExchange(), key: t.names.ReturnKey(w.name), p: replayCopy(m, now),
+				slot: i, exchange: t.names.DeadLetterExchange(w.name), key: t.names.ReturnKey(w.name), p: replayCopy(m, now),
 			}
 		}
 		results := make(core.Results, len(batch))

@@ -109,7 +109,7 @@ func TestFailedRefreshKeepsTheMessage(t *testing.T) {
 		return len(list)
 	}
 	look() // the broker counts it
-	if err := testenv.Channel(t, mq.URL).QueueUnbind("q.dlq", "q", "waybill.dlx", nil); err != nil {
+	if err := testenv.Channel(t, mq.URL).QueueUnbind("q.dlq", "q", "waybill.dlx.q", nil); err != nil {
 		t.Fatal(err)
 	}
 	bus.RefreshAt(1)
@@ -291,11 +291,11 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	park(t, mq, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
-	if err := testenv.Channel(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx", nil); err != nil {
+	if err := testenv.Channel(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx.q", nil); err != nil {
 		t.Fatal(err)
 	}
 	n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true})
-	if n != 0 || !errors.Is(err, waybill.ErrUnroutable) || !strings.Contains(err.Error(), "waybill.dlx") {
+	if n != 0 || !errors.Is(err, waybill.ErrUnroutable) || !strings.Contains(err.Error(), "waybill.dlx.q") {
 		t.Errorf("%d, %v", n, err)
 	}
 	if got := listed(t, bus, "q"); len(got) != 5 || got[0] != "m00000" {

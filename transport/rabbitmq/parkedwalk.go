@@ -87,7 +87,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 			return nil, nil, nil
 		}
 		w.taken++
-		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange())
+		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange(w.name))
 		p.Position = w.taken - w.refreshed
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt && unreadable(&raw) == "" {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
@@ -112,7 +112,7 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 	if !p.At.IsZero() {
 		c.Headers[headerParkedAt] = p.At.UTC().Format(time.RFC3339Nano)
 	}
-	send := copies{list: []copyToSend{{exchange: w.t.names.DeadLetterExchange(), key: w.queue, p: c}}}
+	send := copies{list: []copyToSend{{exchange: w.t.names.DeadLetterExchange(w.name), key: w.queue, p: c}}}
 	results := make(core.Results, 1)
 	w.t.publish(ctx, 1, &send, results)
 	return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil

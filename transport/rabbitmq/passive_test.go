@@ -48,8 +48,8 @@ func TestPassiveStartErrors(t *testing.T) {
 		}, nil, false, []string{`queue "billing" ` + missing}},
 		{"dlx and dlq", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			_, err := ch.QueueDelete("billing.dlq", false, false, false)
-			return errors.Join(err, ch.ExchangeDelete("waybill.dlx", false, false))
-		}, nil, false, []string{`direct exchange "waybill.dlx" ` + missing, `queue "billing.dlq" ` + missing}},
+			return errors.Join(err, ch.ExchangeDelete("waybill.dlx.billing", false, false))
+		}, nil, false, []string{`direct exchange "waybill.dlx.billing" ` + missing, `queue "billing.dlq" ` + missing}},
 		{"delay queue", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			_, err := ch.QueueDelete("waybill.delay_1s", false, false, false)
 			return err
@@ -58,8 +58,8 @@ func TestPassiveStartErrors(t *testing.T) {
 			return ch.QueueUnbind("billing", "users.#", "waybill", nil)
 		}, nil, true, []string{`binding of queue "billing" to exchange "waybill" with key "users.#" does not exist: create it`}},
 		{"binding of the dead-letter queue", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
-			return ch.QueueUnbind("billing.dlq", "billing", "waybill.dlx", nil)
-		}, nil, true, []string{`binding of queue "billing.dlq" to exchange "waybill.dlx" with key "billing" does not exist`}},
+			return ch.QueueUnbind("billing.dlq", "billing", "waybill.dlx.billing", nil)
+		}, nil, true, []string{`binding of queue "billing.dlq" to exchange "waybill.dlx.billing" with key "billing" does not exist`}},
 		{"argument", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			if _, err := ch.QueueDelete("billing.dlq", false, false, false); err != nil {
 				return err
@@ -68,7 +68,7 @@ func TestPassiveStartErrors(t *testing.T) {
 				amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 1000}); err != nil {
 				return err
 			}
-			return ch.QueueBind("billing.dlq", "billing", "waybill.dlx", false, nil)
+			return ch.QueueBind("billing.dlq", "billing", "waybill.dlx.billing", false, nil)
 		}, nil, true, []string{
 			`queue "billing.dlq" argument x-message-ttl is 1000, want none: change the options to match, or delete it when it is empty`,
 			`queue "billing.dlq" argument x-overflow is none, want "reject-publish"`, `argument x-delivery-limit is none, want 1000000`,
@@ -95,10 +95,10 @@ func TestPassiveStartErrors(t *testing.T) {
 		},
 		{
 			"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false,
-			[]string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"},
+			[]string{`exchange "waybill.dlx.billing": the user may not write to it`, "permit it as Topology.Permissions says"},
 		},
 		{
-			"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false,
+			"permission to retry", permit("^$", "^waybill.dlx.billing$", "^billing$"), nil, false,
 			[]string{`exchange "waybill.delay_1s": the user may not write to it`},
 		},
 	} {
@@ -184,7 +184,7 @@ func testAlarmAtStart(t *testing.T, server *testenv.RabbitMQServer) {
 	}
 	subscribe(t, bus, sub)
 	if text := log.String(); !strings.Contains(text, "event=rabbitmq.blocked link=publish") || strings.Contains(text, "link=consume") ||
-		!strings.Contains(text, "that the user may write to waybill.dlx") {
+		!strings.Contains(text, "that the user may write to waybill.dlx.") {
 		t.Errorf("the log says\n%s", text)
 	}
 	if err := server.ClearMemoryAlarm(t.Context()); err != nil {
@@ -311,7 +311,7 @@ func TestUserThatMayNotBind(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
-	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.dlx$`, ".*"); err != nil {
+	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.dlx\.q$`, ".*"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := dial(t, url, rabbitmq.Options{}).Subscribe(t.Context(), sub)

@@ -77,7 +77,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		}
 	}
 	r := &receiver{
-		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
+		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(sub.Queue), delays: topology.DelaysOf(sub.RetryDelays),
 		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
 		prepare:  preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub), writer: t.pubs[0].link},
 		prefetch: sub.Prefetch,

@@ -78,13 +78,13 @@ func TestRefusedCopyIsParkedByTheBroker(t *testing.T) {
 	user := newUser(t, mq, "consumer")
 	for _, err := range []error{
 		ch.ExchangeDeclare("waybill", "topic", true, false, false, false, nil),
-		ch.ExchangeDeclare("waybill.dlx", "topic", true, false, false, false, nil),
-		queue("q", amqp.Table{"x-dead-letter-exchange": "waybill.dlx", "x-dead-letter-routing-key": "q"}),
+		ch.ExchangeDeclare("waybill.dlx.q", "topic", true, false, false, false, nil),
+		queue("q", amqp.Table{"x-dead-letter-exchange": "waybill.dlx.q", "x-dead-letter-routing-key": "q"}),
 		queue("q.dlq", amqp.Table{}),
-		ch.QueueBind("q.dlq", "q", "waybill.dlx", false, nil),
-		mq.SetPermissions(t.Context(), mq.VHost, user, "", `^waybill\.dlx$`, "^q$"),
+		ch.QueueBind("q.dlq", "q", "waybill.dlx.q", false, nil),
+		mq.SetPermissions(t.Context(), mq.VHost, user, "", `^waybill\.dlx\.q$`, "^q$"),
 		mq.Do(t.Context(), http.MethodPut, "/api/topic-permissions/"+url.PathEscape(mq.VHost)+"/"+user,
-			map[string]string{"exchange": "waybill.dlx", "write": "^$", "read": ""}, nil),
+			map[string]string{"exchange": "waybill.dlx.q", "write": "^$", "read": ""}, nil),
 		ch.Publish("", "q", true, false, amqp.Publishing{MessageId: "a", Body: []byte("body")}),
 	} {
 		if err != nil {

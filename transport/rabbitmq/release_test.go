@@ -25,7 +25,7 @@ func TestReleaseWithoutACopy(t *testing.T) {
 	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("a", "a"), envelope("b", "a")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	if err := testenv.Channel(t, mq.URL).ExchangeDelete("waybill.dlx", false, false); err != nil {
+	if err := testenv.Channel(t, mq.URL).ExchangeDelete("waybill.dlx.q", false, false); err != nil {
 		t.Fatal(err)
 	}
 	pauser, _ := core.As[core.Pauser](r)

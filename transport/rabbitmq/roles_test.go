@@ -139,7 +139,7 @@ func TestRolesDoNothingElse(t *testing.T) {
 	shop := topology.Of(topology.Options{Exchange: "shop"}, subs...)
 	users, _, _, _ := provision(t, mq, shop)
 	admin := testenv.Channel(t, mq.URL)
-	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"},
+	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlx", "shop.dlx.other", "shop.dlx.mailX", "shop.delay_1sX", "shopXdlxXmail", "shop.delay_1m1s"},
 		[]string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
 	for _, e := range exchanges[2:] {
 		if err := admin.ExchangeDeclare(e, "fanout", true, false, false, false, nil); err != nil {
@@ -162,35 +162,15 @@ func TestRolesDoNothingElse(t *testing.T) {
 		write, read []string
 	}{
 		{users.Relay, []string{"shop"}, nil},
-		{users.Consumer, []string{"shop.dlx", "shop.delay_1s", "shop.delay_1m"}, []string{"billing.orders", "mail"}},
-		{users.Operator, []string{"shop.dlx"}, []string{"billing.orders.dlq", "mail.dlq"}},
+		{users.Consumer, []string{"shop.dlx.billing.orders", "shop.dlx.mail"}, []string{"billing.orders", "mail"}},
+		{users.Operator, []string{"shop.dlx.billing.orders", "shop.dlx.mail"}, []string{"billing.orders.dlq", "mail.dlq"}},
 	} {
 		conn, err := amqp.Dial(mq.URLFor(c.user, password))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		// try reports whether the user is permitted to.
-		try := func(what string, do func(*amqp.Channel) error) bool {
-			t.Helper()
-			ch, err := conn.Channel()
-			if err != nil {
-				t.Fatal(err)
-			}
-			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-			err = do(ch)
-			if err == nil { // a publish is answered by a later question
-				err = ch.Qos(1, 0, false)
-			}
-			if err == nil {
-				_ = ch.Close()
-				return true
-			}
-			if e := <-closed; e == nil || e.Code != amqp.AccessRefused {
-				t.Errorf("%s, %s: %v", c.user, what, e)
-			}
-			return false
-		}
+		try := func(what string, do func(*amqp.Channel) error) bool { return permitted(t, conn, c.user+", "+what, do) }
 		for _, e := range exchanges {
 			may := try("write "+e, func(ch *amqp.Channel) error {
 				return ch.PublishWithContext(t.Context(), e, "nobody", false, false, amqp.Publishing{})
@@ -221,6 +201,79 @@ func TestRolesDoNothingElse(t *testing.T) {
 			}
 		}
 	}
+}
+
+// permitted reports whether the broker permits what do does on a new channel.
+func permitted(t *testing.T, conn *amqp.Connection, what string, do func(*amqp.Channel) error) bool {
+	t.Helper()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	err = do(ch)
+	if err == nil { // a publish is answered by a later question
+		err = ch.Qos(1, 0, false)
+	}
+	if err == nil {
+		_ = ch.Close()
+		return true
+	}
+	if e := <-closed; e == nil || e.Code != amqp.AccessRefused {
+		t.Errorf("%s: %v", what, err)
+	}
+	return false
+}
+
+// RM-06: two services share an exchange. With the permissions of one, its consumer and its operator put no message into
+// a queue of the other, by no exchange and no key, and the other receives what its relay published, and no more.
+func TestServicesDoNotForge(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	opts := rabbitmq.Options{Exchange: "shop", Passive: true}
+	pay := core.Subscription{Queue: "pay", Bindings: []string{"payments.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+	mail := core.Subscription{Queue: "mail", Bindings: []string{"mails.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+	theirs, ours := topology.Of(opts.TopologyOptions(), mail), topology.Of(opts.TopologyOptions(), pay)
+	mails, _, _, _ := provision(t, mq, theirs)
+	_, relayURL, consumerURL, operatorURL := provision(t, mq, ours)
+	for _, user := range []string{mails.Consumer, mails.Operator} {
+		conn, err := amqp.Dial(mq.URLFor(user, password))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		for _, e := range append([]topology.Exchange{{Name: ""}, {Name: "amq.topic"}, {Name: "shop.dlx"}}, append(ours.Exchanges, theirs.Exchanges...)...) {
+			for _, key := range []string{"pay", "pay.return", "pay.dlq", "pay.delay_50ms", "payments.made"} {
+				may := permitted(t, conn, user+" forges by "+e.Name, func(ch *amqp.Channel) error {
+					return ch.PublishWithContext(t.Context(), e.Name, key, false, false, amqp.Publishing{
+						MessageId: "pay-77", Body: []byte("forged"),
+						Headers: amqp.Table{"cloudEvents_topic": "payments.made", "cloudEvents_source": "/payments", "waybill-attempt": int64(3)},
+					})
+				})
+				if own := e.Name == "shop.dlx.mail"; may != own {
+					t.Errorf("%s may write to exchange %q: %t", user, e.Name, may)
+				}
+			}
+		}
+		for _, e := range ours.Exchanges {
+			if permitted(t, conn, user+" binds", func(ch *amqp.Channel) error { return ch.QueueBind("mail", "pay.return", e.Name, false, nil) }) {
+				t.Errorf("%s may bind to exchange %q", user, e.Name)
+			}
+		}
+	}
+	relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
+	if err := relay.Publish(t.Context(), envelopes(1, "payments.made")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	r := subscribe(t, consumer, pay)
+	for attempt := 1; attempt <= 2; attempt++ { // a forged one would have come before it
+		d := receive(t, r, 1)[0]
+		if d.Attempt != attempt || string(d.Envelope.Body) == "forged" {
+			t.Fatalf("attempt %d of message %q came, want attempt %d of what was published", d.Attempt, d.Envelope.ID, attempt)
+		}
+		settle(t, r, map[int]core.Ack{1: core.AckRetry(d, 50*time.Millisecond, nil), 2: core.AckReject(d, waybill.ReasonRejected, nil)}[attempt])
+	}
+	parkedCount(t, operator, "pay", 1)
 }
 
 // managementURL returns the address of the management API with a user.

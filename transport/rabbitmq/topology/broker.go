@@ -131,7 +131,7 @@ func (q *inquiry) do(ctx context.Context, method string, out any, kind string, p
 	return q.send(ctx, method, nil, out, kind, parts...)
 }
 
-// send is do with a JSON value in the request; nil = none.
+// send is do with a JSON value in the request; nil = none. An exchange with bindings is not deleted.
 func (q *inquiry) send(ctx context.Context, method string, in, out any, kind string, parts ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
@@ -139,6 +139,9 @@ func (q *inquiry) send(ctx context.Context, method string, in, out any, kind str
 	path.WriteString(q.base + "/api/" + kind + "/" + url.PathEscape(q.vhost))
 	for _, p := range parts {
 		path.WriteString("/" + url.PathEscape(p))
+	}
+	if method == http.MethodDelete && kind == "exchanges" {
+		path.WriteString("?if-unused=true")
 	}
 	var content io.Reader
 	if in != nil {

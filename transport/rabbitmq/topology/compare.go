@@ -151,20 +151,24 @@ func (q *inquiry) bindings(ctx context.Context, t *Topology, queue string) ([]Di
 	}
 	var out []Difference
 	has := map[Binding]bool{}
-	bound := false // by something else than the dead-letter exchange
+	bound := false // by something else than a dead-letter exchange
 	elsewhere := slices.Contains(t.BoundElsewhere(), queue)
 	for _, l := range live {
 		if l.Source == "" { // the default exchange
 			continue
 		}
 		is := Binding{l.Source, queue, l.Key}
-		own := l.Source == t.names.DeadLetterExchange()
+		own := t.names.leadsToDeadLetters(l.Source)
 		bound = bound || !own
 		if len(l.Arguments) == 0 {
 			has[is] = true
 		}
 		if (!slices.Contains(t.Bindings, is) || len(l.Arguments) > 0) && (own || !elsewhere) {
-			extra := differs(is.String(), "none", "there", "remove it, or name its key in Subscription.Bindings")
+			fix := "remove it, or name its key in Subscription.Bindings"
+			if own {
+				fix = "remove it: whoever may write to this exchange reaches the queue by it"
+			}
+			extra := differs(is.String(), "none", "there", fix)
 			extra.Surplus = true
 			out = append(out, extra)
 		}

@@ -9,32 +9,33 @@
 // # Objects
 //
 // Messages go to one durable topic exchange, by topic. Each subscription has a queue, a dead-letter queue, and a delay
-// queue for each distinct retry delay. {exchange} and {queue} include Options.Prefix:
+// queue for each distinct retry delay. {exchange} and {queue} include Options.Prefix, and {dlx} is {exchange}.dlx. and
+// the name of the subscription's queue without the prefix:
 //
 //	exchange {exchange}            topic, durable
-//	exchange {exchange}.dlx        direct, durable
+//	exchange {dlx}                 direct, durable
 //
-//	queue {queue}.delay_{d}        quorum; bound to {exchange}.dlx with its name; d is 500ms, 1m30s, ...
+//	queue {queue}.delay_{d}        quorum; bound to {dlx} with its name; d is 500ms, 1m30s, ...
 //	    x-message-ttl={d}
-//	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}.return
+//	    x-dead-letter-exchange={dlx}, x-dead-letter-routing-key={queue}.return
 //	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
 //
 //	queue {queue}                  quorum; bound to {exchange} with the subscription's bindings,
-//	                               and to {exchange}.dlx with {queue}.return
-//	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}
+//	                               and to {dlx} with {queue}.return
+//	    x-dead-letter-exchange={dlx}, x-dead-letter-routing-key={queue}
 //	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=200
 //	    x-single-active-consumer=true with Subscription.InOrder
 //
-//	queue {queue}.dlq              quorum; bound to {exchange}.dlx with {queue}
+//	queue {queue}.dlq              quorum; bound to {dlx} with {queue}
 //	    x-overflow=reject-publish, x-delivery-limit=1000000
 //
 // Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker
 // takes no more.
 //
-// A message that is to be retried is published to {exchange}.dlx with the name of the delay queue. When the delay is
-// over the broker sends it back through {exchange}.dlx with {queue}.return. What comes back at once (a retry without a
-// delay, a replay) is published with that key. So nobody needs the permission to write to the default exchange, which
-// reaches every queue.
+// A message that is to be retried is published to {dlx} with the name of the delay queue. When the delay is over the
+// broker sends it back through {dlx} with {queue}.return. A retry without a delay, and a replay, are published with
+// that key. So nobody needs the permission to write to the default exchange, which reaches every queue, or to an exchange
+// that leads to the queue of another subscription.
 //
 // With Options.SharedDelays there is one delay queue {exchange}.delay_{d} for all subscriptions, behind a fanout
 // exchange of that name. A message is published to it with the name of its queue as routing key. The delay queue has

@@ -29,7 +29,7 @@ func ExampleNew() {
 	}
 	save("definitions.json", definitions)
 	save("rabbitmq.tf", []byte(shop.Terraform("shop", users)))
-	// Output: {^$ ^shop\.dlx$ ^billing$}
+	// Output: {^$ ^shop\.dlx\.billing$ ^billing$}
 }
 
 // What is on the broker and should not be, or the other way round.

@@ -12,14 +12,14 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// UnusedQueues returns the queues that belong to t's exchange and not to t, by name: those that are bound to its
-// dead-letter exchange, as the queues of every subscription are, and shared delay queues. Those of other services that
+// UnusedQueues returns the queues that belong to t's exchange and not to t, by name: those that are bound to one of its
+// dead-letter exchanges, as the queues of every subscription are, and shared delay queues. Those of other services that
 // share the exchange are among them, unless t has their subscriptions too.
 func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error) {
 	ask := b.begin()
 	defer ask.end()
 	var bound []liveBinding
-	if err := ask.get(ctx, &bound, "exchanges", t.names.DeadLetterExchange(), "bindings", "source"); err != nil && !errors.Is(err, errNotFound) {
+	if err := ask.get(ctx, &bound, "bindings"); err != nil && !errors.Is(err, errNotFound) {
 		return nil, err
 	}
 	var live []struct {
@@ -30,7 +30,9 @@ func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error)
 	}
 	var out []string
 	for _, q := range live {
-		of := slices.ContainsFunc(bound, func(b liveBinding) bool { return b.Kind == "queue" && b.Destination == q.Name })
+		of := slices.ContainsFunc(bound, func(b liveBinding) bool {
+			return b.Kind == "queue" && b.Destination == q.Name && t.names.leadsToDeadLetters(b.Source)
+		})
 		shared, ok := strings.CutPrefix(q.Name, t.names.Exchange()+delaySuffix)
 		if (of || ok && isDelayName(shared)) && !slices.ContainsFunc(t.Queues, func(have Queue) bool { return have.Name == q.Name }) {
 			out = append(out, q.Name)
@@ -44,7 +46,8 @@ func (b *Broker) UnusedQueues(ctx context.Context, t Topology) ([]string, error)
 // matches waybill.ErrInFlight, and the queue stays as it was. A broker that keeps no statistics cannot tell: then the
 // error matches waybill.ErrMisconfigured. It takes twelve seconds, in which the queue is unbound, since the broker's
 // statistics are late. A message that is published meanwhile does not reach the queue: do not use it while services
-// start. The user needs the permissions to configure, write and read it.
+// start. With the last queue of a subscription its dead-letter exchange goes. The user needs the permissions to
+// configure, write and read the queue, and to configure the exchange.
 func (b *Broker) DeleteUnusedQueue(ctx context.Context, t Topology, queue string) error {
 	return b.deleteUnusedQueue(ctx, t, queue, statsAge)
 }
@@ -91,7 +94,34 @@ func (b *Broker) deleteUnusedQueue(ctx context.Context, t Topology, queue string
 	if err := ask.unused(ctx, queue); err != nil {
 		return gone(ask.restore(ctx, queue, bindings, err))
 	}
-	return gone(ask.do(ctx, http.MethodDelete, nil, "queues", queue))
+	if err := gone(ask.do(ctx, http.MethodDelete, nil, "queues", queue)); err != nil {
+		return err
+	}
+	return ask.deleteExchanges(ctx, t, bindings)
+}
+
+// deleteExchanges deletes the dead-letter exchanges of subscriptions that t does not have, unless they still lead to
+// another queue.
+func (q *inquiry) deleteExchanges(ctx context.Context, t Topology, bindings []liveBinding) error {
+	seen := map[string]bool{}
+	for _, b := range bindings {
+		needed := slices.ContainsFunc(t.Exchanges, func(have Exchange) bool { return have.Name == b.Source })
+		if seen[b.Source] || needed || !t.names.leadsToDeadLetters(b.Source) {
+			continue
+		}
+		seen[b.Source] = true
+		var left []liveBinding
+		if err := q.get(ctx, &left, "exchanges", b.Source, "bindings", "source"); err != nil || len(left) > 0 {
+			if gone(err) != nil {
+				return err
+			}
+			continue
+		}
+		if err := gone(q.do(ctx, http.MethodDelete, nil, "exchanges", b.Source)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gone is no error for what somebody else deleted.

@@ -12,6 +12,7 @@ const MaxDelay = math.MaxUint32 * time.Millisecond
 
 const (
 	deadLetterSuffix = ".dlq"
+	deadLetterInfix  = ".dlx."
 	returnSuffix     = ".return"
 	delaySuffix      = ".delay_"
 )
@@ -29,8 +30,17 @@ func (o Options) Names() Names {
 // Exchange is the topic exchange that messages are published to.
 func (n Names) Exchange() string { return n.exchange }
 
-// DeadLetterExchange is the direct exchange to the dead-letter queues, and back to the queues at once.
-func (n Names) DeadLetterExchange() string { return n.exchange + ".dlx" }
+// DeadLetterExchange is the direct exchange of a subscription: to its dead-letter queue and its delay queues, and back
+// to its queue. Each subscription has its own, since whoever may write to it may write to the queue.
+func (n Names) DeadLetterExchange(subscription string) string {
+	return n.exchange + deadLetterInfix + subscription
+}
+
+// leadsToDeadLetters reports whether an exchange is the dead-letter exchange of a subscription, also of one that is
+// unknown, or of an older version, in which all subscriptions had one together.
+func (n Names) leadsToDeadLetters(exchange string) bool {
+	return strings.HasPrefix(exchange+".", n.exchange+deadLetterInfix)
+}
 
 // DelayQueue is a delay queue of a subscription, and the routing key to it; d is one of [DelaysOf].
 func (n Names) DelayQueue(subscription string, d time.Duration) string {
@@ -49,7 +59,7 @@ func (n Names) DeadLetterQueue(subscription string) string {
 	return n.prefix + subscription + deadLetterSuffix
 }
 
-// ReturnKey is the routing key by which the dead-letter exchange leads back to the queue of a subscription.
+// ReturnKey is the routing key by which the dead-letter exchange of a subscription leads back to its queue.
 func (n Names) ReturnKey(subscription string) string { return n.prefix + subscription + returnSuffix }
 
 // delayUnits are the parts of a delay's name, in their order.

@@ -24,8 +24,13 @@ const (
 // DefaultExchange is the default of Options.Exchange.
 const DefaultExchange = "waybill"
 
-// maxStem bounds the name of an exchange or a queue in bytes, so that the names derived from it fit into 255.
-const maxStem = 200
+const (
+	// maxName is how many bytes the name of an exchange or a queue may have, by AMQP.
+	maxName = 255
+	// maxStem bounds the name of an exchange or a queue in bytes, so that the names derived from it fit into
+	// maxName.
+	maxStem = 200
+)
 
 // Options are the choices that a topology depends on. The zero value is ready for use.
 type Options struct {
@@ -37,7 +42,9 @@ type Options struct {
 	// QueueType is the type of the queues of subscriptions; default Quorum.
 	QueueType QueueType
 	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
-	// queues, but one subscription whose queue is full or gone then holds up the retries of all.
+	// queues, but one subscription whose queue is full or gone then holds up the retries of all. And a consumer
+	// with the right to retry can then put messages into every queue of the virtual host: it is for services that
+	// trust each other.
 	SharedDelays bool
 	// DeliveryLimit is after how many deliveries without an outcome the broker itself parks a message. The
 	// consumer does so earlier, after Subscription.MaxDeliveries, and writes down why. So this is for a message
@@ -79,6 +86,10 @@ func (o Options) Problems() []string {
 	if strings.HasPrefix(full, "amq.") {
 		p = append(p, "Exchange: names that begin with \"amq.\" belong to the broker; choose another")
 	}
+	if strings.Contains(full+".", deadLetterInfix) {
+		p = append(p, fmt.Sprintf("Exchange: %q is named like a dead-letter exchange (%q); choose another name", clip(full),
+			strings.TrimSuffix(deadLetterInfix, ".")))
+	}
 	if o.QueueType != Quorum && o.QueueType != Classic {
 		p = append(p, fmt.Sprintf("QueueType: %q is unknown; use topology.Quorum or topology.Classic", clip(string(o.QueueType))))
 	}
@@ -103,6 +114,8 @@ func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 			"choose another name", clip(sub.Queue), sub.Queue[i:]))
 	} else if n := len(o.Prefix) + len(sub.Queue); n > maxStem {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
+	} else if n := len(o.Names().DeadLetterExchange(sub.Queue)); n > maxName {
+		p = append(p, fmt.Sprintf("Queue: with the exchange and its prefix the name of its dead-letter exchange has %d bytes; at most %d are allowed", n, maxName))
 	}
 	if limit := o.withDefaults().DeliveryLimit; o.QueueType != Classic && (sub.MaxDeliveries >= limit || sub.MaxDeliveries < 0 && limit < noLimit) {
 		p = append(p, fmt.Sprintf("MaxDeliveries: %d is not below Options.DeliveryLimit, %d, at which the broker parks a message by itself: "+

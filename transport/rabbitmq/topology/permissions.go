@@ -18,11 +18,11 @@ type Permission struct {
 type Permissions struct {
 	// Relay publishes: it writes to the exchange.
 	Relay Permission
-	// Consumer reads the subscriptions' queues, and writes to the dead-letter exchange and to shared delay
-	// exchanges.
+	// Consumer reads the subscriptions' queues, and writes to their dead-letter exchanges and to shared delay
+	// exchanges. By a shared delay exchange it reaches every queue of the virtual host.
 	Consumer Permission
-	// Operator lists, replays and purges parked messages: it reads the dead-letter queues, and writes to the
-	// dead-letter exchange.
+	// Operator lists, replays and purges parked messages: it reads the dead-letter queues, and writes to
+	// the dead-letter exchanges.
 	Operator Permission
 }
 
@@ -59,8 +59,9 @@ func (t *Topology) grants() (relay, consumer, operator grant) {
 	if len(t.subscriptions) == 0 {
 		return relay, consumer, operator
 	}
-	consumer.write, operator.write = t.RetryExchanges(), []string{t.names.DeadLetterExchange()}
+	consumer.write = t.RetryExchanges()
 	for _, sub := range t.subscriptions {
+		operator.write = append(operator.write, t.names.DeadLetterExchange(sub))
 		consumer.read = append(consumer.read, t.names.Queue(sub))
 		operator.read = append(operator.read, t.names.DeadLetterQueue(sub))
 	}

@@ -82,13 +82,11 @@ func New(opts Options, subs ...waybill.Subscription) (Topology, error) {
 func Of(opts Options, subs ...core.Subscription) Topology {
 	opts = opts.withDefaults()
 	n := opts.Names()
-	dlx := n.DeadLetterExchange()
 	t := Topology{Exchanges: []Exchange{{n.Exchange(), "topic"}}, names: n}
-	if len(subs) > 0 {
-		t.addExchange(dlx, "direct")
-	}
 	for i := range subs {
 		sub := &subs[i]
+		dlx := n.DeadLetterExchange(sub.Queue)
+		t.addExchange(dlx, "direct")
 		queue, dlq := n.Queue(sub.Queue), n.DeadLetterQueue(sub.Queue)
 		own := map[string]any{"x-dead-letter-exchange": dlx, "x-dead-letter-routing-key": queue}
 		if sub.InOrder {
@@ -117,7 +115,7 @@ func Of(opts Options, subs ...core.Subscription) Topology {
 func (t *Topology) addDelay(opts Options, subscription string, d time.Duration) {
 	ttl := d.Milliseconds()
 	if !opts.SharedDelays {
-		delay, dlx := t.names.DelayQueue(subscription, d), t.names.DeadLetterExchange()
+		delay, dlx := t.names.DelayQueue(subscription, d), t.names.DeadLetterExchange(subscription)
 		t.addQueue(delay, opts.queueArgs(map[string]any{
 			"x-dead-letter-exchange": dlx, "x-dead-letter-routing-key": t.names.ReturnKey(subscription), "x-message-ttl": ttl,
 		}))
@@ -177,18 +175,18 @@ func (t *Topology) addBinding(exchange, queue, key string) {
 
 // RetryExchanges returns the exchanges that a consumer publishes to when it retries or dead-letters a message.
 func (t Topology) RetryExchanges() []string {
-	if len(t.subscriptions) == 0 {
-		return nil
+	var out []string
+	for _, sub := range t.subscriptions {
+		out = append(out, t.names.DeadLetterExchange(sub))
 	}
-	return append([]string{t.names.DeadLetterExchange()}, t.delays...)
+	return append(out, t.delays...)
 }
 
 // BoundElsewhere returns the queues of subscriptions without bindings: somebody else has to bind them.
 func (t Topology) BoundElsewhere() []string {
 	var out []string
-	dlx := t.names.DeadLetterExchange()
 	for _, sub := range t.subscriptions {
-		queue := t.names.Queue(sub)
+		queue, dlx := t.names.Queue(sub), t.names.DeadLetterExchange(sub)
 		if !slices.ContainsFunc(t.Bindings, func(b Binding) bool { return b.Queue == queue && b.Exchange != dlx }) {
 			out = append(out, queue)
 		}

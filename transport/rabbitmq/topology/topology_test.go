@@ -132,12 +132,12 @@ func TestPermissionPatterns(t *testing.T) {
 		{p.Relay.Write, []string{"p.waybill"}},
 		{p.Relay.Read, nil},
 		{p.Consumer.Configure, nil},
-		{p.Consumer.Write, []string{"p.waybill.dlx", "p.waybill.delay_1s"}},
+		{p.Consumer.Write, []string{"p.waybill.dlx." + odd.Queue, "p.waybill.delay_1s"}},
 		{p.Consumer.Read, []string{"p." + odd.Queue}},
-		{own.Consumer.Write, []string{"p.waybill.dlx"}},
+		{own.Consumer.Write, []string{"p.waybill.dlx." + odd.Queue}},
 		{own.Consumer.Read, []string{"p." + odd.Queue}},
 		{p.Operator.Configure, nil},
-		{p.Operator.Write, []string{"p.waybill.dlx"}},
+		{p.Operator.Write, []string{"p.waybill.dlx." + odd.Queue}},
 		{p.Operator.Read, []string{"p." + odd.Queue + ".dlq"}},
 	} {
 		re, err := regexp.Compile(c.pattern)
@@ -145,7 +145,7 @@ func TestPermissionPatterns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{
-			"p.waybill", "p.waybill.dlx", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq",
+			"p.waybill", "p.waybill.dlx", "p.waybill.dlx.", "p.waybill.dlx." + odd.Queue, "p.waybill.dlx.other", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq",
 			"amq.default", "waybill", "pXwaybill", "p.waybill2", "p.a.b",
 		} {
 			if re.MatchString(name) != slices.Contains(c.names, name) {
@@ -170,7 +170,7 @@ func TestOneUserForAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"write": "^(waybill|waybill\\.dlx)$"`, `"read": "^(q|q\\.dlq)$"`} {
+	for _, want := range []string{`"write": "^(waybill|waybill\\.dlx\\.q)$"`, `"read": "^(q|q\\.dlq)$"`} {
 		if strings.Count(string(file), want) != 1 {
 			t.Errorf("no %s in %s", want, file)
 		}

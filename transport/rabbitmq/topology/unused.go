@@ -63,11 +63,16 @@ func (q *inquiry) messages(ctx context.Context, queue string) (int, error) {
 }
 
 // isDelay reports whether a queue has the name of a delay queue of a subscription.
-func (t *Topology) isDelay(queue string) bool {
-	return slices.ContainsFunc(t.subscriptions, func(sub string) bool {
-		delay, ok := strings.CutPrefix(queue, t.names.Queue(sub)+delaySuffix)
-		return ok && isDelayName(delay)
-	})
+func (t *Topology) isDelay(queue string) bool { return t.delayExchange(queue) != "" }
+
+// delayExchange returns the dead-letter exchange of the subscription that a delay queue belongs to by its name, or "".
+func (t *Topology) delayExchange(queue string) string {
+	for _, sub := range t.subscriptions {
+		if delay, ok := strings.CutPrefix(queue, t.names.Queue(sub)+delaySuffix); ok && isDelayName(delay) {
+			return t.names.DeadLetterExchange(sub)
+		}
+	}
+	return ""
 }
 
 // DeleteUnusedDelay unbinds a queue that UnusedDelays returned, waits until it is empty, and deletes it. It takes
@@ -89,8 +94,7 @@ func (b *Broker) deleteUnusedDelay(ctx context.Context, t Topology, queue string
 	}
 	ask := b.begin()
 	defer ask.end()
-	dlx := t.names.DeadLetterExchange()
-	if err := ask.do(ctx, http.MethodDelete, nil, "bindings", "e", dlx, "q", queue, queue); err != nil && !errors.Is(err, errNotFound) {
+	if err := ask.do(ctx, http.MethodDelete, nil, "bindings", "e", t.delayExchange(queue), "q", queue, queue); err != nil && !errors.Is(err, errNotFound) {
 		return err
 	}
 	for fresh := time.After(age); ; {
