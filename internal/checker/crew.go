@@ -312,11 +312,12 @@ func (l *Ledger) mayPublish(p *Process, m *message) {
 	}
 }
 
-// passed reports abandoned heads that block the key of m.
+// passed reports abandoned heads that block the key of m. One that was staged again after it had been published has a
+// new number.
 func (l *Ledger) passed(m *message, what string) {
 	for _, o := range l.msgs {
-		if o.Route == m.Route && o.key == m.key && o != m && o.seq != 0 && o.seq < m.seq && o.blocks() {
-			l.problem("passed: %s/%s (seq %d) is %s behind %s (seq %d), which is abandoned (%s) and blocks key %s", m.Route, m.ID, m.seq, what, o.ID, o.seq, o.givenUp[len(o.givenUp)-1].reason, m.key)
+		if o.Route == m.Route && o.key == m.key && o != m && o.last != 0 && o.last < m.last && o.blocks() {
+			l.problem("passed: %s/%s (seq %d) is %s behind %s (seq %d), which is abandoned (%s) and blocks key %s", m.Route, m.ID, m.last, what, o.ID, o.last, o.givenUp[len(o.givenUp)-1].reason, m.key)
 		}
 	}
 }

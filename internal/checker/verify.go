@@ -151,7 +151,11 @@ func (l *Ledger) blocked(msgs []*message, final map[Ref]Final) {
 			continue
 		}
 		for _, m := range msgs {
-			if m.first > 0 && m.fate == committed && l.precedes(head, m) {
+			behind := l.precedes(head, m)
+			if head.last != head.seq { // it was published, and then staged again
+				behind = m.last > head.last
+			}
+			if m.first > 0 && m.fate == committed && behind {
 				l.problem("passed: %s/%s arrived behind %s, which is abandoned and blocks key %s", m.Route, m.ID, head.ID, m.key)
 			}
 		}
