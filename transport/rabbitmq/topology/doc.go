@@ -33,9 +33,9 @@
 // takes no more.
 //
 // A message that is to be retried is published to {dlx} with the name of the delay queue. When the delay is over the
-// broker sends it back through {dlx} with {queue}.return. A retry without a delay, and a replay, are published with
-// that key. So nobody needs the permission to write to the default exchange, which reaches every queue, or to an exchange
-// that leads to the queue of another subscription.
+// broker sends it back through {dlx} with {queue}.return. A retry without a delay, and a replay, have that key, too.
+// So nobody needs the permission to write to the default exchange, which reaches every queue, or to an exchange that
+// leads to the queue of another subscription.
 //
 // With Options.SharedDelays there is one delay queue {exchange}.delay_{d} for all subscriptions, behind a fanout
 // exchange of that name. A message is published to it with the name of its queue as routing key. The delay queue has
