@@ -13,7 +13,7 @@ import (
 // encryptSettings encrypt the bodies of a route.
 type encryptSettings struct {
 	KeyID string `doc:"id of the key, by which consumers find it; empty = off"`
-	Key   Secret `doc:"the key: at least 16 random bytes, in base64; read at the start"`
+	Key   Secret `doc:"the key: at least 32 random bytes, in base64; read at the start"`
 }
 
 // check reports what is wrong with the settings, by key.
@@ -22,7 +22,7 @@ func (e *encryptSettings) check(bad func(key, text string)) {
 	case e.KeyID == "" && !e.Key.IsZero():
 		bad("key_id", "is missing: give the key an id, which consumers know too")
 	case e.KeyID != "" && e.Key.IsZero():
-		bad("key", "is missing: give at least 16 random bytes in base64, such as by openssl rand -base64 32")
+		bad("key", "is missing: give at least 32 random bytes in base64, such as by openssl rand -base64 32")
 	case len(e.KeyID) > 255:
 		bad("key_id", fmt.Sprintf("has %d bytes; at most 255 fit", len(e.KeyID)))
 	}
@@ -38,8 +38,8 @@ func (e *encryptSettings) secret() ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, errors.New("is not base64")
-	case len(secret) < 16:
-		return nil, fmt.Errorf("has %d bytes; it needs at least 16", len(secret))
+	case len(secret) < 32:
+		return nil, fmt.Errorf("has %d bytes; it needs at least 32", len(secret))
 	}
 	return secret, nil
 }

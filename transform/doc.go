@@ -23,6 +23,7 @@
 //   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.
 //   - Message and header stay as they were in the outbox, in the queue and where messages are parked. So a retry, a
 //     redrive and a replay work as before.
+//   - A handler with [Encrypt] gets no body that was not encrypted for its message.
 //   - Errors hold no body and no key.
 //
 // # Concurrency
@@ -38,6 +39,6 @@
 //
 // The outbox holds the body as it was staged; so does the table as queue, which has no publisher. To encrypt it there,
 // encrypt it in a codec. Everything but the body stays readable: topic, key, headers, tenant. Foreign consumers must
-// undo the steps themselves; the codings are standard ones but for the claim check, see docs/transform.md. The body of
-// a parked message is shown, and edited, as it was sent.
+// undo the steps themselves; docs/transform.md has the formats. The body of a parked message is shown, and edited, as
+// it was sent.
 package transform

@@ -10,26 +10,26 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 
 	"github.com/waybill-go/waybill"
 )
 
-// The numbers of RFC 8188, section 2.
+// The format of an encrypted body: the version, the length of the key's id, the id, the salt, and what
+// cipher.NewGCMWithRandomNonce makes: nonce, ciphertext, tag.
 const (
+	sealVersion = 1
 	saltBytes   = 16
-	headerBytes = saltBytes + 4 + 1
+	nonceBytes  = 12
 	tagBytes    = 16
-	minRecord   = tagBytes + 2
-	minSecret   = 16
+	minSecret   = 32
 	maxKeyID    = 255
-	lastRecord  = 2
-	otherRecord = 1
+	sealInfo    = "waybill-aes256gcm v1 key"
 )
 
-// KeySource returns the secret with an id, of at least 16 random bytes. It is called for each message and must be safe
-// for concurrent use; cache what a key service answers. Any error is an outage, until the key can be had: return
-// [ErrNoKey] if there is no such key.
+// KeySource returns the secret with an id, of at least 32 random bytes. It is called for each message and must be safe
+// for concurrent use; cache what a key service answers. The id of a message that arrives comes from outside. Any error
+// is an outage, until the key can be had: return [ErrNoKey] if there is no such key.
 type KeySource func(ctx context.Context, id string) ([]byte, error)
 
 // ErrNoKey reports that there is no key with an id.
@@ -46,21 +46,25 @@ func StaticKeys(secrets map[string][]byte) KeySource {
 	}
 }
 
-// Encrypt encrypts bodies; its coding is aes128gcm, as RFC 8188 defines it: AES-128 in Galois/Counter Mode, with a key
-// and a nonce that are derived by HKDF with SHA-256 from the secret and a new random salt for each message. A consumer
-// in any language that knows the RFC can read it. It finds the id of the key in the body.
+// Encrypt encrypts bodies with AES-256 in Galois/Counter Mode; its coding is waybill-aes256gcm. A new random salt for
+// each message gives each its own key, by HKDF with SHA-256 from the secret, and the nonce is random as well. The body
+// holds the id of the secret. docs/transform.md has the format, with the sources of what it does.
 //
-// A body that was changed is noticed. Which message a body belongs to is not part of it: who may publish to the broker
-// can give an encrypted body to another message.
+// A body is bound to its message: to id, source, topic, type, key, tenant, and to the codings before. A body that was
+// changed, or that came with another message, is parked as undecodable. So is a message that was not encrypted, unless
+// AllowPlain is set.
 type Encrypt struct {
 	// KeyID is the id of the key to encrypt with, 1 to 255 bytes. A consumer needs none.
 	KeyID string
 	// Keys finds secrets by their ids.
 	Keys KeySource
+	// AllowPlain lets a handler take messages that were not encrypted: during a roll-out, while the relay does not
+	// encrypt yet. As long as it is set, whoever may publish to the broker can switch encryption off.
+	AllowPlain bool
 }
 
-// Coding returns aes128gcm.
-func (Encrypt) Coding() string { return "aes128gcm" }
+// Coding returns waybill-aes256gcm.
+func (Encrypt) Coding() string { return "waybill-aes256gcm" }
 
 // Validate reports bad fields.
 func (c Encrypt) Validate() error {
@@ -74,101 +78,88 @@ func (c Encrypt) Validate() error {
 	return waybill.Invalid("encrypt", p...)
 }
 
-// Do encrypts the body, as one record.
+// LeftOut refuses a message that was not encrypted, unless AllowPlain is set.
+func (c Encrypt) LeftOut() error {
+	if c.AllowPlain {
+		return nil
+	}
+	return Unreadable("the message is not encrypted, and the handler requires it; " +
+		"set Encrypt.AllowPlain while the relay does not encrypt yet")
+}
+
+// Do encrypts the body.
 func (c Encrypt) Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error) {
 	if c.KeyID == "" {
 		return nil, false, errors.New("KeyID is empty; set it where messages are published")
 	}
-	out := make([]byte, headerBytes, headerBytes+len(c.KeyID)+len(e.Body)+1+tagBytes)
-	_, _ = rand.Read(out[:saltBytes]) // it never fails
-	aead, nonce, err := c.cipher(ctx, out[:saltBytes], c.KeyID)
+	head := 2 + len(c.KeyID) + saltBytes
+	out := make([]byte, 2, head+nonceBytes+len(e.Body)+tagBytes)
+	out[0], out[1] = sealVersion, byte(len(c.KeyID))
+	out = append(out, c.KeyID...)[:head]
+	salt := out[head-saltBytes:]
+	_, _ = rand.Read(salt) // it never fails
+	aead, err := c.cipher(ctx, salt, c.KeyID)
 	if err != nil {
 		return nil, false, err
 	}
-	binary.BigEndian.PutUint32(out[saltBytes:], uint32(max(len(e.Body)+1+tagBytes, minRecord)))
-	out[headerBytes-1] = byte(len(c.KeyID))
-	out = append(out, c.KeyID...)
-	plain := append(append(make([]byte, 0, len(e.Body)+1), e.Body...), lastRecord)
-	return aead.Seal(out, nonce, plain, nil), true, nil
+	//nolint:gosec // no nonce is passed: the cipher makes a random one
+	return aead.Seal(out, nil, e.Body, bound(c.KeyID, e)), true, nil
 }
 
 // Undo decrypts the body.
 func (c Encrypt) Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error) {
-	damaged := Unreadable("the body was changed on its way, or is not encrypted as RFC 8188 says")
-	if len(e.Body) < headerBytes {
+	damaged := Unreadable("the body was changed on its way, belongs to another message, or is not encrypted by this package")
+	if len(e.Body) < 2 || e.Body[0] != sealVersion {
 		return nil, damaged
 	}
-	salt, size, idLen := e.Body[:saltBytes], binary.BigEndian.Uint32(e.Body[saltBytes:]), int(e.Body[headerBytes-1])
-	if len(e.Body) < headerBytes+idLen || size < minRecord {
+	head := 2 + int(e.Body[1]) + saltBytes
+	if e.Body[1] == 0 || len(e.Body) < head+nonceBytes+tagBytes {
 		return nil, damaged
 	}
-	id, rest := string(e.Body[headerBytes:headerBytes+idLen]), e.Body[headerBytes+idLen:]
-	aead, nonce, err := c.cipher(ctx, salt, id)
+	id, salt := string(e.Body[2:head-saltBytes]), e.Body[head-saltBytes:head]
+	aead, err := c.cipher(ctx, salt, id)
 	if err != nil {
 		return nil, err
 	}
-	body := make([]byte, 0, len(rest))
-	for n := uint64(0); ; n++ {
-		record := rest[:min(uint64(size), uint64(len(rest)))]
-		rest = rest[len(record):]
-		plain, err := aead.Open(nil, nonceOf(nonce, n), record, nil)
-		if err != nil {
-			return nil, damaged
-		}
-		part, mark := unpad(plain)
-		isLast := len(rest) == 0
-		if isLast && mark != lastRecord || !isLast && mark != otherRecord {
-			return nil, damaged
-		}
-		if body = append(body, part...); isLast {
-			return body, nil
-		}
+	body, err := aead.Open(nil, nil, e.Body[head:], bound(id, e))
+	if err != nil {
+		return nil, damaged
 	}
+	return body, nil
 }
 
-// unpad returns what stands before the mark of a record, and the mark. Zeros may follow it.
-func unpad(plain []byte) ([]byte, byte) {
-	for i, b := range slices.Backward(plain) {
-		if b != 0 {
-			return plain[:i], b
-		}
-	}
-	return nil, 0
-}
-
-// cipher derives the cipher of a message and its first nonce.
-func (c Encrypt) cipher(ctx context.Context, salt []byte, id string) (cipher.AEAD, []byte, error) {
+// cipher derives the cipher of a message, which puts its nonce before what it seals.
+func (c Encrypt) cipher(ctx context.Context, salt []byte, id string) (cipher.AEAD, error) {
 	secret, err := c.Keys(ctx, id)
 	if err != nil {
-		return nil, nil, fmt.Errorf("key %.80q: %w", id, err)
+		return nil, fmt.Errorf("key %.80q: %w", id, err)
 	}
 	if len(secret) < minSecret {
-		return nil, nil, fmt.Errorf("key %.80q: the secret has %d bytes; it needs at least %d", id, len(secret), minSecret)
+		return nil, fmt.Errorf("key %.80q: the secret has %d bytes; it needs at least %d", id, len(secret), minSecret)
 	}
-	prk, err := hkdf.Extract(sha256.New, secret, salt)
+	key, err := hkdf.Key(sha256.New, secret, salt, sealInfo, 32)
 	if err != nil {
-		return nil, nil, err
-	}
-	key, err := hkdf.Expand(sha256.New, prk, "Content-Encoding: aes128gcm\x00", 16)
-	if err != nil {
-		return nil, nil, err
-	}
-	nonce, err := hkdf.Expand(sha256.New, prk, "Content-Encoding: nonce\x00", 12)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	aead, err := cipher.NewGCM(block)
-	return aead, nonce, err
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// nonceOf returns the nonce of record n.
-func nonceOf(first []byte, n uint64) []byte {
-	nonce := append([]byte(nil), first...)
-	tail := nonce[len(nonce)-8:]
-	binary.BigEndian.PutUint64(tail, binary.BigEndian.Uint64(tail)^n)
-	return nonce
+// bound returns the additional data: what the body is bound to. Each field has its length before it, so no two messages
+// have the same.
+func bound(keyID string, e *waybill.Envelope) []byte {
+	fields := [...]string{keyID, strings.Join(codingsOf(e), ","), e.ID, e.Source, e.Topic, e.Type, e.Key, e.Tenant}
+	size := 1
+	for _, f := range fields {
+		size += 4 + len(f)
+	}
+	data := append(make([]byte, 0, size), sealVersion)
+	for _, f := range fields {
+		data = binary.BigEndian.AppendUint32(data, uint32(len(f)))
+		data = append(data, f...)
+	}
+	return data
 }

@@ -5,46 +5,136 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base64"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/transform"
 )
 
-func decode(tb testing.TB, text string) []byte {
-	tb.Helper()
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil {
-		tb.Fatal(err)
+// sealed is a message as it is on the wire after steps.
+func sealed(t *testing.T, e waybill.Envelope, steps ...transform.Step) waybill.Envelope {
+	t.Helper()
+	w := &wire{}
+	if err := publish(t, w, []waybill.Envelope{e}, steps...).FirstErr(); err != nil {
+		t.Fatal(err)
 	}
-	return b
+	return w.sent()[0]
 }
 
-// The examples of RFC 8188, sections 3.1 and 3.2, can be read: one record, and two with padding.
-func TestExamplesOfRFC8188(t *testing.T) { // ST-18
+// refused reports whether the handler was not reached, and the message is parked as undecodable.
+func refused(t *testing.T, e waybill.Envelope, steps ...transform.Step) bool {
+	t.Helper()
+	got, err := handle(t, e, steps...)
+	return got == nil && waybill.ClassOf(err) == waybill.ClassPermanent && waybill.ReasonOf(err) == waybill.ReasonUndecodable
+}
+
+var payment = waybill.Envelope{
+	ID: "pay-1", Source: "/payments", Topic: "payments.made", Type: "payment", Key: "k1", Tenant: "acme",
+	Headers: map[string]string{"a": "b"}, Body: []byte(`{"to":"shop","amount":5}`),
+}
+
+// Who may publish cannot give an encrypted body to another message of the same key: not the body alone, and not with
+// any one attribute that says what the message is.
+func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18
 	t.Parallel()
-	for _, c := range []struct{ id, secret, body string }{
-		{"", "yqdlZ-tYemfogSmv7Ws5PQ", "I1BsxtFttlv3u_Oo94xnmwAAEAAA-NAVub2qFgBEuQKRapoZu-IxkIva3MEB1PD-ly8Thjg"},
-		{"a1", "BO3ZVPxUlnLORbVGMpbT1Q", "uNCkWiNYzKTnBN9ji3-qWAAAABkCYTHOG8chz_gnvgOqdGYovxyjuqRyJFjEDyoF1Fvkj6hQPdPHI51OEUKEpgz3SsLWIqS_uA"},
+	whole := sealed(t, payment, encrypt("old"))
+	if got, err := handle(t, whole, encrypt("")); err != nil || !bytes.Equal(got.Envelope.Body, payment.Body) {
+		t.Fatalf("the message itself: %v, %v", got, err)
+	}
+	for name, change := range map[string]func(e *waybill.Envelope){
+		"id":     func(e *waybill.Envelope) { e.ID = "pay-2" },
+		"source": func(e *waybill.Envelope) { e.Source = "/mails" },
+		"topic":  func(e *waybill.Envelope) { e.Topic = "payments.undone" },
+		"type":   func(e *waybill.Envelope) { e.Type = "refund" },
+		"key":    func(e *waybill.Envelope) { e.Key = "k2" },
+		"tenant": func(e *waybill.Envelope) { e.Tenant = "evil" },
+		"the border of two fields": func(e *waybill.Envelope) {
+			e.Key, e.Tenant = "k1a", "cme"
+		},
+		"body": func(e *waybill.Envelope) {
+			other := payment
+			other.ID, other.Tenant, other.Body = "pay-2", "evil", []byte(`{"to":"evil","amount":9999}`)
+			e.Body = sealed(t, other, encrypt("old")).Body
+		},
+		"codings before": func(e *waybill.Envelope) { e.Headers[transform.Header] = "gzip, waybill-aes256gcm" },
 	} {
-		step := transform.Encrypt{Keys: transform.StaticKeys(map[string][]byte{c.id: decode(t, c.secret)})}
-		body, err := step.Undo(t.Context(), &waybill.Envelope{Body: decode(t, c.body)})
-		if err != nil || string(body) != "I am the walrus" {
-			t.Errorf("key %q: %q, %v", c.id, body, err)
+		e := whole.Clone()
+		if change(&e); !refused(t, e, encrypt(""), transform.Gzip{}) {
+			t.Errorf("a body that is used with another %s reaches the handler", name)
 		}
 	}
+	large := payment
+	large.Body = bytes.Repeat(payment.Body, 10)
+	e := sealed(t, large, transform.Gzip{MinBytes: 1}, encrypt("old"))
+	if e.Headers[transform.Header] != "gzip, waybill-aes256gcm" {
+		t.Fatal(e.Headers)
+	}
+	e.Headers[transform.Header] = "waybill-aes256gcm"
+	if !refused(t, e, encrypt(""), transform.Gzip{}) {
+		t.Error("a coding was left out of the header, and the handler got the compressed body")
+	}
 }
 
-// A body that was cut off between two records is refused: each record that is there is whole, and the last one is
-// missing (RFC 8188, section 2, the truncation attack).
-func TestRecordsAreComplete(t *testing.T) { // ST-18
+// Who may publish cannot switch encryption off: whatever the header says, a handler with Encrypt refuses plain text. A
+// named option lets it through during a roll-out.
+func TestPlainTextIsRefused(t *testing.T) { // ST-18
 	t.Parallel()
-	whole := decode(t, "uNCkWiNYzKTnBN9ji3-qWAAAABkCYTHOG8chz_gnvgOqdGYovxyjuqRyJFjEDyoF1Fvkj6hQPdPHI51OEUKEpgz3SsLWIqS_uA")
-	step := transform.Encrypt{Keys: transform.StaticKeys(map[string][]byte{"a1": decode(t, "BO3ZVPxUlnLORbVGMpbT1Q")})}
-	const header, record = 16 + 4 + 1 + 2, 25
-	body, err := step.Undo(t.Context(), &waybill.Envelope{Body: whole[:header+record]})
-	if err == nil || waybill.ReasonOf(err) != waybill.ReasonUndecodable {
-		t.Errorf("one record of two: %q, %v", body, err)
+	kept := &blobs{}
+	claimed := sealed(t, payment, transform.ClaimCheck{Blobs: kept, MinBytes: 1})
+	large := payment
+	large.Body = bytes.Repeat(payment.Body, 10)
+	zipped := sealed(t, large, transform.Gzip{MinBytes: 1})
+	steps := func(plain bool) []transform.Step {
+		return []transform.Step{
+			transform.Gzip{}, transform.Encrypt{Keys: transform.StaticKeys(keys), AllowPlain: plain}, transform.ClaimCheck{Blobs: kept},
+		}
+	}
+	for name, e := range map[string]waybill.Envelope{"no header": payment, "gzip": zipped, "claim-check": claimed} {
+		if !refused(t, e, steps(false)...) {
+			t.Errorf("%s: plain text reaches the handler", name)
+		}
+		if got, err := handle(t, e, steps(true)...); err != nil || !bytes.HasPrefix(got.Envelope.Body, payment.Body) {
+			t.Errorf("%s: AllowPlain: %v, %v", name, got, err)
+		}
+	}
+	for _, header := range []string{"", "identity", ",", " , identity", "identity,identity"} {
+		e := payment.Clone()
+		e.Headers[transform.Header] = header
+		if !refused(t, e, steps(false)...) {
+			t.Errorf("header %q: plain text reaches the handler", header)
+		}
+	}
+	_, err := handle(t, payment, steps(false)...)
+	if err == nil || !strings.Contains(err.Error(), "set Encrypt.AllowPlain while the relay does not encrypt yet") {
+		t.Errorf("the error names no cure: %v", err)
+	}
+	if got, err := handle(t, sealed(t, payment, encrypt("old")), steps(true)...); err != nil || !bytes.Equal(got.Envelope.Body, payment.Body) {
+		t.Errorf("AllowPlain, encrypted: %v, %v", got, err)
+	}
+}
+
+// A body that Node.js sealed, by the format on docs/transform.md, can be read: the format has another implementation,
+// testdata/seal.mjs.
+func TestFormat(t *testing.T) { // ST-18
+	t.Parallel()
+	text, err := os.ReadFile("testdata/sealed.b64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	step := transform.Encrypt{Keys: transform.StaticKeys(map[string][]byte{"2026-11": secret})}
+	e := waybill.Envelope{
+		ID: "pay-1", Source: "/payments", Topic: "payments.made", Type: "payments.made", Tenant: "acme", Body: body,
+		Headers: map[string]string{transform.Header: "GZIP"},
+	}
+	if got, err := step.Undo(t.Context(), &e); err != nil || string(got) != "I am the walrus" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
@@ -59,14 +149,26 @@ func TestSaltIsNew(t *testing.T) { // ST-18
 	}
 }
 
-// No body from outside makes a step panic, or read more than it is.
+// No body from outside makes a step panic, or read more than it is, and none that nobody sealed is opened.
 func FuzzUndo(f *testing.F) { // ST-18
+	step := encrypt("old")
+	own, _, err := step.Do(f.Context(), &waybill.Envelope{ID: "1", Body: []byte("own")})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Add([]byte(`{"blob":"00","size":3}`))
-	f.Add(append(make([]byte, 16), 0, 0, 0, 18, 3, 'o', 'l', 'd', 1, 2, 3))
 	f.Add([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 1})
+	f.Add(own)
+	f.Add(own[:len(own)-1])
+	f.Add([]byte{1, 255, 'o'})
+	f.Add([]byte{1, 0})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, s := range []transform.Step{transform.Gzip{MaxBytes: 1 << 20}, encrypt("old"), transform.ClaimCheck{Blobs: &blobs{}}} {
-			if got, err := s.Undo(t.Context(), &waybill.Envelope{Body: body}); err == nil && len(got) > 1<<20 {
+		for _, s := range []transform.Step{transform.Gzip{MaxBytes: 1 << 20}, step, transform.ClaimCheck{Blobs: &blobs{}}} {
+			got, err := s.Undo(t.Context(), &waybill.Envelope{Body: body})
+			if err != nil {
+				continue
+			}
+			if s.Coding() == step.Coding() || len(got) > 1<<20 {
 				t.Errorf("%s: %d bytes", s.Coding(), len(got))
 			}
 		}

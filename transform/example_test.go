@@ -90,6 +90,6 @@ func Example() {
 		panic(err)
 	}
 	// Output:
-	// in the queue: gzip, aes128gcm in less than 200 bytes: true
+	// in the queue: gzip, waybill-aes256gcm in less than 200 bytes: true
 	// handled: 13000 bytes
 }

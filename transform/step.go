@@ -26,13 +26,21 @@ type Step interface {
 	Coding() string
 	// Validate reports what is wrong with the step's own fields, as [waybill.Invalid] does.
 	Validate() error
-	// Do returns the body to publish, or false if the step has nothing to do for the message. It must not change e.
-	// The same message can come several times. An error without a class is an outage: no attempt counts, and the
-	// route is tried again. An error of class permanent abandons the message.
+	// Do returns the body to publish, or false if the step has nothing to do for the message. It must not change e,
+	// whose [Header] names the steps before. The same message can come several times. An error without a class is
+	// an outage: no attempt counts, and the route is tried again. An error of class permanent abandons the message.
 	Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error)
-	// Undo returns the body as it was before Do. It must not change e. An error without a class is an outage: the
-	// message goes back and the subscription pauses. For a body that nothing can repair use [Unreadable].
+	// Undo returns the body as it was before Do. It must not change e, whose [Header] names the steps before. An
+	// error without a class is an outage: the message goes back and the subscription pauses. For a body that
+	// nothing can repair use [Unreadable].
 	Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error)
+}
+
+// Required is a [Step] that can refuse a message to which it was not done.
+type Required interface {
+	Step
+	// LeftOut returns the error about such a message, or nil to let it through.
+	LeftOut() error
 }
 
 // Unreadable returns an error for a body that cannot be changed back, whatever is repaired: the message is parked as
@@ -73,55 +81,70 @@ func isToken(r rune) bool {
 
 // do returns e as it is published. It changes nothing that the caller's envelope holds.
 func do(ctx context.Context, steps []Step, e waybill.Envelope) (waybill.Envelope, error) {
-	var done []string
+	own := false // the headers
 	for _, s := range steps {
 		body, changed, err := s.Do(ctx, &e)
 		if err != nil {
 			return e, classed(s.Coding(), err)
 		}
-		if changed {
-			e.Body, done = body, append(done, s.Coding())
+		if !changed {
+			continue
 		}
-	}
-	if len(done) > 0 {
+		if !own {
+			if e.Headers, own = maps.Clone(e.Headers), true; e.Headers == nil {
+				e.Headers = map[string]string{}
+			}
+		}
+		e.Body = body
 		if before := e.Headers[Header]; before != "" {
-			done = append([]string{before}, done...)
+			e.Headers[Header] = before + ", " + s.Coding()
+		} else {
+			e.Headers[Header] = s.Coding()
 		}
-		e.Headers = maps.Clone(e.Headers)
-		if e.Headers == nil {
-			e.Headers = map[string]string{}
-		}
-		e.Headers[Header] = strings.Join(done, ", ")
 	}
 	return e, nil
 }
 
+// codingsOf returns what was done to the body of e, in lower case, first to last.
+func codingsOf(e *waybill.Envelope) (codings []string) {
+	for coding := range strings.SplitSeq(e.Headers[Header], ",") {
+		if coding = strings.ToLower(strings.TrimSpace(coding)); coding != "" && coding != "identity" {
+			codings = append(codings, coding)
+		}
+	}
+	return codings
+}
+
 // undo returns d as it was before do, or d itself if nothing was done.
 func undo(ctx context.Context, steps []Step, d *waybill.Delivery) (*waybill.Delivery, error) {
-	codings := strings.Split(d.Envelope.Headers[Header], ",")
-	if len(codings) > maxCodings { // each costs time and memory
-		return nil, classed(Header, Unreadable(fmt.Sprintf("names %d codings; at most %d are undone", len(codings), maxCodings)))
+	if n := strings.Count(d.Envelope.Headers[Header], ",") + 1; n > maxCodings { // each costs time and memory
+		return nil, classed(Header, Unreadable(fmt.Sprintf("names %d codings; at most %d are undone", n, maxCodings)))
+	}
+	codings := codingsOf(&d.Envelope)
+	for _, s := range steps {
+		if r, ok := s.(Required); ok && !slices.Contains(codings, strings.ToLower(s.Coding())) {
+			if err := r.LeftOut(); err != nil {
+				return nil, classed(s.Coding(), err)
+			}
+		}
+	}
+	if _, ok := d.Envelope.Headers[Header]; !ok {
+		return d, nil
 	}
 	changed := *d
-	for _, coding := range slices.Backward(codings) {
-		coding = strings.TrimSpace(coding)
-		if coding == "" || strings.EqualFold(coding, "identity") {
-			continue
-		}
+	changed.Envelope.Headers = maps.Clone(d.Envelope.Headers)
+	for i, coding := range slices.Backward(codings) {
 		s := find(steps, coding)
 		if s == nil {
 			return nil, waybill.Outage(fmt.Errorf("waybill/transform: the body is encoded as %.40q, and the handler has no step for that; add it", coding))
 		}
+		changed.Envelope.Headers[Header] = strings.Join(codings[:i], ", ")
 		body, err := s.Undo(ctx, &changed.Envelope)
 		if err != nil {
 			return nil, classed(coding, err)
 		}
 		changed.Envelope.Body = body
 	}
-	if _, ok := d.Envelope.Headers[Header]; !ok {
-		return d, nil
-	}
-	changed.Envelope.Headers = maps.Clone(d.Envelope.Headers)
 	delete(changed.Envelope.Headers, Header)
 	return &changed, nil
 }

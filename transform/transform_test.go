@@ -74,7 +74,7 @@ func (w *wire) Publish(_ context.Context, batch []waybill.Envelope) core.Results
 
 func (w *wire) sent() (all []waybill.Envelope) { return slices.Concat(w.calls...) }
 
-var keys = map[string][]byte{"old": []byte("0123456789abcdef"), "new": []byte("fedcba9876543210-and-more")}
+var keys = map[string][]byte{"old": []byte("0123456789abcdef0123456789abcdef"), "new": []byte("fedcba9876543210fedcba9876543210-and-more")}
 
 func encrypt(id string) transform.Encrypt {
 	return transform.Encrypt{KeyID: id, Keys: transform.StaticKeys(keys)}
@@ -127,6 +127,7 @@ func TestRoundTrip(t *testing.T) { // ST-18
 	kept := &blobs{}
 	all := []transform.Step{transform.Gzip{MinBytes: 1}, encrypt("new"), transform.ClaimCheck{Blobs: kept, MinBytes: 100}}
 	backwards := slices.Clone(all)
+	backwards[1] = transform.Encrypt{Keys: transform.StaticKeys(keys), AllowPlain: true} // some messages are plain
 	slices.Reverse(backwards)
 	for steps := 1; steps < 8; steps++ {
 		var some []transform.Step
@@ -171,8 +172,8 @@ func TestHeader(t *testing.T) { // ST-18
 		body, want string
 		steps      []transform.Step
 	}{
-		{big, "gzip, aes128gcm", []transform.Step{transform.Gzip{}, encrypt("old")}},
-		{"x", "aes128gcm", []transform.Step{transform.Gzip{}, encrypt("old")}},
+		{big, "gzip, waybill-aes256gcm", []transform.Step{transform.Gzip{}, encrypt("old")}},
+		{"x", "waybill-aes256gcm", []transform.Step{transform.Gzip{}, encrypt("old")}},
 		{"x", "", []transform.Step{transform.Gzip{}}},
 		{string(random(2000)), "", []transform.Step{transform.Gzip{}}},
 		{big, "gzip, claim-check", []transform.Step{transform.Gzip{}, transform.ClaimCheck{Blobs: &blobs{}, MinBytes: 5}}},
@@ -225,17 +226,20 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		text  string
 	}{
 		{"unknown key", sealed(encrypt("new")), few, waybill.ClassOutage, `key "new": no such key`},
-		{"unknown coding", sealed(encrypt("new")), transform.Gzip{}, waybill.ClassOutage, "aes128gcm"},
+		{"unknown coding", sealed(encrypt("new")), transform.Gzip{}, waybill.ClassOutage, "waybill-aes256gcm"},
 		{"short secret", spoilt(sealed(encrypt("old")), func([]byte) []byte {
-			return append(append(make([]byte, 16), 0, 0, 1, 0, 5), "short..."...)
-		}), few, waybill.ClassOutage, "needs at least 16"},
+			return append([]byte("\x01\x05short"), make([]byte, 44)...)
+		}), few, waybill.ClassOutage, "needs at least 32"},
 		{"missing blob", claimed, transform.ClaimCheck{Blobs: &blobs{}}, waybill.ClassOutage, "not there"},
 		{"another blob", claimed, transform.ClaimCheck{Blobs: wrong}, waybill.ClassOutage, "another content"},
 		{"a changed byte in a blob", claimed, transform.ClaimCheck{Blobs: flipped}, waybill.ClassOutage, "another content"},
 		{"changed", spoilt(sealed(encrypt("old")), flip(-1)), few, waybill.ClassPermanent, "was changed"},
-		{"another salt", spoilt(sealed(encrypt("old")), flip(3)), few, waybill.ClassPermanent, "was changed"},
+		{"another salt", spoilt(sealed(encrypt("old")), flip(6)), few, waybill.ClassPermanent, "was changed"},
 		{"cut off", spoilt(sealed(encrypt("old")), cut(1)), few, waybill.ClassPermanent, "was changed"},
-		{"no header", spoilt(sealed(encrypt("old")), func(b []byte) []byte { return b[:20] }), few, waybill.ClassPermanent, "was changed"},
+		{"another version", spoilt(sealed(encrypt("old")), flip(0)), few, waybill.ClassPermanent, "was changed"},
+		{"no id of a key", spoilt(sealed(encrypt("old")), func(b []byte) []byte { b[1] = 0; return b }), few, waybill.ClassPermanent, "was changed"},
+		{"no salt", spoilt(sealed(encrypt("old")), func(b []byte) []byte { return b[:20] }), few, waybill.ClassPermanent, "was changed"},
+		{"no body", spoilt(sealed(encrypt("old")), func(b []byte) []byte { return b[:1] }), few, waybill.ClassPermanent, "was changed"},
 		{"gzip cut off", spoilt(sealed(transform.Gzip{}), cut(1)), transform.Gzip{}, waybill.ClassPermanent, "cut off"},
 		{"not gzip", spoilt(sealed(transform.Gzip{}), flip(0)), transform.Gzip{}, waybill.ClassPermanent, "not compressed"},
 		{
@@ -412,9 +416,13 @@ func TestBatch(t *testing.T) { // ST-18
 	w := &wire{}
 	publish(t, w, []waybill.Envelope{{Body: []byte("a")}, {Body: []byte("b")}}, encrypt("old"))
 	sent := w.sent()
-	ds := []*waybill.Delivery{{Envelope: sent[0]}, {Envelope: sent[1]}, {Envelope: waybill.Envelope{Body: []byte("plain")}}}
-	if _, err := h.Batch(t.Context(), ds); err != nil || !slices.Equal(got, []string{"a", "b", "plain"}) {
+	ds := []*waybill.Delivery{{Envelope: sent[0]}, {Envelope: sent[1]}}
+	if _, err := h.Batch(t.Context(), ds); err != nil || !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%v, %v", got, err)
+	}
+	plain := append(slices.Clone(ds), &waybill.Delivery{Envelope: waybill.Envelope{Body: []byte("plain")}})
+	if _, err := h.Batch(t.Context(), plain); waybill.ClassOf(err) != waybill.ClassPermanent || len(got) != 2 {
+		t.Errorf("plain text in a batch: %v, %v", err, got)
 	}
 	ds[1].Envelope.Body = ds[1].Envelope.Body[:30]
 	if _, err := h.Batch(t.Context(), ds); waybill.ClassOf(err) != waybill.ClassPermanent {

@@ -2,9 +2,12 @@ package main
 
 // transformed are faults of the steps that change bodies.
 func transformed() []mutant {
-	const claim, encrypt = "transform/claimcheck.go", "transform/encrypt.go"
+	const claim, encrypt, step = "transform/claimcheck.go", "transform/encrypt.go", "transform/step.go"
 	return group{pkg: "./transform"}.of(
 		mutant{id: "transform-blob", fault: "a blob with another content of the same size is accepted", file: claim, old: "case len(body) != is.Size || nameOf(body) != is.Blob:", new: "case len(body) != is.Size:", tests: "^TestWhatCannotBeUndone$"},
-		mutant{id: "transform-last", fault: "an encrypted body without its last record is accepted", file: encrypt, old: "if isLast && mark != lastRecord || !isLast", new: "if !isLast", tests: "^TestRecordsAreComplete$"},
+		mutant{id: "transform-bound", fault: "an encrypted body opens with another message", file: encrypt, old: "e.Body[head:], bound(id, e))", new: "e.Body[head:], bound(id, &waybill.Envelope{}))", tests: "^TestFormat$"},
+		mutant{id: "transform-fields", fault: "two fields of the additional data run together", file: encrypt, old: "data = binary.BigEndian.AppendUint32(data, uint32(len(f)))", new: "_ = binary.BigEndian", tests: "^TestBodyIsBoundToItsMessage$"},
+		mutant{id: "transform-tenant", fault: "an encrypted body is not bound to its tenant", file: encrypt, old: "e.Type, e.Key, e.Tenant}", new: "e.Type, e.Key}", tests: "^TestBodyIsBoundToItsMessage$"},
+		mutant{id: "transform-plain", fault: "the sender can switch encryption off", file: step, old: "if err := r.LeftOut(); err != nil {", new: "if err := r.LeftOut(); err != nil && len(codings) > 0 {", tests: "^TestPlainTextIsRefused$"},
 	)
 }
