@@ -163,9 +163,17 @@ func TestServicesKeepApart(t *testing.T) {
 	publish(t, pub, envelope("true", "b"))
 	c, key := raw(t, url), func(kind, queue string) string { return "{" + opts.Bus + "}:" + kind + ":" + queue }
 	forbidden := [][]any{
-		{"SADD", "{" + opts.Bus + "}:bindings", "x"}, {"SET", "{" + opts.Bus + "}:bindings", "x"}, {"SET", "{" + opts.Bus + "}:version", "x"},
-		{"XADD", key("queue", "billing2"), "*", "data", "x"}, {"KEYS", "*"}, {"FLUSHALL"}, {"DEL", key("queue", "billing")},
-		{"SCRIPT", "KILL"}, {"CONFIG", "GET", "*"}, {"XGROUP", "DESTROY", key("queue", "billing"), "waybill"}, {"MONITOR"},
+		{"SADD", "{" + opts.Bus + "}:bindings", "x"},
+		{"SET", "{" + opts.Bus + "}:bindings", "x"},
+		{"SET", "{" + opts.Bus + "}:version", "x"},
+		{"XADD", key("queue", "billing2"), "*", "data", "x"},
+		{"KEYS", "*"},
+		{"FLUSHALL"},
+		{"DEL", key("queue", "billing")},
+		{"SCRIPT", "KILL"},
+		{"CONFIG", "GET", "*"},
+		{"XGROUP", "DESTROY", key("queue", "billing"), "waybill"},
+		{"MONITOR"},
 	}
 	for _, kind := range []string{"queue", "parked", "delayed"} {
 		at := key(kind, "pay")

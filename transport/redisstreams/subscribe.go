@@ -98,8 +98,8 @@ func (r *receiver) declare(ctx context.Context) (made bool, _ error) {
 	return false, err
 }
 
-// missing names what a queue lacks of its stream and of members of the bindings. It only reads: a passive consumer needs
-// no right to write the bindings of all.
+// missing names what a queue lacks of its stream and of members of the bindings. It only reads: a passive consumer
+// needs no right to write the bindings of all.
 func (r *receiver) missing(ctx context.Context, members []any) ([]string, error) {
 	var out []string
 	groups, err := r.t.client.XInfoGroups(ctx, r.queue).Result()
