@@ -111,7 +111,7 @@ something was found (differences, failed checks, waiting messages).`,
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.file, "config", "", "file with the settings; default $WAYBILL_CONFIG, or waybill.yaml if it is there")
-	f.StringArrayVar(&c.set, "set", nil, "a setting as path=value, such as stores.shop.url=...; repeatable")
+	f.StringArrayVar(&c.set, "set", nil, "a setting as path=value, such as log.level=debug; repeatable. Others see it in the list of processes: keep passwords in files")
 	f.BoolVar(&c.json, "json", false, "output for programs")
 	f.BoolVarP(&c.yes, "yes", "y", false, "do not ask before something is destroyed")
 	f.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long one question to a store or a broker may take")

@@ -61,7 +61,8 @@ func TestHugeBodies(t *testing.T) {
 	}
 	for name, body := range map[string]string{
 		"text": text16, "text cut within a letter": "x" + text16, "JSON": string(numbers), "bytes": strings.Repeat("\x00", 16<<20), "deep JSON": deepest,
-		"deep JSON within text": `"` + deepest + `"`,
+		"deep JSON within text":           `"` + deepest + `"`,
+		"JSON with more blanks than text": strings.Repeat("[", 99) + strings.Repeat("1,", 80_000) + "1" + strings.Repeat("]", 99),
 	} {
 		got := page(t, d, []byte(body), nil)
 		if len(got) > 600<<10 {

@@ -140,7 +140,12 @@ func refusalText(cause string) string {
 	return cause
 }
 
-const maxBody = 256 << 10
+const (
+	// maxBody is how many bytes of a body are shown.
+	maxBody = 256 << 10
+	// maxIndented is how many bytes JSON may have with its blanks; otherwise it is shown as it is.
+	maxIndented = 2 * maxBody
+)
 
 // body is what is shown of a payload.
 type body struct {
@@ -168,7 +173,7 @@ func (d *Dashboard) show(e *waybill.Envelope) body {
 	switch {
 	case len(raw) == 0:
 		return body{Note: "The body is empty."}
-	case !deep(raw) && json.Indent(&pretty, raw, "", "  ") == nil:
+	case indented(raw) <= maxIndented && json.Indent(&pretty, raw, "", "  ") == nil:
 		b.Kind, b.Text = "json", pretty.String()
 	case utf8.Valid(raw) && !bytes.ContainsFunc(raw, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' && r != '\r' }):
 		b.Text = string(raw)
@@ -178,21 +183,24 @@ func (d *Dashboard) show(e *waybill.Envelope) body {
 	return b
 }
 
-// deep reports whether JSON is nested so deep that indenting it would make it many times as long.
-func deep(raw []byte) bool {
-	depth := 0
+// indented returns how many bytes JSON has at most when it is indented.
+func indented(raw []byte) int {
+	size, depth := len(raw), 0
 	for _, c := range raw {
 		switch c {
 		case '[', '{':
 			depth++
+			size += 1 + 2*depth
 		case ']', '}':
 			depth--
-		}
-		if depth > 100 {
-			return true
+			size += 1 + 2*max(depth, 0)
+		case ',':
+			size += 1 + 2*max(depth, 0)
+		case ':':
+			size++
 		}
 	}
-	return false
+	return size
 }
 
 func orNone(contentType string) string {

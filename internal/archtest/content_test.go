@@ -116,3 +116,25 @@ func TestForeignMatches(t *testing.T) {
 		}
 	}
 }
+
+// An action of a workflow is named by its commit: a tag can be moved to other code.
+func TestActionsArePinned(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(root(t), ".github", "workflows", "test.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, found := regexp.MustCompile(`^- uses: [\w./-]+@[0-9a-f]{40} # v\S+$`), 0
+	for n, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if !strings.Contains(line, "uses:") {
+			continue
+		}
+		if found++; !pinned.MatchString(line) {
+			t.Errorf("test.yml:%d: %s: name the commit, and the version behind it", n+1, line)
+		}
+	}
+	if found == 0 {
+		t.Error("no workflow uses an action")
+	}
+}

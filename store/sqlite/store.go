@@ -56,7 +56,8 @@ var (
 )
 
 // Open opens or creates the file at path, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
-// immediate. With Options.AutoMigrate it creates the tables. The caller closes the store.
+// immediate. Only the owner may read a file that it creates (mode 0600). With Options.AutoMigrate it creates the tables.
+// The caller closes the store.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -74,6 +75,9 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	s, err := New(db, opts)
 	if err == nil {
 		s.owned = true
+		err = s.private(ctx, path)
+	}
+	if err == nil {
 		err = s.begin(ctx)
 	}
 	if err != nil {
@@ -224,3 +228,18 @@ func (s *Store) Traits() core.StoreTraits {
 
 // now returns the store's time in microseconds.
 func (s *Store) now() int64 { return s.opts.Now().UnixMicro() }
+
+// private creates the file at path, unless it is there, so that only its owner can read the messages. SQLite gives the
+// files beside it the same mode. It tells of a file that others can read: it may be the application's own.
+func (s *Store) private(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the application names its file
+	if err == nil {
+		return f.Close()
+	}
+	info, err := os.Stat(path) //nolint:gosec // the application names its file
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		s.logger().WarnContext(ctx, "waybill/sqlite: other users of this machine can read the file: chmod 600, with the files -wal and -shm beside it",
+			"event", "sqlite.readable", "path", path, "mode", info.Mode().Perm().String())
+	}
+	return nil // what else is wrong the driver finds
+}

@@ -3,9 +3,13 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
 // ST-01 ST-02 DB-02 DB-03 DB-13
@@ -313,5 +318,40 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	}
 	if cause, err := wait(route); err != nil || cause != core.WakeNotify {
 		t.Errorf("a control record: %s %v", cause, err)
+	}
+}
+
+// Only the owner of a new file can read the messages in it and beside it. The log names one that others can
+// read.
+func TestFileMode(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("files have no mode")
+	}
+	var log sharedtest.Log
+	path := filepath.Join(t.TempDir(), "shop.db")
+	reopen := func() {
+		t.Helper()
+		s, err := Open(t.Context(), path, Options{Source: "/orders", AutoMigrate: true, Logger: log.Logger(slog.LevelWarn)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(t.Context()) })
+	}
+	reopen()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if info, err := os.Stat(path + suffix); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path+suffix, info, err)
+		}
+	}
+	if text := log.String(); text != "" {
+		t.Error(text)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	reopen()
+	if text := log.String(); strings.Count(text, "event=sqlite.readable") != 1 || !strings.Contains(text, "chmod 600") {
+		t.Error(text)
 	}
 }

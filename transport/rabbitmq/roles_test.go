@@ -225,8 +225,9 @@ func permitted(t *testing.T, conn *amqp.Connection, what string, do func(*amqp.C
 	return false
 }
 
-// RM-06: two services share an exchange. With the permissions of one, its consumer and its operator put no message into
-// a queue of the other, by no exchange and no key, and the other receives what its relay published, and no more.
+// RM-06, SE-02: two services share an exchange. With the permissions of one, its consumer and its operator put no
+// message into a queue of the other, by no exchange and no key. They read, bind, empty and delete nothing of the other.
+// The other receives what its relay published, and no more.
 func TestServicesDoNotForge(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -252,6 +253,18 @@ func TestServicesDoNotForge(t *testing.T) {
 				})
 				if own := e.Name == "shop.dlx.mail"; may != own {
 					t.Errorf("%s may write to exchange %q: %t", user, e.Name, may)
+				}
+			}
+		}
+		for _, q := range ours.Queues {
+			for what, do := range map[string]func(*amqp.Channel) error{
+				"read":   func(ch *amqp.Channel) error { _, _, err := ch.Get(q.Name, true); return err },
+				"empty":  func(ch *amqp.Channel) error { _, err := ch.QueuePurge(q.Name, false); return err },
+				"delete": func(ch *amqp.Channel) error { _, err := ch.QueueDelete(q.Name, false, false, false); return err },
+				"unbind": func(ch *amqp.Channel) error { return ch.QueueUnbind(q.Name, "payments.*", "shop", nil) },
+			} {
+				if permitted(t, conn, user+" "+what, do) {
+					t.Errorf("%s may %s queue %q", user, what, q.Name)
 				}
 			}
 		}

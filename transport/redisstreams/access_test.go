@@ -71,22 +71,20 @@ func acl(t *testing.T, user, bus string) []any {
 	return out
 }
 
-// TR-08: the users of docs/redis.md can do their work and nothing else; a lacking right is named at the start.
-func TestLeastPrivilege(t *testing.T) {
-	t.Parallel()
-	server := testenv.OwnRedis(t, testenv.RedisOptions{})
-	opts := prepared(redisstreams.Options{})
-	as := func(user string) string {
-		if err := server.Do(t.Context(), acl(t, user, opts.Bus)...); err != nil {
-			t.Fatal(err)
-		}
-		return strings.Replace(server.URL(), "redis://", "redis://"+user+":secret@", 1)
+// actAs gives server a user of docs/redis.md, and returns the address to connect as that user.
+func actAs(t *testing.T, server *testenv.RedisServer, user, bus string) (url string) {
+	t.Helper()
+	if err := server.Do(t.Context(), acl(t, user, bus)...); err != nil {
+		t.Fatal(err)
 	}
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}}
-	bus := dial(t, as("billing"), opts)
-	r := subscribe(t, bus, sub)
-	pub := dial(t, as("shop"), opts)
-	publish(t, pub, envelopes(6, "a")...)
+	return strings.Replace(server.URL(), "redis://", "redis://"+user+":secret@", 1)
+}
+
+// workOf does with a queue all that a consumer can do. Its messages come from pub, with topic.
+func workOf(t *testing.T, bus, pub *redisstreams.Transport, queue, topic string) {
+	t.Helper()
+	r := subscribe(t, bus, core.Subscription{Queue: queue, Bindings: []string{topic}})
+	publish(t, pub, envelopes(6, topic)...)
 	ds := receive(t, r, 6)
 	renewer, _ := core.As[core.DeliveryRenewer](r)
 	if err := renewer.RenewDeliveries(t.Context(), ds, time.Second).FirstErr(); err != nil {
@@ -97,42 +95,106 @@ func TestLeastPrivilege(t *testing.T) {
 	for _, d := range receive(t, r, 3) {
 		settle(t, r, core.AckDone(d))
 	}
-	if n, err := bus.ParkedDepth(t.Context(), "q"); n != 2 || err != nil {
+	if n, err := bus.ParkedDepth(t.Context(), queue); n != 2 || err != nil {
 		t.Error(n, err)
 	}
-	if list, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 9); len(list) != 2 || err != nil {
+	if list, err := bus.ListParked(t.Context(), queue, admin.ParkedFilter{}, 9); len(list) != 2 || err != nil {
 		t.Error(list, err)
 	}
-	one := admin.ParkedRequest{Queue: "q", All: true, Limit: 1}
+	one := admin.ParkedRequest{Queue: queue, All: true, Limit: 1}
 	if n, err := bus.ReplayParked(t.Context(), one); n != 1 || err != nil {
 		t.Error(n, err)
 	}
 	if n, err := bus.PurgeParked(t.Context(), one); n != 1 || err != nil {
 		t.Error(n, err)
 	}
-	inOrder := subscribe(t, bus, core.Subscription{Queue: "ordered", Bindings: []string{"b"}, InOrder: true})
-	publish(t, pub, envelope("1", "b"))
-	subscribe(t, bus, core.Subscription{Queue: "bulk", Bindings: []string{"c"}})
-	publish(t, pub, envelopes(many, "c")...)
+	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	inOrder := subscribe(t, bus, core.Subscription{Queue: queue, Bindings: []string{topic}, InOrder: true})
+	publish(t, pub, envelope("1", topic))
 	settle(t, inOrder, core.AckDone(receive(t, inOrder, 1)[0]))
 	if err := inOrder.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	passive := opts
-	passive.Passive = true
-	subscribe(t, dial(t, as("reader"), passive), sub)
+}
 
-	if _, err := pub.Subscribe(t.Context(), sub); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "docs/redis.md") {
+// TR-08: the users of docs/redis.md can do their work and nothing else; a lacking right is named at the start.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, testenv.RedisOptions{})
+	opts := prepared(redisstreams.Options{})
+	bus, pub := dial(t, actAs(t, server, "billing", opts.Bus), opts), dial(t, actAs(t, server, "shop", opts.Bus), opts)
+	workOf(t, bus, pub, "q", "a")
+	subscribe(t, bus, core.Subscription{Queue: "bulk", Bindings: []string{"c"}})
+	publish(t, pub, envelopes(many, "c")...)
+	if _, err := pub.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a"}}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "docs/redis.md") {
 		t.Errorf("a publisher may subscribe: %v", err)
 	}
-	for user, password := range map[string]string{"shop": "secret", "billing": "secret", "reader": "secret"} {
-		c := raw(t, strings.Replace(server.URL(), "redis://", "redis://"+user+":"+password+"@", 1))
+	for _, user := range []string{"shop", "billing"} {
+		c := raw(t, actAs(t, server, user, opts.Bus))
 		for _, forbidden := range [][]any{{"GET", "other"}, {"FLUSHALL"}, {"CONFIG", "GET", "*"}, {"KEYS", "*"}, {"DEL", "{" + opts.Bus + "}:queue:q"}} {
 			if err := c.Do(t.Context(), forbidden...).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 				t.Errorf("%s may %v: %v", user, forbidden, err)
 			}
 		}
 	}
+}
+
+// TR-08: a passive consumer with the rights of docs/redis.md does its work on its queue. It can neither read, write,
+// delete, settle nor bind anything of another queue. The same goes for a script of its own.
+func TestServicesKeepApart(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t, testenv.RedisOptions{})
+	opts := prepared(redisstreams.Options{})
+	all := dial(t, server.URL(), opts)
+	subscribe(t, all, core.Subscription{Queue: "billing", Bindings: []string{"a"}})
+	pay := subscribe(t, all, core.Subscription{Queue: "pay", Bindings: []string{"b"}})
+	pub := dial(t, actAs(t, server, "shop", opts.Bus), opts)
+	passive := opts
+	passive.Passive = true
+	url := actAs(t, server, "reader", opts.Bus)
+	bus := dial(t, url, passive)
+	workOf(t, bus, pub, "billing", "a")
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "pay", Bindings: []string{"b"}}); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("it may subscribe to the queue of another: %v", err)
+	}
+	publish(t, pub, envelope("true", "b"))
+	c, key := raw(t, url), func(kind, queue string) string { return "{" + opts.Bus + "}:" + kind + ":" + queue }
+	forbidden := [][]any{
+		{"SADD", "{" + opts.Bus + "}:bindings", "x"},
+		{"SET", "{" + opts.Bus + "}:bindings", "x"},
+		{"SET", "{" + opts.Bus + "}:version", "x"},
+		{"XADD", key("queue", "billing2"), "*", "data", "x"},
+		{"KEYS", "*"},
+		{"FLUSHALL"},
+		{"DEL", key("queue", "billing")},
+		{"SCRIPT", "KILL"},
+		{"CONFIG", "GET", "*"},
+		{"XGROUP", "DESTROY", key("queue", "billing"), "waybill"},
+		{"MONITOR"},
+	}
+	for _, kind := range []string{"queue", "parked", "delayed"} {
+		at := key(kind, "pay")
+		forbidden = append(forbidden, []any{"XADD", at, "*", "data", "forged"}, []any{"XRANGE", at, "-", "+"}, []any{"XLEN", at}, []any{"XDEL", at, "1-1"},
+			[]any{"XREAD", "STREAMS", at, "0"}, []any{"XREADGROUP", "GROUP", "waybill", "x", "STREAMS", at, ">"}, []any{"XACK", at, "waybill", "1-1"},
+			[]any{"XCLAIM", at, "waybill", "x", "0", "1-1"}, []any{"SET", at, "x"})
+	}
+	forbidden = append(forbidden, []any{"ZADD", key("due", "pay"), "1", "x"}, []any{"XADD", key("wake", "pay"), "*", "a", "b"}, []any{"SET", key("active", "pay"), "x"})
+	for _, words := range forbidden {
+		if err := c.Do(t.Context(), words...).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+			t.Errorf("it may %v: %v", words, err)
+		}
+		if err := c.Eval(t.Context(), "return redis.call(unpack(ARGV))", nil, words...).Err(); err == nil {
+			t.Errorf("a script of its own may %v", words)
+		}
+	}
+	ds := receive(t, pay, 1)
+	if ds[0].Envelope.ID != "true" {
+		t.Errorf("%s came first", ds[0].Envelope.ID)
+	}
+	settle(t, pay, core.AckDone(ds[0]))
 }
 
 // TR-09: Passive makes nothing, and names all that is missing.

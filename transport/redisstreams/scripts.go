@@ -14,8 +14,6 @@ var (
 	luaPublish string
 	//go:embed lua/subscribe.lua
 	luaSubscribe string
-	//go:embed lua/look.lua
-	luaLook string
 	//go:embed lua/take.lua
 	luaTake string
 	//go:embed lua/settle.lua
@@ -31,13 +29,13 @@ var (
 
 	publishScript   = redis.NewScript(luaPublish)
 	subscribeScript = consuming(luaSubscribe)
-	lookScript      = script(luaLook)
 	takeScript      = consuming(luaTake)
 	settleScript    = consuming(luaSettle)
 	renewScript     = consuming(luaRenew)
 	recoverScript   = consuming(luaRecover)
 	leaveScript     = consuming(luaLeave)
 	replayScript    = script(luaReplay)
+	emptyScript     = redis.NewScript("return 0") // a passive consumer may write to no key of the whole bus
 )
 
 func script(source string) *redis.Script { return redis.NewScript(luaLib + source) }

@@ -29,11 +29,12 @@ func (t *Transport) store(ctx context.Context, c *chunk) (refused []any, err err
 		}
 		cluster.ReloadState(ctx) // nothing was stored; the script follows the slot
 	}
-	if t.opts.Confirm == ConfirmStored || t.opts.Confirm == ConfirmAlways { // otherwise WAIT is for one connection
-		one = t.client
+	run := publishScript.Eval // were the script unknown, the WAIT behind it would wait in vain
+	if t.opts.Confirm == ConfirmStored || t.opts.Confirm == ConfirmAlways {
+		one, run = t.client, publishScript.EvalSha // otherwise WAIT is for one connection
 	}
 	keys, args := c.scriptCall(t.keys, t.opts.MaxLen)
-	refused, err = t.runScript(ctx, one, publishScript.EvalSha, keys, args)
+	refused, err = t.runScript(ctx, one, run, keys, args)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		refused, err = t.runScript(ctx, one, publishScript.Eval, keys, args)
 	}

@@ -3,10 +3,12 @@ package redisstreams
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -89,19 +91,35 @@ func (r *receiver) declare(ctx context.Context) (made bool, _ error) {
 		})
 		return n > 0, err
 	}
-	missing, err := call(ctx, t, op, func(ctx context.Context) ([]int64, error) {
-		return lookScript.Run(ctx, t.client, []string{r.queue, t.keys.bindings()}, members...).Int64Slice()
-	})
-	if err != nil || len(missing) == 0 {
-		return false, err
+	missing, err := call(ctx, t, op, func(ctx context.Context) ([]string, error) { return r.missing(ctx, members) })
+	if err == nil && len(missing) > 0 {
+		err = misconfigured(op, "queue %q lacks %s: make them (docs/redis.md), or leave Options.Passive off", r.sub.Queue, strings.Join(missing, ", "))
 	}
-	var names []string
-	for _, m := range missing {
-		if m == 0 {
-			names = append(names, fmt.Sprintf("stream %q with group %q", r.queue, groupName))
-		} else {
-			names = append(names, fmt.Sprintf("binding %q", r.sub.Bindings[m-1]))
+	return false, err
+}
+
+// missing names what a queue lacks of its stream and of members of the bindings. It only reads: a passive consumer
+// needs no right to write the bindings of all.
+func (r *receiver) missing(ctx context.Context, members []any) ([]string, error) {
+	var out []string
+	groups, err := r.t.client.XInfoGroups(ctx, r.queue).Result()
+	if err != nil && !redis.HasErrorPrefix(err, "no such key") {
+		return nil, err
+	}
+	if !slices.ContainsFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == groupName }) {
+		out = append(out, fmt.Sprintf("stream %q with group %q", r.queue, groupName))
+	}
+	if len(members) == 0 {
+		return out, nil
+	}
+	found, err := r.t.client.SMIsMember(ctx, r.t.keys.bindings(), members...).Result()
+	if err != nil {
+		return nil, err
+	}
+	for i, there := range found {
+		if !there {
+			out = append(out, fmt.Sprintf("binding %q", r.sub.Bindings[i]))
 		}
 	}
-	return false, misconfigured(op, "queue %q lacks %s: make them (docs/redis.md), or leave Options.Passive off", r.sub.Queue, strings.Join(names, ", "))
+	return out, nil
 }

@@ -154,11 +154,10 @@ func (t *Transport) Check(ctx context.Context) error {
 		return err
 	}
 	_, err := call(ctx, t, op, func(ctx context.Context) (any, error) {
-		r, err := loadRouting(ctx, t.client, t.keys)
-		if err != nil {
+		if _, err := loadRouting(ctx, t.client, t.keys); err != nil {
 			return nil, err
 		}
-		_, err = publishScript.Run(ctx, t.client, []string{t.keys.version()}, r.version, 0).Result()
+		err := emptyScript.Run(ctx, t.client, nil).Err()
 		if err != nil {
 			return nil, err
 		}
