@@ -56,8 +56,8 @@ var (
 )
 
 // Open opens or creates the file at path, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
-// immediate. Only the owner may read a file that it creates (mode 0600). With Options.AutoMigrate it creates the tables.
-// The caller closes the store.
+// immediate. Only the owner may read a file that it creates (mode 0600). With Options.AutoMigrate it creates the
+// tables. The caller closes the store.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
