@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
@@ -55,9 +57,17 @@ func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	})
 }
 
+// subscribe opens a receiver. A busy broker can take longer for a new quorum queue than it gives itself: it then answers
+// with an internal error, as an outage, which a consumer tries again.
 func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) core.Receiver {
 	tb.Helper()
-	r, err := bus.Subscribe(tb.Context(), sub)
+	var r core.Receiver
+	var err error
+	patience.Until(tb, "the broker makes the queues", func() bool {
+		r, err = bus.Subscribe(tb.Context(), sub)
+		e, answered := errors.AsType[*amqp.Error](err)
+		return !answered || e.Code != amqp.InternalError || waybill.ClassOf(err) != waybill.ClassOutage
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}

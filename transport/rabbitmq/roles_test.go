@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,7 +47,11 @@ func provision(t *testing.T, mq *testenv.MQ, want topology.Topology) (users topo
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mq.Do(t.Context(), http.MethodPost, "/api/definitions", json.RawMessage(file), nil); err != nil {
+	patience.Until(t, "the definitions are imported", func() bool {
+		err = mq.Do(t.Context(), http.MethodPost, "/api/definitions", json.RawMessage(file), nil)
+		return err == nil || !strings.Contains(err.Error(), "status 500") // as a busy broker answers that makes queues
+	})
+	if err != nil {
 		t.Fatalf("import: %v\n%s", err, file)
 	}
 	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
