@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"net/http"
+	"strconv"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
@@ -25,7 +28,7 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 		return nil, nil
 	}
 	opts := dashboard.Options{
-		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Users: map[string]string{}, Logger: d.log,
+		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts, Users: map[string]string{}, Logger: d.log,
 	}
 	for name, hash := range s.Users {
 		text, err := hash.Value()
@@ -66,6 +69,20 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 		return nil, d.conf.opening("dashboard", err)
 	}
 	return page, nil
+}
+
+// welcome logs once where the page is, at any level: the address can hold the token, and then is the only way in.
+func (d *daemon) welcome(ctx context.Context, page *dashboard.Dashboard, l net.Listener) {
+	at := l.Addr().(*net.TCPAddr)
+	host, scheme := "localhost", "http"
+	if !at.IP.IsUnspecified() {
+		host = at.IP.String()
+	}
+	if d.conf.HTTP.TLS.CertFile != "" {
+		scheme = "https"
+	}
+	url := page.SignInURL(scheme + "://" + net.JoinHostPort(host, strconv.Itoa(at.Port)))
+	d.log.Log(ctx, max(slog.LevelInfo, d.level.Level()), "the dashboard is here", "event", "daemon.dashboard", "url", url)
 }
 
 // mount shows the page beside what mux has.

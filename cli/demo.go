@@ -45,7 +45,8 @@ func runDemo(ctx context.Context, logger *slog.Logger, out io.Writer) error {
 			return err
 		}
 	}
-	say(out, "A shop runs in this process: an outbox in SQLite, a broker in memory, and traffic.\nLook at http://localhost:%d\nEnd it with Ctrl-C.\n", l.Addr().(*net.TCPAddr).Port)
+	say(out, "A shop runs in this process: an outbox in SQLite, a broker in memory, and traffic.\nLook at %s\nEnd it with Ctrl-C.\n",
+		page.SignInURL(fmt.Sprintf("http://localhost:%d", l.Addr().(*net.TCPAddr).Port)))
 	return waybill.Run(ctx, runner(shop.Run), runner(shop.Traffic), runner(page.Run), runner(func(ctx context.Context) error { return servePage(ctx, l, page) }))
 }
 

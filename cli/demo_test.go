@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,13 +30,18 @@ func TestDemo(t *testing.T) {
 	}()
 	said := make([]byte, 4096)
 	n, err := r.Read(said)
-	url := regexp.MustCompile(`http://localhost:\d+`).FindString(string(said[:n]))
+	url := regexp.MustCompile(`http://localhost:\d+/\?token=\w+`).FindString(string(said[:n]))
 	if err != nil || url == "" {
 		t.Fatalf("it says %q: %v", said[:n], err)
 	}
 	url = strings.Replace(url, "localhost", "127.0.0.1", 1)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	viewer := &http.Client{Jar: jar}
 	patience.Until(t, "the troubles show", func() bool {
-		page := fetch(t, url+"/")
+		page := fetch(t, viewer, url)
 		return strings.Contains(page, "is parked") && strings.Contains(page, "it is larger than the broker takes")
 	})
 	stop()
@@ -47,13 +53,13 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-func fetch(t *testing.T, url string) string {
+func fetch(t *testing.T, viewer *http.Client, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := viewer.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

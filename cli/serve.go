@@ -68,6 +68,9 @@ func (d *daemon) serve(ctx context.Context, l net.Listener, metrics http.Handler
 		}
 	}()
 	d.log.Info("listening", "event", "daemon.listen", "address", l.Addr().String())
+	if page != nil {
+		d.welcome(ctx, page, l)
+	}
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWait)
 		defer cancel()

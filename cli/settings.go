@@ -40,8 +40,9 @@ type dashboardSettings struct {
 	Enabled    bool              `doc:"whether it is there; needs http.listen"`
 	ReadOnly   bool              `doc:"without actions"`
 	ShowBodies bool              `doc:"shows bodies of messages"`
+	Hosts      []string          `doc:"names by which browsers ask for it, such as ops.example; default localhost and addresses; * = every name"`
 	Open       bool              `doc:"lets everybody in, such as behind a proxy that asks who they are"`
-	Users      map[string]Secret `doc:"names with bcrypt hashes of their passwords; without any, only this machine may look"`
+	Users      map[string]Secret `doc:"names with bcrypt hashes of their passwords; without any, the address in the log at the start is the way in"`
 }
 
 type serverTLS struct {

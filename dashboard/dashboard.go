@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"embed"
 	"fmt"
 	"html/template"
@@ -18,14 +19,16 @@ var files embed.FS
 
 // Dashboard is the page. It is an http.Handler for everything below Options.Path.
 type Dashboard struct {
-	opts     Options
-	pages    map[string]*template.Template
-	mux      http.Handler
-	sessions sessions
-	state    state
-	jobs     jobs
-	timeouts timeouts
-	log      *slog.Logger
+	opts      Options
+	pages     map[string]*template.Template
+	mux       http.Handler
+	sessions  sessions
+	token     string // of SignInURL; empty = there is another way in
+	passwords passwords
+	state     state
+	jobs      jobs
+	timeouts  timeouts
+	log       *slog.Logger
 }
 
 // New returns a Dashboard. The error lists every problem of opts.
@@ -40,8 +43,10 @@ func New(opts Options) (*Dashboard, error) {
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	if err := d.sessions.init(opts.Users); err != nil {
-		return nil, err
+	d.sessions.init()
+	d.passwords = passwords{users: opts.Users, one: make(chan struct{}, 1)}
+	if len(opts.Users) == 0 && !opts.Open {
+		d.token = rand.Text()
 	}
 	layout := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(files, "templates/*.html")
@@ -72,7 +77,7 @@ func (d *Dashboard) routes() http.Handler {
 	if err != nil {
 		panic(err) // the folder is embedded
 	}
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	mux.Handle("GET /static/{file}", http.StripPrefix("/static/", http.FileServerFS(static)))
 	page("GET /{$}", d.overview)
 	page("GET /live", d.live)
 	page("GET /messages", d.messages)
@@ -130,6 +135,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 // frame is what every page has.
 type frame struct {
 	Title, Base, Page, User, Token string
+	LogOut                         bool
 	Outboxes                       []Outbox
 	Queues                         []Queue
 	ReadOnly                       bool
@@ -153,7 +159,7 @@ func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 func (d *Dashboard) frame(r *http.Request, page string, data any) *frame {
 	s := sessionOf(r)
 	return &frame{
-		Title: d.opts.Title, Base: d.opts.Path, Page: page, User: s.user, Token: s.token,
+		Title: d.opts.Title, Base: d.opts.Path, Page: page, User: s.user, Token: s.token, LogOut: s.in && !d.opts.Open,
 		Outboxes: d.opts.Outboxes, Queues: d.opts.Queues, ReadOnly: d.opts.ReadOnly, Data: data,
 	}
 }

@@ -2,96 +2,27 @@ package dashboard
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
+	"net/url"
+	"path"
 	"strings"
-	"time"
 
 	"golang.org/x/crypto/bcrypt"
 )
 
-const (
-	sessionTime  = 12 * time.Hour
-	maxFormBytes = 2 << 20
-)
+const maxFormBytes = 2 << 20
 
-// sessions makes and reads the cookies of sessions. Nothing is stored: a cookie is a name and a time, signed with a key
-// of this process.
-type sessions struct {
-	key   []byte
+// passwords are those of the users.
+type passwords struct {
 	users map[string]string
 	one   chan struct{} // one password is compared at a time
 }
 
-type session struct{ user, token string }
-
-type sessionKey struct{}
-
-func sessionOf(r *http.Request) session {
-	s, _ := r.Context().Value(sessionKey{}).(session)
-	return s
-}
-
-func (s *sessions) init(users map[string]string) error {
-	s.key, s.users, s.one = make([]byte, 32), users, make(chan struct{}, 1)
-	_, err := rand.Read(s.key)
-	return err
-}
-
-func (s *sessions) sign(parts ...string) string {
-	mac := hmac.New(sha256.New, s.key)
-	for _, p := range parts {
-		_, _ = fmt.Fprintf(mac, "%d:%s", len(p), p)
-	}
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
-// cookieName has the port, since browsers share cookies between the ports of a host.
-func cookieName(r *http.Request) string {
-	if _, port, err := net.SplitHostPort(r.Host); err == nil {
-		return "waybill_" + port
-	}
-	return "waybill"
-}
-
-// cookie makes the cookie of a user's session. It comes along when somebody follows a link from another site, since
-// otherwise a link in a chat would end the session. What changes something needs the token, too.
-func (s *sessions) cookie(r *http.Request, path, user string) *http.Cookie {
-	payload := base64.RawURLEncoding.EncodeToString([]byte(user)) + "." + strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 36) + "." + rand.Text()
-	return &http.Cookie{ //nolint:gosec // secure with TLS; without TLS only this machine, or a proxy, asks
-		Name: cookieName(r), Value: payload + "." + s.sign("session", payload), Path: path + "/", MaxAge: int(sessionTime.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil,
-	}
-}
-
-// of returns the session of a cookie's value.
-func (s *sessions) of(value string) (session, bool) {
-	i := strings.LastIndexByte(value, '.')
-	if i < 0 || !hmac.Equal([]byte(value[i+1:]), []byte(s.sign("session", value[:i]))) {
-		return session{}, false
-	}
-	parts := strings.Split(value[:i], ".")
-	if len(parts) != 3 {
-		return session{}, false
-	}
-	user, err := base64.RawURLEncoding.DecodeString(parts[0])
-	ends, err2 := strconv.ParseInt(parts[1], 36, 64)
-	if err != nil || err2 != nil || time.Now().Unix() > ends {
-		return session{}, false
-	}
-	return session{user: string(user), token: s.sign("token", value)}, true
-}
-
 // knows compares a password.
-func (s *sessions) knows(ctx context.Context, user, password string) bool {
+func (s *passwords) knows(ctx context.Context, user, password string) bool {
 	select {
 	case s.one <- struct{}{}:
 		defer func() { <-s.one }()
@@ -115,7 +46,12 @@ func (d *Dashboard) guard(next http.Handler) http.Handler {
 			d.fail(w, r, err)
 			return
 		}
-		if len(d.opts.Users) > 0 && sessionOf(r).user == "" && r.URL.Path != "/login" && !strings.HasPrefix(r.URL.Path, "/static/") {
+		q, in := r.URL.Query(), sessionOf(r).in
+		if d.token != "" && r.Method == http.MethodGet && q.Has("token") && (!in || same(q.Get("token"), d.token)) {
+			d.enter(w, r)
+			return
+		}
+		if !in && r.URL.Path != "/login" && !strings.HasPrefix(r.URL.Path, "/static/") {
 			if r.Method == http.MethodGet {
 				http.Redirect(w, r, d.opts.Path+"/login", http.StatusSeeOther)
 				return
@@ -130,10 +66,9 @@ func (d *Dashboard) guard(next http.Handler) http.Handler {
 // admit checks where a request comes from, and sets its session.
 func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.CrossOriginProtection) error {
 	req := *r
-	if len(d.opts.Users) == 0 && !d.opts.Open {
-		if problem := foreign(req); problem != "" {
-			return &refused{http.StatusForbidden, problem}
-		}
+	if !d.opts.known(req.Host) {
+		return &refused{http.StatusForbidden, "The page was asked for by the name " + clip(req.Host, 100) + ", which is none of its own. " +
+			"If it should be, add the name to Options.Hosts, or to dashboard.hosts in the settings."}
 	}
 	var s session
 	ok := false
@@ -141,10 +76,11 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 		s, ok = d.sessions.of(c.Value)
 	}
 	if !ok {
-		c := d.sessions.cookie(req, d.opts.Path, "")
+		c := d.sessions.cookie(req, d.opts.Path, guest)
 		http.SetCookie(w, c)
 		s, _ = d.sessions.of(c.Value)
 	}
+	s.in = s.in || d.opts.Open
 	*r = req.WithContext(context.WithValue(req.Context(), sessionKey{}, s))
 	if req.Method == http.MethodGet || req.Method == http.MethodHead {
 		return nil
@@ -162,45 +98,95 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 	return nil
 }
 
-// foreign says why a request is not from this machine. Headers of proxies prove nothing, and say that there is one.
-func foreign(r *http.Request) string {
-	const cure = "Only this machine may look: set users with passwords, or allow everybody behind a proxy that asks who they are."
-	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"} {
-		if r.Header.Get(h) != "" {
-			return "The request came through a proxy. " + cure
+// known reports whether the page goes by this name. A name that another site has pointed at this machine is none of
+// its own. An address cannot be pointed elsewhere.
+func (o *Options) known(hostport string) bool {
+	name, port := hostport, ""
+	if h, p, err := net.SplitHostPort(hostport); err == nil {
+		name, port = h, p
+	}
+	name = strings.TrimSuffix(strings.ToLower(strings.Trim(name, "[]")), ".")
+	for _, own := range o.Hosts {
+		host, only, err := net.SplitHostPort(own)
+		if err != nil {
+			host, only = own, ""
+		}
+		if own == "*" || name == strings.ToLower(strings.Trim(host, "[]")) && (only == "" || only == port) {
+			return true
 		}
 	}
-	remote, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !remote.Addr().Unmap().IsLoopback() {
-		return cure
+	if len(o.Hosts) > 0 {
+		return false
 	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	_, err := netip.ParseAddr(name)
+	return err == nil || name == "localhost"
+}
+
+// SignInURL returns the address of the page, whose server is reached at base, such as http://localhost:8080. It is for
+// the operator who has started the program: without Users and Open it holds the token, with which one comes in.
+// Print it once.
+func (d *Dashboard) SignInURL(base string) string {
+	address := strings.TrimSuffix(base, "/") + d.opts.Path + "/"
+	if d.token != "" {
+		address += "?token=" + d.token
 	}
-	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return "The page was asked for by the name " + host + ", which is not this machine's. " + cure
+	return address
+}
+
+// enter begins the session of somebody who followed SignInURL, and leads to the same page without the token: the token
+// stays neither in the address bar nor in the history.
+func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	target := "/login"
+	if same(q.Get("token"), d.token) {
+		http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, member))
+		target = path.Clean("/" + r.URL.Path)
+	} else {
+		d.refuseLogin(r, "")
 	}
-	return ""
+	if target == "/login" {
+		target, q = "/", url.Values{}
+	}
+	q.Del("token")
+	to := url.URL{Path: d.opts.Path + target, RawQuery: q.Encode()}
+	http.Redirect(w, r, to.String(), http.StatusSeeOther)
+}
+
+func (d *Dashboard) refuseLogin(r *http.Request, user string) {
+	d.log.WarnContext(r.Context(), "login refused", "event", "dashboard.login_refused", "user", clip(user, 100), "remote", r.RemoteAddr)
+}
+
+// loginData is the page of the login.
+type loginData struct {
+	Problem string
+	Token   bool // it asks for the token, not for a name and a password
 }
 
 func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
-	return d.render(w, r, http.StatusOK, "login", "")
+	return d.render(w, r, http.StatusOK, "login", &loginData{Token: d.token != ""})
 }
 
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
-	user := r.PostFormValue("user")
-	if !d.sessions.knows(r.Context(), user, r.PostFormValue("password")) {
-		d.log.WarnContext(r.Context(), "login refused", "event", "dashboard.login_refused", "user", clip(user, 100), "remote", r.RemoteAddr)
-		return d.render(w, r, http.StatusUnauthorized, "login", "Wrong name or password.")
+	user, password := r.PostFormValue("user"), r.PostFormValue("password")
+	data := &loginData{Problem: "Wrong name or password.", Token: d.token != ""}
+	var good bool
+	if data.Token {
+		user, data.Problem = "", "This is not the token."
+		good = same(strings.TrimSpace(password), d.token)
+	} else {
+		good = d.passwords.knows(r.Context(), user, password)
 	}
-	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, user))
+	if !good {
+		d.refuseLogin(r, user)
+		return d.render(w, r, http.StatusUnauthorized, "login", data)
+	}
+	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, member+user))
 	http.Redirect(w, r, d.opts.Path+"/", http.StatusSeeOther)
 	return nil
 }
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
-	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, "")) // nobody's, in the place of the user's
+	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, guest)) // in the place of the user's
 	http.Redirect(w, r, d.opts.Path+"/", http.StatusSeeOther)
 	return nil
 }

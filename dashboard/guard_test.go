@@ -46,7 +46,9 @@ func (b *browser) login(user, password string) *httptest.ResponseRecorder {
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, log := open(t, empty(t, "ada", "grace"))
+		opts := empty(t, "ada", "grace")
+		opts.Hosts = []string{"ops.example"}
+		b, log := open(t, opts)
 		b.remote, b.host = "192.0.2.7:1000", "ops.example"
 		if w := b.send(http.MethodGet, "/messages", nil); w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/login" {
 			t.Errorf("without a session: status %d, to %q", w.Code, w.Header().Get("Location"))
@@ -114,42 +116,173 @@ func TestForgedSession(t *testing.T) {
 	}
 }
 
-// Without users only this machine may look, and no header says that somebody is on it.
+// Without users nobody looks without the token, as from another machine: this machine has other users, and programs
+// that fetch an address for somebody, and a proxy need not tell that it is one. nginx by its defaults asks by HTTP/1.0
+// for the name that its configuration has.
 // OP-07
-func TestWithoutUsersOnlyThisMachineMayLook(t *testing.T) {
+func TestWithoutUsersTheTokenIsTheWayIn(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		remote, host, header string
-		want                 int
-	}{
-		{"127.0.0.1:1", "localhost", "", http.StatusOK},
-		{"[::1]:1", "[::1]:9700", "", http.StatusOK},
-		{"[::ffff:127.0.0.1]:1", "127.0.0.1:9700", "", http.StatusOK},
-		{"192.0.2.7:1", "localhost:9700", "", http.StatusForbidden},
-		{"192.0.2.7:1", "localhost:9700", "X-Forwarded-For", http.StatusForbidden},
-		{"192.0.2.7:1", "localhost:9700", "X-Real-Ip", http.StatusForbidden},
-		{"192.0.2.7:1", "localhost:9700", "Forwarded", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "Forwarded", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-For", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-Host", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "X-Forwarded-Proto", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "X-Real-Ip", http.StatusForbidden},
-		{"127.0.0.1:1", "localhost:9700", "Via", http.StatusForbidden},
-		{"127.0.0.1:1", "rebound.example:9700", "", http.StatusForbidden}, // a name that leads to this machine
-		{"127.0.0.1:1", "localhost.example", "", http.StatusForbidden},
-		{"", "localhost", "", http.StatusForbidden},
-	} {
-		b, _ := open(t, empty(t))
-		if b.remote, b.host = tc.remote, tc.host; tc.header != "" {
-			b.headers[tc.header] = "127.0.0.1"
+	b, signIn, log := stranger(t, empty(t))
+	if len(signIn) < len("/?token=")+26 {
+		t.Errorf("the address: %q", signIn)
+	}
+	_, otherSignIn, _ := stranger(t, empty(t))
+	for _, host := range []string{"localhost:9700", "127.0.0.1:9797", "[::1]"} {
+		for _, target := range []string{"/", "/messages", "/parked", "/live", "/?token=", "/?token=" + strings.Repeat("A", 26), otherSignIn, "/jobs/x"} {
+			b.cookies, b.host = map[string]string{}, host
+			w := b.send(http.MethodGet, target, nil)
+			if to := w.Header().Get("Location"); w.Code != http.StatusSeeOther || to != "/login" && to != "/" {
+				t.Fatalf("GET %s of %s without the token: status %d, to %q", target, host, w.Code, to)
+			}
+			if w := b.send(http.MethodGet, "/", nil); w.Code != http.StatusSeeOther {
+				t.Fatalf("after GET %s of %s: status %d", target, host, w.Code)
+			}
 		}
-		b.get("/", tc.want)
+	}
+	b.host = "localhost:9700"
+	form := fields(t, b.get("/login", http.StatusOK), "password")
+	for _, target := range []string{"/preview", "/do", "/logout"} {
+		if w := b.send(http.MethodPost, target, form); w.Code != http.StatusUnauthorized {
+			t.Errorf("POST %s without the token: status %d", target, w.Code)
+		}
+	}
+	form.Set("password", "guess")
+	if w := b.send(http.MethodPost, "/login", form); w.Code != http.StatusUnauthorized {
+		t.Errorf("a guess: status %d", w.Code)
+	}
+	if n := len(log.lines("event=dashboard.login_refused")); n != 10 {
+		t.Errorf("%d lines of refused logins, want 10", n)
+	}
+}
+
+// The token is in the address of one request only. What it leads to is the page that was asked for.
+// OP-07
+func TestTheTokenDoesNotStayInTheAddress(t *testing.T) {
+	t.Parallel()
+	opts := empty(t)
+	opts.Path = "/waybill"
+	b, signIn, log := stranger(t, opts)
+	token := strings.TrimPrefix(signIn, "/waybill/?token=")
+	for asked, want := range map[string]string{
+		"/": "/waybill/", "/messages": "/waybill/messages", "/login": "/waybill/", "//evil.example/x": "/waybill/evil.example/x", "/%5cevil.example": "/waybill/%5Cevil.example",
+	} {
+		b.cookies = map[string]string{}
+		w := b.send(http.MethodGet, "/waybill"+asked+"?token="+token+"&state=failed", nil)
+		to, _, _ := strings.Cut(w.Header().Get("Location"), "?")
+		if w.Code != http.StatusSeeOther || to != want || strings.Contains(w.Header().Get("Location")+w.Body.String(), token) {
+			t.Errorf("GET %s: status %d, to %q", asked, w.Code, w.Header().Get("Location"))
+		}
+		if w.Header().Get("Referrer-Policy") != "no-referrer" || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("GET %s: %v", asked, w.Header())
+		}
+		has(t, b.get("/waybill/", http.StatusOK), "Overview", "Log out")
+	}
+	if to := b.send(http.MethodGet, "/waybill/messages?token="+token+"&state=failed", nil).Header().Get("Location"); to != "/waybill/messages?state=failed" {
+		t.Errorf("with a session: to %q", to)
+	}
+	page := b.get("/waybill/", http.StatusOK)
+	if strings.Contains(page, token) || len(log.lines(token)) != 0 {
+		t.Error("the token is on a page or in the log")
+	}
+	b.send(http.MethodPost, "/waybill/logout", fields(t, page, "Log out"))
+	if w := b.send(http.MethodGet, "/waybill/", nil); w.Code != http.StatusSeeOther {
+		t.Errorf("after the logout: status %d", w.Code)
+	}
+	form := fields(t, b.get("/waybill/login", http.StatusOK), "password")
+	form.Set("password", " "+token+"\n")
+	if w := b.send(http.MethodPost, "/waybill/login", form); w.Code != http.StatusSeeOther {
+		t.Errorf("the token in the form: status %d", w.Code)
+	}
+	b.get("/waybill/", http.StatusOK)
+}
+
+// With users, and when it is open, no token is a way in.
+// OP-07
+func TestNoTokenBesideAnotherWayIn(t *testing.T) {
+	t.Parallel()
+	b, signIn, _ := stranger(t, empty(t, "ada"))
+	if signIn != "/" {
+		t.Errorf("with users: the address %q", signIn)
+	}
+	if w := b.send(http.MethodGet, "/?token=", nil); w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/login" {
+		t.Errorf("an empty token: status %d, to %q", w.Code, w.Header().Get("Location"))
 	}
 	opts := empty(t)
 	opts.Open = true
-	b, _ := open(t, opts)
-	b.remote, b.host = "192.0.2.7:1", "ops.example"
+	b, signIn, _ = stranger(t, opts)
+	if b.remote = "192.0.2.7:1"; signIn != "/" {
+		t.Errorf("open: the address %q", signIn)
+	}
 	b.get("/", http.StatusOK)
+}
+
+// A page of another site cannot reach the dashboard by a name of its own that leads to this machine, also where
+// everybody is let in.
+// OP-07
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		hosts, host string
+		want        int
+	}{
+		{"", "localhost", http.StatusOK},
+		{"", "LOCALHOST:9700", http.StatusOK},
+		{"", "127.0.0.1:9700", http.StatusOK},
+		{"", "192.0.2.7", http.StatusOK},
+		{"", "[::1]:9700", http.StatusOK},
+		{"", "rebound.example:9700", http.StatusForbidden},
+		{"", "localhost.example", http.StatusForbidden},
+		{"", "127.0.0.1.example", http.StatusForbidden},
+		{"", "2130706433", http.StatusForbidden},
+		{"", "127.1", http.StatusForbidden},
+		{"", "", http.StatusForbidden},
+		{"ops.example", "ops.example", http.StatusOK},
+		{"ops.example", "Ops.Example.:8443", http.StatusOK},
+		{"ops.example", "sub.ops.example", http.StatusForbidden},
+		{"ops.example", "localhost", http.StatusForbidden},
+		{"ops.example", "127.0.0.1", http.StatusForbidden},
+		{"ops.example:8443", "ops.example:8443", http.StatusOK},
+		{"ops.example:8443", "ops.example", http.StatusForbidden},
+		{"ops.example:8443", "ops.example:8444", http.StatusForbidden},
+		{"other.example,[::1]:9700", "[::1]:9700", http.StatusOK},
+		{"*", "any.example", http.StatusOK},
+	} {
+		for way, opts := range map[string]dashboard.Options{"open": empty(t), "users": empty(t, "ada"), "token": empty(t)} {
+			opts.Open = way == "open"
+			if tc.hosts != "" {
+				opts.Hosts = strings.Split(tc.hosts, ",")
+			}
+			d, err := dashboard.New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/login", http.NoBody)
+			r.Host = tc.host
+			w := httptest.NewRecorder()
+			if d.ServeHTTP(w, r); w.Code != tc.want {
+				t.Errorf("%s: host %q of %q: status %d, want %d", way, tc.host, tc.hosts, w.Code, tc.want)
+			}
+			if tc.want == http.StatusForbidden {
+				has(t, w.Body.String(), "Options.Hosts")
+				if len(w.Result().Cookies()) > 0 {
+					t.Errorf("%s: host %q: a refused request gets a cookie", way, tc.host)
+				}
+			}
+		}
+	}
+}
+
+// Nobody gets a list of the files.
+// OP-07
+func TestStaticFilesAreNotListed(t *testing.T) {
+	t.Parallel()
+	b, _ := open(t, empty(t))
+	for _, target := range []string{"/static/", "/static", "/static/.", "/static/nothing", "/static/../templates/layout.html"} {
+		if w := b.send(http.MethodGet, target, nil); w.Code != http.StatusNotFound && w.Code/100 != 3 || strings.Contains(w.Body.String(), "style.css\">style") {
+			t.Errorf("GET %s: status %d: %s", target, w.Code, w.Body)
+		}
+	}
+	b.get("/static/style.css", http.StatusOK)
 }
 
 // What changes something needs the token of the session, and comes from the page itself.
@@ -230,9 +363,9 @@ func TestOptions(t *testing.T) {
 	store := empty(t).Outboxes[0].Store
 	_, err := dashboard.New(dashboard.Options{
 		Path: "waybill/", Outboxes: []dashboard.Outbox{{}, {Name: "a", Store: store}, {Name: "a", Store: store}},
-		Queues: []dashboard.Queue{{}, {}}, Users: map[string]string{"ada": "plain"},
+		Queues: []dashboard.Queue{{}, {}}, Users: map[string]string{"ada": "plain"}, Open: true, Hosts: []string{"https://ops.example"},
 	})
-	for _, want := range []string{"Path:", "Outboxes[0].Name", "Outboxes[0].Store", "Outboxes[2].Name", "Queues[0].Name", "Queues[1].Parked", `Users["ada"]`} {
+	for _, want := range []string{"Path:", "Outboxes[0].Name", "Outboxes[0].Store", "Outboxes[2].Name", "Queues[0].Name", "Queues[1].Parked", `Users["ada"]`, "Open:", "Hosts[0]"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
 		}

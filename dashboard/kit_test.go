@@ -112,7 +112,19 @@ func open(t *testing.T, opts dashboard.Options) (*browser, *journal) {
 
 func visitor(t *testing.T, page http.Handler) *browser {
 	t.Helper()
-	return &browser{t: t, page: page, host: "localhost:9700", remote: "127.0.0.1:40000", headers: map[string]string{}, cookies: map[string]string{}}
+	b := &browser{t: t, page: page, host: "localhost:9700", remote: "127.0.0.1:40000", headers: map[string]string{}, cookies: map[string]string{}}
+	if url := page.(*dashboard.Dashboard).SignInURL(""); strings.Contains(url, "token=") {
+		b.send(http.MethodGet, url, nil)
+	}
+	return b
+}
+
+// stranger is somebody who has not logged in.
+func stranger(t *testing.T, opts dashboard.Options) (b *browser, signIn string, log *journal) {
+	t.Helper()
+	b, log = open(t, opts)
+	b.cookies = map[string]string{}
+	return b, b.page.(*dashboard.Dashboard).SignInURL(""), log
 }
 
 // unhurried lets the dashboard search to the end.

@@ -31,8 +31,12 @@ type Options struct {
 	// ShowBodies shows bodies of messages. Mask, if not nil, returns what may be shown of one.
 	ShowBodies bool
 	Mask       func(e *waybill.Envelope) []byte
-	// Users are names with bcrypt hashes of their passwords. Without any, requests from other machines than this
-	// one are refused, unless Open.
+	// Hosts are the names by which browsers ask for the page, such as ops.example, or ops.example:8443 for one port
+	// only. A request for another name is refused, whatever else it brings. Empty = localhost and addresses; "*" =
+	// every name.
+	Hosts []string
+	// Users are names with bcrypt hashes of their passwords. Without any one comes in with the token of
+	// Dashboard.SignInURL, unless Open.
 	Users map[string]string
 	// Open lets everybody in, such as behind a proxy that asks who they are.
 	Open bool
@@ -95,6 +99,14 @@ func (o *Options) validate() error {
 		if q.Parked == nil {
 			p = append(p, fmt.Sprintf("Queues[%d].Parked: is nil", i))
 		}
+	}
+	for i, h := range o.Hosts {
+		if h == "" || strings.ContainsAny(h, "/@ ") {
+			p = append(p, fmt.Sprintf("Hosts[%d]: %q is no name of a host: write it as ops.example or ops.example:8443", i, h))
+		}
+	}
+	if o.Open && len(o.Users) > 0 {
+		p = append(p, "Open: is set, and so are Users: choose one, since nobody asks for the users' passwords")
 	}
 	for name, hash := range o.Users {
 		if name == "" || !strings.HasPrefix(hash, "$2") {

@@ -101,7 +101,7 @@ func TestWhatOpenPagesCost(t *testing.T) {
 	dsn := testenv.Postgres(t).DSN
 	o, _, sent := outboxOf(t, dsn)
 	counted := &shown{OutboxStore: o}
-	opts := dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "shop", Store: counted, Relay: runRelay(t, dsn)}}}
+	opts := dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "shop", Store: counted, Relay: runRelay(t, dsn)}}, Open: true}
 	runRelay(t, dsn)
 	b, _ := open(t, opts)
 	patience.Until(t, "the overview shows both relays", func() bool {

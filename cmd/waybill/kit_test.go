@@ -235,12 +235,17 @@ func address(tb testing.TB, log *sharedtest.Log) string {
 // get returns the answer to a probe; 0 if there is none.
 func get(tb testing.TB, url string) (int, string) {
 	tb.Helper()
+	return getBy(tb, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url)
+}
+
+// getBy is get by a client, which can have cookies.
+func getBy(tb testing.TB, client *http.Client, url string) (int, string) {
+	tb.Helper()
 	ctx, _ := patience.Context(tb.Context(), patience.Limit)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	a, err := client.Do(r)
 	if err != nil {
 		return 0, err.Error()

@@ -5,8 +5,12 @@ func shown() []mutant {
 	const actions, guard, messages = "dashboard/actions.go", "dashboard/guard.go", "dashboard/messages.go"
 	return group{pkg: "./dashboard"}.of(
 		mutant{id: "dashboard-purge-next", fault: "a purge does only its first step", file: actions, old: "if step.Next == 0 {", new: "if step.Next >= 0 {", tests: "^TestActionsOnManyMessages$"},
-		mutant{id: "dashboard-proxy", fault: "a proxy that sets X-Real-Ip only passes as this machine", file: guard, old: `"X-Real-Ip", "Via"`, new: `"Via"`, tests: "^TestWithoutUsersOnlyThisMachineMayLook$"},
-		mutant{id: "dashboard-host", fault: "a name that leads to this machine passes as this machine", file: guard, old: `host != "localhost" && (err != nil || !ip.IsLoopback())`, new: `host == "" && (err != nil || !ip.IsLoopback())`, tests: "^TestWithoutUsersOnlyThisMachineMayLook$"},
+		mutant{id: "dashboard-way-in", fault: "without users everybody comes in", file: guard, old: "s.in = s.in || d.opts.Open", new: "s.in = s.in || len(d.opts.Users) == 0", tests: "^TestWithoutUsersTheTokenIsTheWayIn$"},
+		mutant{id: "dashboard-any-token", fault: "any token is a way in", file: guard, old: "if same(q.Get(\"token\"), d.token) {", new: "if q.Get(\"token\") != \"\" {", tests: "^TestWithoutUsersTheTokenIsTheWayIn$"},
+		mutant{id: "dashboard-token-stays", fault: "the token stays in the address", file: guard, old: "	q.Del(\"token\")\n", new: "", tests: "^TestTheTokenDoesNotStayInTheAddress$"},
+		mutant{id: "dashboard-host", fault: "a name that leads to this machine passes as its own", file: guard, old: `return err == nil || name == "localhost"`, new: `return err == nil || name != ""`, tests: "^TestHosts$"},
+		mutant{id: "dashboard-hosts", fault: "a name beside those of the options passes", file: guard, old: "if len(o.Hosts) > 0 {", new: "if len(o.Hosts) > 5 {", tests: "^TestHosts$"},
+		mutant{id: "dashboard-listing", fault: "the folder of the files is listed", file: "dashboard/dashboard.go", old: "GET /static/{file}", new: "GET /static/", tests: "^TestStaticFilesAreNotListed$"},
 		mutant{id: "dashboard-token", fault: "a form without a valid token is accepted", file: guard, old: "if !ok || subtle.Con", new: "if !ok && subtle.Con", tests: "^TestForgedRequests$"},
 		mutant{id: "dashboard-seal", fault: "what was not shown is done", file: actions, old: "if !hmac.Equal(", new: "if false && !hmac.Equal(", tests: "^TestOnlyWhatWasShownIsDone$"},
 		mutant{id: "dashboard-search", fault: "a search for rare messages does not end", file: messages, old: "|| time.Since(began) > d.timeouts.search {", new: "|| time.Since(began) > 100*d.timeouts.search {", tests: "^TestSearchesEnd$"},
