@@ -22,6 +22,7 @@ type load struct {
 	held      int // received and not settled
 	unsettled int // decided and not settled
 	kept      kept
+	aside     asides
 }
 
 // full reports whether nothing more will arrive before something is settled.

@@ -30,7 +30,10 @@
 //     again, later ones of its key too: the inbox absorbs it.
 //   - While a subscription is paused it releases what it has not started, and the broker sends it nothing. After 1 s,
 //     doubled up to 30 s, it asks the handlers' checks and probes with one message; the first that shows no outage
-//     ends the pause.
+//     ends the pause. A message that has failed as a probe twice waits aside, so that another one probes.
+//   - A message that meets an outage again, although one that began later was handled, pauses nobody: it waits aside at
+//     no cost, its key goes on but with InOrder, and it is parked after Options.OutageLimit. Up to half of the prefetch
+//     can wait aside.
 //   - A verdict that the transport cannot store is stored again; the handler does not run again for it. Its key waits
 //     until a retry or a parking is stored. Meanwhile the subscription is paused as above, and its health says so. The
 //     handler can run again if the transport has lost the delivery, since the broker then delivers the message again.

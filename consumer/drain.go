@@ -17,6 +17,7 @@ const (
 func (r *runner) releaseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.releaseAside()
 	r.releaseWaiting()
 }
 
@@ -58,6 +59,7 @@ func (r *runner) beginStop() (running int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopping = true
+	r.releaseAside()
 	r.releaseWaiting()
 	if r.running == 0 {
 		r.idle.set()

@@ -98,12 +98,15 @@ func (r *runner) setFlow(ctx context.Context, s *session, want flowState) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
 	defer cancel()
+	r.mu.Lock()
+	aside := len(r.load.aside.waiting)
+	r.mu.Unlock()
 	var err error
 	switch want {
 	case flowAll:
 		err = p.Resume(ctx, 0)
 	case flowOne:
-		err = p.Resume(ctx, 1)
+		err = p.Resume(ctx, aside+1)
 	case flowNone:
 		err = p.Pause(ctx)
 	}

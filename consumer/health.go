@@ -86,6 +86,9 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 			r.owed.messages, r.pause.n, r.pause.cause)
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
+	case len(r.load.aside.waiting) > 0:
+		h.Add(name, waybill.HealthDegraded, "subscribed, but %d messages meet outages while others are handled, and wait aside; the latest: %s",
+			len(r.load.aside.waiting), r.load.aside.cause)
 	default:
 		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago%s", r.load.held, ago(r.active), r.waits())
 	}

@@ -16,6 +16,7 @@ type verdict struct {
 	status  status
 	err     error
 	outage  bool // a dependency of the handler is down
+	of      outage
 	inPlace bool // the delivery is held, and its key with it, until the retry
 	asked   bool // the handler said when, by waybill.RetryAfter
 	took    time.Duration
@@ -87,7 +88,7 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err, outage: true, inPlace: j.sub.InOrder}
 	}
 	v := j.retry(d, err)
-	v.healthy = true
+	v.healthy = waybill.ReasonOf(err) != waybill.ReasonUndecodable // else the handler did not get it
 	return v
 }
 
@@ -96,7 +97,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()
 	if limit > 0 && attempt >= limit {
-		return park(d, waybill.ReasonAttempts, cause)
+		return park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonAttempts), cause)
 	}
 	delay, asked := after(cause)
 	longest := j.traits.MaxRetryDelay
@@ -114,7 +115,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 		case err != nil:
 			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
 		case !again:
-			return park(d, waybill.ReasonRejected, cause)
+			return park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonRejected), cause)
 		case policy.Kind == waybill.BackoffCustom && longest > 0 && next > longest:
 			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, a message can wait for %s here; the handler had failed: %w",
 				next, longest, cause))

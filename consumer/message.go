@@ -19,6 +19,7 @@ type message struct {
 	place    *place      // in its group; nil if it has none with a limit
 	retry    *time.Timer // wakes it, if it waits for its retry in place
 	suspect  bool        // it may be ending the process: nothing else runs beside it
+	begun    uint64      // how many outages there were when its handler began
 	merged   bool        // its stamp was merged into the clock
 	storing  bool        // its verdict is being stored, and its key waits for that
 	owed     bool        // its verdict could not be stored yet
@@ -36,6 +37,7 @@ type entry struct {
 	batch   func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error)
 	size    int           // of a batch
 	wait    time.Duration // for a batch to fill
+	one     *entry        // the same without batches, which is itself if there are none
 	waiting int           // its messages that have not begun
 }
 
@@ -49,8 +51,11 @@ func newHandlers(sub *waybill.Subscription, registered map[string]waybill.Handle
 	hs := handlers{byName: make(map[string]*entry, len(registered))}
 	for name, h := range registered {
 		e := &entry{handle: h.Handle, batch: h.Batch, size: orElse(h.BatchSize, min(DefaultBatchSize, sub.Prefetch))}
+		e.one = e
 		if h.Batch != nil {
 			e.wait = h.BatchWait
+			e.one = &entry{handle: h.Handle, size: e.size}
+			e.one.one = e.one
 		}
 		hs.byName[name] = e
 	}

@@ -21,6 +21,7 @@ const (
 	DefaultMaxDeliveries = 20
 	DefaultDrainTimeout  = 15 * time.Second
 	DefaultPauseBase     = time.Second
+	DefaultOutageLimit   = 24 * time.Hour
 	DefaultPauseCap      = 30 * time.Second
 
 	maxConcurrency = 10_000
@@ -62,6 +63,11 @@ type Options struct {
 	// attempts to reach the broker. Default 1 s, doubled up to 30 s, with equal jitter. Attempts is ignored: it
 	// never gives up.
 	Pause waybill.Backoff
+	// OutageLimit is how long one message may meet outages while others of its subscription are handled: an outage
+	// that is its own. It waits aside meanwhile, at no cost, and is parked then with
+	// [waybill.ReasonDeliveries]. As long as all messages meet the outage, none is parked. Default 24 h, negative =
+	// for ever.
+	OutageLimit time.Duration
 	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
 	Middleware []waybill.Middleware
 	// Limiter keeps the limits of subscriptions over all processes; see [waybill.SharedLimit]. It is the inbox or
@@ -123,6 +129,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = DefaultDrainTimeout
+	}
+	if o.OutageLimit == 0 {
+		o.OutageLimit = DefaultOutageLimit
 	}
 	if o.Pause.Base == 0 {
 		o.Pause.Base = min(DefaultPauseBase, orElse(o.Pause.Cap, DefaultPauseBase))

@@ -62,6 +62,10 @@ type turn struct {
 func (r *runner) observe(m *message, v *verdict) turn {
 	p := &r.pause
 	probed := p.endProbe(m)
+	if v.healthy {
+		r.load.aside.handled(m)
+	}
+	v.outage = v.outage && v.of.alone == 0
 	p.handlers = p.handlers || v.outage
 	switch {
 	case v.outage && !r.stopping && (probed || p.state == open):

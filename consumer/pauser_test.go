@@ -19,7 +19,7 @@ type ahead struct {
 	*bus
 	early atomic.Int32 // releases while it sends
 	up    time.Time    // the end of the outage
-	flood atomic.Int32 // times it was told to send more than one, before that
+	flood atomic.Int32 // times it was told to send more than one to those that are held, before that
 }
 
 func (a *ahead) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
@@ -31,6 +31,13 @@ type aheadReceiver struct {
 	core.Receiver
 	a      *ahead
 	silent atomic.Bool
+	held   atomic.Int32
+}
+
+func (r *aheadReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	r.held.Add(int32(len(ds)))
+	return ds, err
 }
 
 func (r *aheadReceiver) Pause(context.Context) error {
@@ -40,7 +47,7 @@ func (r *aheadReceiver) Pause(context.Context) error {
 }
 
 func (r *aheadReceiver) Resume(_ context.Context, n int) error {
-	if n != 1 && time.Now().Before(r.a.up) {
+	if n != 1+int(r.held.Load()) && time.Now().Before(r.a.up) {
 		r.a.flood.Add(1)
 	}
 	r.silent.Store(false)
@@ -51,6 +58,7 @@ func (r *aheadReceiver) Settle(ctx context.Context, acks []core.Ack) core.Result
 	if !r.silent.Load() && slices.ContainsFunc(acks, func(a core.Ack) bool { return a.Verdict == core.VerdictRelease }) {
 		r.a.early.Add(1)
 	}
+	r.held.Add(-int32(len(acks)))
 	return r.Receiver.Settle(ctx, acks)
 }
 

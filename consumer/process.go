@@ -17,6 +17,7 @@ import (
 func (r *runner) process(m *message) verdict {
 	d := m.d
 	r.merge(m)
+	m.begun = r.load.aside.outages.Load()
 	begin := time.Now()
 	ctx, span := r.tel.start(r.handlerCtx, d)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
@@ -29,6 +30,7 @@ func (r *runner) process(m *message) verdict {
 	if err != nil && isLost(ours) {
 		v = loss(d, err)
 	}
+	r.blame(m, &v)
 	v.took = time.Since(begin)
 	if asked, changed := r.judge.heldFor(&v, time.Since(m.since)); changed {
 		r.log.Event(ctx, slog.LevelWarn, "consumer.delay_capped",

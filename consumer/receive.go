@@ -200,6 +200,9 @@ func (r *runner) place(ctx context.Context, messages []message) {
 	back := r.stopping || ctx.Err() != nil || (p.state == paused || owing) && !r.sub.InOrder
 	for n := range messages {
 		m := &messages[n]
+		if m.h != nil && r.load.aside.blamed(m) {
+			m.h = m.h.one // its batch would share its outage
+		}
 		switch {
 		case m.refused == nil && !back && r.yields[m.key()] != nil:
 			r.sendBack(r.yields[m.key()], m)
@@ -210,6 +213,9 @@ func (r *runner) place(ctx context.Context, messages []message) {
 		default:
 			if probes {
 				p.probe = m
+			}
+			if m.suspect {
+				r.releaseAside()
 			}
 			r.add(m)
 		}

@@ -255,8 +255,11 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 		}
 	case statusFailed:
 		level, event, text = slog.LevelWarn, "consumer.released", "handler gave up at an outage, a stop or the loss of its message, which goes back"
-		if v.inPlace {
+		switch {
+		case v.inPlace:
 			event, text = "consumer.held", "handler met an outage; the message waits in its place"
+		case v.of.alone > 0:
+			event, text = "consumer.aside", "handler met an outage that other messages do not meet; the message waits, the others go on"
 		}
 	case statusDropped:
 		level, event, text = slog.LevelWarn, "consumer.dropped", "message without a handler dropped, as Options.Unknown says"

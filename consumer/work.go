@@ -143,9 +143,11 @@ func (r *runner) finish(j job, v verdict) job {
 // apply settles m by v, or holds it, and changes the pause accordingly. mu is held.
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
+	aside := r.goesAside(m, v)
 	switch {
+	case aside: // below, when the pause is known
 	case held && v.outage:
-		r.holdFor(m, max(r.pauseDelay(r.pause.n+1), time.Until(r.pause.until)))
+		r.holdFor(m, max(r.pauseDelay(max(r.pause.n+1, v.of.alone)), time.Until(r.pause.until)))
 	case held:
 		m.d.Attempt++
 		r.holdFor(m, v.ack.Delay)
@@ -157,7 +159,11 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 		}
 		r.settle(m, v.ack)
 	}
-	return held, r.observe(m, v)
+	t = r.observe(m, v)
+	if aside {
+		r.putAside(m, v)
+	}
+	return held, t
 }
 
 // holdFor keeps m for d, with its key behind it. mu is held.

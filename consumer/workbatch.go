@@ -84,6 +84,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 	ds := make([]*waybill.Delivery, len(ms))
 	for i, m := range ms {
 		ds[i] = m.d
+		m.begun = r.load.aside.outages.Load()
 		r.merge(m)
 	}
 	ctx, done := r.owned(r.handlerCtx, ms...)
@@ -101,6 +102,9 @@ func (r *runner) processBatch(ms []*message) []verdict {
 				verdicts[i] = v
 				verdicts[i].ack.Delivery = d
 				verdicts[i].inPlace = v.outage && r.sub.InOrder
+			}
+			if v.outage {
+				r.blameAll(ms)
 			}
 			r.reportAll(ds, verdicts)
 		default:

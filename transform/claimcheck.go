@@ -17,10 +17,13 @@ type Blobs interface {
 	// Put stores body under name: 64 hexadecimal digits, made of the body. So what has the name already is the
 	// same, and can stay or be overwritten. When Put returns nil, the blob is as durable as a message must be.
 	Put(ctx context.Context, name string, body []byte) error
-	// Get returns the body. Any error is an outage, also that of a blob that is not there: somebody must bring it
-	// back.
+	// Get returns the body. Return [ErrNoBlob] if there is none with that name: the message is retried with the
+	// usual delays, and parked then. Any other error is an outage.
 	Get(ctx context.Context, name string) ([]byte, error)
 }
+
+// ErrNoBlob reports that there is no blob with a name.
+var ErrNoBlob = errors.New("no such blob")
 
 const defaultMinClaim = 256 << 10
 
@@ -87,10 +90,14 @@ func (c ClaimCheck) Undo(ctx context.Context, e *waybill.Envelope) ([]byte, erro
 	}
 	body, err := c.Blobs.Get(ctx, is.Blob)
 	switch {
+	case errors.Is(err, ErrNoBlob):
+		return nil, Missing(fmt.Errorf("fetch blob %s: %w", is.Blob, err))
 	case err != nil:
 		return nil, fmt.Errorf("fetch blob %s: %w", is.Blob, err)
-	case len(body) != is.Size || nameOf(body) != is.Blob:
-		return nil, errors.New("blob " + is.Blob + " has another content than was stored; bring it back")
+	case nameOf(body) != is.Blob:
+		return nil, Missing(errors.New("blob " + is.Blob + " has another content than was stored; bring it back"))
+	case len(body) != is.Size:
+		return nil, Unreadable("the blob has another size than the message says")
 	}
 	return body, nil
 }

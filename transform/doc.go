@@ -15,11 +15,13 @@
 //
 // # Guarantees
 //
-//   - No step loses a message. Something can be missing: a key, a blob, the step for a coding. That is an outage of the
-//     message's route, or of its subscription. It costs no attempt. The engine pauses and probes. It goes on when
-//     somebody has brought back what was missing.
-//   - A body that no repair can make readable is parked as undecodable: it was changed on its way, or it is larger than
-//     the bound of a step.
+//   - No step loses a message. If the source of keys or the store of blobs does not answer, that is an outage of the
+//     message's route, or of its subscription. It costs no attempt. The engine pauses and probes, and goes on when
+//     there are answers. At the relay a missing key is an outage, too.
+//   - A message that names a key, a blob or a coding which the consumer has not is retried with the subscription's
+//     delays, for what may come a little later, and parked as undecodable then. It stops no other message.
+//   - A body that no repair can make readable is parked as undecodable at once: it was changed on its way, or it is
+//     larger than the bound of a step.
 //   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.
 //   - Message and header stay as they were in the outbox, in the queue and where messages are parked. So a retry, a
 //     redrive and a replay work as before.

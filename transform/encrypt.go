@@ -28,8 +28,9 @@ const (
 )
 
 // KeySource returns the secret with an id, of at least 32 random bytes. It is called for each message and must be safe
-// for concurrent use; cache what a key service answers. The id of a message that arrives comes from outside. Any error
-// is an outage, until the key can be had: return [ErrNoKey] if there is no such key.
+// for concurrent use; cache what a key service answers. The id of a message that arrives comes from outside. Return
+// [ErrNoKey] if there is no such key: a message that names it is retried with the usual delays, and parked then. Any
+// other error is an outage.
 type KeySource func(ctx context.Context, id string) ([]byte, error)
 
 // ErrNoKey reports that there is no key with an id.
@@ -118,7 +119,10 @@ func (c Encrypt) Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error) 
 	}
 	id, salt := string(e.Body[2:head-saltBytes]), e.Body[head-saltBytes:head]
 	aead, err := c.cipher(ctx, salt, id)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoKey):
+		return nil, Missing(err)
+	case err != nil:
 		return nil, err
 	}
 	body, err := aead.Open(nil, nil, e.Body[head:], bound(id, e))

@@ -34,7 +34,11 @@ func (f folder) Put(_ context.Context, name string, body []byte) error {
 }
 
 func (f folder) Get(_ context.Context, name string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(string(f), name))
+	body, err := os.ReadFile(filepath.Join(string(f), name))
+	if errors.Is(err, os.ErrNotExist) {
+		err = errors.Join(transform.ErrNoBlob, err)
+	}
+	return body, err
 }
 
 func Example() {

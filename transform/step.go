@@ -31,8 +31,9 @@ type Step interface {
 	// an outage: no attempt counts, and the route is tried again. An error of class permanent abandons the message.
 	Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error)
 	// Undo returns the body as it was before Do. It must not change e, whose [Header] names the steps before. An
-	// error without a class is an outage: the message goes back and the subscription pauses. For a body that
-	// nothing can repair use [Unreadable].
+	// error without a class is an outage: the message goes back and the subscription pauses. Use it
+	// if something does not answer. For what answers that it has no such thing use [Missing], and for a body that
+	// nothing can repair [Unreadable].
 	Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error)
 }
 
@@ -47,6 +48,13 @@ type Required interface {
 // undecodable. Its text must hold nothing of the body.
 func Unreadable(text string) error {
 	return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: errors.New(text)}
+}
+
+// Missing returns an error for a message that names something which is not there: a key, a blob, a step. The thing may
+// come later, so the message is tried again with the delays of its subscription. Then it is parked as undecodable. It
+// is no outage, since whoever may publish can name what never was.
+func Missing(err error) error {
+	return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUndecodable, Err: err}
 }
 
 // problemsOf reports everything that is wrong with steps.
@@ -136,7 +144,7 @@ func undo(ctx context.Context, steps []Step, d *waybill.Delivery) (*waybill.Deli
 	for i, coding := range slices.Backward(codings) {
 		s := find(steps, coding)
 		if s == nil {
-			return nil, waybill.Outage(fmt.Errorf("waybill/transform: the body is encoded as %.40q, and the handler has no step for that; add it", coding))
+			return nil, classed(Header, Missing(fmt.Errorf("the body is encoded as %.40q, and the handler has no step for that; add it", coding)))
 		}
 		changed.Envelope.Headers[Header] = strings.Join(codings[:i], ", ")
 		body, err := s.Undo(ctx, &changed.Envelope)

@@ -40,10 +40,13 @@ func (b *blobs) Put(_ context.Context, name string, body []byte) error {
 func (b *blobs) Get(_ context.Context, name string) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.down {
+		return nil, errors.New("no answer")
+	}
 	if body, ok := b.all[name]; ok {
 		return body, nil
 	}
-	return nil, errors.New("not there")
+	return nil, transform.ErrNoBlob
 }
 
 func (b *blobs) set(down bool) {
@@ -191,7 +194,8 @@ func TestHeader(t *testing.T) { // ST-18
 	}
 }
 
-// What can be repaired is an outage; what cannot is parked as undecodable. No text holds a body or a secret.
+// What does not answer is an outage. What is not there may come later, and is parked as undecodable if it does not;
+// what nothing can repair, at once. No text holds a body or a secret.
 func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 	t.Parallel()
 	kept := &blobs{}
@@ -225,14 +229,21 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		class waybill.Class
 		text  string
 	}{
-		{"unknown key", sealed(encrypt("new")), few, waybill.ClassOutage, `key "new": no such key`},
-		{"unknown coding", sealed(encrypt("new")), transform.Gzip{}, waybill.ClassOutage, "waybill-aes256gcm"},
+		{"unknown key", sealed(encrypt("new")), few, waybill.ClassRejected, `key "new": no such key`},
+		{"unknown coding", sealed(encrypt("new")), transform.Gzip{}, waybill.ClassRejected, "waybill-aes256gcm"},
 		{"short secret", spoilt(sealed(encrypt("old")), func([]byte) []byte {
 			return append([]byte("\x01\x05short"), make([]byte, 44)...)
 		}), few, waybill.ClassOutage, "needs at least 32"},
-		{"missing blob", claimed, transform.ClaimCheck{Blobs: &blobs{}}, waybill.ClassOutage, "not there"},
-		{"another blob", claimed, transform.ClaimCheck{Blobs: wrong}, waybill.ClassOutage, "another content"},
-		{"a changed byte in a blob", claimed, transform.ClaimCheck{Blobs: flipped}, waybill.ClassOutage, "another content"},
+		{"keys do not answer", sealed(encrypt("new")), transform.Encrypt{Keys: func(context.Context, string) ([]byte, error) {
+			return nil, errors.New("no answer")
+		}}, waybill.ClassOutage, "no answer"},
+		{"blobs do not answer", claimed, transform.ClaimCheck{Blobs: &blobs{down: true}}, waybill.ClassOutage, "no answer"},
+		{"missing blob", claimed, transform.ClaimCheck{Blobs: &blobs{}}, waybill.ClassRejected, "no such blob"},
+		{"another blob", claimed, transform.ClaimCheck{Blobs: wrong}, waybill.ClassRejected, "another content"},
+		{"a changed byte in a blob", claimed, transform.ClaimCheck{Blobs: flipped}, waybill.ClassRejected, "another content"},
+		{"another size", spoilt(claimed, func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"size":3`), []byte(`"size":4`), 1)
+		}), transform.ClaimCheck{Blobs: kept}, waybill.ClassPermanent, "another size"},
 		{"changed", spoilt(sealed(encrypt("old")), flip(-1)), few, waybill.ClassPermanent, "was changed"},
 		{"another salt", spoilt(sealed(encrypt("old")), flip(6)), few, waybill.ClassPermanent, "was changed"},
 		{"cut off", spoilt(sealed(encrypt("old")), cut(1)), few, waybill.ClassPermanent, "was changed"},
@@ -259,7 +270,7 @@ func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 		if got != nil || waybill.ClassOf(err) != c.class || !strings.Contains(fmt.Sprint(err), c.text) {
 			t.Errorf("%s: class %s, error %v; handled: %t", c.name, waybill.ClassOf(err), err, got != nil)
 		}
-		if c.class == waybill.ClassPermanent && waybill.ReasonOf(err) != waybill.ReasonUndecodable {
+		if c.class != waybill.ClassOutage && waybill.ReasonOf(err) != waybill.ReasonUndecodable {
 			t.Errorf("%s: reason %q", c.name, waybill.ReasonOf(err))
 		}
 		if strings.Contains(fmt.Sprint(err), "nobody may see") || strings.Contains(fmt.Sprint(err), string(keys["old"])) {

@@ -4,6 +4,11 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed, groups, renew, once = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-aside-probe", fault: "a message that fails as a probe is the next probe, too", file: "consumer/aside.go", old: "case v.of.alone == 0 && (!v.of.again || r.pause.probe != m):", new: "case v.of.alone == 0:", tests: "^TestOutageOfOneMessage$"},
+		mutant{id: "consumer-aside-own", fault: "the outage of one message pauses its subscription", file: "consumer/pause.go", old: "v.outage = v.outage && v.of.alone == 0", new: "_ = v.of.alone", tests: "^TestOutageOfOneMessage$"},
+		mutant{id: "consumer-aside-limit", fault: "a message that meets outages alone is never parked", file: "consumer/aside.go", old: "limit < 0 || time.Since(since) < limit ||", new: "limit != 0 || time.Since(since) < limit ||", tests: "^TestOutageLimit$"},
+		mutant{id: "consumer-aside-stop", fault: "what waits aside does not go back at a stop", file: "consumer/drain.go", old: "r.stopping = true\n\tr.releaseAside()", new: "r.stopping = true", tests: "^TestOutageOfAll$"},
+		mutant{id: "consumer-aside-batch", fault: "a message that meets outages alone stays in batches", file: receive, old: "m.h = m.h.one // its", new: "_ = m.h.one // its", tests: "^TestBatchWithAnOutageOfOneMessage$"},
 		mutant{id: "consumer-hold", fault: "in order: a delay that a handler asks for outlasts the broker's limit", file: "consumer/judge.go", old: "v.ack.Delay = min(asked, max(j.traits.MaxHold/2-held, least))", new: "_, _ = held, least", tests: "^TestInOrderEndsBeforeTheBrokerTakesItBack$"},
 		mutant{id: "consumer-hold-policy", fault: "in order: a policy that outlasts the broker's limit is accepted", file: "consumer/subscription.go", old: "total > traits.MaxHold/2 {", new: "total > 2*traits.MaxHold {", tests: "^TestInOrderEndsBeforeTheBrokerTakesItBack$"},
 		mutant{id: "consumer-prefetch", fault: "a consumer asks for more than its prefetch less what it holds", file: receive, old: "limit = max(r.load.prefetch-r.load.held, 0)", new: "limit = r.load.prefetch", tests: "^TestAsksForWhatItHasRoomFor$"},
@@ -58,7 +63,7 @@ func consumed() []mutant {
 		mutant{id: "consumer-invalid", fault: "a settle that the receiver calls invalid is tried for ever", file: owed, old: "errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is", new: "errors.Is(err, waybill.ErrLeaseLost), errors.Is", tests: "^TestInvalidSettleHoldsUpNothing$"},
 		mutant{id: "consumer-release-lost", fault: "a release that could not be stored is forgotten", file: owed, old: "case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):", new: "case ack.Verdict == core.VerdictRelease && m.yields == nil, r.stopping && ack.Verdict <= core.VerdictDone:", tests: "^TestReleaseThatFails$"},
 		mutant{id: "consumer-flow-one", fault: "while a message probes the broker sends ahead what Prefetch allows", file: receive, old: "send = flowOne", new: "send = flowAll", tests: "^TestReleasedAfterThePauseIsTold$"},
-		mutant{id: "consumer-idle-down", fault: "Run takes a broker that cannot be reached for an idle one", file: once, old: "r.load.held > 0 || r.down || ", new: "r.load.held > 0 || ", tests: "^TestIdleIsNotUnreachable$"},
+		mutant{id: "consumer-idle-down", fault: "Run takes a broker that cannot be reached for an idle one", file: once, old: "r.load.held > len(r.load.aside.waiting) || r.down || ", new: "r.load.held > len(r.load.aside.waiting) || ", tests: "^TestIdleIsNotUnreachable$"},
 		mutant{id: "consumer-renew-count", fault: "a loss that a renewal finds is not counted", file: renew, old: "\tr.tel.count(r.settleCtx, r.tel.lost, 1)\n", new: "", tests: "^TestLostAtRenewal$"},
 	)
 }

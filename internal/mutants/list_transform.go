@@ -4,7 +4,8 @@ package main
 func transformed() []mutant {
 	const claim, encrypt, step = "transform/claimcheck.go", "transform/encrypt.go", "transform/step.go"
 	return group{pkg: "./transform"}.of(
-		mutant{id: "transform-blob", fault: "a blob with another content of the same size is accepted", file: claim, old: "case len(body) != is.Size || nameOf(body) != is.Blob:", new: "case len(body) != is.Size:", tests: "^TestWhatCannotBeUndone$"},
+		mutant{id: "transform-blob", fault: "a blob with another content of the same size is accepted", file: claim, old: "case nameOf(body) != is.Blob:", new: "case body == nil:", tests: "^TestWhatCannotBeUndone$"},
+		mutant{id: "transform-missing", fault: "a message that names a key which never was stops the others", file: step, old: "Class: waybill.ClassRejected, Reason: waybill.ReasonUndecodable, Err: err}", new: "Class: waybill.ClassOutage, Reason: waybill.ReasonUndecodable, Err: err}", tests: "^TestWhatCannotBeUndone$"},
 		mutant{id: "transform-bound", fault: "an encrypted body opens with another message", file: encrypt, old: "e.Body[head:], bound(id, e))", new: "e.Body[head:], bound(id, &waybill.Envelope{}))", tests: "^TestFormat$"},
 		mutant{id: "transform-fields", fault: "two fields of the additional data run together", file: encrypt, old: "data = binary.BigEndian.AppendUint32(data, uint32(len(f)))", new: "_ = binary.BigEndian", tests: "^TestBodyIsBoundToItsMessage$"},
 		mutant{id: "transform-tenant", fault: "an encrypted body is not bound to its tenant", file: encrypt, old: "e.Type, e.Key, e.Tenant}", new: "e.Type, e.Key}", tests: "^TestBodyIsBoundToItsMessage$"},

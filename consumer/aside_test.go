@@ -1,0 +1,221 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// of returns a handler that calls f for each message, alone or in batches.
+func of(batch bool, f func(d *waybill.Delivery) error) waybill.Handler {
+	h := handle(func(_ context.Context, d *waybill.Delivery) error { return f(d) })
+	if batch {
+		h.BatchSize = 2
+		h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+			for _, d := range ds {
+				if err := f(d); err != nil {
+					return nil, err
+				}
+			}
+			return make([]waybill.HandlerStatus, len(ds)), nil
+		}
+	}
+	return h
+}
+
+// degraded reports whether the health of a queue tells of an outage.
+func degraded(c *consumer.Consumer, text string) bool {
+	for _, check := range c.Health(context.Background()).Checks {
+		if check.Status == waybill.HealthDegraded && strings.Contains(check.Text, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// CO-05: messages that meet an outage each time stop no others, wherever they stand and whatever their key is: the
+// others are handled within minutes. They cost no attempt, show in the health, and are parked after
+// Options.OutageLimit.
+func TestOutageOfOneMessage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		concurrency, bad int
+		batch, ordered   bool
+	}{
+		{concurrency: 1, bad: 1},
+		{concurrency: 8, bad: 1},
+		{concurrency: 8, bad: 5},
+		{concurrency: 1, bad: 1, batch: true},
+		{concurrency: 8, bad: 1, batch: true},
+		{concurrency: 8, bad: 1, ordered: true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				patience.BudgetOf(t).Time(25*time.Hour, "the limit of a message's own outages is 24 h")
+				var good, at atomic.Int32
+				h := of(c.batch, func(d *waybill.Delivery) error {
+					if d.Attempt != 1 || d.Redeliveries != 0 {
+						t.Errorf("%s: attempt %d, redelivery %d", d.Envelope.ID, d.Attempt, d.Redeliveries)
+					}
+					if strings.HasPrefix(d.Envelope.ID, "bad") {
+						return waybill.Outage(errBoom)
+					}
+					time.Sleep(time.Second) // so most of them begin later
+					good.Add(1)
+					return nil
+				})
+				cons := newConsumer(t, b, consumer.Options{Concurrency: c.concurrency})
+				if err := cons.Handle(waybill.Subscription{Queue: queue, InOrder: c.ordered}, h); err != nil {
+					t.Fatal(err)
+				}
+				var es []waybill.Envelope
+				for i := range c.bad {
+					e := messages(1, waybill.Key("a"), waybill.ID(fmt.Sprint("bad-", i)))
+					es = append(es, e...)
+				}
+				es = append(es, messages(100)...)
+				for i := range es {
+					if !c.ordered && i%2 == 0 {
+						es[i].Key = "a" // behind the bad ones
+					}
+				}
+				b.send(t, es...)
+				stop := run(t, cons)
+				patience.Pass(t, 10*time.Minute)
+				at.Store(good.Load())
+				if n := at.Load(); n < 100 {
+					t.Errorf("%d of 100 were handled within 10 minutes", n)
+				}
+				if n := len(b.Parked(queue)); n > 0 {
+					t.Errorf("%d are parked after 10 minutes", n)
+				}
+				if !c.ordered && !degraded(cons, fmt.Sprint("subscribed, but ", c.bad, " messages meet outages")) {
+					t.Errorf("the health does not tell: %+v", cons.Health(t.Context()))
+				}
+				patience.Pass(t, 25*time.Hour)
+				wantParked(t, b, waybill.ReasonDeliveries, c.bad)
+				wantDepth(t, b, memtransport.Depth{Parked: c.bad})
+				if degraded(cons, "") {
+					t.Errorf("afterwards: %+v", cons.Health(t.Context()))
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// CO-05: as long as all messages meet the outage none is to blame, and none is parked, also after Options.OutageLimit.
+// What waits aside goes back at a stop.
+func TestOutageOfAll(t *testing.T) {
+	t.Parallel()
+	for _, concurrency := range []int{1, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			b := declared(t)
+			patience.BudgetOf(t).Time(30*time.Hour, "the limit of a message's own outages is 24 h")
+			var up atomic.Bool
+			var handled atomic.Int32
+			received := 0
+			b.redeliver = func(*waybill.Delivery) { received++ }
+			h := handle(func(_ context.Context, d *waybill.Delivery) error {
+				if d.Attempt != 1 {
+					t.Errorf("attempt %d", d.Attempt)
+				}
+				if !up.Load() {
+					return waybill.Outage(errBoom)
+				}
+				handled.Add(1)
+				return nil
+			})
+			o := consumer.Options{Concurrency: concurrency, Pause: waybill.Backoff{Cap: 10 * time.Minute}}
+			stop := start(t, b, o, waybill.Subscription{}, h)
+			b.publish(t, 30)
+			patience.Pass(t, 30*time.Hour)
+			stop()
+			wantDepth(t, b, memtransport.Depth{Ready: 30})
+			if n := b.verdicts()[core.VerdictRelease]; n != received {
+				t.Errorf("%d of %d deliveries were released", n, received)
+			}
+			stop = start(t, b, o, waybill.Subscription{}, h)
+			patience.Pass(t, 30*time.Hour)
+			up.Store(true)
+			patience.Pass(t, time.Hour)
+			stop()
+			if n := handled.Load(); n != 30 || b.verdicts()[core.VerdictReject] > 0 {
+				t.Errorf("concurrency %d: %d of 30 were handled, %v", concurrency, n, b.verdicts())
+			}
+		})
+	}
+}
+
+// CO-05: Options.OutageLimit bounds the wait of a message; a negative one parks none.
+func TestOutageLimit(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[time.Duration]int{time.Hour: 1, -1: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			b := declared(t)
+			patience.BudgetOf(t).Time(60*time.Hour, "twice the default of the limit")
+			stop := start(t, b, consumer.Options{OutageLimit: limit}, waybill.Subscription{}, of(false, func(d *waybill.Delivery) error {
+				if d.Envelope.ID == "id-1" {
+					return waybill.Outage(errBoom)
+				}
+				return nil
+			}))
+			b.publish(t, 3)
+			patience.Pass(t, 10*time.Minute)
+			b.send(t, messages(5)[3:]...) // that they are handled tells whose fault it is
+			patience.Pass(t, 40*time.Minute)
+			wantParked(t, b, waybill.ReasonDeliveries, 0)
+			patience.Pass(t, time.Hour)
+			wantParked(t, b, waybill.ReasonDeliveries, want)
+			patience.Pass(t, 50*time.Hour)
+			wantParked(t, b, waybill.ReasonDeliveries, want)
+			stop()
+		})
+	}
+}
+
+// CO-05: a batch does not tell which of its messages met the outage. So they go alone then, and one pause is enough.
+func TestBatchWithAnOutageOfOneMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var good, down atomic.Int32
+		h := handle(func(_ context.Context, d *waybill.Delivery) error {
+			if d.Envelope.ID == "id-50" {
+				return waybill.Outage(errBoom)
+			}
+			good.Add(1)
+			return nil
+		})
+		h.BatchSize, h.BatchWait = 100, time.Second
+		h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+			for _, d := range ds {
+				if d.Envelope.ID == "id-50" {
+					down.Add(1)
+					return nil, waybill.Outage(errBoom)
+				}
+			}
+			good.Add(int32(len(ds)))
+			return make([]waybill.HandlerStatus, len(ds)), nil
+		}
+		stop := start(t, b, consumer.Options{Concurrency: 1, Prefetch: 100}, waybill.Subscription{}, h)
+		b.publish(t, 100)
+		patience.Pass(t, 10*time.Minute)
+		stop()
+		if good.Load() != 99 || down.Load() != 1 {
+			t.Errorf("%d of 99 were handled, %d batches met the outage, want 1", good.Load(), down.Load())
+		}
+	})
+}
