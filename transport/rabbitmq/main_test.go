@@ -57,8 +57,8 @@ func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	})
 }
 
-// subscribe opens a receiver. A busy broker can take longer for a new quorum queue than it gives itself: it then answers
-// with an internal error, as an outage, which a consumer tries again.
+// subscribe opens a receiver. A busy broker can take longer for a new quorum queue than it gives itself. Then it
+// answers with an internal error: an outage, which a consumer tries again.
 func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) core.Receiver {
 	tb.Helper()
 	var r core.Receiver

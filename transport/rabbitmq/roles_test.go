@@ -47,9 +47,9 @@ func provision(t *testing.T, mq *testenv.MQ, want topology.Topology) (users topo
 	if err != nil {
 		t.Fatal(err)
 	}
-	patience.Until(t, "the definitions are imported", func() bool {
+	patience.Until(t, "the definitions are imported", func() bool { // a busy broker answers with 500
 		err = mq.Do(t.Context(), http.MethodPost, "/api/definitions", json.RawMessage(file), nil)
-		return err == nil || !strings.Contains(err.Error(), "status 500") // as a busy broker answers that makes queues
+		return err == nil || !strings.Contains(err.Error(), "status 500")
 	})
 	if err != nil {
 		t.Fatalf("import: %v\n%s", err, file)
