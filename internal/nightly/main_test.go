@@ -137,10 +137,13 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// The first part has every module.
+// The first part has every module and every fuzz target.
 func TestEveryModule(t *testing.T) {
 	t.Chdir("../..")
 	var dirs []string
+	if found := fuzzing(); len(found) < 15 {
+		t.Errorf("only %d fuzz targets are steps", len(found))
+	}
 	for _, s := range once("1/1") {
 		if dir, race := strings.CutPrefix(s.name, "race: "); race {
 			dirs = append(dirs, dir)

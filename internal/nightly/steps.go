@@ -2,8 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -85,6 +89,7 @@ func once(part string) []step {
 	for _, file := range append(modules, more...) {
 		all = append(all, race(filepath.Dir(file)))
 	}
+	all = append(all, fuzzing()...)
 	return append(
 		all, suites, mysql,
 		// without the race detector, which makes allocations and seconds others than they are
@@ -94,6 +99,32 @@ func once(part string) []step {
 		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/matrix"}},
 		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants", "-part", part}},
 	)
+}
+
+// fuzzing are the fuzz targets of all packages, each for a while. Go's cache keeps what they found to be new; what fails
+// is in the package's testdata.
+func fuzzing() (all []step) {
+	target := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".cache" || d.Name() == "testdata" || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range target.FindAllSubmatch(text, -1) {
+			dir := filepath.Dir(path)
+			all = append(all, step{
+				name:    "fuzz: " + dir + " " + string(m[1]),
+				command: []string{"go", "-C", dir, "test", "-run", "^$", "-fuzz", "^" + string(m[1]) + "$", "-fuzztime", "30s", "."},
+			})
+		}
+		return err
+	})
+	return all
 }
 
 // repeated are the steps of which each run is another.
