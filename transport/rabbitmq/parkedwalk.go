@@ -95,9 +95,9 @@ func (w *parkedWalk) call(ctx context.Context, ask func() error) error {
 	}, nil)
 }
 
-// next returns the next message; nil if there are no more of those that were there at the beginning. The caller wants so
-// many more at least. Up to that it takes, or as many again as it took before, so that a search grows fast, and a short
-// look leaves the rest of the queue alone.
+// next returns the next message; nil if there are no more of those that were there at the beginning. The caller wants
+// so many more at least. Up to that it takes, or as many again as it took before, so that a search grows fast, and a
+// short look leaves the rest of the queue alone.
 func (w *parkedWalk) next(ctx context.Context, want int) (*amqp.Delivery, *admin.Parked, error) {
 	for {
 		if len(w.ahead) == 0 && w.taken < w.total {
@@ -228,8 +228,8 @@ func (w *parkedWalk) took(raw *amqp.Delivery) {
 	w.due--
 }
 
-// ready returns how many messages wait in the queue. If none does, those that the broker has pushed before are here when
-// it returns: the broker answers the second question behind them.
+// ready returns how many messages wait in the queue. If none does, those that the broker has pushed before are here
+// when it returns: the broker answers the second question behind them.
 func (w *parkedWalk) ready(ctx context.Context) (n int, err error) {
 	err = w.call(ctx, func() error {
 		for range 2 {
