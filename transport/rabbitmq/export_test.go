@@ -2,12 +2,14 @@ package rabbitmq
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -25,6 +27,34 @@ var (
 
 // RefreshAt makes t copy a parked message anew after so many looks.
 func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }
+
+// Taken returns how many messages a look for limit messages takes.
+func (t *Transport) Taken(ctx context.Context, queue string, f admin.ParkedFilter, limit int) (int, error) {
+	w, err := t.walkParked(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close(ctx)
+	err = w.look(ctx, &f, limit, func(*admin.Parked) {})
+	return w.taken, err
+}
+
+// MostAhead returns how many parked messages a walk through all of them holds at most.
+func (t *Transport) MostAhead(ctx context.Context, queue string) (int, error) {
+	w, err := t.walkParked(ctx, queue)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close(ctx)
+	most := 0
+	for {
+		_, p, err := w.next(ctx, walkChunk)
+		if err != nil || p == nil {
+			return most, err
+		}
+		most = max(most, len(w.ahead)+1)
+	}
+}
 
 // AssertEvery sets how often the receivers of t look after their objects. Call it before Subscribe.
 func (t *Transport) AssertEvery(d time.Duration) { t.assertEvery = d }

@@ -27,8 +27,15 @@ const (
 	// recountTime is how long to wait until the queue counts requeued messages again. It does not if others get
 	// them.
 	recountTime = 500 * time.Millisecond
-	// restIdle is how long the rest of a queue may be silent before it counts as taken by others.
-	restIdle = 200 * time.Millisecond
+	// walkChunk bounds the messages that a walk takes at a time.
+	walkChunk = 500
+	// walkFirst bounds the first ones, whose sizes are not known.
+	walkFirst = 8
+	// requeueGroup is how many messages are requeued with one frame. A quorum queue requeues more than 32 in any
+	// order. From 32 frames that the queue has not seen, the broker makes one.
+	requeueGroup, requeueGroups = 32, 16
+	// walkSilence is how long a walk waits for a message before it asks whether others have the rest.
+	walkSilence = 200 * time.Millisecond
 	// requeueTimeout bounds the requeue at the end of a listing or a replay, whose own context may be over.
 	requeueTimeout = 5 * time.Second
 )
@@ -47,9 +54,8 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 // CountParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
 	counts := map[waybill.Reason]int{}
-	err := t.lookParked(ctx, "count parked", queue, &admin.ParkedFilter{}, func(p *admin.Parked) bool {
+	err := t.lookParked(ctx, "count parked", queue, &admin.ParkedFilter{}, maxListed, func(p *admin.Parked) {
 		counts[p.Reason]++
-		return true
 	})
 	if err != nil {
 		return nil, err
@@ -60,9 +66,8 @@ func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.
 // InspectParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
 	var found *admin.Parked
-	err := t.lookParked(ctx, "inspect parked", queue, &f, func(p *admin.Parked) bool {
+	err := t.lookParked(ctx, "inspect parked", queue, &f, 1, func(p *admin.Parked) {
 		found = p
-		return false
 	})
 	switch {
 	case err != nil:
@@ -73,7 +78,7 @@ func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.Par
 	return *found, nil
 }
 
-// ListParked implements admin.ParkedQueue. It gets messages without acknowledging them, and requeues them when it is
+// ListParked implements admin.ParkedQueue. It takes messages without acknowledging them, and requeues them when it is
 // done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. If the process dies, the broker
 // requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come behind
 // the others afterwards.
@@ -82,10 +87,9 @@ func (t *Transport) ListParked(ctx context.Context, queue string, f admin.Parked
 		return nil, waybill.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
 	var out []admin.Parked
-	err := t.lookParked(ctx, "list parked", queue, &f, func(p *admin.Parked) bool {
+	err := t.lookParked(ctx, "list parked", queue, &f, limit, func(p *admin.Parked) {
 		p.Envelope.Body = nil
 		out = append(out, *p)
-		return len(out) < limit
 	})
 	if err != nil {
 		return nil, err
@@ -93,8 +97,10 @@ func (t *Transport) ListParked(ctx context.Context, queue string, f admin.Parked
 	return out, nil
 }
 
-// lookParked calls fn with each message that matches, until that returns false.
-func (t *Transport) lookParked(ctx context.Context, op, queue string, f *admin.ParkedFilter, fn func(*admin.Parked) bool) error {
+// lookParked calls fn with up to limit messages that match.
+func (t *Transport) lookParked(
+	ctx context.Context, op, queue string, f *admin.ParkedFilter, limit int, fn func(*admin.Parked),
+) error {
 	if err := waybill.Invalid("waybill/rabbitmq: "+op, f.Problems()...); err != nil {
 		return err
 	}
@@ -103,16 +109,7 @@ func (t *Transport) lookParked(ctx context.Context, op, queue string, f *admin.P
 		return err
 	}
 	defer w.close(ctx)
-	w.total = min(w.total, maxListed)
-	for {
-		_, p, err := w.next(ctx)
-		if err != nil {
-			return err
-		}
-		if p == nil || f.Matches(p) && !fn(p) {
-			return nil
-		}
-	}
+	return w.look(ctx, f, limit, fn)
 }
 
 // ReplayParked implements admin.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
@@ -247,7 +244,11 @@ func (t *Transport) changeParked(
 		size = max(1, min(size, int(req.PerSecond/10)))
 	}
 	for req.Limit == 0 || picked+len(batch) < req.Limit {
-		raw, p, err := w.next(ctx)
+		want := walkChunk
+		if req.Limit > 0 {
+			want = req.Limit - picked - len(batch)
+		}
+		raw, p, err := w.next(ctx, want)
 		if err != nil {
 			return err
 		}

@@ -1,10 +1,11 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,8 +15,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// parkedWalk gets the messages of a dead-letter queue, one after the other. It holds them unacknowledged on a channel
-// of its own, so that the broker requeues them whatever happens.
+// parkedWalk takes the messages of a dead-letter queue, in its order. It holds them unacknowledged on a channel of its
+// own, so that the broker requeues them whatever happens. A consumer brings them, some hundreds at a time: its prefetch
+// is how many, and it ends when they are here, so that nothing else is on its way.
 type parkedWalk struct {
 	t          *Transport
 	ch         *amqp.Channel
@@ -24,8 +26,16 @@ type parkedWalk struct {
 	initial    int // at the beginning
 	total      int // of them, to be looked at
 	taken      int
+	ahead      []amqp.Delivery // of taken, those that next has not returned yet
+	sizes      sizes           // bounds the bytes of ahead
 	removed    int
 	refreshed  int // of taken, those that come once more
+
+	asking chan struct{}        // of capacity 1: one question at a time, also if its caller does not wait any more
+	coming <-chan amqp.Delivery // of the current consumer
+	begun  int                  // consumers
+	due    int                  // of the current consumer's prefetch, those that have not come
+	held   [][]uint64           // for each consumer, the delivery tags that were not removed
 }
 
 func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, error) {
@@ -36,7 +46,10 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	if p := subscriptionProblems(&core.Subscription{Queue: queue}, t.opts); len(p) > 0 {
 		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
-	w := &parkedWalk{t: t, name: queue, queue: t.names.Queue(queue), dlq: t.names.DeadLetterQueue(queue)}
+	w := &parkedWalk{
+		t: t, name: queue, queue: t.names.Queue(queue), dlq: t.names.DeadLetterQueue(queue), asking: make(chan struct{}, 1),
+	}
+	w.sizes.bound = int64(max(t.opts.PrefetchBytes, 0))
 	connecting, cancel := context.WithTimeout(ctx, t.opts.openTimeout())
 	defer cancel()
 	c, err := t.in.get(connecting)
@@ -46,11 +59,11 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	if w.ch, err = c.channel(connecting); err != nil {
 		return nil, err
 	}
-	err = await(connecting, func() error {
+	err = w.call(connecting, func() error {
 		q, err := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
 		w.initial, w.total = q.Messages, q.Messages
 		return err
-	}, nil)
+	})
 	switch {
 	case err == nil:
 		return w, nil
@@ -69,26 +82,41 @@ func (w *parkedWalk) forbidden(err error) error {
 		"give it the operator's permissions of Topology.Permissions (%w)", w.dlq, err)
 }
 
-// next gets the next message; nil if there are no more of those that were there at the beginning.
-func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, error) {
-	for w.taken < w.total {
-		var raw amqp.Delivery
-		var ok bool
-		err := await(ctx, func() (err error) {
-			raw, ok, err = w.ch.Get(w.dlq, false)
-			return err
-		}, nil)
-		switch {
-		case refused(err, amqp.AccessRefused):
-			return nil, nil, w.forbidden(err)
-		case err != nil:
-			return nil, nil, outage("parked", fmt.Errorf("queue %q: %w", w.dlq, err))
-		case !ok:
+// call asks the broker something. It returns when ctx ends; the channel's next question waits for the answer.
+func (w *parkedWalk) call(ctx context.Context, ask func() error) error {
+	select {
+	case w.asking <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return await(ctx, func() error {
+		defer func() { <-w.asking }()
+		return ask()
+	}, nil)
+}
+
+// next returns the next message; nil if there are no more of those that were there at the beginning. The caller wants
+// so many more at least. Up to that it takes, or as many again as it took before, so that a search grows fast, and a
+// short look leaves the rest of the queue alone.
+func (w *parkedWalk) next(ctx context.Context, want int) (*amqp.Delivery, *admin.Parked, error) {
+	for {
+		if len(w.ahead) == 0 && w.taken < w.total {
+			err := w.take(ctx, max(want, w.taken))
+			switch {
+			case refused(err, amqp.AccessRefused):
+				return nil, nil, w.forbidden(err)
+			case err != nil:
+				return nil, nil, outage("parked", fmt.Errorf("queue %q: %w", w.dlq, err))
+			}
+		}
+		if len(w.ahead) == 0 {
 			return nil, nil, nil
 		}
-		w.taken++
+		raw := w.ahead[0]
+		w.ahead[0] = amqp.Delivery{}
+		w.ahead = w.ahead[1:]
 		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange(w.name))
-		p.Position = w.taken - w.refreshed
+		p.Position = w.taken - len(w.ahead) - w.refreshed
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt && unreadable(&raw) == "" {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
@@ -99,7 +127,120 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 		}
 		return &raw, &p, nil
 	}
-	return nil, nil, nil
+}
+
+// look calls fn with up to limit messages that match.
+func (w *parkedWalk) look(ctx context.Context, f *admin.ParkedFilter, limit int, fn func(*admin.Parked)) error {
+	w.total = min(w.total, maxListed)
+	for limit > 0 {
+		_, p, err := w.next(ctx, limit)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			break
+		}
+		if f.Matches(p) {
+			fn(p)
+			limit--
+		}
+	}
+	return nil
+}
+
+// take takes up to n messages more: fewer if they are large, or if others took the rest.
+func (w *parkedWalk) take(ctx context.Context, n int) error {
+	n = min(n, walkChunk, w.total-w.taken)
+	if w.taken == 0 {
+		n = min(n, walkFirst) // nothing is known of their sizes
+	}
+	n = w.sizes.fit(w.sizes.bound, n)
+	w.held = append(w.held, nil)
+	err := w.call(ctx, func() (err error) {
+		if err := w.ch.Qos(n, 0, false); err != nil {
+			return err
+		}
+		w.begun, w.due = w.begun+1, n
+		w.coming, err = w.ch.Consume(w.dlq, w.tag(), false, false, false, false, nil)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return w.collect(ctx)
+}
+
+// tag is the tag of the latest consumer. Each has its own: a quorum queue counts what a tag holds against its prefetch,
+// also when its consumer has ended.
+func (w *parkedWalk) tag() string { return fmt.Sprint("walk", w.begun) }
+
+// collect takes what the consumer, if there is one, brings, and ends it. It waits for as many as the prefetch, unless
+// others have the rest.
+func (w *parkedWalk) collect(ctx context.Context) error {
+	var coming <-chan amqp.Delivery
+	if err := w.call(ctx, func() error { coming = w.coming; return nil }); err != nil || coming == nil {
+		return err
+	}
+	silent := time.NewTimer(walkSilence)
+	defer silent.Stop()
+	others := false
+	for w.due > 0 && !others {
+		silent.Reset(walkSilence)
+		select {
+		case raw, ok := <-coming:
+			if !ok {
+				_, err := w.ready(ctx)
+				return cmp.Or(err, errCancelled)
+			}
+			w.took(&raw)
+		case <-silent.C:
+			n, err := w.ready(ctx)
+			if err != nil {
+				return err
+			}
+			others = n == 0
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	err := w.call(ctx, func() error {
+		w.coming = nil
+		return w.ch.Cancel(w.tag(), false)
+	})
+	if err != nil {
+		return err
+	}
+	for raw := range coming {
+		w.took(&raw)
+	}
+	if others {
+		w.total = w.taken
+	}
+	return nil
+}
+
+func (w *parkedWalk) took(raw *amqp.Delivery) {
+	w.sizes.saw(int64(len(raw.Body)))
+	w.ahead = append(w.ahead, *raw)
+	last := &w.held[len(w.held)-1]
+	*last = append(*last, raw.DeliveryTag)
+	w.taken++
+	w.due--
+}
+
+// ready returns how many messages wait in the queue. If none does, those that the broker has pushed before are here
+// when it returns: the broker answers the second question behind them.
+func (w *parkedWalk) ready(ctx context.Context) (n int, err error) {
+	err = w.call(ctx, func() error {
+		for range 2 {
+			q, err := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
+			if n = q.Messages; err != nil || n > 0 {
+				return err
+			}
+		}
+		return nil
+	})
+	return n, err
 }
 
 // refresh replaces a parked message by a copy at the end of its queue, which has no deliveries yet. It reports whether
@@ -119,69 +260,77 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 }
 
 func (w *parkedWalk) remove(ctx context.Context, tag uint64) error {
-	if err := await(ctx, func() error { return w.ch.Ack(tag, false) }, nil); err != nil {
+	if err := w.call(ctx, func() error { return w.ch.Ack(tag, false) }); err != nil {
 		return outage("parked", fmt.Errorf("queue %q: a message may be handled and still parked: %w", w.dlq, err))
 	}
 	w.removed++
+	for i, held := range slices.Backward(w.held) {
+		if at, ok := slices.BinarySearch(held, tag); ok {
+			w.held[i] = slices.Delete(held, at, at+1)
+			break
+		}
+	}
 	return nil
 }
 
-// close requeues what was not removed, in its order. On a closed channel the broker did so itself. A quorum queue
-// counts late. So close waits a moment until the queue's number of messages is right again: the next walk begins with
-// it.
+// close requeues what was not removed, in its order. On a closed channel the broker did so itself.
 func (w *parkedWalk) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requeueTimeout)
 	defer cancel()
-	_ = await(ctx, func() error {
-		if w.taken == w.removed || w.ch.IsClosed() {
-			return w.ch.Close()
-		}
-		err := w.takeRest(ctx)
-		if err == nil {
-			err = w.ch.Nack(0, true, true)
-		}
-		for giveUp := time.Now().Add(recountTime); err == nil && time.Now().Before(giveUp); err = wait(ctx, 5*time.Millisecond) {
-			q, lost := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
-			if lost != nil || q.Messages >= w.initial-w.removed {
-				break
-			}
-		}
-		return errors.Join(err, w.ch.Close())
-	}, nil)
+	_ = w.giveBack(ctx)
+	_ = await(ctx, w.ch.Close, nil)
 }
 
-// takeRest takes the rest, if that is not too much: requeued messages come behind those that were never taken. A
-// consumer gets all of it in a few round trips.
-func (w *parkedWalk) takeRest(ctx context.Context) error {
-	rest := w.initial - w.taken
-	if w.initial > maxOrdered || rest <= 0 {
-		return nil
-	}
-	if err := w.ch.Qos(rest, 0, false); err != nil {
+// giveBack requeues. Requeued messages come behind those that were never taken, so it takes these first, if they are
+// not too many. A quorum queue counts late. So giveBack waits a moment until the queue's number of messages is right
+// again, since the next walk begins with it. It waits after some groups, too, so that the broker makes no larger ones.
+func (w *parkedWalk) giveBack(ctx context.Context) error {
+	if err := w.collect(ctx); err != nil || w.taken == w.removed {
 		return err
 	}
-	const tag = "rest"
-	got, err := w.ch.Consume(w.dlq, tag, false, false, false, false, nil)
+	for w.total = w.initial; w.initial <= maxOrdered && w.taken < w.total; {
+		w.ahead = nil
+		if err := w.take(ctx, walkChunk); err != nil {
+			break // they are requeued as they are
+		}
+	}
+	before, err := w.ready(ctx)
 	if err != nil {
 		return err
 	}
-	idle := time.NewTimer(restIdle)
-	defer idle.Stop()
-	for ; rest > 0; rest-- {
-		idle.Reset(restIdle)
-		select {
-		case _, ok := <-got:
-			if !ok {
-				return w.ch.Cancel(tag, false) // the channel ended
+	unseen, back, counts := 0, 0, true
+	for _, held := range w.held {
+		for group := range slices.Chunk(held, requeueGroup) {
+			if err := w.call(ctx, func() error { return w.ch.Nack(group[len(group)-1], true, true) }); err != nil {
+				return err
 			}
-			w.taken++
-		case <-idle.C: // other consumers have the others
-			return w.ch.Cancel(tag, false)
-		case <-ctx.Done():
-			return nil // they are requeued as they are
+			back += len(group)
+			if unseen++; unseen == requeueGroups {
+				unseen, counts = 0, counts && w.counted(ctx, before+back)
+			}
 		}
 	}
-	return w.ch.Cancel(tag, false)
+	if counts {
+		w.counted(ctx, before+back)
+	}
+	return nil
+}
+
+// counted waits until n messages or more are ready, and reports whether they are.
+func (w *parkedWalk) counted(ctx context.Context, n int) bool {
+	for giveUp := time.Now().Add(recountTime); time.Now().Before(giveUp); {
+		ready, err := w.ready(ctx)
+		switch {
+		case err != nil:
+			return false
+		case ready >= n:
+			return true
+		}
+		if wait(ctx, 5*time.Millisecond) != nil {
+			return false
+		}
+	}
+	return false
 }
 
 // parkedOf reads a parked message. If the broker dead-lettered it itself (it expired in the queue), the reason is the

@@ -44,7 +44,7 @@ func TestSilentChannelIsReplaced(t *testing.T) {
 	}
 }
 
-// silencer is a proxy that can drop what the broker says on single channels.
+// silencer is a proxy that can drop what the broker says on single channels. It counts the broker's answers.
 type silencer struct {
 	url      string
 	upstream string
@@ -52,6 +52,7 @@ type silencer struct {
 	mu     sync.Mutex
 	opened map[uint16]bool // channels
 	silent map[uint16]bool
+	said   int        // the answers of the broker
 	conns  []net.Conn // to the broker and from the client
 }
 
@@ -124,8 +125,15 @@ func (s *silencer) pass(client io.Writer, broker io.Reader) error {
 		return err
 	}
 	s.mu.Lock()
-	if head[0] == 1 && binary.BigEndian.Uint32(rest) == 20<<16|11 { // channel.open-ok
-		s.opened[channel], s.silent[channel] = true, false
+	if head[0] == 1 { // a method
+		switch binary.BigEndian.Uint32(rest) {
+		case 20<<16 | 11: // channel.open-ok
+			s.opened[channel], s.silent[channel] = true, false
+			s.said++
+		case 60<<16 | 60, 60<<16 | 80: // basic.deliver, basic.ack: no answers
+		default:
+			s.said++
+		}
 	}
 	silent := s.silent[channel]
 	s.mu.Unlock()
@@ -143,6 +151,13 @@ func (s *silencer) silence() {
 	for c := range s.opened {
 		s.silent[c] = true
 	}
+}
+
+// answered returns how many questions the broker has answered so far.
+func (s *silencer) answered() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said
 }
 
 func (s *silencer) connections() int {
