@@ -101,8 +101,8 @@ func once(part string) []step {
 	)
 }
 
-// fuzzing are the fuzz targets of all packages, each for a while. Go's cache keeps what they found to be new; what fails
-// is in the package's testdata.
+// fuzzing are the fuzz targets of all packages, each for 30 s. Go's cache keeps their corpus. An input that fails is in
+// the package's testdata.
 func fuzzing() (all []step) {
 	target := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
 	_ = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
