@@ -28,14 +28,15 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 		return nil, nil
 	}
 	opts := dashboard.Options{
-		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts, Users: map[string]string{}, Logger: d.log,
+		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts,
+		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader}, Users: map[string]dashboard.User{}, Logger: d.log,
 	}
-	for name, hash := range s.Users {
-		text, err := hash.Value()
+	for name, user := range s.Users {
+		hash, err := user.Password.Value()
 		if err != nil {
-			return nil, errors.New(d.conf.from.Problem("dashboard.users."+name, "%s", err))
+			return nil, errors.New(d.conf.from.Problem("dashboard.users."+name+".password", "%s", err))
 		}
-		opts.Users[name] = text
+		opts.Users[name] = dashboard.User{Password: hash, Right: dashboard.Right(user.Right)}
 	}
 	for _, name := range sortedKeys(d.fleet.stores) {
 		var serving together

@@ -37,12 +37,24 @@ type httpSettings struct {
 }
 
 type dashboardSettings struct {
-	Enabled    bool              `doc:"whether it is there; needs http.listen"`
-	ReadOnly   bool              `doc:"without actions"`
-	ShowBodies bool              `doc:"shows bodies of messages"`
-	Hosts      []string          `doc:"names by which browsers ask for it, such as ops.example; default localhost and addresses; * = every name"`
-	Open       bool              `doc:"lets everybody in, such as behind a proxy that asks who they are"`
-	Users      map[string]Secret `doc:"names with bcrypt hashes of their passwords; without any, the address in the log at the start is the way in"`
+	Enabled    bool                     `doc:"whether it is there; needs http.listen"`
+	ReadOnly   bool                     `doc:"without actions, whatever the rights are"`
+	ShowBodies bool                     `doc:"shows bodies of messages"`
+	Hosts      []string                 `doc:"names by which browsers ask for it, such as ops.example; default localhost and addresses; * = every name"`
+	Open       bool                     `doc:"lets everybody in who reaches it"`
+	Users      map[string]dashboardUser `doc:"who may come in, by name; without any, the address in the log at the start is the way in"`
+	Right      string                   `doc:"right of everybody else who comes in: look, act or edit; default edit for the holder of the token, otherwise look"`
+	Proxy      dashboardProxy           `doc:"a proxy before it that asks who people are"`
+}
+
+type dashboardUser struct {
+	Password Secret `doc:"bcrypt hash of the password; empty = comes through the proxy only"`
+	Right    string `doc:"look, act or edit, each with those before it; default look"`
+}
+
+type dashboardProxy struct {
+	From       []string `doc:"addresses or networks of the proxies, such as 10.0.0.7 or 10.1.0.0/16"`
+	UserHeader string   `doc:"header in which they name the user, such as X-Forwarded-User"`
 }
 
 type serverTLS struct {

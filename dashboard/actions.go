@@ -3,6 +3,8 @@ package dashboard
 import (
 	"context"
 	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +27,15 @@ type action struct {
 	Wait   bool // purge: also what waits for a time
 	Queue  string
 	Parked parkedForm
-	Body   *string // replay: the body instead of the stored one
+	Edit   *edit // replay: another body; nil = the stored one
+}
+
+// edit is another body for one message. The hashes say which body it takes the place of.
+type edit struct{ Body, Before, After string }
+
+func hashOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
 }
 
 // parkedForm selects parked messages.
@@ -61,7 +71,7 @@ func actionOf(r *http.Request) (*action, error) {
 	}
 	if r.PostForm.Has("body") {
 		text := strings.ReplaceAll(r.PostFormValue("body"), "\r\n", "\n") // as browsers send new lines
-		a.Body = &text
+		a.Edit = &edit{Body: text, After: hashOf([]byte(text))}
 	}
 	return a, nil
 }
@@ -77,9 +87,20 @@ type previewData struct {
 	Anyway      []pair // the fields that ask for what is refused, too; nil = nothing is refused
 }
 
+// right is what an action takes.
+func (a *action) right() Right {
+	if a.Edit != nil {
+		return RightEdit
+	}
+	return RightAct
+}
+
 func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
 	a, err := actionOf(r)
 	if err != nil {
+		return err
+	}
+	if err := demand(r, a.right()); err != nil {
 		return err
 	}
 	data, err := d.dryRun(r.Context(), a)
@@ -91,12 +112,21 @@ func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	data.Title, data.Sealed = actionNames[a.Name], string(sealed)
-	data.Seal = d.sessions.sign("action", sessionOf(r).token, data.Sealed)
+	data.Seal = d.seal(r, data.Sealed)
 	return d.render(w, r, http.StatusOK, "preview", data)
+}
+
+// seal signs what somebody was shown, for them and their session only.
+func (d *Dashboard) seal(r *http.Request, sealed string) string {
+	s := sessionOf(r)
+	return d.sessions.sign("action", s.token, s.via, s.user, sealed)
 }
 
 // dryRun says what a would do, and changes nothing.
 func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error) {
+	if a.Edit != nil && a.Name != "replay" {
+		return nil, waybill.Invalid("action", "body: is given, and the action is no replay")
+	}
 	switch a.Name {
 	case "replay", "purgeparked":
 		return d.dryParked(ctx, a)
@@ -187,6 +217,9 @@ func (d *Dashboard) dryParked(ctx context.Context, a *action) (*previewData, err
 	if f.IsZero() && !a.Parked.All {
 		return nil, waybill.Invalid("action", "filter: is empty, which means every parked message: choose some, or all")
 	}
+	if a.Edit != nil {
+		return d.dryEdit(ctx, q, a, f)
+	}
 	list, err := q.Parked.ListParked(ctx, q.Name, f, admin.MaxPageLimit)
 	if err != nil {
 		return nil, err
@@ -196,15 +229,31 @@ func (d *Dashboard) dryParked(ctx context.Context, a *action) (*previewData, err
 		n = "at least " + n
 	}
 	out := &previewData{Nothing: len(list) == 0, Danger: a.Name == "purgeparked", Facts: []pair{{Name: "Queue", Value: q.Name}}}
-	switch {
-	case out.Danger:
+	out.Text = n + " would go back into the queue, as first attempts. What had its effect is recognised by the inbox."
+	if out.Danger {
 		out.Text = n + " would be deleted for good. There is no way back."
-	case a.Body != nil:
-		out.Text = fmt.Sprintf("%s would go back into the queue as a first attempt, with a body of %s.", n, plural(int64(len(*a.Body)), "byte"))
-	default:
-		out.Text = n + " would go back into the queue, as first attempts. What had its effect is recognised by the inbox."
 	}
 	return out, nil
+}
+
+// dryEdit says what a replay with another body would do. It is for one message that one has seen whole.
+func (d *Dashboard) dryEdit(ctx context.Context, q *Queue, a *action, f admin.ParkedFilter) (*previewData, error) {
+	if len(f.IDs)+len(f.Positions) == 0 {
+		return nil, waybill.Invalid("action", "body: is given for several messages: name one by its id, or by its position")
+	}
+	p, err := q.Parked.InspectParked(ctx, q.Name, f)
+	if err != nil {
+		return nil, err
+	}
+	if !d.editable(&p) {
+		return nil, &refused{http.StatusForbidden, "This body cannot be edited here: bodies are hidden or masked, or it is cut or no text."}
+	}
+	a.Edit.Before = hashOf(p.Envelope.Body)
+	a.Parked.ID = p.Envelope.ID
+	return &previewData{
+		Text:  fmt.Sprintf("1 message would go back into the queue as a first attempt, with a body of %s.", plural(int64(len(a.Edit.Body)), "byte")),
+		Facts: []pair{{Name: "Queue", Value: q.Name}, {Name: "Id", Value: p.Envelope.ID}, {Name: "SHA-256 before", Value: a.Edit.Before}, {Name: "SHA-256 after", Value: a.Edit.After}},
+	}, nil
 }
 
 // facts lists what an action selects.
@@ -255,28 +304,57 @@ func (d *Dashboard) namedQueue(queue string) (*Queue, error) {
 	return d.queue(&http.Request{Form: map[string][]string{"queue": {queue}}})
 }
 
+// filter says in full what an action selects, as the query of a URL.
+func (a *action) filter() string {
+	q := a.Form.query()
+	q.Del("outbox")
+	for name, value := range map[string]string{
+		"id": a.Parked.ID, "position": a.Parked.Position, "at": a.Parked.At, "reason": a.Parked.Reason, "topic": a.Parked.Topic, "error": a.Parked.Error,
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	for name, on := range map[string]bool{"force": a.Force, "waiting": a.Wait, "all": a.Parked.All} {
+		if on {
+			q.Set(name, "true")
+		}
+	}
+	return q.Encode()
+}
+
 // do carries out what a preview has shown, as a job.
 func (d *Dashboard) do(w http.ResponseWriter, r *http.Request) error {
 	a, sealed := &action{}, r.PostFormValue("sealed")
-	if !hmac.Equal([]byte(r.PostFormValue("seal")), []byte(d.sessions.sign("action", sessionOf(r).token, sealed))) {
+	if !hmac.Equal([]byte(r.PostFormValue("seal")), []byte(d.seal(r, sealed))) {
 		return &refused{http.StatusBadRequest, "This is not what was shown: go back, load the page again, and repeat."}
 	}
 	if err := json.Unmarshal([]byte(sealed), a); err != nil {
+		return err
+	}
+	if err := demand(r, a.right()); err != nil {
 		return err
 	}
 	j, err := d.jobs.begin(actionNames[a.Name])
 	if err != nil {
 		return err
 	}
-	user, remote := sessionOf(r).user, r.RemoteAddr
+	who, remote := sessionOf(r), r.RemoteAddr
 	ctx := context.WithoutCancel(r.Context()) // it goes on when the viewer has gone
+	facts := []any{
+		"job", j.id, "user", who.user, "via", who.via, "remote", remote, "client", who.from, "action", a.Name, "outbox", a.Form.Outbox, "queue", a.Queue,
+		"filter", a.filter(), "all", a.Parked.All, "edited", a.Edit != nil,
+	}
+	if e := a.Edit; e != nil {
+		facts = append(facts, "before", e.Before, "after", e.After)
+	}
+	d.log.InfoContext(ctx, "an operator begins", append([]any{"event", "dashboard.begin"}, facts...)...)
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		defer j.end() // after its line is in the log
 		text := j.result(d.carryOut(ctx, a, j))
-		d.log.InfoContext(ctx, "an operator acted", "event", "dashboard.action", "user", user, "remote", remote, "action", a.Name,
-			"outbox", a.Form.Outbox, "queue", a.Queue, "filter", a.Form.query().Encode(), "all", a.Parked.All, "edited", a.Body != nil, "result", text)
+		d.log.InfoContext(ctx, "an operator acted", append(append([]any{"event", "dashboard.action"}, facts...), "ids", j.changed(), "result", text)...)
 	}()
 	j.wait(r.Context(), 300*time.Millisecond) // most are done by then
 	http.Redirect(w, r, d.opts.Path+"/jobs/"+j.id, http.StatusSeeOther)
@@ -308,7 +386,11 @@ func (d *Dashboard) carryOut(ctx context.Context, a *action, j *job) error {
 			return &notFound{"This store cannot do that."}
 		}
 		what := map[string]admin.HeadAction{"skip": admin.HeadSkip, "aside": admin.HeadSetAside, "requeue": admin.HeadRequeue}[a.Name]
-		return keeper.DecideHead(ctx, a.Form.Route, a.Form.Key, a.Form.ID, what)
+		err := keeper.DecideHead(ctx, a.Form.Route, a.Form.Key, a.Form.ID, what)
+		if err == nil {
+			j.change(a.Form.ID)
+		}
+		return err
 	}
 	f, err := a.Form.filter()
 	if err != nil {
@@ -360,10 +442,12 @@ func (d *Dashboard) doParked(ctx context.Context, a *action, j *job) error {
 	req := admin.ParkedRequest{
 		Queue: q.Name, Filter: f, All: a.Parked.All && f.IsZero(),
 		Progress: func(looked, total int) { j.progress("%s of %s looked at", count(int64(looked)), count(int64(total))) },
-		Result: func(_ admin.Parked, err error) {
+		Result: func(p admin.Parked, err error) {
 			if err != nil {
 				failed = err
+				return
 			}
+			j.change(p.Envelope.ID)
 		},
 	}
 	if a.Name == "purgeparked" {
@@ -371,10 +455,19 @@ func (d *Dashboard) doParked(ctx context.Context, a *action, j *job) error {
 		j.progress("%s deleted", plural(int64(n), "message"))
 		return errors.Join(err, failed)
 	}
-	if a.Body != nil {
-		req.Edit = func(admin.Parked) ([]byte, error) { return []byte(*a.Body), nil }
+	if a.Edit != nil {
+		req.Limit = 1
+		req.Edit = func(p admin.Parked) ([]byte, error) {
+			if hashOf(p.Envelope.Body) != a.Edit.Before {
+				return nil, errors.New("the message is another one than the one that was shown: load its page again")
+			}
+			return []byte(a.Edit.Body), nil
+		}
 	}
 	n, err := q.Parked.ReplayParked(ctx, req)
+	if a.Edit != nil && n == 0 && err == nil && failed == nil {
+		return admin.NoParked("waybill/dashboard: replay", q.Name)
+	}
 	j.progress("%s replayed", plural(int64(n), "message"))
 	return errors.Join(err, failed)
 }

@@ -182,7 +182,7 @@ func TestPauseAndResume(t *testing.T) {
 	has(t, other.get("/", http.StatusOK), "shop: route default: paused")
 	has(t, other.confirm(other.ask("/", "resume", nil)), "done")
 	patience.Until(t, "the route is not paused", func() bool { return !paused() })
-	if lines := log.lines("action=pause"); len(lines) != 1 || !strings.Contains(lines[0], "route=default") {
+	if lines := log.lines("event=dashboard.action"); len(lines) != 1 || !strings.Contains(lines[0], "route=default") || !strings.Contains(lines[0], "action=pause") {
 		t.Errorf("the lines in the log: %q", lines)
 	}
 	if stop(); <-ended != nil {

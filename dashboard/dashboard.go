@@ -44,8 +44,8 @@ func New(opts Options) (*Dashboard, error) {
 		d.log = slog.Default()
 	}
 	d.sessions.init()
-	d.passwords = passwords{users: opts.Users, one: make(chan struct{}, 1)}
-	if len(opts.Users) == 0 && !opts.Open {
+	d.passwords = passwords{users: opts.passwordsOf(), one: make(chan struct{}, 1)}
+	if len(d.passwords.users) == 0 && !opts.Open && opts.Proxy.UserHeader == "" {
 		d.token = rand.Text()
 	}
 	layout := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html"))
@@ -159,8 +159,8 @@ func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 func (d *Dashboard) frame(r *http.Request, page string, data any) *frame {
 	s := sessionOf(r)
 	return &frame{
-		Title: d.opts.Title, Base: d.opts.Path, Page: page, User: s.user, Token: s.token, LogOut: s.in && !d.opts.Open,
-		Outboxes: d.opts.Outboxes, Queues: d.opts.Queues, ReadOnly: d.opts.ReadOnly, Data: data,
+		Title: d.opts.Title, Base: d.opts.Path, Page: page, User: s.user, Token: s.token, LogOut: s.in && (s.via == viaToken || s.via == viaPassword),
+		Outboxes: d.opts.Outboxes, Queues: d.opts.Queues, ReadOnly: !s.may(RightAct), Data: data,
 	}
 }
 

@@ -28,7 +28,8 @@ func Example() {
 			Outboxes: []dashboard.Outbox{{Name: "shop", Store: store, Relay: r}},
 			Queues:   []dashboard.Queue{{Name: "billing.orders", Parked: parked}},
 			Metrics:  reader,
-			Users:    map[string]string{"ada": os.Getenv("ADAS_PASSWORD_HASH")}, // htpasswd -nB ada
+			// Hashes are made by htpasswd -nB. Without users, print page.SignInURL("http://localhost:8080").
+			Users: map[string]dashboard.User{"ada": {Password: os.Getenv("ADAS_PASSWORD_HASH"), Right: dashboard.RightAct}},
 		})
 		if err != nil {
 			return nil, err

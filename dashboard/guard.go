@@ -80,7 +80,9 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 		http.SetCookie(w, c)
 		s, _ = d.sessions.of(c.Value)
 	}
-	s.in = s.in || d.opts.Open
+	if err := d.enterBy(req, &s); err != nil {
+		return err
+	}
 	*r = req.WithContext(context.WithValue(req.Context(), sessionKey{}, s))
 	if req.Method == http.MethodGet || req.Method == http.MethodHead {
 		return nil
@@ -153,7 +155,7 @@ func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Dashboard) refuseLogin(r *http.Request, user string) {
-	d.log.WarnContext(r.Context(), "login refused", "event", "dashboard.login_refused", "user", clip(user, 100), "remote", r.RemoteAddr)
+	d.log.WarnContext(r.Context(), "login refused", "event", "dashboard.login_refused", "user", clip(user, 100), "remote", r.RemoteAddr, "client", sessionOf(r).from)
 }
 
 // loginData is the page of the login.

@@ -24,13 +24,13 @@ func empty(t *testing.T, users ...string) dashboard.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}, Users: map[string]string{}}
+	opts := dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}, Users: map[string]dashboard.User{}}
 	for _, user := range users {
 		hash, err := bcrypt.GenerateFromPassword([]byte("secret of "+user), bcrypt.MinCost)
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts.Users[user] = string(hash)
+		opts.Users[user] = dashboard.User{Password: string(hash), Right: dashboard.RightEdit}
 	}
 	return opts
 }
@@ -363,15 +363,21 @@ func TestOptions(t *testing.T) {
 	store := empty(t).Outboxes[0].Store
 	_, err := dashboard.New(dashboard.Options{
 		Path: "waybill/", Outboxes: []dashboard.Outbox{{}, {Name: "a", Store: store}, {Name: "a", Store: store}},
-		Queues: []dashboard.Queue{{}, {}}, Users: map[string]string{"ada": "plain"}, Open: true, Hosts: []string{"https://ops.example"},
+		Queues: []dashboard.Queue{{}, {}}, Users: map[string]dashboard.User{"ada": {Password: "plain"}, "eve": {Password: "$2y$", Right: "all"}}, Right: "every",
+		Open: true, Hosts: []string{"https://ops.example"}, Proxy: dashboard.Proxy{UserHeader: "X-Forwarded-User", From: []string{"proxy.example"}},
 	})
-	for _, want := range []string{"Path:", "Outboxes[0].Name", "Outboxes[0].Store", "Outboxes[2].Name", "Queues[0].Name", "Queues[1].Parked", `Users["ada"]`, "Open:", "Hosts[0]"} {
+	for _, want := range []string{"Path:", "Outboxes[0].Name", "Outboxes[0].Store", "Outboxes[2].Name", "Queues[0].Name", "Queues[1].Parked", `Users["ada"].Password`, `Users["eve"].Right`, "Right:", "Open: is set, and Users", "Open: is set, and so is Proxy", "Proxy.From[0]", "Hosts[0]"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %s: %v", want, err)
 		}
 	}
 	if err != nil && strings.Contains(err.Error(), "plain") {
 		t.Errorf("the error has the password: %v", err)
+	}
+	opts := empty(t)
+	opts.Proxy.UserHeader = "X-Forwarded-User"
+	if _, err := dashboard.New(opts); err == nil || !strings.Contains(err.Error(), "Proxy.UserHeader: is set without Proxy.From") {
+		t.Errorf("a header that everybody can send: %v", err)
 	}
 	if _, err := dashboard.New(dashboard.Options{}); err == nil || waybill.ClassOf(err) == waybill.ClassOutage {
 		t.Errorf("nothing to see: %v", err)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +31,11 @@ type job struct {
 	text  string
 	bad   bool
 	ended bool
+	ids   []string // what it has changed, as far as the store tells; at most maxIDs
 }
+
+// maxIDs is how many ids the log has of one action.
+const maxIDs = 100
 
 func (js *jobs) begin(title string) (*job, error) {
 	js.mu.Lock()
@@ -78,6 +83,22 @@ func (j *job) result(err error) string {
 		j.text = "It is done."
 	}
 	return j.text
+}
+
+// change notes a message that was changed.
+func (j *job) change(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.ids) < maxIDs {
+		j.ids = append(j.ids, clip(id, 200))
+	}
+}
+
+// changed lists the messages that were changed.
+func (j *job) changed() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.ids)
 }
 
 func (j *job) end() {

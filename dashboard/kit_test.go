@@ -148,8 +148,12 @@ func (b *browser) request(method, target string, form url.Values) *http.Request 
 
 func (b *browser) send(method, target string, form url.Values) *httptest.ResponseRecorder {
 	b.t.Helper()
+	return serve(b, b.request(method, target, form))
+}
+
+func serve(b *browser, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	b.page.ServeHTTP(w, b.request(method, target, form))
+	b.page.ServeHTTP(w, r)
 	for _, c := range w.Result().Cookies() {
 		b.cookies[c.Name] = c.Value
 	}

@@ -162,7 +162,7 @@ func (d *Dashboard) messages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := &messagesData{Form: form, States: states, Reasons: waybill.Reasons(), Records: l.Records, Empty: f.IsZero(), Can: d.can(b)}
+	data := &messagesData{Form: form, States: states, Reasons: waybill.Reasons(), Records: l.Records, Empty: f.IsZero(), Can: d.can(r, b)}
 	if l.Next != 0 {
 		q := form.query()
 		q.Set("after", strconv.FormatInt(l.Next, 10))
@@ -177,8 +177,8 @@ func (d *Dashboard) messages(w http.ResponseWriter, r *http.Request) error {
 // actionsOf says what can be done with the records of an outbox.
 type actionsOf struct{ Redrive, Purge, Keys, Pause bool }
 
-func (d *Dashboard) can(b *Outbox) actionsOf {
-	if d.opts.ReadOnly {
+func (d *Dashboard) can(r *http.Request, b *Outbox) actionsOf {
+	if s := sessionOf(r); !s.may(RightAct) {
 		return actionsOf{}
 	}
 	_, redrive := core.As[admin.Redriver](b.Store)
@@ -230,7 +230,7 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(b), Headers: headersOf(&s.Envelope), Facts: d.factsOf(b.Name, &s.Envelope), Ended: s.State.Terminal()}
+	data := &messageData{Outbox: b.Name, S: s, Body: d.show(&s.Envelope), Can: d.can(r, b), Headers: headersOf(&s.Envelope), Facts: d.factsOf(b.Name, &s.Envelope), Ended: s.State.Terminal()}
 	d.explain(r.Context(), b, data)
 	return d.render(w, r, http.StatusOK, "message", data)
 }

@@ -26,7 +26,7 @@ type Options struct {
 	// Metrics gives the rates and latencies of this process: a reader of its own, given to the MeterProvider of the
 	// relays and consumers. Nil = no charts.
 	Metrics *sdkmetric.ManualReader
-	// ReadOnly takes all actions away.
+	// ReadOnly takes all actions away, whatever the rights are.
 	ReadOnly bool
 	// ShowBodies shows bodies of messages. Mask, if not nil, returns what may be shown of one.
 	ShowBodies bool
@@ -35,12 +35,17 @@ type Options struct {
 	// only. A request for another name is refused, whatever else it brings. Empty = localhost and addresses; "*" =
 	// every name.
 	Hosts []string
-	// Users are names with bcrypt hashes of their passwords. Without any one comes in with the token of
-	// Dashboard.SignInURL, unless Open.
-	Users map[string]string
-	// Open lets everybody in, such as behind a proxy that asks who they are.
+	// Users may come in, by name. Without any one comes in with the token of Dashboard.SignInURL, unless Open or
+	// Proxy.UserHeader is set.
+	Users map[string]User
+	// Right is that of everybody else who comes in. Default: RightEdit for the holder of the token, RightLook for
+	// those whom Open or the proxy lets in.
+	Right Right
+	// Proxy says from where a reverse proxy comes, and in which header it names users.
+	Proxy Proxy
+	// Open lets everybody in who reaches the page, such as on a network of its own.
 	Open bool
-	// Logger gets one line for each action; nil means slog.Default().
+	// Logger gets a line at the begin and at the end of each action; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -105,13 +110,6 @@ func (o *Options) validate() error {
 			p = append(p, fmt.Sprintf("Hosts[%d]: %q is no name of a host: write it as ops.example or ops.example:8443", i, h))
 		}
 	}
-	if o.Open && len(o.Users) > 0 {
-		p = append(p, "Open: is set, and so are Users: choose one, since nobody asks for the users' passwords")
-	}
-	for name, hash := range o.Users {
-		if name == "" || !strings.HasPrefix(hash, "$2") {
-			p = append(p, fmt.Sprintf("Users[%q]: is no bcrypt hash: make one with htpasswd -nB", name))
-		}
-	}
+	p = append(p, o.problemsOfRights()...)
 	return waybill.Invalid("waybill/dashboard: options", p...)
 }

@@ -36,7 +36,7 @@ func (d *Dashboard) keys(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return &notFound{"This store cannot list blocked keys."}
 	}
-	data := &keysData{Outbox: b.Name, Route: r.FormValue("route"), Routes: d.routesOf(r, b.Name), Can: d.can(b)}
+	data := &keysData{Outbox: b.Name, Route: r.FormValue("route"), Routes: d.routesOf(r, b.Name), Can: d.can(r, b)}
 	routes := data.Routes[:min(len(data.Routes), maxRoutes)]
 	if data.Route != "" {
 		routes = []string{data.Route}
@@ -91,7 +91,8 @@ func (d *Dashboard) parked(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data := &parkedData{Queue: q.Name, Reason: r.FormValue("reason"), Topic: r.FormValue("topic"), Error: r.FormValue("error"), Can: !d.opts.ReadOnly}
+	who := sessionOf(r)
+	data := &parkedData{Queue: q.Name, Reason: r.FormValue("reason"), Topic: r.FormValue("topic"), Error: r.FormValue("error"), Can: who.may(RightAct)}
 	if data.Depth, err = q.Parked.ParkedDepth(r.Context(), q.Name); err != nil {
 		return err
 	}
@@ -147,16 +148,23 @@ func (d *Dashboard) parkedMessage(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
+	who := sessionOf(r)
 	data := &parkedMessageData{
-		P: p, At: p.At.Format(time.RFC3339Nano), Body: d.show(&p.Envelope), Headers: headersOf(&p.Envelope), Facts: d.factsOf("", &p.Envelope), Can: !d.opts.ReadOnly,
+		P: p, At: p.At.Format(time.RFC3339Nano), Body: d.show(&p.Envelope), Headers: headersOf(&p.Envelope), Facts: d.factsOf("", &p.Envelope), Can: who.may(RightAct),
 	}
-	// What is masked, cut or no text cannot be edited here, and browsers do not keep a carriage return.
-	data.Edit = data.Can && d.opts.ShowBodies && d.opts.Mask == nil && len(p.Envelope.Body) <= maxBody &&
-		(data.Body.Kind == "json" || data.Body.Kind == "text") && !bytes.ContainsRune(p.Envelope.Body, '\r')
+	data.Edit = who.may(RightEdit) && d.editable(&p)
 	if data.Edit {
 		data.Raw = string(p.Envelope.Body)
 	}
 	return d.render(w, r, http.StatusOK, "parkedmessage", data)
+}
+
+// editable reports whether the body of a message can be replaced here. What is hidden, masked, cut or no text cannot,
+// and browsers do not keep a carriage return.
+func (d *Dashboard) editable(p *admin.Parked) bool {
+	kind := d.show(&p.Envelope).Kind
+	return d.opts.ShowBodies && d.opts.Mask == nil && len(p.Envelope.Body) <= maxBody && (kind == "json" || kind == "text") &&
+		!bytes.ContainsRune(p.Envelope.Body, '\r')
 }
 
 // parkedTarget is the filter for one parked message: by id, or by place and time if it has none.

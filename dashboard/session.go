@@ -22,11 +22,14 @@ type sessions struct {
 	key []byte
 }
 
-// session is what a cookie says.
+// session is what a cookie says, and what the request adds to it.
 type session struct {
 	user  string // empty = the holder of the token, or nobody
 	in    bool   // it has passed the login
 	token string // of its forms
+	via   string // the way in
+	from  string // address of the client
+	right Right
 }
 
 type sessionKey struct{}

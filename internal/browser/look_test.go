@@ -41,7 +41,7 @@ func TestEveryPageIsAccessible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, closed := shop(t, func(o *dashboard.Options) { o.Users = map[string]string{"ada": string(hash)} })
+	_, closed := shop(t, func(o *dashboard.Options) { o.Users = map[string]dashboard.User{"ada": {Password: string(hash)}} })
 	d, site := shop(t, nil)
 	b := newTab(t)
 	b.open(site + "/parked")

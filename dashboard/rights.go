@@ -1,0 +1,194 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Right is what somebody may do. Each includes those before it.
+type Right string
+
+// The rights.
+const (
+	// RightLook shows everything that the options show.
+	RightLook Right = "look"
+	// RightAct sends again, replays, deletes, skips, puts aside, pauses and resumes.
+	RightAct Right = "act"
+	// RightEdit replays a message with another body.
+	RightEdit Right = "edit"
+)
+
+var rights = []Right{RightLook, RightAct, RightEdit}
+
+// User is somebody who may come in.
+type User struct {
+	// Password is the bcrypt hash of the password (htpasswd -nB ada). Empty = the user comes through Proxy only.
+	Password string
+	// Right is what the user may do; default RightLook.
+	Right Right
+}
+
+// Proxy is a reverse proxy before the dashboard.
+type Proxy struct {
+	// From are the addresses of the proxies, or their networks, such as 10.0.0.7 or 10.1.0.0/16. Every program
+	// there can pretend to be any user: name no network that others share. What other addresses say of users and
+	// clients counts nothing. The last address of X-Forwarded-For is that of the client.
+	From []string
+	// UserHeader is the header in which the proxy names the user whom it has asked, such as X-Forwarded-User. The
+	// proxy must remove it from what its clients send. Empty = the proxy asks nobody.
+	UserHeader string
+}
+
+// has reports whether an address with a port is a proxy's.
+func (p *Proxy) has(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	return err == nil && slices.ContainsFunc(p.From, func(from string) bool {
+		network, err := networkOf(from)
+		return err == nil && network.Contains(at.Addr().Unmap())
+	})
+}
+
+func networkOf(from string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(from); err == nil {
+		return netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
+	}
+	return netip.ParsePrefix(from)
+}
+
+// client returns from where a request comes, as the proxy says if it came through one.
+func (p *Proxy) client(r *http.Request) string {
+	if all := r.Header.Values("X-Forwarded-For"); len(all) > 0 && p.has(r.RemoteAddr) {
+		last := all[len(all)-1]
+		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+		if addr, err := netip.ParseAddr(strings.Trim(last, "[]")); err == nil {
+			return addr.Unmap().String()
+		}
+		if addr, err := netip.ParseAddrPort(last); err == nil {
+			return addr.Addr().Unmap().String()
+		}
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// user returns whom the proxy names; empty = the request does not come through it.
+func (p *Proxy) user(r *http.Request) (string, error) {
+	if p.UserHeader == "" || !p.has(r.RemoteAddr) {
+		return "", nil
+	}
+	names := r.Header.Values(p.UserHeader)
+	if len(names) != 1 || names[0] == "" || len(names[0]) > 200 || strings.ContainsFunc(names[0], unicode.IsControl) {
+		return "", &refused{http.StatusForbidden, fmt.Sprintf("The proxy names no user, or several, in %s: it has to set the header once.", p.UserHeader)}
+	}
+	return names[0], nil
+}
+
+// The ways in, as the log has them.
+const (
+	viaToken    = "token"
+	viaPassword = "password"
+	viaProxy    = "proxy"
+	viaOpen     = "open"
+)
+
+// enterBy completes the session of a request: who has come in on which way, and what they may do.
+func (d *Dashboard) enterBy(r *http.Request, s *session) error {
+	user, err := d.opts.Proxy.user(r)
+	switch {
+	case err != nil:
+		return err
+	case user != "":
+		s.user, s.via, s.in = user, viaProxy, true
+	case d.opts.Open:
+		s.via, s.in = viaOpen, true
+	case d.token != "":
+		s.via = viaToken
+	case len(d.passwords.users) > 0:
+		s.via = viaPassword
+	default:
+		return &refused{http.StatusForbidden, "The page is open to those only who come through the proxy of Options.Proxy: dashboard.proxy in the settings."}
+	}
+	s.from, s.right = d.opts.Proxy.client(r), d.rightOf(s)
+	return nil
+}
+
+func (d *Dashboard) rightOf(s *session) Right {
+	known, ok := d.opts.Users[s.user]
+	switch {
+	case d.opts.ReadOnly:
+		return RightLook
+	case ok:
+		return cmp.Or(known.Right, RightLook)
+	case d.opts.Right == "" && s.via == viaToken:
+		return RightEdit
+	}
+	return cmp.Or(d.opts.Right, RightLook)
+}
+
+// may reports whether somebody has come in with a right.
+func (s *session) may(right Right) bool {
+	return s.in && slices.Index(rights, s.right) >= slices.Index(rights, right)
+}
+
+// demand refuses what takes a right that a request does not have.
+func demand(r *http.Request, right Right) error {
+	if s := sessionOf(r); !s.may(right) {
+		return &refused{http.StatusForbidden, fmt.Sprintf("You have the right %q, and this takes the right %q: Options.Users gives it, or dashboard.users in the settings.", s.right, right)}
+	}
+	return nil
+}
+
+// problemsOfRights returns what is wrong with who may come in, and with what right.
+func (o *Options) problemsOfRights() (p []string) {
+	right := func(field string, r Right) {
+		if r != "" && !slices.Contains(rights, r) {
+			p = append(p, fmt.Sprintf("%s: %q is no right: choose look, act or edit", field, r))
+		}
+	}
+	passwords := 0
+	for name, u := range o.Users {
+		if name == "" || u.Password == "" && o.Proxy.UserHeader == "" || u.Password != "" && !strings.HasPrefix(u.Password, "$2") {
+			p = append(p, fmt.Sprintf("Users[%q].Password: is no bcrypt hash: make one with htpasswd -nB", name))
+		}
+		if u.Password != "" {
+			passwords++
+		}
+		right(fmt.Sprintf("Users[%q].Right", name), u.Right)
+	}
+	right("Right", o.Right)
+	if o.Open && passwords > 0 {
+		p = append(p, "Open: is set, and Users have passwords: choose one, since nobody would ask for the passwords")
+	}
+	if o.Open && o.Proxy.UserHeader != "" {
+		p = append(p, "Open: is set, and so is Proxy.UserHeader: choose one, since Open lets others in than the proxy's users")
+	}
+	for i, from := range o.Proxy.From {
+		if _, err := networkOf(from); err != nil {
+			p = append(p, fmt.Sprintf("Proxy.From[%d]: %q is no address, such as 10.0.0.7 or 10.1.0.0/16", i, from))
+		}
+	}
+	if o.Proxy.UserHeader != "" && len(o.Proxy.From) == 0 {
+		p = append(p, "Proxy.UserHeader: is set without Proxy.From: name the proxies' addresses, since everybody can send a header")
+	}
+	return p
+}
+
+// passwordsOf returns the hashes of the users who have one.
+func (o *Options) passwordsOf() map[string]string {
+	out := map[string]string{}
+	for name, u := range o.Users {
+		if u.Password != "" {
+			out[name] = u.Password
+		}
+	}
+	return out
+}
