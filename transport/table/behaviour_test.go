@@ -95,7 +95,7 @@ func TestPolling(t *testing.T) {
 		begin := time.Now()
 		none(t, r, time.Minute)
 		for i := 1; i < len(times); i++ {
-			want := min(time.Second<<(i-1), 10*time.Second)
+			want := min(table.UnwokenPollMin<<min(i-1, 10), table.UnwokenPollMax)
 			if gap := times[i].Sub(times[i-1]); gap > want || gap < want*3/4-time.Millisecond {
 				t.Errorf("gap %d is %s, want %s less a quarter at most", i, gap, want)
 			}
@@ -103,7 +103,7 @@ func TestPolling(t *testing.T) {
 		staged := time.Now()
 		stage(t, s, message("now"), message("later", waybill.Delay(100*time.Minute)))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0]))
-		if took := time.Since(begin); took > time.Minute+10*time.Second {
+		if took := time.Since(begin); took > time.Minute+table.UnwokenPollMax {
 			t.Errorf("found after %s", took)
 		}
 		receive(t, r, 1)
