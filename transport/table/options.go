@@ -33,8 +33,8 @@ const (
 type Options struct {
 	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin,
 	// doubled up to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it.
-	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is at most half a second while several processes share
-	// the queue.
+	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
+	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
 	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h.
 	// It is how late a message comes whose process was killed.
