@@ -19,9 +19,9 @@ type RedriveOptions struct {
 	Progress func(sum Redriven)
 }
 
-// RedriveAll calls Redrive step by step until the end is reached, and returns the sum. Each step is a transaction of
-// its own, so what was put back stays so when ctx ends, or a step fails. To go on after that, pass the sum's Next as
-// Page.After. Dry runs do not wait.
+// RedriveAll calls Redrive step by step until the end is reached, and returns the sum. A step has [MaxPageLimit] records
+// unless req says otherwise. It is a transaction of its own. So what was put back stays so when ctx ends, or a step
+// fails. To go on after that, pass the sum's Next as Page.After. Dry runs do not wait.
 func RedriveAll(ctx context.Context, store Redriver, req RedriveRequest, opts RedriveOptions) (sum Redriven, err error) {
 	if !(opts.PerSecond >= 0) || math.IsInf(opts.PerSecond, 0) { // not a number is refused too
 		return sum, waybill.Invalid("waybill: redrive", fmt.Sprintf("PerSecond: %v is not a rate; leave it 0 for no bound", opts.PerSecond))
@@ -30,12 +30,11 @@ func RedriveAll(ctx context.Context, store Redriver, req RedriveRequest, opts Re
 	if req.DryRun {
 		perSecond = 0
 	}
+	if req.Page.Limit == 0 {
+		req.Page.Limit = MaxPageLimit
+	}
 	if perSecond > 0 {
-		limit := req.Page.Limit
-		if limit == 0 {
-			limit = DefaultPageLimit
-		}
-		req.Page.Limit = min(limit, max(int(perSecond/10), 1))
+		req.Page.Limit = min(req.Page.Limit, max(int(min(perSecond/10, MaxPageLimit)), 1))
 	}
 	pace := ParkedRequest{PerSecond: perSecond}
 	sum.Next = req.Page.After

@@ -55,11 +55,11 @@ func TestRedriveAll(t *testing.T) { // DB-12
 				begun := time.Now()
 				var seen []admin.Redriven
 				opts := admin.RedriveOptions{PerSecond: perSecond, Progress: func(sum admin.Redriven) { seen = append(seen, sum) }}
-				first, err := admin.RedriveAll(t.Context(), b, admin.RedriveRequest{All: true}, opts)
+				first, err := admin.RedriveAll(t.Context(), b, admin.RedriveRequest{All: true, Page: admin.PageRequest{Limit: 100}}, opts)
 				if err == nil || first.Next < 500 || first.Next >= 600 || first.Matched != int(first.Next) {
 					t.Fatalf("%+v, %v", first, err)
 				}
-				req := admin.RedriveRequest{All: true}
+				req := admin.RedriveRequest{All: true, Page: admin.PageRequest{Limit: 100}}
 				req.Page.After = first.Next
 				second, err := admin.RedriveAll(t.Context(), b, req, opts)
 				if err != nil || second.Next != 0 || first.Changed+second.Changed != 900 ||
@@ -116,5 +116,14 @@ func TestRedriveAllStopsAndRefuses(t *testing.T) {
 		if _, err := admin.RedriveAll(t.Context(), &backlog{}, admin.RedriveRequest{All: true}, admin.RedriveOptions{PerSecond: rate}); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("%v: %v", rate, err)
 		}
+	}
+}
+
+// Without a rate a step has as many records as a page can have.
+func TestRedriveAllTakesWholePages(t *testing.T) {
+	t.Parallel()
+	b := &backlog{n: 3 * admin.MaxPageLimit}
+	if _, err := admin.RedriveAll(t.Context(), b, admin.RedriveRequest{All: true}, admin.RedriveOptions{}); err != nil || len(b.steps) != 3 {
+		t.Errorf("%d steps, %v", len(b.steps), err)
 	}
 }

@@ -104,6 +104,9 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 			wanted[cmp.Or(rt.Name, waybill.DefaultRoute)] = rt.Units
 		}
 	}
+	if _, wakes := core.As[core.Waiter](store); !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
+		opts.PollMin, opts.PollMax = UnwokenPollMin, UnwokenPollMax
+	}
 	opts = opts.withDefaults()
 	for i := range opts.Routes {
 		if check.Nil(opts.Routes[i].Publisher) {

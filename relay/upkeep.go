@@ -79,7 +79,7 @@ func (e *engine) keepUp() (next time.Time) {
 // clean does one step of a round.
 func (e *engine) clean() {
 	e.upkeep.cleaning = true
-	interval := e.opts.CleanInterval
+	interval, began := e.opts.CleanInterval, e.now
 	e.async(func() func() {
 		ctx, cancel := context.WithTimeout(e.upkeep.ctx, upkeep.Timeout)
 		defer cancel()
@@ -100,7 +100,7 @@ func (e *engine) clean() {
 				}
 			case done.Elected && done.More && !e.drain.begun:
 				e.upkeep.cleanErr = ""
-				e.upkeep.cleanAt = e.now.Add(upkeep.Pause)
+				e.upkeep.cleanAt = e.now.Add(upkeep.Rest(e.now.Sub(began)))
 				return
 			default:
 				e.upkeep.cleanErr = ""

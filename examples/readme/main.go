@@ -46,7 +46,7 @@ func bill(ctx context.Context, tx pgx.Tx, o Order) error {
 
 // run works until ctx ends, and finishes what it has begun.
 func run(ctx context.Context) error {
-	pool, err1 := pgxpool.New(ctx, os.Getenv("POSTGRES_URL"))
+	pool, err1 := pgxpool.New(ctx, os.Getenv("POSTGRES_URL")) // …?pool_max_conns=20: more than handlers
 	bus, err2 := rabbitmq.Dial(ctx, os.Getenv("RABBITMQ_URL"), rabbitmq.Options{Exchange: "shop"})
 	store, err3 := postgres.New(pool, postgres.Options{Source: "/orders", AutoMigrate: true})
 	billing, err4 := inbox.New(store, "billing", inbox.Options{})

@@ -15,8 +15,9 @@ import (
 const (
 	// Timeout bounds one call of Clean.
 	Timeout = 30 * time.Second
-	// Pause is the pause between the calls of a round.
-	Pause = 100 * time.Millisecond
+	// The rest between the calls of a round is within these bounds.
+	minRest = time.Millisecond
+	maxRest = 100 * time.Millisecond
 	// The cleaner's lease is two intervals, within these bounds.
 	minLease = 10 * time.Second
 	maxLease = time.Hour
@@ -24,6 +25,10 @@ const (
 
 // Lease returns the lease of a cleaner that cleans at an interval.
 func Lease(interval time.Duration) time.Duration { return min(max(2*interval, minLease), maxLease) }
+
+// Rest returns how long to rest between two calls of a round, of which the first has taken that long: as long, so that
+// cleaning takes half of the time at most, and keeps up with many messages on a quick store.
+func Rest(took time.Duration) time.Duration { return min(max(took, minRest), maxRest) }
 
 // Round sums up the calls of Clean until there is nothing more to do.
 type Round struct{ sum core.Cleaned }

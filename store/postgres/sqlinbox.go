@@ -27,7 +27,8 @@ type SQLInbox struct {
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
 
 // NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. InboxOptions.AutoMigrate
-// is refused: call [SQLInbox.Migrate].
+// is refused: call [SQLInbox.Migrate]. Let db keep as many idle connections as handlers run (SetMaxIdleConns): it keeps
+// two by default, so that most transactions of ten handlers open a connection.
 func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 	if db == nil {
 		return nil, waybill.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")

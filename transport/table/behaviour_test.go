@@ -95,7 +95,7 @@ func TestPolling(t *testing.T) {
 		begin := time.Now()
 		none(t, r, time.Minute)
 		for i := 1; i < len(times); i++ {
-			want := min(time.Second<<(i-1), 10*time.Second)
+			want := min(table.UnwokenPollMin<<min(i-1, 10), table.UnwokenPollMax)
 			if gap := times[i].Sub(times[i-1]); gap > want || gap < want*3/4-time.Millisecond {
 				t.Errorf("gap %d is %s, want %s less a quarter at most", i, gap, want)
 			}
@@ -103,7 +103,7 @@ func TestPolling(t *testing.T) {
 		staged := time.Now()
 		stage(t, s, message("now"), message("later", waybill.Delay(100*time.Minute)))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0]))
-		if took := time.Since(begin); took > time.Minute+10*time.Second {
+		if took := time.Since(begin); took > time.Minute+table.UnwokenPollMax {
 			t.Errorf("found after %s", took)
 		}
 		receive(t, r, 1)
@@ -354,7 +354,7 @@ func TestKeyOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for range 2 {
-			c, err := consumer.New(newTable(t, s, table.Options{BatchSize: 100}), consumer.Options{Logger: quiet})
+			c, err := consumer.New(newTable(t, s, table.Options{}), consumer.Options{Logger: quiet})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -521,10 +521,10 @@ func TestBadInput(t *testing.T) {
 	_, err := table.New((*memstore.Store)(nil), table.Options{})
 	has(err, "store: is nil")
 	_, err = table.New(newStore(t), table.Options{
-		BatchSize: -1, PollMin: time.Minute, PollMax: time.Second, Lease: time.Millisecond, Order: 9, Owner: "a\x00",
-		Queues: map[string]table.QueueOptions{"": {}, "q": {BatchSize: 20_000, Order: waybill.OrderBestEffort, BlockAfterAbandon: true, PollMin: -1}},
+		PollMin: time.Minute, PollMax: time.Second, Lease: time.Millisecond, Order: 9, Owner: "a\x00",
+		Queues: map[string]table.QueueOptions{"": {}, "q": {Order: waybill.OrderBestEffort, BlockAfterAbandon: true, PollMin: -1}},
 	})
-	has(err, "BatchSize", "PollMax", "Lease", "Order: 9", "Owner", `Queues[""]`, `Queues["q"].BatchSize`, `Queues["q"].BlockAfterAbandon`, `Queues["q"].PollMin`)
+	has(err, "PollMax", "Lease", "Order: 9", "Owner", `Queues[""]`, `Queues["q"].BlockAfterAbandon`, `Queues["q"].PollMin`)
 	tr := newTable(t, newStore(t), table.Options{Queues: map[string]table.QueueOptions{"loose": {Order: waybill.OrderBestEffort}}})
 	_, err = tr.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"mail.*"}})
 	has(err, "wildcard")

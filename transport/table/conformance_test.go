@@ -65,7 +65,7 @@ func newHarness(tb testing.TB, b backend) *harness {
 
 func newSuiteTable(tb testing.TB, b backend) *table.Transport {
 	tb.Helper()
-	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
+	tr, err := table.New(b.store, table.Options{Logger: quiet})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -58,8 +58,8 @@ func work(ctx context.Context, pool *pgxpool.Pool, marks *inbox.Inbox[pgx.Tx]) e
 func tuned(store core.OutboxStore) (*table.Transport, error) {
 	return table.New(store, table.Options{
 		Queues: map[string]table.QueueOptions{
-			"reports": {BatchSize: 1, Lease: 10 * time.Minute},          // few and slow
-			"clicks":  {BatchSize: 500, Order: waybill.OrderBestEffort}, // many, and no order
+			"reports": {Lease: 10 * time.Minute},        // few and slow
+			"clicks":  {Order: waybill.OrderBestEffort}, // many, and no order
 		},
 	})
 }

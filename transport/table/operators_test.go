@@ -176,7 +176,7 @@ func TestParkedAreNotWithdrawn(t *testing.T) {
 func TestReplaysWhatItCan(t *testing.T) {
 	t.Parallel()
 	s := storeWith(t, memstore.Options{})
-	tr := newTable(t, s, table.Options{BatchSize: 1000})
+	tr := newTable(t, s, table.Options{})
 	r, err := tr.Subscribe(t.Context(), core.Subscription{Queue: "mails", Concurrency: 3000, Prefetch: 3000})
 	if err != nil {
 		t.Fatal(err)

@@ -15,28 +15,26 @@ import (
 
 // The defaults of Options.
 const (
-	DefaultBatchSize = 10
-	DefaultPollMin   = time.Second
-	DefaultPollMax   = 10 * time.Second
-	DefaultLease     = time.Minute
-	DefaultOwner     = "table"
+	DefaultPollMin = time.Second
+	DefaultPollMax = 10 * time.Second
+	UnwokenPollMin = 20 * time.Millisecond
+	UnwokenPollMax = 500 * time.Millisecond
+	DefaultLease   = time.Minute
+	DefaultOwner   = "table"
 
 	// DefaultCleanInterval is the default of Options.CleanInterval.
 	DefaultCleanInterval = time.Minute
 
-	maxBatch = 10_000
 	minLease = 50 * time.Millisecond
 	maxLease = 24 * time.Hour
 )
 
 // Options configures a [Transport]. Zero fields mean the default. The number of handlers is the subscription's.
 type Options struct {
-	// BatchSize bounds the records that are taken at once; default 10. No more are taken than handlers are free.
-	BatchSize int
 	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin,
 	// doubled up to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it.
-	// Default 1 s and 10 s. For messages without a key it is at most half a second while several processes share
-	// the queue.
+	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
+	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
 	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h.
 	// It is how late a message comes whose process was killed.
@@ -59,11 +57,9 @@ type Options struct {
 	MeterProvider metric.MeterProvider
 }
 
-// QueueOptions are the options of one queue. Zero BatchSize, PollMin, PollMax and Lease mean those of [Options];
+// QueueOptions are the options of one queue. Zero PollMin, PollMax and Lease mean those of [Options];
 // Order and BlockAfterAbandon are as they stand here.
 type QueueOptions struct {
-	// BatchSize is as in Options.
-	BatchSize int
 	// PollMin and PollMax are as in Options.
 	PollMin, PollMax time.Duration
 	// Lease is as in Options.
@@ -100,8 +96,8 @@ func (o Options) problems() []string {
 
 // base returns the options of queues that have none of their own, completed.
 func (o Options) base() QueueOptions {
-	return QueueOptions{o.BatchSize, o.PollMin, o.PollMax, o.Lease, o.Order, o.BlockAfterAbandon}.or(QueueOptions{
-		BatchSize: DefaultBatchSize, PollMin: DefaultPollMin, PollMax: DefaultPollMax, Lease: DefaultLease,
+	return QueueOptions{o.PollMin, o.PollMax, o.Lease, o.Order, o.BlockAfterAbandon}.or(QueueOptions{
+		PollMin: DefaultPollMin, PollMax: DefaultPollMax, Lease: DefaultLease,
 	})
 }
 
@@ -116,9 +112,6 @@ func (o Options) queue(name string) QueueOptions {
 
 // or completes q from def. A bound that is not set gives way to one that is.
 func (q QueueOptions) or(def QueueOptions) QueueOptions {
-	if q.BatchSize == 0 {
-		q.BatchSize = def.BatchSize
-	}
 	if q.Lease == 0 {
 		q.Lease = def.Lease
 	}
@@ -136,9 +129,6 @@ func (q QueueOptions) or(def QueueOptions) QueueOptions {
 func (q QueueOptions) problems(prefix string) []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, prefix+fmt.Sprintf(format, a...)) }
-	if q.BatchSize < 1 || q.BatchSize > maxBatch {
-		bad("BatchSize: %d is not between 1 and %d", q.BatchSize, maxBatch)
-	}
 	if q.PollMin < time.Millisecond {
 		bad("PollMin: %s is less than a millisecond; leave it 0 for %s", q.PollMin, DefaultPollMin)
 	}

@@ -78,8 +78,11 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 	if opts.CleanInterval == 0 {
 		opts.CleanInterval = DefaultCleanInterval
 	}
-	t := &Transport{store: store, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
-	t.waiter, _ = core.As[core.Waiter](store)
+	waiter, wakes := core.As[core.Waiter](store)
+	if !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
+		opts.PollMin, opts.PollMax = UnwokenPollMin, UnwokenPollMax
+	}
+	t := &Transport{store: store, waiter: waiter, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
 	return t, nil
 }
 

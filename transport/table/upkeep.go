@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"strconv"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -60,13 +61,14 @@ func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 	owner := t.opts.Owner + " " + strconv.FormatInt(chance.N(int64(math.MaxInt64)), 36)
 	var round upkeep.Round
 	for wait := chance.N(interval); pause(ctx, wait) == nil; {
+		began := time.Now()
 		attempt, cancel := context.WithTimeout(ctx, upkeep.Timeout)
 		done, err := cleaner.Clean(attempt, owner, upkeep.Lease(interval))
 		cancel()
 		round.Add(&done)
 		switch {
 		case err == nil && done.Elected && done.More:
-			wait = upkeep.Pause
+			wait = upkeep.Rest(time.Since(began))
 			continue
 		case err != nil && ctx.Err() == nil:
 			t.log.Event(ctx, slog.LevelWarn, "table.clean_failed", "cleaning the store failed; trying again later",
