@@ -58,7 +58,9 @@ const (
 	OrderPerKey Order = iota
 	// OrderBestEffort hands out in staging order, but a message that waits for a retry does not stall its key.
 	OrderBestEffort
-	// OrderHLC is OrderBestEffort, but takes due records in (HLC, sequence) order.
+	// OrderHLC is OrderBestEffort, but sorts by (HLC, sequence) what was read and not handed out yet. Reads follow
+	// the order of staging, up to BatchSize records at a time. So it is no order of a whole backlog: records of a
+	// later read come after those of an earlier one, whatever their stamps.
 	OrderHLC
 )
 

@@ -10,7 +10,8 @@ import (
 
 // Counter counts records for status pages and gauges without scanning the table. Without it there are no such gauges.
 type Counter interface {
-	// Counts returns the numbers of records per route and state, and of abandoned ones per reason.
+	// Counts returns the numbers of records per route and state, and of abandoned ones per reason. It does not
+	// count published records that Retention keeps.
 	Counts(ctx context.Context) ([]Count, error)
 }
 
@@ -26,7 +27,7 @@ type Count struct {
 	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, by
 	// an unknown number.
 	Estimated, AtLeast bool
-	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none, or if
-	// N is an estimate and the age is unknown.
+	// Oldest is the age of the oldest among them that was due, since then and by the store's clock; 0 if none
+	// was, or if N is an estimate and the age is unknown.
 	Oldest time.Duration
 }

@@ -49,8 +49,8 @@ type OutboxStore interface {
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
-	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. A
-	// removed session gets ErrFenced.
+	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. Of
+	// one that self holds already, it can answer GripHeld as well. A removed session gets ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
 	// GiveUp does all of the following or nothing: it writes holds of self for exactly the records of out in the
 	// unit, ends self's other holds in it, stores unit.Low, and frees the unit. It returns false, and changes

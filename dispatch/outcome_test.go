@@ -102,21 +102,24 @@ func TestKeyOfABlockedTopicGoesOn(t *testing.T) { // DB-23
 	}
 }
 
-// TestOrderOfStamps: a route in the order of stamps hands out what it has read in that order.
-func TestOrderOfStamps(t *testing.T) { // OR-06
+// A route in the order of stamps hands out in that order what one read found. The next read comes after it.
+func TestOrderOfStamps(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	tx := w.st.Begin()
 	for _, m := range []struct {
 		id    string
 		stamp hlc.Timestamp
-	}{{"c", 3 << 20}, {"a", 1 << 20}, {"b", 2 << 20}} {
+	}{{"c", 4 << 20}, {"a", 2 << 20}, {"b", 3 << 20}, {"earliest", 1 << 20}} {
 		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: m.id, Topic: "t", HLC: m.stamp}})
 		w.must(err)
 	}
 	w.must(tx.Commit())
-	w.d = New(Options{Routes: []Route{{Name: "r", Units: 1, Order: waybill.OrderHLC}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
-	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c"}) {
+	w.d = New(Options{
+		Routes: []Route{{Name: "r", Units: 1, Order: waybill.OrderHLC}}, Batch: 3, Lease: time.Second,
+		NewSession: func() core.Session { return 100 },
+	})
+	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c", "earliest"}) {
 		t.Errorf("handed out %v", got)
 	}
 }

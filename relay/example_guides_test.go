@@ -77,7 +77,7 @@ func Example_ordering() {
 		{Name: "default"},                               // per key
 		{Name: "ledger", BlockAfterAbandon: true},       // nothing of a key passes one that was given up
 		{Name: "mails", Order: waybill.OrderBestEffort}, // a message that is retried holds nobody up
-		{Name: "journal", Order: waybill.OrderHLC},      // by time stamp, across replicas
+		{Name: "journal", Order: waybill.OrderHLC},      // by time stamp, within a read
 	}})
 	orPanic(err)
 	_ = r

@@ -2,6 +2,7 @@ package waybillmysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"time"
@@ -113,7 +114,7 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 }
 
 // stored returns r as operators see it.
-func (w *work) stored(r *row, members map[core.Session]core.Member) admin.Stored {
+func (w *work) stored(r *row, members map[core.Session]holder) admin.Stored {
 	at := func(us int64) time.Time {
 		if us == 0 {
 			return time.Time{}
@@ -127,7 +128,7 @@ func (w *work) stored(r *row, members map[core.Session]core.Member) admin.Stored
 	}
 	switch m := members[r.Holder]; {
 	case r.Holder != 0:
-		out.State, out.Owner, out.LeaseIn = core.StateProcessing, m.Name, m.Lease
+		out.State, out.Owner, out.LeaseIn = core.StateProcessing, m.name, duration(max(m.until-w.now, 0))
 	case r.due != 0:
 		out.DueIn = duration(max(r.due-w.now, 0))
 	case !r.live():
@@ -136,16 +137,24 @@ func (w *work) stored(r *row, members map[core.Session]core.Member) admin.Stored
 	return out
 }
 
-// roster returns the members by their session.
-func (w *work) bySession(ctx context.Context) (map[core.Session]core.Member, error) {
-	var r core.Roster
-	_, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL)
-	if err == nil {
-		err = w.members(ctx, &r)
+// holder is a member as operators see it.
+type holder struct {
+	session core.Session
+	name    string
+	until   int64 // the end of its lease
+}
+
+// bySession returns the members by their session.
+func (w *work) bySession(ctx context.Context) (map[core.Session]holder, error) {
+	if _, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
+		return nil, err
 	}
-	out := map[core.Session]core.Member{}
-	for _, m := range r.Members {
-		out[m.Session] = m
+	found, err := collect(ctx, w.q, func(rows *sql.Rows) (m holder, err error) {
+		return m, rows.Scan(&m.session, &m.name, &m.until)
+	}, `SELECT session, name, renewed_at + lease FROM waybill_outbox_members`)
+	out := map[core.Session]holder{}
+	for _, m := range found {
+		out[m.session] = m
 	}
 	return out, err
 }

@@ -185,6 +185,11 @@ var lastingFaults = []struct {
 	{"remembers the head", "purged-head-frees-its-key", sticky},
 	{"cleans behind locks", "clean-passes-what-is-locked", locking},
 	{"knows no age", "oldest-counts-from-due", oldest(func(c *admin.Count) { c.Oldest = 0 })},
+	{"knows no age of what is held", "oldest-counts-from-due", oldest(func(c *admin.Count) {
+		if c.State == core.StateProcessing {
+			c.Oldest = 0
+		}
+	})},
 	{"takes all for due", "what-is-due-is-counted", broken{counts: func(cs []admin.Count) {
 		for i := range cs {
 			cs[i].Due = cs[i].N

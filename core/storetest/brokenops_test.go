@@ -142,6 +142,11 @@ var opsFaults = []struct {
 }{
 	{"loses the error", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.LastError = "" }}},
 	{"loses the body", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.Envelope.Body = nil }}},
+	{"shows the whole lease", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) {
+		if st.LeaseIn > 0 {
+			st.LeaseIn = storetest.Timeout
+		}
+	}}},
 	{"loses who holds it", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.Owner = "" }}},
 	{"begins again", "list-pages-in-order", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.After = 0 }}},
 	{"ends early", "list-pages-in-order", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},

@@ -383,6 +383,11 @@ func publishedAreKept(k *kit) {
 	if !again(always, ids[0]) {
 		k.fail("a published message that is kept for ever could be staged again")
 	}
+	for _, c := range always.counts() {
+		if c.State == core.StatePublished {
+			k.fail("%d published records are counted, want only those that are to be done, or to be looked at", c.N)
+		}
+	}
 }
 
 // An owner without a name, and a lease that is too short or too long, are refused as invalid. DB-09.

@@ -111,8 +111,13 @@ func inspectShowsOne(k *kit) {
 		k.fail("a record that is scheduled in %s is due in %s and has the age %s", far, st.DueIn, st.Age)
 	}
 	r := k.takeIDs(ids[:1])[0]
-	if st := k.inspect(ids[0]); st.State != core.StateProcessing || st.LeaseIn <= 0 || st.LeaseIn > Timeout || st.Owner != "storetest" {
-		k.fail("a held record is %s for %s by %q", st.State, st.LeaseIn, st.Owner)
+	held := k.inspect(ids[0])
+	if held.State != core.StateProcessing || held.LeaseIn <= 0 || held.LeaseIn > Timeout || held.Owner != "storetest" {
+		k.fail("a held record is %s for %s by %q", held.State, held.LeaseIn, held.Owner)
+	}
+	k.sleep(4 * slack)
+	if later := k.inspect(ids[0]).LeaseIn; later > held.LeaseIn-3*slack {
+		k.fail("the lease of a member that gives no sign of life lasts %s, and %s after it %s", held.LeaseIn, 4*slack, later)
 	}
 	k.retry(r, short)
 	if st := k.inspect(ids[0]); st.State != core.StateFailed || st.Attempts != 1 || st.DueIn > short ||

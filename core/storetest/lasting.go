@@ -249,57 +249,73 @@ func (k *kit) isStill(id string) bool {
 	return ok && rec != nil && rec.State == core.StateFailed
 }
 
-// The age of the oldest due record counts from when it was due, and is that of the oldest: operators page on it. What
-// is scheduled for later has none. DB-11.
-func oldestCountsFromDue(k *kit) {
+// counter returns the store's counter, and ends the check if there is none.
+func (k *kit) counter() admin.Counter {
 	counter, ok := core.As[admin.Counter](k.store)
 	if !ok {
 		k.undeclared("admin.Counter")
 	}
-	oldest := func() (time.Duration, bool) {
-		counts, err := counter.Counts(k.ctx)
-		k.must("counts", err)
-		for _, c := range counts {
-			if c.Route == k.route && c.State == core.StatePending {
+	return counter
+}
+
+// counts returns the counts of the check's route, and none without a counter.
+func (k *kit) counts() (out []admin.Count) {
+	counter, ok := core.As[admin.Counter](k.store)
+	if !ok {
+		return nil
+	}
+	all, err := counter.Counts(k.ctx)
+	k.must("counts", err)
+	return slices.DeleteFunc(all, func(c admin.Count) bool { return c.Route != k.route })
+}
+
+// The age of the oldest record that was due counts from then, in each state, and is that of the oldest: operators page
+// on it. What is scheduled for later has none. DB-11.
+func oldestCountsFromDue(k *kit) {
+	k.counter()
+	oldest := func(state core.State) (time.Duration, bool) {
+		for _, c := range k.counts() {
+			if c.State == state {
 				return c.Oldest, c.Estimated
 			}
 		}
-		k.fail("messages wait, and are not counted")
+		k.fail("messages are %s, and are not counted", state)
 		return 0, false
 	}
 	k.stage(k.msg(waybill.Delay(far)))
-	if d, _ := oldest(); d != 0 {
+	if d, _ := oldest(core.StatePending); d != 0 {
 		k.fail("only a message that is scheduled waits, and the oldest due one has the age %s, want 0", d)
 	}
 	start := time.Now()
+	rs := k.takeIDs(k.stage(k.msgs(2)...))
+	k.settle(core.Abandon(&rs[0], waybill.ReasonRejected, errNo))
 	k.stage(k.msg())
 	staged := time.Now()
 	k.sleep(short)
 	k.stage(k.msgs(5)...)
 	least := time.Since(staged)
-	d, estimated := oldest()
-	if most := time.Since(start) + slack; !estimated && (d < least-slack || d > most) {
-		k.fail("the oldest due message has waited for %s to %s, and its age is counted as %s", least, most, d)
+	states := []core.State{core.StatePending, core.StateProcessing}
+	if kept, ok := k.stored(rs[0].Envelope.ID); ok && kept != nil {
+		states = append(states, core.StateAbandoned)
+	}
+	for _, state := range states {
+		d, estimated := oldest(state)
+		if most := time.Since(start) + slack; !estimated && (d < least-slack || d > most) {
+			k.fail("the oldest message that was due and is %s has the age %s to %s, and it is counted as %s", state, least, most, d)
+		}
 	}
 }
 
 // What is due is counted apart from what is scheduled, waits for a retry, or is out. OP-05.
 func whatIsDueIsCounted(k *kit) {
-	counter, ok := core.As[admin.Counter](k.store)
-	if !ok {
-		k.undeclared("admin.Counter")
-	}
+	k.counter()
 	ids := k.stage(k.msgs(6)...)
 	k.retry(k.takeIDs(ids[:1])[0], far)
 	k.takeIDs(ids[1:2])
 	k.stage(k.msg(waybill.Delay(far)), k.msg(waybill.Delay(far)))
-	counts, err := counter.Counts(k.ctx)
-	k.must("counts", err)
 	var got []string
-	for _, c := range counts {
-		if c.Route == k.route {
-			got = append(got, fmt.Sprint(c.State, " ", c.N, " ", c.Due))
-		}
+	for _, c := range k.counts() {
+		got = append(got, fmt.Sprint(c.State, " ", c.N, " ", c.Due))
 	}
 	if want := []string{"pending 6 4", "processing 1 0", "failed 1 0"}; !slices.Equal(got, want) {
 		k.fail("four due, two scheduled, one out and one that waits for a retry are counted as (state, number, due) %q, want %q", got, want)

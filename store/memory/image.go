@@ -117,6 +117,7 @@ func (s *Store) Snapshot() *Image {
 
 func (m *member) copy() member {
 	c := newMember(m.Member)
+	c.renewed = m.renewed
 	return *c
 }
 

@@ -19,7 +19,7 @@ var (
 )
 
 // Inspect returns the record of a message on a route. A record that a member holds is processing: Owner is the member's
-// name, and LeaseIn the member's lease. A record that a relay has out without a hold is shown as due.
+// name. A record that a relay has out without a hold is shown as due.
 func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	if err := ctx.Err(); err != nil {
 		return admin.Stored{}, outage("inspect", err)
@@ -45,7 +45,7 @@ func (s *Store) show(r *record, now time.Time) admin.Stored {
 		DedupeKey: r.dedupe, Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
 	}
 	if m := s.members[r.holder]; m != nil {
-		st.Owner, st.LeaseIn = m.Name, m.Lease
+		st.Owner, st.LeaseIn = m.Name, max(m.renewed.Add(m.Lease).Sub(now), 0)
 	} else if r.waits() {
 		st.DueIn = max(r.due.Sub(now), 0)
 	}
@@ -89,7 +89,8 @@ func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest
 	return out, nil
 }
 
-// Counts returns the exact numbers of records per route and state.
+// Counts returns the exact numbers of records per route and state. Published records that Options.Retention keeps are
+// not counted.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, outage("counts", err)
@@ -100,7 +101,12 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	for _, rt := range s.routes {
 		for k, n := range rt.counts {
-			out = append(out, admin.Count{Route: rt.name, State: k.state, Reason: k.reason, N: n, Due: s.due(rt, k.state, n), Oldest: rt.oldest(k.state, now)})
+			if k.state == core.StatePublished {
+				continue
+			}
+			out = append(out, admin.Count{
+				Route: rt.name, State: k.state, Reason: k.reason, N: n, Due: s.due(rt, k.state, n), Oldest: s.oldest(rt, k, now),
+			})
 		}
 	}
 	slices.SortFunc(out, func(a, b admin.Count) int {
@@ -130,8 +136,8 @@ func (s *Store) due(rt *route, state core.State, n int64) int64 {
 	return 0
 }
 
-// oldest returns the age of the oldest due record in a state in which records wait for a member.
-func (rt *route) oldest(state core.State, now time.Time) (age time.Duration) {
+// oldest returns the age of the oldest record of a kind that was due. It looks at each that is held or abandoned.
+func (s *Store) oldest(rt *route, k countKind, now time.Time) (age time.Duration) {
 	look := func(x *index, all bool) {
 		for r := range x.all() {
 			if r.due.After(now) {
@@ -145,13 +151,27 @@ func (rt *route) oldest(state core.State, now time.Time) (age time.Duration) {
 			}
 		}
 	}
-	switch state {
+	switch k.state {
 	case core.StatePending:
 		look(&rt.aged, false)
 		look(&rt.timers, false)
 	case core.StateFailed:
 		look(&rt.retries, true)
-	case core.StateNone, core.StateProcessing, core.StatePublished, core.StateAbandoned:
+	case core.StateProcessing:
+		for _, m := range s.members {
+			for r := range m.held {
+				if r.route == rt && kindOf(r) == k {
+					age = max(age, now.Sub(r.since))
+				}
+			}
+		}
+	case core.StateAbandoned:
+		for _, r := range rt.bySeq {
+			if kindOf(r) == k {
+				age = max(age, now.Sub(r.since))
+			}
+		}
+	case core.StateNone, core.StatePublished:
 	}
 	return age
 }

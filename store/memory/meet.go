@@ -55,12 +55,12 @@ func (s *Store) renew(m *core.Meeting) bool {
 		return false
 	case self == nil:
 		self = newMember(m.Self)
-		self.Flag, self.Missing = false, false
+		self.Flag, self.Missing, self.renewed = false, false, s.now()
 		s.members[m.Self.Session] = self
 	case m.Self.Beat > self.Beat:
 		flag := self.Flag && m.Self.Presence == self.Presence
 		self.Member = m.Self
-		self.Flag, self.Missing = flag, false
+		self.Flag, self.Missing, self.renewed = flag, false, s.now()
 		self.Serves = slices.Clone(m.Self.Serves)
 	}
 	return true

@@ -51,7 +51,7 @@ func TestInspect(t *testing.T) { // DB-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
 	m := core.Meeting{Self: member(1, 1, 1), Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}
-	m.Self.Name, m.Self.Lease = "relay-1", time.Second
+	m.Self.Name, m.Self.Lease = "relay-1", 3*time.Second
 	k.meet(m)
 	k.stage(msg("a", waybill.Delay(time.Minute)), msg("b", waybill.DedupeKey("d")))
 	st := k.inspect("a")
@@ -63,7 +63,7 @@ func TestInspect(t *testing.T) { // DB-11
 	k.fact("due", st.State == core.StatePending && st.DueIn == 0 && st.Age == time.Second && st.DedupeKey == "d" && st.Owner == "")
 	k.hold(1, b)
 	st = k.inspect("b")
-	k.fact("held", st.State == core.StateProcessing && st.Owner == "relay-1" && st.LeaseIn == time.Second)
+	k.fact("held", st.State == core.StateProcessing && st.Owner == "relay-1" && st.LeaseIn == 2*time.Second)
 	k.no(k.settle(1, core.Retry(b, errNo, time.Hour))[0])
 	st = k.inspect("b")
 	k.fact("failed", st.State == core.StateFailed && st.DueIn == time.Hour && st.LastError == "no" &&
@@ -103,11 +103,11 @@ func TestCounts(t *testing.T) { // DB-11
 		}
 		return s.String()
 	}
-	if got, want := count(), "pending 3 2s; processing 1 0s; failed 2 0s; abandoned 1 0s; "; got != want {
+	if got, want := count(), "pending 3 2s; processing 1 3s; failed 2 0s; abandoned 1 3s; "; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	k.now = k.now.Add(2 * time.Second)
-	if got, want := count(), "pending 3 4s; processing 1 0s; failed 2 5s; abandoned 1 0s; "; got != want {
+	if got, want := count(), "pending 3 4s; processing 1 5s; failed 2 5s; abandoned 1 5s; "; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -78,8 +78,9 @@ type Store struct {
 // member is a member and the records it holds.
 type member struct {
 	core.Member
-	held map[*record]struct{}
-	seen map[string]uint64 // the versions of routes when it last looked
+	renewed time.Time
+	held    map[*record]struct{}
+	seen    map[string]uint64 // the versions of routes when it last looked
 }
 
 func newMember(m core.Member) *member {
