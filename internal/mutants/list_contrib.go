@@ -43,5 +43,7 @@ func contributed() []mutant {
 		mutant{id: "mysql-sweep-unit", fault: "what expired in a unit that nobody owns waits for the owner of another one", file: "contrib/mysql/ops.go", old: "\n\t\t\tAND u.from_slot <= waybill_outbox_aside.slot AND u.to_slot > waybill_outbox_aside.slot", new: "", tests: "^TestStore$/^repeatable_read$/^clean-leaves-what-is-due-to-its-owner$"},
 		mutant{id: "mysql-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: "contrib/mysql/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!careful", tests: "^TestStore$/^repeatable_read$/^cancel-after-a-crash$"},
 		mutant{id: "mysql-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "contrib/mysql/withdraw.go", old: "r.has(flagWithdrawable) && r.Crashes == 0", new: "r.has(flagWithdrawable|flagMaybe)", tests: "^TestStore$/^repeatable_read$/^cancel-after-a-leave$"},
+		mutant{id: "mysql-mark-read", fault: "a stamp that is too far ahead is the mark", file: "contrib/mysql/stage.go", old: "newest WHERE hlc`+counts+`", new: "newest`+`", tests: "^TestStore$/^repeatable_read$/^high-water-is-bounded$"},
+		mutant{id: "mysql-mark-written", fault: "settling leaves a mark that is too far ahead", file: "contrib/mysql/settle.go", old: "st.res[i] == nil && s <= bound", new: "st.res[i] == nil", tests: "^TestStore$/^repeatable_read$/^high-water-is-bounded$"},
 	)...)
 }

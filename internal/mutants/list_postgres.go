@@ -29,5 +29,10 @@ func postgresql() []mutant {
 		mutant{id: "postgres-own-changed", fault: "what a transaction has changed counts as staged by it", file: "store/postgres/dedupe_sql.go", old: ", version = o.version + (o.hold = 0)::int", new: "", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
 		mutant{id: "postgres-datestyle", fault: "times come in the form of the role", file: "store/postgres/transact.go", old: "set_config('datestyle', 'ISO', true), ", new: "", tests: "^TestQueryModes$"},
 		mutant{id: "postgres-bytea", fault: "bodies come in the form of the role", file: "store/postgres/transact.go", old: " set_config('bytea_output', 'hex', true),", new: "", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-mark-read", fault: "a stamp that is too far ahead is the mark of every new process", file: "store/postgres/clock.go", old: "WHERE s.hlc BETWEEN 0 AND b.at", new: "WHERE s.hlc > 0", tests: "^TestSuite$/^high-water-is-bounded$"},
+		mutant{id: "postgres-mark-written", fault: "settling leaves a mark that is too far ahead", file: "store/postgres/clock.go", old: "u BETWEEN 1 AND b.at", new: "u > 0", tests: "^TestSuite$/^high-water-is-bounded$"},
+		mutant{id: "postgres-mark-told", fault: "nobody hears of a stamp that is too far ahead", file: "store/postgres/clock.go", old: "if m.highest <= m.counts && err == nil {", new: "if m.highest != 0 && err == nil {", tests: "^TestStampTooFarAheadStopsNoStaging$"},
+		mutant{id: "postgres-mark-stops", fault: "a process whose clock is slow stages below the mark without a word", file: "store/postgres/clock.go", old: "err := s.stamper.Clock().SeedCapped(m.counts)", new: "err := s.stamper.Clock().Seed(0)", tests: "^TestSlowClockStages$"},
+		mutant{id: "postgres-mark-heals", fault: "a mark that is too far ahead stays", file: "store/postgres/clock.go", old: " OR m.value > b.at AND x.stamp > 0)", new: ")", tests: "^TestMarkTooFarAheadHeals$"},
 	)
 }
