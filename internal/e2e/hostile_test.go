@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ var attacks = []attack{
 	{"held by a ghost", put("hold, held_since", "4711, now()"), denied},
 	{"a number of its own", put("seq", "9223372036854775807"), denied},
 	{"an error of its own", put("last_error, last_error_at", "'x', now()"), denied},
-	{"a stamp at the end of time", put("hlc", fmt.Sprint(int64(hlc.MaxTimestamp))), ""},
+	{"a stamp at the end of time", put("hlc", strconv.FormatInt(int64(hlc.MaxTimestamp), 10)), ""},
 	{"a negative stamp", put("hlc", "-1"), ""},
 	{"a schedule in a hundred years", put("due_at", "now() + interval '100 years'"), ""},
 	{"due never", put("due_at", "'infinity'"), checked},
