@@ -45,5 +45,7 @@ func contributed() []mutant {
 		mutant{id: "mysql-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "contrib/mysql/withdraw.go", old: "r.has(flagWithdrawable) && r.Crashes == 0", new: "r.has(flagWithdrawable|flagMaybe)", tests: "^TestStore$/^repeatable_read$/^cancel-after-a-leave$"},
 		mutant{id: "mysql-mark-read", fault: "a stamp that is too far ahead is the mark", file: "contrib/mysql/stage.go", old: "newest WHERE hlc`+counts+`", new: "newest`+`", tests: "^TestStore$/^repeatable_read$/^high-water-is-bounded$"},
 		mutant{id: "mysql-mark-written", fault: "settling leaves a mark that is too far ahead", file: "contrib/mysql/settle.go", old: "st.res[i] == nil && s <= bound", new: "st.res[i] == nil", tests: "^TestStore$/^repeatable_read$/^high-water-is-bounded$"},
+		mutant{id: "mysql-stager-columns", fault: "a login that may only stage writes the relay's columns", file: "contrib/mysql/doc.go", old: "GRANT SELECT (id, route), INSERT (route, id, topic, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) ON", new: "GRANT SELECT (id, route), INSERT ON", tests: "^TestHostileStager$"},
+		mutant{id: "mysql-slot-check", fault: "a slot that no relay reads is taken", file: "contrib/mysql/schema.sql", old: "CHECK (slot < 64)", new: "CHECK (slot < 256)", tests: "^TestHostileStager$"},
 	)...)
 }
