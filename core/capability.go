@@ -97,6 +97,8 @@ type Checker interface {
 type ClockSeeder interface {
 	// HighWater returns the highest stamp of what was committed, deleted records included; zero if there is none.
 	// It can be behind by up to a second for what was settled last: the restarted clock is past that anyway, unless
-	// the wall clock was set back.
+	// the wall clock was set back. A stamp that is further ahead of the store's clock than hlc.DefaultMaxDrift does
+	// not count, neither here nor in what the store remembers of it: one machine with a fast clock, or one forged
+	// stamp, would stop every clock that follows it.
 	HighWater(ctx context.Context) (hlc.Timestamp, error)
 }

@@ -160,7 +160,7 @@ func checkTimes(p []string, where string, l *waybill.Limits, m *waybill.Message,
 	if y := m.Expires.UTC().Year(); !m.Expires.IsZero() && y > 9999 {
 		bad("Expires", "year %d cannot be sent; leave it zero for never", y)
 	}
-	if y := m.Time.Year(); !m.Time.IsZero() && (y < 1 || y > 9999) {
+	if y := m.Time.UTC().Year(); !m.Time.IsZero() && (y < 1 || y > 9999) {
 		bad("Time", "year %d cannot be stored", y)
 	}
 	return p

@@ -150,16 +150,33 @@ func (c *Clock) Seed(mark Timestamp) error {
 	return c.seed("seed", mark)
 }
 
+// SeedCapped is Seed for a program that must go on whatever the mark is. If the
+// mark is too far ahead of the wall clock, it raises the clock as far as a mark
+// can, to MaxDrift ahead of the wall clock, and returns the *DriftError, for a
+// log. Any other mark that Seed refuses leaves the clock unmoved.
+func (c *Clock) SeedCapped(mark Timestamp) error {
+	err := c.Seed(mark)
+	if e, ok := errors.AsType[*DriftError](err); ok {
+		c.raise(Timestamp((e.Wall.UnixMilli() + e.Max.Milliseconds()) << counterBits))
+	}
+	return err
+}
+
 func (c *Clock) seed(op string, mark Timestamp) error {
 	if mark < 0 || int64(mark) > c.last.Load() {
 		if err := c.judge(op, mark, c.wallMillis()); err != nil {
 			return err
 		}
 	}
+	c.raise(mark)
+	return nil
+}
+
+func (c *Clock) raise(mark Timestamp) {
 	for {
 		last := c.last.Load()
 		if int64(mark) <= last || c.last.CompareAndSwap(last, int64(mark)) {
-			return nil
+			return
 		}
 	}
 }

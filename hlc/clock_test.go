@@ -365,3 +365,59 @@ func TestOptionsValidate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A mark that is too far ahead raises the clock as far as one can, and no further; the clock goes on from there.
+func TestSeedCapped(t *testing.T) {
+	t.Parallel()
+	w := &wall{}
+	for _, tc := range []struct {
+		name  string
+		mark  hlc.Timestamp
+		drift time.Duration
+		want  hlc.Timestamp // where the clock stands then
+		err   error
+	}{
+		{"none", 0, 0, 0, nil},
+		{"within the bound", at(t, today+minute, 7), 0, at(t, today+minute, 7), nil},
+		{"just beyond it", at(t, today+minute+1, 0), 0, at(t, today+minute, 0), hlc.ErrDrift},
+		{"an hour, bound by a second", at(t, today+60*minute, 9), time.Second, at(t, today+second, 0), hlc.ErrDrift},
+		{"the end of time", hlc.MaxTimestamp, 0, at(t, today+minute, 0), hlc.ErrDrift},
+		{"negative", -1, 0, 0, hlc.ErrInvalid},
+		{"the end of time without a bound", hlc.MaxTimestamp, -1, 0, hlc.ErrInvalid},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w.ms.Store(today)
+			c := newClock(t, hlc.Options{Wall: w.now, MaxDrift: tc.drift})
+			if err := c.SeedCapped(tc.mark); !errors.Is(err, tc.err) || c.Last() != tc.want {
+				t.Errorf("SeedCapped(%v): %v; the clock stands at %v, want %v and %v", tc.mark, err, c.Last(), tc.want, tc.err)
+			}
+			if got := c.Now(); got <= tc.want || got > at(t, today+minute, 8) {
+				t.Errorf("then Now is %v", got)
+			}
+			high := c.Last()
+			if _ = c.SeedCapped(tc.mark); c.Last() < high {
+				t.Errorf("a second SeedCapped lowered the clock from %v to %v", high, c.Last())
+			}
+		})
+	}
+}
+
+func TestMaxMark(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		now  time.Time
+		want hlc.Timestamp
+	}{
+		"today":            {time.UnixMilli(today), at(t, today+minute, math.MaxUint16)},
+		"a millisecond on": {time.UnixMilli(today + 1).Add(999 * time.Microsecond), at(t, today+1+minute, math.MaxUint16)},
+		"before 1970":      {time.Unix(-5, 0), at(t, minute, math.MaxUint16)},
+	} {
+		if got := hlc.MaxMark(tc.now); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+	if got := hlc.MaxMark(time.Unix(1<<60, 0)); !got.Valid() || got.Time().Year() < 6000 {
+		t.Errorf("in the far future: %v", got)
+	}
+}

@@ -30,7 +30,8 @@
 //     forward in small steps.
 //   - After Seed(mark) without an error, and after NewClock with
 //     Options.Floor = mark, every stamp is above mark. That is how a clock
-//     continues after a restart.
+//     continues after a restart. SeedCapped takes a mark that is too far ahead
+//     for the furthest one that it can be.
 //   - Text and bytes order as the numbers do, and each stamp has exactly one
 //     text and one binary form.
 //   - Nothing here exits the process, and no input makes it panic. There is no
@@ -84,9 +85,12 @@
 // A mark from the future. A database restored from a machine with a wrong clock,
 // or a mark written by hand, could otherwise send the clock away for good. Seed
 // and Options.Floor refuse it with the same bound and the same error as Observe.
-// Then do not issue stamps: fix the wall clock and try again, wait until time
-// catches up (DriftError.Ahead less the bound), raise MaxDrift, or decide that
-// the mark is wrong and drop it.
+// Then issue no stamps: fix the wall clock and try again, wait until time
+// catches up (DriftError.Ahead less the bound), raise MaxDrift, or drop the
+// mark as wrong. SeedCapped goes on at the bound: the stamps rise within the
+// process, and can be below those of other processes that follow the mark.
+// The stores remember no stamp that is further ahead of their own clock than
+// DefaultMaxDrift, so that one wrong machine does not become the mark of all.
 //
 // A mark that is too low. Seed promises "above the mark", no more. Stamps that
 // were given out but left no trace in the store before a crash can be given

@@ -49,6 +49,14 @@ func New(ms int64, counter uint16) (Timestamp, error) {
 	return Timestamp(ms<<counterBits | int64(counter)), nil
 }
 
+// MaxMark returns the highest stamp that a store takes for the mark of clocks at
+// the time now: DefaultMaxDrift ahead of it. So neither a machine whose clock is
+// fast nor a forged stamp becomes the mark of every clock.
+func MaxMark(now time.Time) Timestamp {
+	ms := min(max(0, now.Unix()), ceilingMillis/1000) * 1000
+	return Timestamp((ms+int64(now.Nanosecond())/1e6+DefaultMaxDrift.Milliseconds())<<counterBits | math.MaxUint16)
+}
+
 // Parse reads the text form that String writes: 16 lower-case hexadecimal
 // digits, no other form. It fails with ErrInvalid. The error does not repeat s.
 func Parse(s string) (Timestamp, error) {

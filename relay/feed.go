@@ -7,6 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 // maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
@@ -124,6 +125,10 @@ func (e *engine) screen(item *dispatch.Item) bool {
 		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, its body %d; the publisher of route %s takes at most %d: raise its limit, "+
 			"or store the content elsewhere and send a reference", rec.Envelope.Size(), len(rec.Envelope.Body), rt.Name, rt.maxSize))
 	default:
+		if rec.Envelope.HLC > hlc.MaxMark(e.now) {
+			e.warn(item, "relay.stamp_ahead", "a stamp is too far ahead; the message is sent all the same", hlc.ErrDrift,
+				"source", rec.Envelope.Source, "stamp", rec.Envelope.HLC, "stamped", rec.Envelope.HLC.Time())
+		}
 		return true
 	}
 	return false

@@ -75,8 +75,16 @@
 // records of the kinds "from" and "decide" are written or read.
 package waybillmysql
 
-// ProducerGrants are the privileges of a login that only stages and cancels, in the database "shop". Give it those on
-// the application's own tables, too.
+// StagerGrants are the privileges of a login that only stages messages that are due at once, in the database "shop":
+// without times, expiries and dedupe keys. It stops neither a route nor the keys of others. Give it those on the
+// application's own tables, too.
+const StagerGrants = `
+GRANT SELECT (id, route), INSERT (route, id, topic, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) ON shop.waybill_outbox TO 'service'@'%';
+GRANT SELECT ON shop.waybill_outbox_marks TO 'service'@'%';
+`
+
+// ProducerGrants are the privileges of a login that only stages and cancels. It is trusted with the messages of others:
+// a dedupe key and a cancel change rows.
 const ProducerGrants = `
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_aside TO 'service'@'%';

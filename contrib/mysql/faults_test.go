@@ -150,10 +150,9 @@ func TestSwallowedDeadlock(t *testing.T) {
 	}
 }
 
-// DB-26: a login with the privileges of doc.go can do everything, and one without a privilege learns what to do.
-func TestGrants(t *testing.T) {
-	t.Parallel()
-	s := open(t, waybillmysql.Options{})
+// login returns a store of a login with these privileges in the database of s.
+func login(t *testing.T, s *waybillmysql.Store, name, grants string) *waybillmysql.Store {
+	t.Helper()
 	var database string
 	if err := s.DB().QueryRow(`SELECT DATABASE()`).Scan(&database); err != nil {
 		t.Fatal(err)
@@ -162,26 +161,32 @@ func TestGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	user := name + "_" + database
+	for _, text := range append([]string{"CREATE USER '" + user + "'@'%'"}, strings.Split(grants, ";\n")...) {
+		text = strings.NewReplacer("shop.", database+".", "'service'", "'"+user+"'").Replace(strings.TrimSpace(text))
+		if text == "" {
+			continue
+		}
+		if _, err := s.DB().Exec(strings.TrimSuffix(text, ";")); err != nil {
+			t.Fatal(text, err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := s.DB().Exec("DROP USER '" + user + "'@'%'"); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.User, cfg.Passwd = user, ""
+	return openAt(t, cfg.FormatDSN(), waybillmysql.Options{})
+}
+
+// DB-26: a login with the privileges of doc.go can do everything, and one without a privilege learns what to do.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
 	login := func(name, grants string) *waybillmysql.Store {
 		t.Helper()
-		user := name + "_" + database
-		for _, text := range append([]string{"CREATE USER '" + user + "'@'%'"}, strings.Split(grants, ";\n")...) {
-			text = strings.NewReplacer("shop.", database+".", "'service'", "'"+user+"'").Replace(strings.TrimSpace(text))
-			if text == "" {
-				continue
-			}
-			if _, err := s.DB().Exec(strings.TrimSuffix(text, ";")); err != nil {
-				t.Fatal(text, err)
-			}
-		}
-		t.Cleanup(func() {
-			if _, err := s.DB().Exec("DROP USER '" + user + "'@'%'"); err != nil {
-				t.Error(err)
-			}
-		})
-		c := cfg.Clone()
-		c.User, c.Passwd = user, ""
-		return openAt(t, c.FormatDSN(), waybillmysql.Options{})
+		return login(t, s, name, grants)
 	}
 	producer, all := login("p", waybillmysql.ProducerGrants), login("r", waybillmysql.ServiceGrants)
 	if err := all.Check(t.Context()); err != nil {

@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	body        LONGBLOB         NOT NULL,
 	PRIMARY KEY (seq),
 	UNIQUE KEY waybill_outbox_id (id, route),
-	KEY waybill_outbox_key (route, k, state, due_at)
+	KEY waybill_outbox_key (route, k, state, due_at),
+	CONSTRAINT waybill_outbox_slot CHECK (slot < 64)  -- nobody would read a record of another one
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- What is looked for by more than its place or its key, which is why most messages pay for three indexes only: records

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 // ahead is how far the stored mark is above the settled stamps: so it is written once in that time, and not by each
@@ -234,17 +235,18 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 
 // stamp keeps a mark above the stamps that were settled, until a settle reaches it.
 func (st *settler) stamp(ctx context.Context) error {
-	stamp := int64(0)
+	stamp, bound := int64(0), int64(hlc.MaxMark(time.UnixMicro(st.now)))
 	for i := range st.outcomes {
-		if st.res[i] == nil {
-			stamp = max(stamp, st.outcomes[i].Stamp())
+		if s := st.outcomes[i].Stamp(); st.res[i] == nil && s <= bound {
+			stamp = max(stamp, s)
 		}
 	}
 	if stamp <= st.s.stamped.Load() {
 		return nil
 	}
-	st.mark = stamp + ahead.Milliseconds()<<16
-	_, err := st.exec(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?) ON DUPLICATE KEY UPDATE value = GREATEST(value, VALUES(value))`,
-		int64(st.self)%markRows, st.mark)
+	st.mark = min(stamp+ahead.Milliseconds()<<16, bound)
+	_, err := st.exec(ctx, `INSERT INTO waybill_meta (name, value) VALUES (CONCAT('hlc', ?), ?)
+		ON DUPLICATE KEY UPDATE value = IF(value > ?, VALUES(value), GREATEST(value, VALUES(value)))`,
+		int64(st.self)%markRows, st.mark, bound)
 	return err
 }

@@ -214,11 +214,13 @@ func (w *work) setAside(ctx context.Context, first int64, rows []core.StagedRow,
 	return err
 }
 
-// HighWater returns a stamp above those of the settled records and of the newest 10,000 rows, by a second at most.
+// HighWater returns a stamp above those of the settled records and of the newest 10,000 rows, by a second at most. One
+// that is further ahead of the server's clock than hlc.DefaultMaxDrift does not count.
 func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
+	const counts = ` BETWEEN 0 AND (` + nowSQL + ` DIV 1000 + 60000) * 65536 + 65535`
 	ts, err := collect(ctx, s.own, value[hlc.Timestamp], `SELECT GREATEST(
-		COALESCE((SELECT MAX(value) FROM waybill_meta WHERE name LIKE 'hlc%'), 0),
-		COALESCE((SELECT MAX(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000) newest), 0))`)
+		COALESCE((SELECT MAX(value) FROM waybill_meta WHERE name LIKE 'hlc%' AND value`+counts+`), 0),
+		COALESCE((SELECT MAX(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000) newest WHERE hlc`+counts+`), 0))`)
 	if err != nil || len(ts) == 0 {
 		return 0, classify("high water", err)
 	}

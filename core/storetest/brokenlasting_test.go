@@ -173,6 +173,19 @@ var lastingFaults = []struct {
 	{"remembers stamps of pending records only", "high-water-covers-what-was-staged", highest(func(s core.State) bool { return s == core.StatePending })},
 	{"remembers stamps of what is stored only", "high-water-survives-publishing", highest(func(core.State) bool { return true })},
 	{"remembers stamps of live records only", "high-water-survives-publishing", highest(func(s core.State) bool { return !s.Terminal() })},
+	{"remembers any stamp", "high-water-is-bounded", highest(func(core.State) bool { return true })},
+	{"remembers nothing beyond its clock", "high-water-is-bounded", broken{water: func(ctx context.Context, b *broken) (hlc.Timestamp, error) {
+		ts, err := b.inner.HighWater(ctx)
+		return min(ts, hlc.Timestamp(time.Now().UnixMilli()<<16)), err
+	}}},
+	{"forgets all for a stamp that is too far ahead", "high-water-is-bounded", broken{water: func(ctx context.Context, b *broken) (hlc.Timestamp, error) {
+		for _, r := range b.inner.Records() {
+			if r.Envelope.HLC > hlc.MaxMark(time.Now()) {
+				return 0, nil
+			}
+		}
+		return b.inner.HighWater(ctx)
+	}}},
 	{"settles any version", "stale-settle-changes-nothing", current},
 	{"forgives what is stale", "stale-settle-changes-nothing", forgiving},
 	{"settles any version", "stale-settle-of-kept-changes-nothing", current},

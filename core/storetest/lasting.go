@@ -18,6 +18,7 @@ import (
 var lastingChecks = []named{
 	{"high-water-covers-what-was-staged", highWaterCoversStaged},
 	{"high-water-survives-publishing", highWaterSurvivesPublishing},
+	{"high-water-is-bounded", highWaterIsBounded},
 	{"stale-settle-changes-nothing", staleSettleChangesNothing},
 	{"stale-settle-of-kept-changes-nothing", staleSettleOfKeptChangesNothing},
 	{"redrive-resets-crashes", redriveResetsCrashes},
@@ -91,6 +92,29 @@ func highWaterSurvivesPublishing(k *kit) {
 		k.must("purge", err)
 		k.covers("all were published, and the others purged", rs, late)
 	}
+}
+
+// A stamp far ahead of the store's clock, of a machine whose clock is fast or a forged one, does not become the mark:
+// neither while its record is there, nor when it was published. The mark covers the others. OR-06.
+func highWaterIsBounded(k *kit) {
+	k.highWater()
+	rs := k.takeIDs(k.stage(k.msg()))
+	now := rs[0].Envelope.HLC
+	bounded := func(when string, covered []core.Record, behind time.Duration) {
+		if ts := k.highWater(); ts.Millis() >= now.Millis()+far.Milliseconds() {
+			k.fail("%s: the high water is %s (%s): the stamp of one wrong clock stops every clock that follows it",
+				when, ts, ts.Time())
+		}
+		k.covers(when, covered, behind)
+	}
+	early, end := k.msg(), k.msg()
+	early.HLC, end.HLC = now+hlc.Timestamp(2*far.Milliseconds())<<16, hlc.MaxTimestamp
+	near := k.msg()
+	near.HLC = now + hlc.Timestamp(hlc.DefaultMaxDrift.Milliseconds()/2)<<16
+	rs = append(rs, k.takeIDs(k.stage(early, near, end))...)
+	bounded("stamps of fast clocks are staged", []core.Record{rs[0], rs[2]}, 0)
+	k.published(rs...)
+	bounded("stamps of fast clocks were published", rs[:1], late)
 }
 
 // An outcome of an earlier version changes nothing, and says so, where published records are deleted. DB-03.

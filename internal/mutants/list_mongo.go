@@ -20,5 +20,8 @@ func mongodb() []mutant {
 		mutant{id: "mongo-sweep-unit", fault: "what expired in a unit that nobody owns waits for the owner of another one", file: "store/mongo/clean.go", old: "if free != 0 {", new: "if free != 0 && d == nil {", tests: "^TestStore$/^clean-leaves-what-is-due-to-its-owner$"},
 		mutant{id: "mongo-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: "store/mongo/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!careful", tests: "^TestStore$/^cancel-after-a-crash$"},
 		mutant{id: "mongo-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "store/mongo/withdraw.go", old: "r.Crashes == 0 && !careful", new: "!r.Maybe && !careful", tests: "^TestStore$/^cancel-after-a-leave$"},
+		mutant{id: "mongo-mark-read", fault: "a stamp that is too far ahead is the mark", file: "store/mongo/sequence.go", old: "if d.HLC <= bound {", new: "if d.HLC != bound {", tests: "^TestStore$/^high-water-is-bounded$"},
+		mutant{id: "mongo-mark-written", fault: "settling leaves a mark that is too far ahead", file: "store/mongo/transact.go", old: "\"$lte\": bson.A{stamp, bound}", new: "\"$ne\": bson.A{stamp, bound}", tests: "^TestStore$/^high-water-is-bounded$"},
+		mutant{id: "mongo-mark-near", fault: "one stamp that is too far ahead keeps those settled with it from the mark", file: "store/mongo/settle.go", old: "stamp <= bound {", new: "stamp < 0 && bound > 0 {", tests: "^TestStore$/^high-water-is-bounded$"},
 	)...)
 }

@@ -4,7 +4,7 @@ package main
 func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	const take, due = "store/postgres/take.go", "store/postgres/due.go"
-	return group{pkg: "./store/postgres", server: true}.of(
+	all := group{pkg: "./store/postgres", server: true}.of(
 		mutant{id: "postgres-blocked-page", fault: "a list of blocked keys ends behind a thousand keys that are not blocked", file: heads, old: "if steps < keySteps {", new: "if steps <= keySteps {", tests: "^TestBlockedKeysBehindOthers$"},
 		mutant{id: "postgres-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "strpos(x.last_error, ` + text + `) > 0", new: "strpos(x.last_error, ` + text + `) < 0", tests: "^TestKeysBehindATopicAmongOthers$"},
 		mutant{id: "postgres-lock-unseen", fault: "the process that has locked a record is not found", file: "store/postgres/hindrances.go", old: "l.transactionid = o.xmax", new: "l.transactionid = o.xmin", tests: "^TestLockedByIsNamed$"},
@@ -29,5 +29,20 @@ func postgresql() []mutant {
 		mutant{id: "postgres-own-changed", fault: "what a transaction has changed counts as staged by it", file: "store/postgres/dedupe_sql.go", old: ", version = o.version + (o.hold = 0)::int", new: "", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
 		mutant{id: "postgres-datestyle", fault: "times come in the form of the role", file: "store/postgres/transact.go", old: "set_config('datestyle', 'ISO', true), ", new: "", tests: "^TestQueryModes$"},
 		mutant{id: "postgres-bytea", fault: "bodies come in the form of the role", file: "store/postgres/transact.go", old: " set_config('bytea_output', 'hex', true),", new: "", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-mark-read", fault: "a stamp that is too far ahead is the mark of every new process", file: "store/postgres/clock.go", old: "WHERE s.hlc BETWEEN 0 AND b.at", new: "WHERE s.hlc > 0", tests: "^TestSuite$/^high-water-is-bounded$"},
+		mutant{id: "postgres-mark-written", fault: "settling leaves a mark that is too far ahead", file: "store/postgres/clock.go", old: "u BETWEEN 1 AND b.at", new: "u > 0", tests: "^TestSuite$/^high-water-is-bounded$"},
+		mutant{id: "postgres-mark-told", fault: "nobody hears of a stamp that is too far ahead", file: "store/postgres/clock.go", old: "if m.highest <= m.counts && err == nil {", new: "if m.highest != 0 && err == nil {", tests: "^TestStampTooFarAheadStopsNoStaging$"},
+		mutant{id: "postgres-mark-stops", fault: "a process whose clock is slow stages below the mark without a word", file: "store/postgres/clock.go", old: "err := s.stamper.Clock().SeedCapped(m.counts)", new: "err := s.stamper.Clock().Seed(0)", tests: "^TestSlowClockStages$"},
+		mutant{id: "postgres-mark-heals", fault: "a mark that is too far ahead stays", file: "store/postgres/clock.go", old: " OR m.value > b.at AND x.stamp > 0)", new: ")", tests: "^TestMarkTooFarAheadHeals$"},
 	)
+	const grants, outbox = "store/postgres/internal/schema/grants.go", "store/postgres/internal/schema/migrations/0002_outbox_create.up.sql"
+	return append(all, group{pkg: "./internal/e2e", server: true}.of(
+		mutant{id: "postgres-grant-columns", fault: "a producer writes the relay's columns", file: grants, old: "\"INSERT (\"+stagedColumns+\"), SELECT (seq", new: "\"INSERT, SELECT (seq", tests: "^TestHostileProducer$/^cache_statement$"},
+		mutant{id: "postgres-slot-check", fault: "a slot that no relay can read is taken", file: outbox, old: "CHECK (slot BETWEEN 0 AND 63)", new: "CHECK (slot < 300)", tests: "^TestHostileProducer$/^cache_statement$"},
+		mutant{id: "postgres-times-check", fault: "a time of another age is taken", file: outbox, old: "CHECK (\n        occurred_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'", new: "CHECK (\n        occurred_at BETWEEN '0001-01-01 00:00:00+00' AND '294276-12-31 23:00:00+00'", tests: "^TestHostileProducer$/^simple_protocol$"},
+		mutant{id: "postgres-bound-routes", fault: "a producer of one route stages on others", file: grants, old: "WITH CHECK ({routes_only} AND {sources_only})", new: "WITH CHECK ({sources_only})", tests: "^TestProducerOfItsOwnRoute$"},
+		mutant{id: "postgres-bound-sees", fault: "a producer of one route sees the rows of others", file: grants, old: "USING ({routes_only}) WITH CHECK", new: "USING (true) WITH CHECK", tests: "^TestProducerOfItsOwnRoute$"},
+		mutant{id: "postgres-bound-sources", fault: "a producer of one source stages in the name of others", file: grants, old: "WITH CHECK ({routes_only} AND {sources_only})", new: "WITH CHECK ({routes_only})", tests: "^TestProducerOfItsOwnRoute$"},
+		mutant{id: "postgres-bound-lanes", fault: "a producer of one route cannot use its lanes", file: grants, old: "split_part(route, '/', 1)", new: "route", tests: "^TestProducerOfItsOwnRoute$"},
+	)...)
 }

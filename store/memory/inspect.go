@@ -176,7 +176,8 @@ func (s *Store) oldest(rt *route, k countKind, now time.Time) (age time.Duration
 	return age
 }
 
-// HighWater returns the highest stamp of a record that was committed.
+// HighWater returns the highest stamp of a record that was committed. One that was then further ahead of the store's
+// clock than hlc.DefaultMaxDrift does not count.
 func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, outage("high water", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 // Tx is a transaction over all data of a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
@@ -249,7 +250,9 @@ func (s *Store) admit(r *record) {
 	if r.dedupe != "" {
 		s.holders[r.liveKey()] = r
 	}
-	s.stamp = max(s.stamp, r.env.HLC)
+	if r.env.HLC <= hlc.MaxMark(s.now()) {
+		s.stamp = max(s.stamp, r.env.HLC)
+	}
 	s.place(r)
 	s.changed(r)
 }

@@ -34,7 +34,7 @@ func TestFenceExcludesMovesAndRemovals(t *testing.T) {
 
 	begun, end, ended := make(chan struct{}, 100), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- s.fenced(t.Context(), "test", a.Session, 0, func(context.Context, *work) error {
+		ended <- s.fenced(t.Context(), "test", a.Session, stamps{}, func(context.Context, *work) error {
 			begun <- struct{}{}
 			<-end
 			return nil
@@ -76,7 +76,7 @@ func TestFenceExcludesMovesAndRemovals(t *testing.T) {
 		r, err := meet(t.Context(), remove)
 		return err == nil && len(r.Members) == 2
 	})
-	err = s.fenced(t.Context(), "test", a.Session, 0, func(context.Context, *work) error { return nil })
+	err = s.fenced(t.Context(), "test", a.Session, stamps{}, func(context.Context, *work) error { return nil })
 	if !errors.Is(err, core.ErrFenced) {
 		t.Errorf("a removed member gets %v", err)
 	}

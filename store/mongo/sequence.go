@@ -213,34 +213,47 @@ func (s *Store) sweepTickets(ctx context.Context) error {
 	})
 }
 
-// HighWater returns the highest stamp among the settled records and the newest 10,000 records.
-func (s *Store) HighWater(ctx context.Context) (ts hlc.Timestamp, err error) {
+// HighWater returns the highest stamp among the settled records and the newest 10,000 records. One that is further
+// ahead of the server's clock than hlc.DefaultMaxDrift does not count.
+func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err
 	}
-	top := int64(0)
+	var all []struct {
+		HLC hlc.Timestamp `bson:"hlc"`
+		Now time.Time     `bson:"now"`
+	}
+	cur, err := s.meta.Aggregate(ctx, bson.A{bson.M{"$match": bson.M{"_id": "hlc"}}, bson.M{"$addFields": bson.M{"now": "$$NOW"}}})
+	if err != nil {
+		return 0, classify("high water", err)
+	}
+	if err := cur.All(ctx, &all); err != nil || len(all) == 0 {
+		return 0, classify("high water", err)
+	}
+	bound, top := hlc.MaxMark(all[0].Now), hlc.Timestamp(0)
+	count := func() {
+		for _, d := range all {
+			if d.HLC <= bound {
+				top = max(top, d.HLC)
+			}
+		}
+	}
+	count()
 	for _, q := range []struct {
-		coll   *driver.Collection
-		filter any
-		opts   *options.FindOptionsBuilder
+		coll *driver.Collection
+		opts *options.FindOptionsBuilder
 	}{
-		{s.meta, bson.M{"_id": "hlc"}, options.Find()},
-		{s.fences, bson.M{}, options.Find()},
-		{s.outbox, bson.M{}, options.Find().SetSort(bson.M{"seq": -1}).SetLimit(10_000).SetProjection(bson.M{"hlc": 1})},
+		{s.fences, options.Find()},
+		{s.outbox, options.Find().SetSort(bson.M{"seq": -1}).SetLimit(10_000).SetProjection(bson.M{"hlc": 1})},
 	} {
-		cur, err := q.coll.Find(ctx, q.filter, q.opts)
+		cur, err := q.coll.Find(ctx, bson.M{}, q.opts)
 		if err != nil {
 			return 0, classify("high water", err)
-		}
-		var all []struct {
-			HLC int64 `bson:"hlc"`
 		}
 		if err := cur.All(ctx, &all); err != nil {
 			return 0, classify("high water", err)
 		}
-		for _, d := range all {
-			top = max(top, d.HLC)
-		}
+		count()
 	}
-	return hlc.Timestamp(top), nil
+	return top, nil
 }

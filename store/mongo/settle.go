@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. If a record is locked, it settles them in
@@ -17,12 +19,16 @@ import (
 // outcome that the database refuses, such as by a validator of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, done := make(core.Results, len(outcomes)), make([]bool, len(outcomes))
-	var stamp int64
+	var settled stamps
+	bound := int64(hlc.MaxMark(time.Now()))
 	for i := range outcomes {
-		stamp = max(stamp, outcomes[i].Stamp())
+		stamp := outcomes[i].Stamp()
+		if settled.top = max(settled.top, stamp); stamp <= bound {
+			settled.near = max(settled.near, stamp)
+		}
 	}
 	p := pieces{
-		s: s, op: "settle", member: true, self: self, stamp: stamp,
+		s: s, op: "settle", member: true, self: self, stamps: settled,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			st := settler{work: w, self: self, outcomes: outcomes[from:to], res: make(core.Results, to-from)}
 			err := st.run(ctx)

@@ -30,7 +30,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 		return slices.Concat(out, next), err
 	}
 	if len(want.Refs) == 0 { // a removed session is told so all the same
-		return nil, s.fenced(ctx, "take", self, 0, func(context.Context, *work) error { return nil })
+		return nil, s.fenced(ctx, "take", self, stamps{}, func(context.Context, *work) error { return nil })
 	}
 	return out, nil
 }
@@ -115,7 +115,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.Want) (o
 	busy := map[recordID]bool{}
 	for try := 0; ; try++ {
 		var list []*record
-		err := s.fenced(ctx, "take", self, 0, func(ctx context.Context, w *work) (err error) {
+		err := s.fenced(ctx, "take", self, stamps{}, func(ctx context.Context, w *work) (err error) {
 			out, list, err = w.next(ctx, self, want, busy)
 			return err
 		})
@@ -207,7 +207,7 @@ func (w *work) next(ctx context.Context, self core.Session, want *core.Want, bus
 // that self holds in the unit.
 func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	const op = "give a unit up"
-	err := s.fenced(ctx, op, self, 0, func(ctx context.Context, w *work) error {
+	err := s.fenced(ctx, op, self, stamps{}, func(ctx context.Context, w *work) error {
 		docs, err := w.routeDocs(ctx, []string{unit.Unit.Route})
 		if err != nil {
 			return err

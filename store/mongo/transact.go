@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 const (
@@ -115,7 +116,7 @@ func commit(ctx context.Context, sess *driver.Session) error {
 
 // fenced is transact for self: no removal of self, and no loss of its units, can come in between.
 func (s *Store) fenced(
-	ctx context.Context, op string, self core.Session, stamp int64, fn func(ctx context.Context, w *work) error,
+	ctx context.Context, op string, self core.Session, settled stamps, fn func(ctx context.Context, w *work) error,
 ) error {
 	if self == 0 { // nobody
 		return core.Fenced("waybill/mongo: "+op, self)
@@ -128,7 +129,7 @@ func (s *Store) fenced(
 	}
 	defer func() { s.lanes <- lane }()
 	return s.transact(ctx, op, func(ctx context.Context, w *work) error {
-		if err := w.fence(ctx, op, self, lane, stamp); err != nil {
+		if err := w.fence(ctx, op, self, lane, settled); err != nil {
 			return err
 		}
 		return fn(ctx, w)
@@ -149,10 +150,22 @@ func fencesOf(self core.Session) bson.A {
 	return ids
 }
 
-// fence writes a fence of self, which must be a member. It keeps the greatest stamp there.
-func (w *work) fence(ctx context.Context, op string, self core.Session, lane int32, stamp int64) error {
+// stamps are the greatest stamp of what is settled, and the greatest one that counts by this machine's clock.
+type stamps struct{ top, near int64 }
+
+// fence writes a fence of self, which must be a member. It keeps the greatest stamp there that counts by the server's
+// clock.
+func (w *work) fence(ctx context.Context, op string, self core.Session, lane int32, settled stamps) error {
+	bound := bson.M{"$multiply": bson.A{bson.M{"$add": bson.A{bson.M{"$toLong": "$$NOW"}, hlc.DefaultMaxDrift.Milliseconds()}}, int64(1 << 16)}}
+	counts := func(stamp int64) bson.M {
+		return bson.M{"$cond": bson.A{bson.M{"$lte": bson.A{stamp, bound}}, stamp, int64(0)}}
+	}
+	kept := bson.A{"$hlc", counts(settled.top)}
+	if settled.near != settled.top {
+		kept = append(kept, counts(settled.near))
+	}
 	change := bson.A{bson.M{"$set": bson.M{
-		"n": bson.M{"$add": bson.A{"$n", 1}}, "hlc": bson.M{"$max": bson.A{"$hlc", stamp}}, "at": "$$NOW",
+		"n": bson.M{"$add": bson.A{"$n", 1}}, "hlc": bson.M{"$max": kept}, "at": "$$NOW",
 	}}}
 	var f struct {
 		At time.Time `bson:"at"`
@@ -174,7 +187,7 @@ type pieces struct {
 	// member: for the member self; without it for nobody
 	member bool
 	self   core.Session
-	stamp  int64
+	stamps stamps
 	do     func(ctx context.Context, w *work, from, to int) (apply func(), err error)
 	busy   func(i int)
 }
@@ -192,7 +205,7 @@ func (p *pieces) run(ctx context.Context, from, to int) error {
 	if !p.member {
 		err = p.s.transact(ctx, p.op, fn)
 	} else {
-		err = p.s.fenced(ctx, p.op, p.self, p.stamp, fn)
+		err = p.s.fenced(ctx, p.op, p.self, p.stamps, fn)
 	}
 	if _, ok := errors.AsType[*lockedError](err); !ok {
 		if err == nil && apply != nil {

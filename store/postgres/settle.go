@@ -171,7 +171,6 @@ func (p settlePart) limit(ctx context.Context, n int) time.Duration {
 func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, results core.Results) error {
 	var records []int
 	var heeded []int64
-	var stamp int64
 	published := 0
 	for _, i := range at {
 		switch out := &outcomes[i]; {
@@ -179,7 +178,6 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 			heeded = append(heeded, out.Control())
 		case out.Event() == core.EventConfirmed:
 			published++
-			stamp = max(stamp, out.Stamp())
 			fallthrough
 		default:
 			records = append(records, i)
@@ -187,7 +185,7 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		results[i] = nil
 	}
 	if published == len(at) && !o.keep {
-		done, err := o.deleteAll(ctx, self, outcomes, at, limit, stamp)
+		done, err := o.deleteAll(ctx, self, outcomes, at, limit)
 		if done || isOutage(err) || dberr.SQLState(err) == tookTooLong {
 			return err
 		}
@@ -200,7 +198,7 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		if len(heeded) > 0 {
 			b.Queue(b.sql.settle.heeded, int64(self), heeded)
 		}
-		o.queueMark(b, stamp)
+		o.queueMark(b, outcomes, at)
 	})
 	if err == nil && now.IsZero() {
 		fenced := core.Fenced("waybill/postgres: settle", self)
@@ -225,7 +223,7 @@ const near = 4
 
 // deleteAll deletes published records. It expects that all of them are there and that nobody has locked one. If that is
 // not so, it reports false: it may have deleted some then.
-func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, stamp int64) (done bool, err error) {
+func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration) (done bool, err error) {
 	var now time.Time
 	n := len(at)
 	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
@@ -246,7 +244,7 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 			done = tag.RowsAffected() == int64(n)
 			return nil
 		})
-		o.queueMark(b, stamp)
+		o.queueMark(b, outcomes, at)
 	})
 	return done && err == nil, err
 }

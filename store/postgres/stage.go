@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
@@ -24,6 +24,7 @@ type stager struct {
 	sql         stageStatements
 	notify      bool   // as Options.DisableNotify says
 	table       string // for errors
+	logger      func() *slog.Logger
 	clockSeeded atomic.Bool
 }
 
@@ -58,7 +59,7 @@ func newStageStatements(n schema.Names, opts *Options) stageStatements {
 }
 
 func newStager(opts *Options, stamper *core.Stamper, n schema.Names) *stager {
-	return &stager{stamper: stamper, sql: newStageStatements(n, opts), notify: !opts.DisableNotify, table: n.SQL("{outbox}")}
+	return &stager{stamper: stamper, sql: newStageStatements(n, opts), notify: !opts.DisableNotify, table: n.SQL("{outbox}"), logger: opts.logger}
 }
 
 // replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so
@@ -133,22 +134,15 @@ func (s *stager) seedOnce(ctx context.Context, msgs []waybill.Message, query que
 		}
 	}
 	slices.Sort(routes)
-	var mark hlc.Timestamp
+	var m mark
 	err := query(ctx, s.sql.seed, []any{replan{}, slices.Compact(routes)}, func(scan func(...any) error) (err error) {
-		mark, err = s.seeded(scan)
+		m, err = s.seeded(scan)
 		return err
 	})
 	if err != nil {
 		return s.failure("stage: read the clock's mark", err)
 	}
-	return s.seed(mark)
-}
-
-func (s *stager) seed(mark hlc.Timestamp) error {
-	if err := s.stamper.Clock().Seed(mark); err != nil {
-		return &waybill.Error{Op: "waybill/postgres: seed the clock from the outbox", Class: waybill.ClassOutage, Err: err}
-	}
-	s.clockSeeded.Store(true)
+	s.seed(ctx, m)
 	return nil
 }
 

@@ -25,7 +25,7 @@ const (
 	setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('jit', 'off', true), set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
+       set_config('jit', 'off', true), set_config('datestyle', 'ISO', true), set_config('timezone', 'UTC', true), set_config('bytea_output', 'hex', true),
        set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
 
 	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the

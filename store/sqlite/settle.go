@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 )
 
 const (
@@ -32,7 +34,8 @@ const (
 	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
 		due_at = CASE WHEN state = {failed} AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
 	// A record that was abandoned, or published and kept, can have a stamp above those of all that are left.
-	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`
+	// A mark that is too far ahead itself, such as after the clock was set back, is lowered.
+	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND (value < ?1 OR value > ?2)`
 
 	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
 	restText   = `UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
@@ -270,14 +273,15 @@ func (st *settler) published(ctx context.Context, ref core.Ref) (answer, err err
 // stamp keeps the highest stamp that was settled.
 func (st *settler) stamp(ctx context.Context) error {
 	var stamp int64
+	bound := int64(hlc.MaxMark(time.UnixMicro(st.now)))
 	for i := range st.outcomes {
-		if st.res[i] == nil {
-			stamp = max(stamp, st.outcomes[i].Stamp())
+		if s := st.outcomes[i].Stamp(); st.res[i] == nil && s <= bound {
+			stamp = max(stamp, s)
 		}
 	}
 	if !st.changed || stamp == 0 {
 		return nil
 	}
-	_, err := st.exec(ctx, stampText, stamp)
+	_, err := st.exec(ctx, stampText, stamp, bound)
 	return err
 }

@@ -23,8 +23,9 @@ const (
 	// insertKeyedEnd is for statements with a row that has a dedupe key.
 	insertKeyedEnd = `)` + ifAlone + ` ON CONFLICT DO NOTHING RETURNING route, id`
 
-	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'),
-		coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
+	highWaterText = `SELECT coalesce(max(hlc), 0) FROM (
+		SELECT value AS hlc FROM waybill_meta WHERE name = 'hlc'
+		UNION ALL SELECT hlc FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)) WHERE hlc BETWEEN 0 AND ?1`
 )
 
 // Stage writes msgs in tx, a transaction in the store's file, from any *sql.DB. It never begins, commits or rolls back.
@@ -171,10 +172,11 @@ func nullable(s string) any {
 	return s
 }
 
-// HighWater returns the highest stamp among the settled records and the newest 10,000 rows.
+// HighWater returns the highest stamp among the settled records and the newest 10,000 rows. One that is further ahead
+// of the store's clock than hlc.DefaultMaxDrift does not count.
 func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var ts int64
-	if err := s.db.QueryRowContext(ctx, s.sql(highWaterText)).Scan(&ts); err != nil {
+	if err := s.db.QueryRowContext(ctx, s.sql(highWaterText), int64(hlc.MaxMark(s.opts.Now()))).Scan(&ts); err != nil {
 		return 0, s.classify("high water", err)
 	}
 	return hlc.Timestamp(ts), nil

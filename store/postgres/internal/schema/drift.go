@@ -166,6 +166,10 @@ func (m *Migrations) metaRows() []string {
 func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, error) {
 	var diffs []admin.Difference
 	err := m.read(ctx, db, "drift", func(tx pgx.Tx) error {
+		// Times in constraints are shown in the form of the session.
+		if _, err := tx.Exec(ctx, "SELECT set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true)"); err != nil {
+			return err
+		}
 		have, err := m.shape(ctx, tx)
 		if err != nil {
 			return err

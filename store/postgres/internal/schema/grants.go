@@ -14,7 +14,16 @@ type Roles struct {
 	Relay     string // reads and settles
 	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
+
+	// Routes and Sources bound what Producer stages, by row-level security: messages on these routes, with their
+	// lanes and sub-routes, and of these sources. With Routes it sees no rows of other routes. Empty = all.
+	Routes, Sources []string
 }
+
+// stagedColumns are those that staging writes. The others are the relay's: with them a producer could stop a route, or
+// the key of another service.
+const stagedColumns = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, " +
+	"expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
 
 // Grants returns the SQL that gives each role what it needs and no more.
 func (m *Migrations) Grants(r Roles) string {
@@ -30,7 +39,7 @@ func (m *Migrations) Grants(r Roles) string {
 	}
 	if slices.Contains(m.parts, PartOutbox) {
 		for _, role := range []string{r.Producer, r.Canceller} {
-			grant(role, "INSERT, SELECT (seq, hlc, route, id, topic, dedupe_key, settled_at, own_id) ON {outbox}")
+			grant(role, "INSERT ("+stagedColumns+"), SELECT (seq, hlc, route, id, topic, dedupe_key, settled_at, own_id) ON {outbox}")
 			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
 			grant(role, "SELECT ON {wake}")
 			grant(role, "SELECT ON {routes}")
@@ -49,6 +58,10 @@ func (m *Migrations) Grants(r Roles) string {
 			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {units}, {control}")
 		}
 	}
+	if slices.Contains(m.parts, PartOutbox) && r.Producer != "" && len(r.Routes)+len(r.Sources) > 0 {
+		b.WriteString(m.names.With("{role}", pgx.Identifier{r.Producer}.Sanitize(),
+			"{routes_only}", oneOf(baseRouteSQL, r.Routes), "{sources_only}", oneOf("source", r.Sources)).SQL(boundSQL))
+	}
 	if slices.Contains(m.parts, PartInbox) {
 		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
 		grant(r.Consumer, "SELECT, INSERT, UPDATE ON {limits}")
@@ -56,4 +69,28 @@ func (m *Migrations) Grants(r Roles) string {
 		grant(r.Operator, "SELECT, DELETE ON {limits}")
 	}
 	return b.String()
+}
+
+// boundSQL binds a producer to its routes and sources. The first policy lets every role have what it was granted; the
+// second one is restrictive, and so takes from that.
+const boundSQL = `ALTER TABLE {outbox} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS waybill_granted ON {outbox};
+CREATE POLICY waybill_granted ON {outbox} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS {role} ON {outbox};
+CREATE POLICY {role} ON {outbox} AS RESTRICTIVE TO {role} USING ({routes_only}) WITH CHECK ({routes_only} AND {sources_only});
+`
+
+// baseRouteSQL is waybill.BaseRoute of a row: without its lane, and the number of a sub-route.
+const baseRouteSQL = `regexp_replace(split_part(route, '/', 1), '#[0-9]+$', '')`
+
+// oneOf is whether a value is one of all; of none it is true.
+func oneOf(value string, all []string) string {
+	if len(all) == 0 {
+		return "true"
+	}
+	quoted := make([]string, len(all))
+	for i, s := range all {
+		quoted[i] = QuoteText(s)
+	}
+	return value + " IN (" + strings.Join(quoted, ", ") + ")"
 }

@@ -31,7 +31,7 @@ var tables = [...]string{"members", "routes", "units", "control"}
 
 // indexes are the indexes of the outbox table, and its constraints, by their suffix.
 var indexes = [...]string{
-	"pkey", "times", "source", "key", "id", "found", "dedupe", "due", "retry", "hold", "waiting", "waiting_key", "blocking",
+	"pkey", "times", "slot", "source", "key", "id", "found", "dedupe", "due", "retry", "hold", "waiting", "waiting_key", "blocking",
 	"abandoned", "settled", "expires",
 }
 

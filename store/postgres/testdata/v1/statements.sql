@@ -1330,8 +1330,11 @@ WITH RECURSIVE f AS (
 SELECT count(*) FROM u
 
 -- statement outbox.clock.mark
-UPDATE "waybill"."waybill_meta" SET value = $1
-WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m WHERE m.name = 'waybill_outbox.hlc' AND m.value < $1 FOR NO KEY UPDATE SKIP LOCKED)
+WITH b AS MATERIALIZED (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at),
+x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at)
+UPDATE "waybill"."waybill_meta" SET value = x.stamp FROM x
+WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m, x, b WHERE m.name = 'waybill_outbox.hlc' AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
+              FOR NO KEY UPDATE OF m SKIP LOCKED)
 
 -- statement outbox.clock.restored
 UPDATE "waybill"."waybill_meta" SET value = value + 1 WHERE name = 'waybill_outbox.epoch'
@@ -2438,19 +2441,22 @@ UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
 UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
 
 -- statement stage.seed
-SELECT (
-SELECT greatest(0, (SELECT value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.hlc'), (
-    SELECT max(n.hlc) FROM (SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro UNION SELECT unnest($1::text[])) r
-    CROSS JOIN LATERAL (
-        SELECT o.hlc FROM "waybill"."waybill_outbox" o
-        WHERE o.route = r.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 1000
-        ORDER BY o.seq DESC LIMIT 1000
-    ) n))), (SELECT coalesce(max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
+SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce(max(s.hlc), 0),
+       (SELECT coalesce(max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
     SELECT FROM pg_index x
     WHERE x.indrelid = '"waybill"."waybill_outbox"'::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
       AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
       AND (SELECT count(*) FROM pg_attribute a
            WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
+FROM (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at) b, (
+    SELECT m.value AS hlc FROM "waybill"."waybill_meta" m WHERE m.name = 'waybill_outbox.hlc'
+    UNION ALL
+    SELECT n.hlc FROM (SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro UNION SELECT unnest($1::text[])) r
+    CROSS JOIN LATERAL (
+        SELECT o.hlc FROM "waybill"."waybill_outbox" o
+        WHERE o.route = r.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 1000
+        ORDER BY o.seq DESC LIMIT 1000
+    ) n) s
 
 -- statement stage.unstage
 DELETE FROM "waybill"."waybill_outbox" o USING unnest($1::text[], $2::text[]) AS r(route, id)

@@ -147,6 +147,11 @@ SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outb
 		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)
 
 -- statement
+SELECT coalesce(max(hlc), 0) FROM (
+		SELECT value AS hlc FROM waybill_meta WHERE name = 'hlc'
+		UNION ALL SELECT hlc FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)) WHERE hlc BETWEEN 0 AND ?1
+
+-- statement
 SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
 
 -- statement
@@ -163,10 +168,6 @@ SELECT id
 
 -- statement
 SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?1
-
--- statement
-SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'),
-		coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))
 
 -- statement
 SELECT max(coalesce((SELECT max(careful)
@@ -393,7 +394,7 @@ UPDATE waybill_meta
 		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)
 
 -- statement
-UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1
+UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND (value < ?1 OR value > ?2)
 
 -- statement
 UPDATE waybill_meta SET value = value WHERE name = 'version'

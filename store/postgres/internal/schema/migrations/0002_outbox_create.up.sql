@@ -41,8 +41,14 @@ CREATE TABLE {outbox} (
     attrs          json,
     body           bytea            NOT NULL,
     CONSTRAINT {outbox_pkey} PRIMARY KEY (route, seq),
-    -- A program could not read what is infinite, and would stop at it.
-    CONSTRAINT {outbox_times} CHECK (isfinite(occurred_at) AND isfinite(ready_since) AND isfinite(expires_at) AND isfinite(due_at))
+    -- A program could not read what is infinite or of another age, and would stop at it.
+    CONSTRAINT {outbox_times} CHECK (
+        occurred_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND ready_since BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND expires_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+        AND due_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'),
+    -- Nobody would read a record of another slot.
+    CONSTRAINT {outbox_slot} CHECK (slot BETWEEN 0 AND 63)
 ) WITH (
     fillfactor = 90, -- some are put off
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
