@@ -19,8 +19,8 @@ type RedriveOptions struct {
 	Progress func(sum Redriven)
 }
 
-// RedriveAll calls Redrive step by step until the end is reached, and returns the sum. A step has [MaxPageLimit] records
-// unless req says otherwise. It is a transaction of its own. So what was put back stays so when ctx ends, or a step
+// RedriveAll calls Redrive step by step until the end is reached, and returns the sum. Each step is a transaction of
+// its own, with [MaxPageLimit] records unless req says otherwise. So what was put back stays so when ctx ends, or a step
 // fails. To go on after that, pass the sum's Next as Page.After. Dry runs do not wait.
 func RedriveAll(ctx context.Context, store Redriver, req RedriveRequest, opts RedriveOptions) (sum Redriven, err error) {
 	if !(opts.PerSecond >= 0) || math.IsInf(opts.PerSecond, 0) { // not a number is refused too
