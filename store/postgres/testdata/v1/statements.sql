@@ -1829,9 +1829,9 @@ CROSS JOIN LATERAL (
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
-    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
+    WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
       AND r.due_at IS NULL AND r.settled_at IS NULL
-    ORDER BY r.seq LIMIT u.max
+    ORDER BY r.key, r.seq LIMIT u.max
     ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c
 
 -- statement outbox.read.keys.shared
@@ -1841,9 +1841,9 @@ CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliver
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
-    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
+    WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
       AND r.due_at IS NULL AND r.settled_at IS NULL
-    ORDER BY r.seq LIMIT u.max) r) c
+    ORDER BY r.key, r.seq LIMIT u.max) r) c
 
 -- statement outbox.read.keysWaiting
 SELECT u.n, r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder FROM unnest($2::int[], $3::text[], $4::text[]) AS u(n, route, key)
