@@ -8,9 +8,9 @@ func SQL(s *Outbox, text string) string { return s.names.SQL(text) }
 // Statements whose plans are tested.
 var (
 	SetSQL           = setSQL
-	RangesSQL        = newBounded(schema.Names{}, rangesSQL, ofRangesSQL).shared
-	BoundedRangesSQL = newBounded(schema.Names{}, rangesSQL, ofRangesSQL).added
-	KeysSQL          = newBounded(schema.Names{}, keysSQL, ofKeysSQL).shared
+	RangesSQL        = newBounded(schema.Names{}, rangesSQL, ofRangesSQL+bySeqSQL).shared
+	BoundedRangesSQL = newBounded(schema.Names{}, rangesSQL, ofRangesSQL+bySeqSQL).added
+	KeysSQL          = newBounded(schema.Names{}, keysSQL, ofKeysSQL+byKeySQL).shared
 	KeysWaitingSQL   = keysWaitingSQL
 	FreshSQL         = freshSQL
 	DeleteAllSQL     = deleteAllSQL

@@ -112,16 +112,22 @@ func (b *behind) most(fn func()) map[string]float64 {
 	return b.blocks
 }
 
-// snapshot opens a transaction that keeps what is deleted from now on.
+// snapshot keeps what is deleted from now on.
 func (b *behind) snapshot() {
 	b.Helper()
-	old, err := b.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	snapshot(b, b.pool)
+}
+
+// snapshot opens a transaction until the test ends that keeps what is deleted from now on.
+func snapshot(tb testing.TB, pool *pgxpool.Pool) {
+	tb.Helper()
+	old, err := pool.BeginTx(tb.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	b.Cleanup(func() { _ = old.Rollback(context.WithoutCancel(b.Context())) })
-	if _, err := old.Exec(b.Context(), "SELECT 1"); err != nil {
-		b.Fatal(err)
+	tb.Cleanup(func() { _ = old.Rollback(context.WithoutCancel(tb.Context())) })
+	if _, err := old.Exec(tb.Context(), "SELECT 1"); err != nil {
+		tb.Fatal(err)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestPlans(t *testing.T) {
 		{"page of a key", postgres.KeysSQL, args(int64(1<<24), []int{0}, routes, keys, []int64{near - 10_000}, []int64{whole}, []int{10}), 60},
 		{"what holds a key", postgres.KeysWaitingSQL, args(mine, []int{0}, routes, keys, routes), 20},
 		{"what waits of a unit", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20},
-		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}), 30},
+		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}, []bool{true}), 30},
 		{"next of a queue", postgres.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true, int64(-1), whole, []int64{}, 1), 220},
 		{"roster", postgres.RosterSQL, args(routes, int64(0)), 120},
 		{"page without records", postgres.PageSQL, args(mine, routes, parts, int64(0)), 60},
@@ -66,6 +66,55 @@ func TestPlans(t *testing.T) {
 	exec(t, pool, "DELETE FROM waybill.waybill_outbox WHERE seq < 90000")
 	tests = tests[:1]
 	check("after most was published")
+}
+
+// DB-20: the page of a key does not touch the records of others, however few of many are left, and whatever the
+// planner knows of them. An old snapshot keeps the dead ones, and the indexes keep their size.
+func TestPlansBesideDeadRows(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	const n, of = 20_000, 20
+	table := "waybill.waybill_outbox"
+	insert := func(columns, values string, n int) {
+		exec(t, pool, fmt.Sprintf("INSERT INTO %s (route, topic, body, own_id, key%s) SELECT 'r', 't', '', false, 'k' || i%s FROM generate_series(1, %d) i", table, columns, values, n))
+	}
+	var at, limits []int
+	var routes, keys []string
+	var from, to []int64
+	for i := range of {
+		at, routes, keys = append(at, i), append(routes, "r"), append(keys, fmt.Sprint("k", n-i))
+		from, to, limits = append(from, 0), append(to, 10*n), append(limits, 25)
+	}
+	insert("", "", n) // they have passed long ago
+	exec(t, pool, "DELETE FROM "+table)
+	exec(t, pool, "VACUUM "+table)
+	insert(", due_at, retry, state, attempts", ", now(), true, 4, 1", n)
+	snapshot(t, pool)
+	insert("", "", 30)
+	for _, left := range []int{n / 2, n / 10, n / 100, 10} {
+		exec(t, pool, fmt.Sprintf("DELETE FROM %s WHERE retry AND seq <= %d", table, 2*n-left))
+		exec(t, pool, "ANALYZE "+table)
+		page := buffers(t, pool, postgres.SQL(o, postgres.KeysSQL), int64(1<<24), at, routes, keys, from, to, limits)
+		waiting := buffers(t, pool, postgres.SQL(o, postgres.KeysWaitingSQL), int64(1), at, routes, keys, routes[:1])
+		t.Logf("%d retries left: %d buffers for pages of %d keys, %d for those that wait", left, page, of, waiting)
+		if page > 10*of || waiting > 20*of {
+			t.Errorf("%d retries left: pages of %d keys touch %d buffers, and %d for those that wait", left, of, page, waiting)
+		}
+	}
+}
+
+// DB-20: a page of a key begins where it is asked for, however many records the key has.
+func TestPageOfALongKey(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	const n = 20_000
+	exec(t, pool, fmt.Sprintf("INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id) SELECT 'r', 't', 'k', '', false FROM generate_series(1, %d)", n))
+	for _, from := range []int64{0, n / 2, n - 100} {
+		page := buffers(t, pool, postgres.SQL(o, postgres.KeysSQL), int64(1<<24), []int{0}, []string{"r"}, []string{"k"}, []int64{from}, []int64{from + 50}, []int{100})
+		if page > 80 {
+			t.Errorf("a page of 50 records behind %d touches %d buffers", from, page)
+		}
+	}
 }
 
 // buffers returns how many buffers a statement touches, in a transaction that is rolled back.

@@ -21,16 +21,16 @@ func (b *bounded) of(shared bool) string {
 // newBounded puts a statement together.
 func newBounded(n schema.Names, head, records string) bounded {
 	return bounded{
-		shared: n.SQL(head + shareSQL + records + orderSQL + sharedSQL),
-		added:  n.SQL(head + boundSQL + records + orderSQL + boundedSQL),
+		shared: n.SQL(head + shareSQL + records + sharedSQL),
+		added:  n.SQL(head + boundSQL + records + boundedSQL),
 	}
 }
 
 func newReadStatements(n schema.Names) readStatements {
 	return readStatements{
 		page: n.SQL(pageSQL), upper: n.SQL(upperSQL),
-		ranges: newBounded(n, rangesSQL, ofRangesSQL), rangesBut: newBounded(n, rangesSQL, ofRangesSQL+skipSQL),
-		keys:        newBounded(n, keysSQL, ofKeysSQL),
+		ranges: newBounded(n, rangesSQL, ofRangesSQL+bySeqSQL), rangesBut: newBounded(n, rangesSQL, ofRangesSQL+skipSQL+bySeqSQL),
+		keys:        newBounded(n, keysSQL, ofKeysSQL+byKeySQL),
 		keysWaiting: n.SQL(keysWaitingSQL), fresh: n.SQL(freshSQL), again: n.SQL(againSQL),
 	}
 }
@@ -71,17 +71,21 @@ CROSS JOIN LATERAL (`
     WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL
       AND (u.slots >> r.slot) & 1 = 1 AND (r.key <> '' OR NOT u.keyed)`
 	skipSQL  = ` AND r.seq NOT IN (SELECT unnest($9::bigint[]))`
-	orderSQL = `
+	bySeqSQL = `
     ORDER BY r.seq LIMIT u.max`
 
 	keysSQL = `
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
 CROSS JOIN LATERAL (`
+	// Only the index of keys can look up the pairs. For r.seq > u.lo the planner would take the primary key when
+	// few live records are left among many dead ones, and walk over all of them for each key.
 	ofKeysSQL = `
     SELECT r.* FROM {outbox} r
-    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
+    WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
       AND r.due_at IS NULL AND r.settled_at IS NULL`
+	byKeySQL = `
+    ORDER BY r.key, r.seq LIMIT u.max`
 
 	// A record that goes beyond the bytes comes without its body, as a sign that there are more; what is behind it
 	// does not come, or does not count. Adding the bytes up takes longer than reading the records. Mostly it does:
