@@ -83,11 +83,54 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 			return nil
 		}),
 	}
-	g := group("migrate", "manage the tables of a store", up, down, status, text)
+	g := group("migrate", "manage the tables of a store", up, down, status, text, c.grantsCommand(schema))
 	for _, cmd := range g.Commands() {
 		storeFlag(cmd, &store)
 	}
 	return g
+}
+
+func (c *command) grantsCommand(onSchema func(func(context.Context, Schema) error) func(*cobra.Command, []string) error) *cobra.Command {
+	var roles Roles
+	cmd := &cobra.Command{
+		Use: "grants", Short: "print the SQL that gives roles of Postgres what they need, and no more", Args: cobra.NoArgs,
+		Long: `grants prints the SQL that gives roles of Postgres what they need and no more. Name a role for each kind of program; one
+role can have several. Run what it prints as the owner of the tables, after waybill migrate up and after each upgrade:
+
+  waybill migrate grants --producer shop --relay shop_relay | psql "$OWNER_URL"
+
+It makes no roles, and takes nothing away.`,
+		RunE: onSchema(func(_ context.Context, s Schema) error {
+			g, ok := s.(Granter)
+			switch {
+			case !ok:
+				return withCode(ExitUsage, "this store has no roles that the command knows: see the page of its database")
+			case roles == Roles{}:
+				return withCode(ExitUsage, "name at least one role: --producer, --canceller, --relay, --consumer or --operator")
+			}
+			sql := g.Grants(roles)
+			if c.json {
+				return c.writeJSON(struct {
+					SQL string `json:"sql"`
+				}{sql})
+			}
+			say(c.io.Out, "%s", sql)
+			return nil
+		}),
+	}
+	for _, f := range []struct {
+		role        *string
+		name, usage string
+	}{
+		{&roles.Producer, "producer", "role of programs that stage"},
+		{&roles.Canceller, "canceller", "role of programs that stage, cancel and replace"},
+		{&roles.Relay, "relay", "role of relays, the command's among them"},
+		{&roles.Consumer, "consumer", "role of consumers with the inbox"},
+		{&roles.Operator, "operator", "role of people who inspect, redrive and purge"},
+	} {
+		cmd.Flags().StringVar(f.role, f.name, "", f.usage)
+	}
+	return cmd
 }
 
 // wayBack describes the effects of going back to a version. It refuses to lose messages or marks unless forced.

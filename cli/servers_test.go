@@ -36,6 +36,10 @@ func TestPostgres(t *testing.T) {
 	}
 	run("migrate status").is(t, 5, "base", "inbox", "outbox  0")
 	run("migrate print").is(t, 0, "CREATE TABLE")
+	run("migrate grants --relay shop_relay --consumer odd\"name").is(t, 0, `GRANT SELECT, UPDATE, DELETE ON "waybill"."waybill_outbox" TO "shop_relay";`,
+		`GRANT SELECT, INSERT, DELETE ON "waybill"."waybill_inbox" TO "odd""name";`).not(t, "INSERT, SELECT (seq")
+	run("migrate grants --operator o --json").is(t, 0, `"sql":`)
+	run("migrate grants").is(t, 2, "name at least one role", "--producer")
 	run("migrate up").is(t, 0, "up to date")
 	run("migrate status").is(t, 0)
 	run("bench --messages 50 --paced 2").is(t, 0, "store shop (postgres)")
