@@ -132,6 +132,9 @@ type Roles struct {
 	Relay     string // reads and settles
 	Consumer  string // marks in the inbox
 	Operator  string // inspects, redrives, purges
+
+	// Routes and Sources bound what Producer stages; empty = all.
+	Routes, Sources []string
 }
 
 // SchemaStatus is the version of one part of a schema.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -99,14 +100,17 @@ role can have several. Run what it prints as the owner of the tables, after wayb
 
   waybill migrate grants --producer shop --relay shop_relay | psql "$OWNER_URL"
 
-It makes no roles, and takes nothing away.`,
+It makes no roles. --route and --source bind the producer to its own messages by row-level security; run it once for each
+such producer.`,
 		RunE: onSchema(func(_ context.Context, s Schema) error {
 			g, ok := s.(Granter)
 			switch {
 			case !ok:
 				return withCode(ExitUsage, "this store has no roles that the command knows: see the page of its database")
-			case roles == Roles{}:
+			case cmp.Or(roles.Producer, roles.Canceller, roles.Relay, roles.Consumer, roles.Operator) == "":
 				return withCode(ExitUsage, "name at least one role: --producer, --canceller, --relay, --consumer or --operator")
+			case roles.Producer == "" && len(roles.Routes)+len(roles.Sources) > 0:
+				return withCode(ExitUsage, "--route and --source bound a producer: name it with --producer")
 			}
 			sql := g.Grants(roles)
 			if c.json {
@@ -130,6 +134,8 @@ It makes no roles, and takes nothing away.`,
 	} {
 		cmd.Flags().StringVar(f.role, f.name, "", f.usage)
 	}
+	cmd.Flags().StringArrayVar(&roles.Routes, "route", nil, "route that the producer may stage on; repeatable, all if there is none")
+	cmd.Flags().StringArrayVar(&roles.Sources, "source", nil, "source of the messages that the producer may stage; repeatable, all if there is none")
 	return cmd
 }
 
