@@ -119,6 +119,24 @@ type Schema interface {
 	Drift(ctx context.Context) ([]admin.Difference, error)
 }
 
+// Granter is a Schema of a database with roles.
+type Granter interface {
+	// Grants returns the statements that give each role what it needs and no more.
+	Grants(r Roles) string
+}
+
+// Roles names the roles of a database by what their programs do; an empty one is left out.
+type Roles struct {
+	Producer  string // stages
+	Canceller string // stages, cancels and replaces
+	Relay     string // reads and settles
+	Consumer  string // marks in the inbox
+	Operator  string // inspects, redrives, purges
+
+	// Routes and Sources bound what Producer stages; empty = all.
+	Routes, Sources []string
+}
+
 // SchemaStatus is the version of one part of a schema.
 type SchemaStatus struct {
 	Part    string `json:"part"`

@@ -261,6 +261,7 @@ func TestMigrate(t *testing.T) {
 	}
 	run("migrate status").is(t, 5, "all   0", "run waybill migrate up")
 	run("migrate print").is(t, 0, "CREATE TABLE")
+	run("migrate grants --relay r").is(t, 2, "this store has no roles")
 	run("migrate up").is(t, 0, "up to date")
 	run("migrate up --json").is(t, 0, `"part": "all"`)
 	run("migrate status").is(t, 0)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -83,11 +84,59 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 			return nil
 		}),
 	}
-	g := group("migrate", "manage the tables of a store", up, down, status, text)
+	g := group("migrate", "manage the tables of a store", up, down, status, text, c.grantsCommand(schema))
 	for _, cmd := range g.Commands() {
 		storeFlag(cmd, &store)
 	}
 	return g
+}
+
+func (c *command) grantsCommand(onSchema func(func(context.Context, Schema) error) func(*cobra.Command, []string) error) *cobra.Command {
+	var roles Roles
+	cmd := &cobra.Command{
+		Use: "grants", Short: "print the SQL that gives roles of Postgres what they need, and no more", Args: cobra.NoArgs,
+		Long: `grants prints the SQL that gives roles of Postgres what they need and no more. Name a role for each kind of program; one
+role can have several. Run what it prints as the owner of the tables, after waybill migrate up and after each upgrade:
+
+  waybill migrate grants --producer shop --relay shop_relay | psql "$OWNER_URL"
+
+It makes no roles. --route and --source bind the producer to its own messages by row-level security; run it once for each
+such producer.`,
+		RunE: onSchema(func(_ context.Context, s Schema) error {
+			g, ok := s.(Granter)
+			switch {
+			case !ok:
+				return withCode(ExitUsage, "this store has no roles that the command knows: see the page of its database")
+			case cmp.Or(roles.Producer, roles.Canceller, roles.Relay, roles.Consumer, roles.Operator) == "":
+				return withCode(ExitUsage, "name at least one role: --producer, --canceller, --relay, --consumer or --operator")
+			case roles.Producer == "" && len(roles.Routes)+len(roles.Sources) > 0:
+				return withCode(ExitUsage, "--route and --source bound a producer: name it with --producer")
+			}
+			sql := g.Grants(roles)
+			if c.json {
+				return c.writeJSON(struct {
+					SQL string `json:"sql"`
+				}{sql})
+			}
+			say(c.io.Out, "%s", sql)
+			return nil
+		}),
+	}
+	for _, f := range []struct {
+		role        *string
+		name, usage string
+	}{
+		{&roles.Producer, "producer", "role of programs that stage"},
+		{&roles.Canceller, "canceller", "role of programs that stage, cancel and replace"},
+		{&roles.Relay, "relay", "role of relays, the command's among them"},
+		{&roles.Consumer, "consumer", "role of consumers with the inbox"},
+		{&roles.Operator, "operator", "role of people who inspect, redrive and purge"},
+	} {
+		cmd.Flags().StringVar(f.role, f.name, "", f.usage)
+	}
+	cmd.Flags().StringArrayVar(&roles.Routes, "route", nil, "route that the producer may stage on; repeatable, all if there is none")
+	cmd.Flags().StringArrayVar(&roles.Sources, "source", nil, "source of the messages that the producer may stage; repeatable, all if there is none")
+	return cmd
 }
 
 // wayBack describes the effects of going back to a version. It refuses to lose messages or marks unless forced.

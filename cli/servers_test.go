@@ -36,6 +36,12 @@ func TestPostgres(t *testing.T) {
 	}
 	run("migrate status").is(t, 5, "base", "inbox", "outbox  0")
 	run("migrate print").is(t, 0, "CREATE TABLE")
+	run("migrate grants --relay shop_relay --consumer odd\"name").is(t, 0, `GRANT SELECT, UPDATE, DELETE ON "waybill"."waybill_outbox" TO "shop_relay";`,
+		`GRANT SELECT, INSERT, DELETE ON "waybill"."waybill_inbox" TO "odd""name";`).not(t, "INSERT, SELECT (seq")
+	run("migrate grants --operator o --json").is(t, 0, `"sql":`)
+	run("migrate grants").is(t, 2, "name at least one role", "--producer")
+	run("migrate grants --relay r --route orders").is(t, 2, "name it with --producer")
+	run("migrate grants --producer shop --route orders --source /shop").is(t, 0, "ROW LEVEL SECURITY", "'orders'", "'/shop'")
 	run("migrate up").is(t, 0, "up to date")
 	run("migrate status").is(t, 0)
 	run("bench --messages 50 --paced 2").is(t, 0, "store shop (postgres)")

@@ -48,7 +48,7 @@ func Abandon(r *Record, reason waybill.Reason, err error) Outcome {
 		ev = EventCrashesSpent
 	}
 	o := outcome(r, ev)
-	o.reason, o.err = reason, ErrorText(err)
+	o.reason, o.err = storable(reason), ErrorText(err)
 	return o
 }
 

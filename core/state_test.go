@@ -200,6 +200,22 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 	}
 }
 
+// A reason that a publisher or a handler made up can be stored. Else its record could not be settled, and its key would
+// wait for ever.
+func TestReasonsAreStorable(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[waybill.Reason]waybill.Reason{
+		waybill.ReasonForbidden: waybill.ReasonForbidden,
+		"no\x00t\xff":           "no\uFFFDt\uFFFD",
+		waybill.Reason(strings.Repeat("x", 100_000)): waybill.Reason(strings.Repeat("x", 255)),
+	} {
+		o := core.Abandon(&core.Record{}, in, nil)
+		if ack := core.AckReject(&waybill.Delivery{}, in, nil); o.Reason() != want || ack.Reason != want {
+			t.Errorf("%q is stored as %q, and parked as %q, want %q", in, o.Reason(), ack.Reason, want)
+		}
+	}
+}
+
 func TestErrorText(t *testing.T) { // DB-18
 	t.Parallel()
 	for in, want := range map[string]string{

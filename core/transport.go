@@ -288,7 +288,7 @@ func AckRetry(d *waybill.Delivery, delay time.Duration, err error) Ack {
 
 // AckReject parks d with its reason.
 func AckReject(d *waybill.Delivery, reason waybill.Reason, err error) Ack {
-	return Ack{Delivery: d, Verdict: VerdictReject, Reason: reason, Err: ErrorText(err)}
+	return Ack{Delivery: d, Verdict: VerdictReject, Reason: storable(reason), Err: ErrorText(err)}
 }
 
 // AckRelease releases d for anyone, at no cost.

@@ -118,6 +118,8 @@ func (p *postgresSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error)
 
 func (p *postgresSchema) Print() (string, error) { return p.m.SQL(), nil }
 
+func (p *postgresSchema) Grants(r cli.Roles) string { return p.m.Grants(postgres.Roles(r)) }
+
 func (p *postgresSchema) Drift(ctx context.Context) ([]admin.Difference, error) {
 	return p.m.Drift(ctx, p.pool)
 }

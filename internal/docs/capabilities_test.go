@@ -105,7 +105,7 @@ func transports(t *testing.T) []adapter {
 					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 30 * time.Second, Wildcards: core.WildcardsAll,
 				},
 			},
-			"",
+			"Checker",
 		},
 		{
 			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
@@ -118,7 +118,7 @@ func transports(t *testing.T) []adapter {
 					AttemptsAreDeliveries: true, HoldFor: 30 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
-			"",
+			"Checker",
 		},
 	}
 }

@@ -138,6 +138,24 @@ func TestParkedCopies(t *testing.T) {
 	}
 }
 
+// OR-09, RM-08: a parked message says how often it was tried, also when that was in place: there the consumer counts in
+// the delivery.
+func TestParkedAttemptsInPlace(t *testing.T) {
+	t.Parallel()
+	tr := newTransport(t, Options{})
+	r := subscribe(t, tr, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
+	tr.Publish(t.Context(), []waybill.Envelope{{Topic: "a", ID: "1"}})
+	ds, err := r.Receive(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds[0].Attempt = 3
+	r.Settle(t.Context(), []core.Ack{core.AckReject(ds[0], waybill.ReasonAttempts, errors.New("no"))})
+	if got := tr.Parked("q"); len(got) != 1 || got[0].Attempt != 3 {
+		t.Errorf("parked after 3 attempts: %+v", got)
+	}
+}
+
 func TestRedeliveries(t *testing.T) {
 	t.Parallel()
 	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})

@@ -152,7 +152,8 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 		case msg.receipt != nil:
 			msg.receipt.settle(rejected(a))
 		default:
-			q.park(Parked{Envelope: msg.env.Clone(), Queue: q.name, Attempt: msg.attempt, Reason: a.Reason, Err: a.Err, At: now})
+			attempt := max(msg.attempt, a.Delivery.Attempt) // retries in place count, too
+			q.park(Parked{Envelope: msg.env.Clone(), Queue: q.name, Attempt: attempt, Reason: a.Reason, Err: a.Err, At: now})
 		}
 	case core.VerdictRelease:
 		q.ready.push(msg)

@@ -140,3 +140,40 @@ func TestClientStaysOpen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Readiness sees a queue that cannot be reached before the first publish fails: wrong names, a missing right, a server
+// that is away. One missing queue beside others stops nothing.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	s := startFake(t)
+	opts := quick(false)
+	opts.Bindings = map[string][]string{"here": {"a"}, "away": {"b"}}
+	bus := newBus(t, newClient(t, s.URL()), opts)
+	err := bus.Check(t.Context())
+	if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "no queue of Options.Bindings exists") {
+		t.Errorf("without any queue: %v", err)
+	}
+	subscribe(t, newBus(t, newClient(t, s.URL()), quick(false)), core.Subscription{Queue: "here", MaxDeliveries: 5})
+	if err := bus.Check(t.Context()); err != nil {
+		t.Errorf("with one of two queues: %v", err)
+	}
+	s.Fail(func(r fakesqs.Request) *fakesqs.Error {
+		return &fakesqs.Error{Status: 403, Code: "AccessDenied", Message: "not you"}
+	})
+	if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "IAM") {
+		t.Errorf("without the right: %v", err)
+	}
+	if err := newBus(t, newClient(t, s.URL()), quick(false)).Check(t.Context()); err != nil {
+		t.Errorf("without bindings: %v", err)
+	}
+	s.Close()
+	if err := bus.Check(t.Context()); waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("without a server: %v", err)
+	}
+	if err := bus.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}

@@ -1,8 +1,10 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -30,6 +32,7 @@ var (
 	_ Client         = (*awssqs.Client)(nil)
 	_ core.Transport = (*Transport)(nil)
 	_ core.Describer = (*Transport)(nil)
+	_ core.Checker   = (*Transport)(nil)
 )
 
 // The operations, as errors name them.
@@ -117,6 +120,43 @@ func (t *Transport) Close(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// Check implements core.Checker: SQS answers, and the credentials find a queue of the bindings. A queue that is
+// missing beside others is no failure: its topics wait, and the others go on. Without bindings there is nothing to ask.
+func (t *Transport) Check(ctx context.Context) error {
+	const op = "check"
+	ctx, end, ok := t.begin(ctx)
+	if !ok {
+		return closed(op)
+	}
+	defer end()
+	t.mu.Lock()
+	queues := slices.Sorted(maps.Keys(t.bindings))
+	t.mu.Unlock()
+	var missing, refused error
+	for _, queue := range queues {
+		name := t.opts.QueueName(queue)
+		limited, cancel := context.WithTimeout(ctx, t.opts.Timeout)
+		_, err := t.client.GetQueueUrl(limited, &awssqs.GetQueueUrlInput{QueueName: &name})
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case isMissingQueue(err):
+			missing = cmp.Or(missing, err)
+		default:
+			if err = callError(op, name, err); !errors.Is(err, waybill.ErrMisconfigured) {
+				return err
+			}
+			refused = cmp.Or(refused, err)
+		}
+	}
+	if refused == nil && missing != nil { // not ErrMisconfigured: a relay may start before the first consumer
+		return outage(op, fmt.Errorf("no queue of Options.Bindings exists: start a consumer, which makes its queue, or compare region, account, "+
+			"Prefix and FIFO (%w)", missing))
+	}
+	return refused
 }
 
 // begin returns the context of a call that Close ends, or false after Close.

@@ -54,7 +54,7 @@ var cures = map[string]string{
 	"55000": "the server is a standby: connect to the primary",
 	"42804": "a column has another type: the schema is of another shape: run the migrations",
 	"3F000": "the schema is missing: run the migrations (waybill migrate up, or Migrate), correct schema in the settings (Options.Schema), or pass a transaction of the right database",
-	"42501": "the role lacks a permission: grant what Migrations.Grants prints; waybill validate names what a relay's role lacks",
+	"42501": "the role lacks a permission: grant what waybill migrate grants (Migrations.Grants) prints; waybill validate names what a relay's role lacks",
 	"3D000": "the database is missing: create it, or correct the connection string",
 	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",
 	"53100": "the disk of the database is full: make room there; nothing that was committed is lost",
