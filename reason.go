@@ -22,7 +22,7 @@ const (
 	ReasonDeliveries  Reason = "deliveries"   // delivered too often without an outcome
 	ReasonNoHandler   Reason = "no_handler"   // no handler for its topic or type
 	ReasonNoID        Reason = "no_id"        // an inbox cannot tell it apart
-	ReasonIDConflict  Reason = "id_conflict"  // two different ids on one message
+	ReasonIDConflict  Reason = "id_conflict"  // two different ids on one message, or two messages with one id
 	ReasonRetryPolicy Reason = "retry_policy" // the retry policy failed or asked for the impossible
 )
 

@@ -69,8 +69,8 @@ func (a *atLeastOnce) Do(ctx context.Context, key core.InboxKey, fn func(ctx con
 	switch {
 	case err != nil:
 		return core.InboxNone, err
-	case state == core.InboxDuplicate:
-		return core.InboxDuplicate, nil
+	case state == core.InboxDuplicate, state == core.InboxConflict:
+		return state, nil
 	case state != core.InboxProcessed:
 		return core.InboxNone, fmt.Errorf("waybill/inbox: the store returned status %s without an error; its BeginMark is broken", state)
 	}

@@ -97,8 +97,12 @@ func BatchHandler[Tx, T any](
 				"its DoBatch is broken", len(marks), len(keys))
 		}
 		for n, i := range slots {
-			if marks[n] == core.InboxDuplicate {
+			switch marks[n] {
+			case core.InboxDuplicate:
 				statuses[i] = waybill.HandlerDuplicate
+			case core.InboxConflict:
+				statuses[i] = waybill.HandlerLeftOut // Handle finds the same and says so
+			case core.InboxNone, core.InboxProcessed:
 			}
 		}
 		return statuses, nil

@@ -2,8 +2,11 @@ package inbox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -24,6 +27,10 @@ type Options struct {
 	// it, so that a message which comes through two queues has its effect twice. With another value every such
 	// message is new.
 	Source string
+	// AnyBody takes a message that comes again with another body for a duplicate, for producers that encode it anew
+	// each time they send it. By default that is parked with [waybill.ReasonIDConflict], as a message that comes
+	// again with another topic, type, key or tenant always is: it is another message, and someone gave it the id.
+	AnyBody bool
 	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative =
 	// for ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A
 	// store that cannot purge keeps all marks, and a Retention is refused.
@@ -180,7 +187,39 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 			return core.InboxKey{}, noID(fmt.Sprintf("the %s of the message %s", f.name, s))
 		}
 	}
-	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id}, nil
+	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print: b.print(&d.Envelope)}, nil
+}
+
+// printVersion begins what is hashed. Another version of this package that hashes something else has another one.
+const printVersion = "waybill print 1\x00"
+
+// printBytes is how much of the hash is kept.
+const printBytes = 16
+
+// print returns a hash of what tells a message from another one with the same id: topic, type, key, tenant and body,
+// each with its length before it.
+func (b *Inbox[Tx]) print(e *waybill.Envelope) string {
+	h := sha256.New()
+	_, _ = io.WriteString(h, printVersion) // it never fails
+	var size [8]byte
+	for _, field := range [...]string{e.Topic, e.Type, e.Key, e.Tenant} {
+		binary.BigEndian.PutUint64(size[:], uint64(len(field)))
+		_, _ = h.Write(size[:])
+		_, _ = io.WriteString(h, field)
+	}
+	if !b.opts.AnyBody {
+		_, _ = h.Write(e.Body)
+	}
+	return string(h.Sum(nil)[:printBytes])
+}
+
+// conflict is the error about a message whose id another one had before.
+func conflict(d *waybill.Delivery) error {
+	return &waybill.Error{
+		Op: "waybill/inbox", Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict,
+		Err: fmt.Errorf("another message with this source and id was handled before: topic %.100q, type, key, tenant or body differ; "+
+			"find out who sent it", d.Envelope.Topic),
+	}
 }
 
 func noID(text string) error {
@@ -226,6 +265,8 @@ func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx cont
 			return waybill.HandlerProcessed, err
 		case status == core.InboxDuplicate:
 			return waybill.HandlerDuplicate, nil
+		case status == core.InboxConflict:
+			return waybill.HandlerProcessed, conflict(d)
 		case status == core.InboxProcessed:
 			return waybill.HandlerProcessed, nil
 		default:

@@ -108,36 +108,66 @@ type marker struct {
 
 // mark marks keys in their order, and returns the indexes of the new marks.
 func (m *marker) mark(ctx context.Context, keys []core.InboxKey) (out []core.InboxStatus, fresh []int, err error) {
-	isNew := map[core.InboxKey]bool{}
+	isNew, kept := map[core.InboxKey]bool{}, map[core.InboxKey][]byte{}
 	for from := 0; from < len(keys); from += keysPerInsert {
 		part := keys[from:min(from+keysPerInsert, len(keys))]
-		args := make([]any, 0, len(part)*4)
+		args := make([]any, 0, len(part)*5)
 		for _, k := range part {
-			args = append(args, k.Consumer, k.Source, k.ID, m.number)
+			args = append(args, k.Consumer, k.Source, k.ID, m.number, k.PrintBytes())
 		}
 		// The keys are valid and fit, so that IGNORE hides nothing but duplicates.
-		n, err := m.exec(ctx, `INSERT IGNORE INTO waybill_inbox (consumer, source, id, mark, handled_at) VALUES `+
-			strings.Repeat(`, (?, ?, ?, ?, `+nowSQL+`)`, len(part))[2:], args...)
+		n, err := m.exec(ctx, `INSERT IGNORE INTO waybill_inbox (consumer, source, id, mark, print, handled_at) VALUES `+
+			strings.Repeat(`, (?, ?, ?, ?, ?, `+nowSQL+`)`, len(part))[2:], args...)
 		if err != nil {
 			return nil, nil, err
 		}
-		if n > 0 && len(part) > 1 {
+		if int(n) < len(part) {
+			if err := m.kept(ctx, part, kept); err != nil {
+				return nil, nil, err
+			}
+		}
+		if n == 0 {
+			continue // what an earlier part has marked stays new
+		}
+		if len(part) > 1 {
 			if part, err = m.ours(ctx, part); err != nil {
 				return nil, nil, err
 			}
 		}
 		for _, k := range part {
-			isNew[k] = n > 0
+			isNew[k.Bare()] = true
 		}
 	}
 	for i, k := range keys {
-		out = append(out, core.InboxDuplicate)
-		if isNew[k] {
-			out[i], isNew[k] = core.InboxProcessed, false
+		bare := k.Bare()
+		out = append(out, k.Again(kept[bare]))
+		if isNew[bare] {
+			out[i], isNew[bare] = core.InboxProcessed, false
 			fresh = append(fresh, i)
 		}
 	}
 	return out, fresh, nil
+}
+
+// kept adds the prints of the marks of keys to prints. Some are of transactions that ended after this one began, so it
+// reads with a lock.
+func (m *marker) kept(ctx context.Context, keys []core.InboxKey, prints map[core.InboxKey][]byte) error {
+	args := make([]any, 0, 3*len(keys))
+	for _, k := range keys {
+		args = append(args, k.Consumer, k.Source, k.ID)
+	}
+	type mark struct {
+		key   core.InboxKey
+		print []byte
+	}
+	marks, err := collect(ctx, m.q, func(rows *sql.Rows) (k mark, err error) {
+		return k, rows.Scan(&k.key.Consumer, &k.key.Source, &k.key.ID, &k.print)
+	}, `SELECT consumer, source, id, print FROM waybill_inbox WHERE (consumer, source, id) IN (`+
+		strings.Repeat(`, (?, ?, ?)`, len(keys))[2:]+`) LOCK IN SHARE MODE`, args...)
+	for _, k := range marks {
+		prints[k.key] = k.print
+	}
+	return err
 }
 
 // ours returns those of keys that this transaction has marked.

@@ -267,6 +267,16 @@ var faults = []struct {
 	{"both run", "concurrent-duplicate-waits", checkThenAct},
 	{"the second is a duplicate of what fails", "concurrent-runs-after-rollback", noWait},
 	{"both run", "storm-has-one-effect", checkThenAct},
+	{"marks keep no print", "other-content-is-a-conflict", changedKey(func(k *core.InboxKey) { k.Print = "" })},
+	{
+		"the print of the mark that is waited for is not read", "concurrent-content-is-a-conflict",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			if !b.first(key.Bare()) {
+				key.Print = ""
+			}
+			return b.Store.Do(ctx, key, fn)
+		},
+	},
 	{"one message at a time is kept", "different-keys-all-run", changedKey(func(k *core.InboxKey) { k.ID = "1" })},
 	{
 		"waits for ever", "waiting-heeds-its-context",

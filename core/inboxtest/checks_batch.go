@@ -144,6 +144,17 @@ func batchOfThousands[Tx any](k *kit[Tx]) {
 		}
 	}
 	k.effects("after a large batch and its duplicate", "e", 1)
+	twice, want := make([]core.InboxKey, n), make([]core.InboxStatus, n)
+	for i := range twice {
+		twice[i], want[i] = k.key("t"+strconv.Itoa(i%(n/2))), isDup
+		if i < n/2 {
+			want[i] = isNew
+		}
+	}
+	got, err := b.DoBatch(k.ctx, twice, func(context.Context, Tx, []int) error { return nil })
+	if err != nil || !slices.Equal(got, want) {
+		k.fail("a batch of %d keys that come twice: the first half is not new, or the second no duplicate, or error %v", n/2, err)
+	}
 	k.do("the last key of the batch", keys[n-1], isDup, k.never)
 }
 

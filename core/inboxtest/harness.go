@@ -81,6 +81,10 @@ func Checks[Tx any]() []Check[Tx] {
 		{"outage-leaves-no-mark", outageLeavesNoMark[Tx]},
 		{"lost-transaction-has-no-effect", lostTransactionHasNoEffect[Tx]},
 		{"handler-context-has-its-values", handlerContextHasItsValues[Tx]},
+		{"other-content-is-a-conflict", otherContentIsAConflict[Tx]},
+		{"concurrent-content-is-a-conflict", concurrentContentIsAConflict[Tx]},
+		{"batch-tells-conflicts", batchTellsConflicts[Tx]},
+		{"mark-tells-conflicts", markTellsConflicts[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
 			return source.Do(ctx, c.name, func() {

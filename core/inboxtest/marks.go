@@ -39,6 +39,7 @@ func MarkChecks() []MarkCheck {
 		{"bad-mark-is-refused", badMarkIsRefused},
 		{"storm-has-one-claim", stormHasOneClaim},
 		{"marks-heed-their-context", marksHeedTheirContext},
+		{"done-for-another-content", doneForAnotherContent},
 	} {
 		all = append(all, MarkCheck{Name: c.name, Run: func(ctx context.Context, store core.MarkStore) error {
 			key := core.InboxKey{Consumer: "c-" + waybill.NewID(), Source: "/inboxtest", ID: "1"}
@@ -90,6 +91,8 @@ const (
 	claimed = "claimed"
 	busy    = "busy"
 	done    = "done"
+
+	conflict = "done for another content"
 )
 
 func answer(st core.InboxStatus, err error) string {
@@ -100,6 +103,8 @@ func answer(st core.InboxStatus, err error) string {
 		return claimed
 	case st == core.InboxDuplicate && err == nil:
 		return done
+	case st == core.InboxConflict && err == nil:
+		return conflict
 	}
 	return fmt.Sprintf("status %s and error %v", st, err)
 }

@@ -19,18 +19,23 @@ var (
 
 // inboxMarks are the committed marks. The store's mu guards them.
 type inboxMarks struct {
-	at  map[core.InboxKey]time.Time
-	log []core.InboxKey // in the order of their time
+	at  map[core.InboxKey]inboxMark // by keys without a print
+	log []core.InboxKey             // in the order of their time
 }
 
-func newInboxMarks() inboxMarks { return inboxMarks{at: map[core.InboxKey]time.Time{}} }
+type inboxMark struct {
+	at    time.Time
+	print string
+}
+
+func newInboxMarks() inboxMarks { return inboxMarks{at: map[core.InboxKey]inboxMark{}} }
 
 func (m *inboxMarks) copy() inboxMarks { return inboxMarks{maps.Clone(m.at), slices.Clone(m.log)} }
 
 func (m *inboxMarks) add(keys []core.InboxKey, now time.Time) {
 	for _, k := range keys {
-		m.at[k] = now
-		m.log = append(m.log, k)
+		m.at[k.Bare()] = inboxMark{now, k.Print}
+		m.log = append(m.log, k.Bare())
 	}
 }
 
@@ -39,7 +44,7 @@ func (m *inboxMarks) purge(consumer string, deadline time.Time, limit int) int {
 	n, end := 0, 0
 	kept := m.log[:0]
 	for _, k := range m.log {
-		if n == limit || !m.at[k].Before(deadline) {
+		if n == limit || !m.at[k].at.Before(deadline) {
 			break
 		}
 		end++
@@ -59,11 +64,16 @@ func (m *inboxMarks) purge(consumer string, deadline time.Time, limit int) int {
 // markKey locks key for tx and marks it there, if it is new.
 func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core.InboxStatus, err error) {
 	err = s.whenFree(ctx, tx, "inbox", func() (wait *Tx, err error) {
-		if wait := tx.reserve(key); wait != nil {
+		bare := key.Bare()
+		if wait := tx.reserve(bare); wait != nil {
 			return wait, nil
 		}
-		st = core.InboxDuplicate
-		if _, marked := s.inbox.at[key]; marked || slices.Contains(tx.marked, key) {
+		if m, marked := s.inbox.at[bare]; marked {
+			st = key.Again([]byte(m.print))
+			return nil, nil
+		}
+		if i := slices.IndexFunc(tx.marked, func(k core.InboxKey) bool { return k.Bare() == bare }); i >= 0 {
+			st = key.Again(tx.marked[i].PrintBytes())
 			return nil, nil
 		}
 		st = core.InboxProcessed

@@ -14,20 +14,21 @@ import (
 // over is removed when its key comes again, so it grows with the number of messages.
 type Marks struct {
 	mu    sync.Mutex
-	marks map[core.InboxKey]mark
+	marks map[core.InboxKey]mark // by keys without a print
 }
 
 // mark is a claim, or, without a token, a key that is done.
 type mark struct {
 	token string
 	until time.Time // zero = for ever
+	print string
 }
 
 var errBusyMark = &waybill.Error{Op: "waybill/memory: marks", Class: waybill.ClassRejected, Err: fmt.Errorf("another run has the message (%w)", waybill.ErrInFlight)}
 
 // of returns the mark of key, unless its time is over. mu is held.
 func (m *Marks) of(key core.InboxKey) (mark, bool) {
-	k, ok := m.marks[key]
+	k, ok := m.marks[key.Bare()]
 	return k, ok && (k.until.IsZero() || time.Now().Before(k.until))
 }
 
@@ -35,7 +36,8 @@ func (m *Marks) put(key core.InboxKey, k mark) {
 	if m.marks == nil {
 		m.marks = map[core.InboxKey]mark{}
 	}
-	m.marks[key] = k
+	k.print = key.Print
+	m.marks[key.Bare()] = k
 }
 
 // begin is how every method begins.
@@ -58,7 +60,7 @@ func (m *Marks) BeginMark(ctx context.Context, key core.InboxKey, token string, 
 	defer m.mu.Unlock()
 	switch k, ok := m.of(key); {
 	case ok && k.token == "":
-		return core.InboxDuplicate, nil
+		return key.Again([]byte(k.print)), nil
 	case ok && k.token != token:
 		return core.InboxNone, errBusyMark
 	}
@@ -88,7 +90,7 @@ func (m *Marks) ForgetMark(ctx context.Context, key core.InboxKey, token string)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.marks[key].token == token {
+	if key = key.Bare(); m.marks[key].token == token {
 		delete(m.marks, key)
 	}
 	return nil

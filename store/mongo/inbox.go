@@ -50,14 +50,11 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
-	fresh, err := s.handle(ctx, []core.InboxKey{key}, func(ctx context.Context, tx *driver.Session, _ []int) error { return fn(ctx, tx) })
-	switch {
-	case err != nil:
+	out, err := s.handle(ctx, []core.InboxKey{key}, func(ctx context.Context, tx *driver.Session, _ []int) error { return fn(ctx, tx) })
+	if err != nil {
 		return core.InboxNone, err
-	case len(fresh) == 0:
-		return core.InboxDuplicate, nil
 	}
-	return core.InboxProcessed, nil
+	return out[0], nil
 }
 
 // DoBatch is Do for many keys in one transaction; see [core.BatchInbox]. At most 100,000 keys.
@@ -70,18 +67,7 @@ func (s *Store) DoBatch(
 	if err := core.CheckInboxKeys(keys...); err != nil {
 		return nil, err
 	}
-	fresh, err := s.handle(ctx, keys, fn)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]core.InboxStatus, len(keys))
-	for i := range out {
-		out[i] = core.InboxDuplicate
-	}
-	for _, i := range fresh {
-		out[i] = core.InboxProcessed
-	}
-	return out, nil
+	return s.handle(ctx, keys, fn)
 }
 
 // handlerError is the error of a handler.
@@ -93,16 +79,17 @@ func (e *handlerError) Unwrap() error { return e.err }
 // handle marks keys and runs fn with the indexes of the new ones in one transaction, again as long as that conflicts.
 func (s *Store) handle(
 	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *driver.Session, fresh []int) error,
-) (fresh []int, err error) {
+) (out []core.InboxStatus, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	var fresh []int
 	swallowed := 0
 	for try, until := 0, time.Now().Add(inboxWait); ; try++ {
 		ended, began := false, time.Now() // fn has succeeded
 		err := s.once(ctx, func(ctx context.Context) (err error) {
 			ended = false
-			if fresh, err = s.mark(ctx, keys); err != nil || len(fresh) == 0 {
+			if out, fresh, err = s.mark(ctx, keys); err != nil || len(fresh) == 0 {
 				return err
 			}
 			if err := fn(ctx, driver.SessionFromContext(ctx), fresh); err != nil {
@@ -116,7 +103,7 @@ func (s *Store) handle(
 			return nil
 		})
 		if err == nil {
-			return fresh, nil
+			return out, nil
 		}
 		switch took := time.Since(began); {
 		case hasCode(err, 251) && took >= s.longRun:
@@ -151,65 +138,75 @@ func inboxError(err error) error {
 	return h.err
 }
 
-// mark inserts the marks of keys that are new, in their order, and returns their indexes.
-func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (fresh []int, err error) {
+// mark inserts the marks of keys that are new, in their order, and returns the status of each key, and the indexes of
+// those.
+func (s *Store) mark(ctx context.Context, keys []core.InboxKey) (out []core.InboxStatus, fresh []int, err error) {
 	ids := make(bson.A, len(keys))
-	at := map[inboxID]int{}
+	at, kept := map[inboxID]int{}, map[inboxID][]byte{}
 	for i := range keys {
-		id := inboxID(keys[i])
+		id := inboxID{keys[i].Consumer, keys[i].Source, keys[i].ID}
 		ids[i] = id
 		if _, twice := at[id]; !twice {
 			at[id] = i
 		}
 	}
 	for chunk := range slices.Chunk(ids, maxIn) {
-		known, err := s.inboxIDs(ctx, bson.M{"_id": bson.M{"$in": chunk}}, options.Find())
+		known, err := s.marks(ctx, bson.M{"_id": bson.M{"$in": chunk}}, options.Find())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		for _, id := range known {
-			delete(at, id)
+		for _, m := range known {
+			delete(at, m.ID)
+			kept[m.ID] = m.Print
 		}
 	}
-	for _, i := range at {
+	for id, i := range at {
 		fresh = append(fresh, i)
+		kept[id] = keys[i].PrintBytes() // for what stands twice
+	}
+	out = make([]core.InboxStatus, len(keys))
+	for i := range keys {
+		out[i] = keys[i].Again(kept[ids[i].(inboxID)]) //nolint:forcetypeassert // as above
+	}
+	for _, i := range fresh {
+		out[i] = core.InboxProcessed
 	}
 	if len(fresh) == 0 {
-		return nil, nil
+		return out, nil, nil
 	}
 	slices.Sort(fresh)
 	w := work{s: s}
 	if err := w.clock(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	docs := make([]any, len(fresh))
 	for i, n := range fresh {
-		docs[i] = bson.D{{Key: "_id", Value: ids[n]}, {Key: "handled", Value: w.now}}
+		doc := bson.D{{Key: "_id", Value: ids[n]}, {Key: "handled", Value: w.now}}
+		if print := keys[n].PrintBytes(); print != nil {
+			doc = append(doc, bson.E{Key: "print", Value: print})
+		}
+		docs[i] = doc
 	}
 	slices.SortFunc(docs, func(a, b any) int {
 		return compareIDs(a.(bson.D)[0].Value.(inboxID), b.(bson.D)[0].Value.(inboxID)) //nolint:forcetypeassert // as above
 	})
 	_, err = s.inbox.InsertMany(ctx, docs)
-	return fresh, raced(err)
+	return out, fresh, raced(err)
 }
 
-// inboxIDs returns the ids of the marks that filter selects.
-func (s *Store) inboxIDs(ctx context.Context, filter any, opts *options.FindOptionsBuilder) ([]inboxID, error) {
-	cur, err := s.inbox.Find(ctx, filter, opts.SetProjection(bson.M{"_id": 1}))
+// mark is one document of the inbox.
+type mark struct {
+	ID    inboxID `bson:"_id"`
+	Print []byte  `bson:"print"`
+}
+
+// marks returns the marks that filter selects.
+func (s *Store) marks(ctx context.Context, filter any, opts *options.FindOptionsBuilder) (all []mark, err error) {
+	cur, err := s.inbox.Find(ctx, filter, opts.SetProjection(bson.M{"_id": 1, "print": 1}))
 	if err != nil {
 		return nil, err
 	}
-	var docs []struct {
-		ID inboxID `bson:"_id"`
-	}
-	if err := cur.All(ctx, &docs); err != nil {
-		return nil, err
-	}
-	ids := make([]inboxID, len(docs))
-	for i := range docs {
-		ids[i] = docs[i].ID
-	}
-	return ids, nil
+	return all, cur.All(ctx, &all)
 }
 
 func compareIDs(a, b inboxID) int {
@@ -228,14 +225,11 @@ func (s *Store) Mark(ctx context.Context, sess *driver.Session, key core.InboxKe
 	if err := s.ready(ctx); err != nil {
 		return core.InboxNone, err
 	}
-	fresh, err := s.mark(driver.NewSessionContext(ctx, sess), []core.InboxKey{key})
-	switch {
-	case err != nil:
+	out, _, err := s.mark(driver.NewSessionContext(ctx, sess), []core.InboxKey{key})
+	if err != nil {
 		return core.InboxNone, classify("mark", err)
-	case len(fresh) == 0:
-		return core.InboxDuplicate, nil
 	}
-	return core.InboxProcessed, nil
+	return out[0], nil
 }
 
 // PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time.
@@ -272,12 +266,15 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 }
 
 func (s *Store) purgeOf(ctx context.Context, consumer string, before time.Time, limit int) (int, error) {
-	old, err := s.inboxIDs(ctx, bson.M{"_id.consumer": consumer, "handled": bson.M{"$lt": before}},
+	marks, err := s.marks(ctx, bson.M{"_id.consumer": consumer, "handled": bson.M{"$lt": before}},
 		options.Find().SetHint(s.opts.Prefix+"handled").SetSort(bson.M{"handled": 1}).SetLimit(int64(limit)))
 	if err != nil {
 		return 0, err
 	}
-	n := 0
+	n, old := 0, make([]inboxID, len(marks))
+	for i := range marks {
+		old[i] = marks[i].ID
+	}
 	for chunk := range slices.Chunk(old, maxIn) {
 		res, err := s.inbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": chunk}})
 		if err != nil {

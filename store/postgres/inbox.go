@@ -50,13 +50,15 @@ func (o *InboxOptions) lockTimeout() string {
 }
 
 // The lock timeout holds for the mark only; the handler gets back what was set before. CASE keeps its parts in this
-// order, and RETURNING comes after the wait; of a duplicate nothing comes back, and restoreSQL is left to do.
+// order, and RETURNING comes after the wait. A duplicate changes nothing, so that nothing comes back and restoreSQL is
+// left to do. A mark for another content is set to what it is, so that it comes back.
 const (
 	markInboxSQL = `
-INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3
+INSERT INTO {inbox} AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT DO NOTHING RETURNING ` + restored
+ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+RETURNING ` + restored + `, m.print IS NOT DISTINCT FROM $5::bytea`
 	restoreSQL = `SELECT ` + restored
 	restored   = `set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
 )
@@ -99,7 +101,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, sql: newInboxStatements(n, "$4", keysOfArrays), limits: newLimitStatements(n), wait: opts.lockTimeout()}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, sql: newInboxStatements(n, "$5", keysOfArrays), limits: newLimitStatements(n), wait: opts.lockTimeout()}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
@@ -119,7 +121,7 @@ func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
 	var status core.InboxStatus
 	begin := newMarkBatch()
-	begin.Queue(i.sql.mark, key.Consumer, key.Source, key.ID, i.wait).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()).QueryRow(func(row pgx.Row) (err error) {
 		status, err = readMark(row)
 		return err
 	})
@@ -158,14 +160,19 @@ func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, f
 	return nil
 }
 
+type scanner interface{ Scan(dest ...any) error }
+
 // readMark returns what a mark's row says.
-func readMark(row interface{ Scan(dest ...any) error }) (core.InboxStatus, error) {
+func readMark(row scanner) (core.InboxStatus, error) {
 	var restored string
-	switch err := row.Scan(&restored); {
+	var fresh bool
+	switch err := row.Scan(&restored, &fresh); {
 	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, sql.ErrNoRows):
 		return core.InboxDuplicate, nil
 	case err != nil:
 		return core.InboxNone, err
+	case !fresh:
+		return core.InboxConflict, nil
 	}
 	return core.InboxProcessed, nil
 }

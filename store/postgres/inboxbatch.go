@@ -24,21 +24,23 @@ var (
 const (
 	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout
 	// holds for this statement only: each part needs the one before. If some were marked before, the numbers of the
-	// others come back.
+	// others come back, negative for those that were marked for another content; see markInboxSQL.
 	markBatchSQL = `
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true) AS now
 ), k AS MATERIALIZED (%s
 ), i AS (
-    INSERT INTO {inbox} (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
-    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+    INSERT INTO {inbox} AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+    RETURNING consumer, source, id, print
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+        FROM k JOIN i USING (consumer, source, id))
 FROM n, s`
 	// The first consumer and the first source stand for the missing ones: unnest fills up with NULL.
-	keysOfArrays = `SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.n
-    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
-	keysOfJSON = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
+	keysOfArrays = `SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.print, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, print, n)`
+	keysOfJSON = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS print, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
@@ -84,7 +86,7 @@ func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
 		b.order[i] = i
 	}
 	slices.SortStableFunc(b.order, func(x, y int) int { return compareKeys(&keys[x], &keys[y]) })
-	b.order = slices.CompactFunc(b.order, func(x, y int) bool { return keys[x] == keys[y] })
+	b.order = slices.CompactFunc(b.order, func(x, y int) bool { return keys[x].Bare() == keys[y].Bare() })
 	return b, nil
 }
 
@@ -93,14 +95,14 @@ func compareKeys(a, b *core.InboxKey) int {
 }
 
 // columns returns the keys to mark, one slice a column. A column with one value for all keys holds it once.
-func (b *keyBatch) columns() (consumers, sources, ids []string) {
+func (b *keyBatch) columns() (consumers, sources, ids []string, prints [][]byte) {
 	consumers = b.column(func(k *core.InboxKey) string { return k.Consumer })
 	sources = b.column(func(k *core.InboxKey) string { return k.Source })
-	ids = make([]string, len(b.order))
+	ids, prints = make([]string, len(b.order)), make([][]byte, len(b.order))
 	for n, i := range b.order {
-		ids[n] = b.keys[i].ID
+		ids[n], prints[n] = b.keys[i].ID, b.keys[i].PrintBytes()
 	}
-	return consumers, sources, ids
+	return consumers, sources, ids, prints
 }
 
 func (b *keyBatch) column(of func(*core.InboxKey) string) []string {
@@ -116,35 +118,53 @@ func (b *keyBatch) column(of func(*core.InboxKey) string) []string {
 }
 
 // read returns the status of every key and the indexes of those that are new, from a row of markBatchSQL.
-func (b *keyBatch) read(row interface{ Scan(dest ...any) error }) (statuses []core.InboxStatus, fresh []int, err error) {
+func (b *keyBatch) read(row scanner) (statuses []core.InboxStatus, fresh []int, err error) {
 	var marked int
 	var restored string
 	var numbers *string
 	if err := row.Scan(&marked, &restored, &numbers); err != nil {
 		return nil, nil, err
 	}
-	fresh = slices.Clone(b.order)
-	if marked < len(b.order) {
-		var ns []int
-		if numbers != nil {
-			if err := json.Unmarshal([]byte(*numbers), &ns); err != nil {
-				return nil, nil, err
-			}
-		}
-		fresh = fresh[:0]
-		for _, n := range ns {
-			fresh = append(fresh, b.order[n-1])
+	var ns []int
+	if numbers != nil {
+		if err := json.Unmarshal([]byte(*numbers), &ns); err != nil {
+			return nil, nil, err
 		}
 	}
 	statuses = make([]core.InboxStatus, len(b.keys))
 	for i := range statuses {
 		statuses[i] = core.InboxDuplicate
 	}
-	for _, i := range fresh {
-		statuses[i] = core.InboxProcessed
+	for _, n := range ns {
+		if n < 0 {
+			statuses[b.order[-n-1]] = core.InboxConflict
+			continue
+		}
+		fresh = append(fresh, b.order[n-1])
+		statuses[b.order[n-1]] = core.InboxProcessed
 	}
 	slices.Sort(fresh)
+	if len(b.order) < len(b.keys) {
+		b.twice(statuses)
+	}
 	return statuses, fresh, nil
+}
+
+// twice completes the statuses of keys that stand behind an equal one.
+func (b *keyBatch) twice(statuses []core.InboxStatus) {
+	first := map[core.InboxKey]int{}
+	for i := range b.keys {
+		bare := b.keys[i].Bare()
+		at, again := first[bare]
+		switch {
+		case !again:
+			first[bare] = i
+		case statuses[at] == core.InboxConflict && b.keys[i].Print == b.keys[at].Print:
+			statuses[i] = core.InboxConflict
+		default:
+			statuses[i] = b.keys[i].Again(b.keys[at].PrintBytes())
+		}
+	}
 }
 
 // DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most
@@ -170,9 +190,9 @@ func (i *Inbox) doBatch(
 ) ([]core.InboxStatus, error) {
 	var statuses []core.InboxStatus
 	var fresh []int
-	consumers, sources, ids := keys.columns()
+	consumers, sources, ids, prints := keys.columns()
 	begin := newMarkBatch()
-	begin.Queue(i.sql.markAll, consumers, sources, ids, i.wait).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.markAll, consumers, sources, ids, prints, i.wait).QueryRow(func(row pgx.Row) (err error) {
 		statuses, fresh, err = keys.read(row)
 		return err
 	})
@@ -196,7 +216,7 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 	if err := i.ready(ctx); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRow(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRow(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
 	if status == core.InboxDuplicate {
 		_, err = tx.Exec(ctx, restoreSQL)
 	}

@@ -57,11 +57,11 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 		return core.InboxNone, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
 	if err != nil {
 		return core.InboxNone, dberr.Failure("inbox: mark", err)
 	}
-	if status == core.InboxDuplicate {
+	if status != core.InboxProcessed {
 		return status, nil
 	}
 	if err := fn(ctx, tx); err != nil {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -41,9 +42,10 @@ func (i *SQLInbox) doBatch(
 		return nil, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	list := make([][3]string, len(keys.order))
+	list := make([][4]string, len(keys.order))
 	for n, k := range keys.order {
-		list[n] = [3]string{keys.keys[k].Consumer, keys.keys[k].Source, keys.keys[k].ID}
+		key := &keys.keys[k]
+		list[n] = [4]string{key.Consumer, key.Source, key.ID, hex.EncodeToString(key.PrintBytes())}
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -76,7 +78,7 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait, key.PrintBytes()))
 	if status == core.InboxDuplicate {
 		_, err = tx.ExecContext(ctx, restoreSQL)
 	}

@@ -23,7 +23,7 @@ var needed = []struct {
 	{"outbox_units", []string{"route", "from_slot", "to_slot", "owner", "term", "low", "careful"}},
 	{"outbox_routes", []string{"route", "low", "careful", "term"}},
 	{"outbox_control", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
-	{"inbox", []string{"consumer", "source", "id", "handled_at"}},
+	{"inbox", []string{"consumer", "source", "id", "handled_at", "print"}},
 	{"limits", []string{"name", "state"}},
 	{"meta", []string{"name", "value", "owner"}},
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) SELECT ?1, ?2, ?3, ?4` + ifAlone + ` ON CONFLICT DO NOTHING`
+const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at, print) SELECT ?1, ?2, ?3, ?4, ?5` + ifAlone + ` ON CONFLICT DO NOTHING`
 
 // Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the
 // write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
@@ -35,10 +35,10 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	}
 	defer tx.end()
 	w := work{s: s, tx: tx.Tx, ready: st}
-	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now()); err != nil {
+	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now(), key.PrintBytes()); err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	} else if n == 0 {
-		return s.duplicate(ctx, tx.Tx)
+		return s.again(ctx, tx.Tx, &key)
 	}
 	if err := fn(ctx, tx.Tx); err != nil {
 		return core.InboxNone, handlerError(err)
@@ -49,13 +49,40 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	return core.InboxProcessed, nil
 }
 
-// duplicate is the answer when a key was not marked: it is a duplicate, unless the connection has attached another
-// file.
-func (s *Store) duplicate(ctx context.Context, tx *sql.Tx) (core.InboxStatus, error) {
-	if err := refuseAttached(ctx, tx); err != nil {
+// again is the answer when a key was not marked: it is a duplicate or a conflict, unless the connection has attached
+// another file.
+func (s *Store) again(ctx context.Context, tx *sql.Tx, key *core.InboxKey) (core.InboxStatus, error) {
+	kept, err := s.kept(ctx, tx, []core.InboxKey{*key})
+	if err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	}
-	return core.InboxDuplicate, nil
+	return key.Again(kept[key.Bare()]), nil
+}
+
+// kept returns the prints of marks that were there, by keys without prints.
+func (s *Store) kept(ctx context.Context, tx *sql.Tx, keys []core.InboxKey) (map[core.InboxKey][]byte, error) {
+	if err := refuseAttached(ctx, tx); err != nil {
+		return nil, err
+	}
+	list, err := listOf(keys)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.QueryContext(ctx, keptSQL(s.opts.Prefix+"inbox"), list)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // read to the end, or failed already
+	kept := map[core.InboxKey][]byte{}
+	for rows.Next() {
+		var k core.InboxKey
+		var print []byte
+		if err := rows.Scan(&k.Consumer, &k.Source, &k.ID, &print); err != nil {
+			return nil, err
+		}
+		kept[k] = print
+	}
+	return kept, rows.Err()
 }
 
 // handlerError returns the handler's own error, unless SQLite reports that the file cannot be used now: that costs no

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -18,9 +19,24 @@ var (
 
 // The texts of the inbox's statements; table is Options.Prefix + "inbox". An OR IGNORE would hide other faults.
 func markBatchSQL(table string) string {
-	return "INSERT INTO " + table + " (consumer, source, id, handled_at)" +
-		" SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1)" + ifAlone +
+	return "INSERT INTO " + table + " (consumer, source, id, handled_at, print)" +
+		" SELECT value->>0, value->>1, value->>2, ?2, nullif(unhex(value->>3), x'') FROM json_each(?1)" + ifAlone +
 		" ON CONFLICT DO NOTHING RETURNING consumer, source, id"
+}
+
+func keptSQL(table string) string {
+	return "SELECT consumer, source, id, print FROM " + table +
+		" WHERE (consumer, source, id) IN (SELECT value->>0, value->>1, value->>2 FROM json_each(?1))"
+}
+
+// listOf returns keys as the parameter of a statement.
+func listOf(keys []core.InboxKey) (string, error) {
+	list := make([][4]string, len(keys))
+	for i := range keys {
+		list[i] = [4]string{keys[i].Consumer, keys[i].Source, keys[i].ID, hex.EncodeToString(keys[i].PrintBytes())}
+	}
+	text, err := json.Marshal(list)
+	return string(text), err
 }
 
 func purgeSQL(table string) string {
@@ -38,11 +54,7 @@ func (s *Store) DoBatch(
 	if err := core.CheckInboxKeys(keys...); err != nil {
 		return nil, err
 	}
-	list := make([][3]string, len(keys))
-	for i := range keys {
-		list[i] = [3]string{keys[i].Consumer, keys[i].Source, keys[i].ID}
-	}
-	text, err := json.Marshal(list)
+	text, err := listOf(keys)
 	if err != nil {
 		return nil, s.classify("inbox", err)
 	}
@@ -59,9 +71,10 @@ func (s *Store) DoBatch(
 		return nil, s.classify("inbox", err)
 	}
 	defer tx.end()
-	isNew, err := s.markBatch(ctx, tx.Tx, string(text))
+	isNew, err := s.markBatch(ctx, tx.Tx, text)
+	var kept map[core.InboxKey][]byte
 	if err == nil && len(isNew) < len(keys) {
-		err = refuseAttached(ctx, tx.Tx)
+		kept, err = s.kept(ctx, tx.Tx, keys)
 	}
 	if err != nil {
 		return nil, s.classify("inbox: mark", err)
@@ -69,10 +82,11 @@ func (s *Store) DoBatch(
 	statuses := make([]core.InboxStatus, len(keys))
 	var fresh []int
 	for i := range keys {
-		if statuses[i] = core.InboxDuplicate; isNew[keys[i]] {
+		key := keys[i].Bare()
+		if statuses[i] = keys[i].Again(kept[key]); isNew[key] {
 			statuses[i] = core.InboxProcessed
 			fresh = append(fresh, i)
-			delete(isNew, keys[i])
+			delete(isNew, key)
 		}
 	}
 	if len(fresh) == 0 {
@@ -116,14 +130,14 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if err := s.readyIn(ctx, tx); err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
-	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now())
+	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now(), key.PrintBytes())
 	if err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
 	if n, err := res.RowsAffected(); err != nil {
 		return core.InboxNone, s.classify("inbox: mark", err)
 	} else if n == 0 {
-		return s.duplicate(ctx, tx)
+		return s.again(ctx, tx, &key)
 	}
 	return core.InboxProcessed, nil
 }

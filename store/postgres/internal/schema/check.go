@@ -51,7 +51,7 @@ var outboxColumns = []column{
 	{"body", "bytea"},
 }
 
-var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}}
+var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}, {"print", "bytea"}}
 
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
@@ -103,6 +103,7 @@ func (m *Migrations) CheckInbox(ctx context.Context, db DB) error {
 	table := m.names.SQL("{inbox}")
 	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{
 		{table, "table", "SELECT,INSERT"},
+		{table, "any_column", "UPDATE"}, // of print
 		{m.names.SQL("{limits}"), "table", "SELECT,INSERT,UPDATE"},
 	})
 }

@@ -1,19 +1,22 @@
 -- statement inbox.mark
-INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT $1, $2, $3
+INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT DO NOTHING RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)
+ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.print IS NOT DISTINCT FROM $5::bytea
 
 -- statement inbox.markAll
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now
-), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.n
-    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)
+), k AS MATERIALIZED (SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.print, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS k (consumer, source, id, print, n)
 ), i AS (
-    INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
-    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+    RETURNING consumer, source, id, print
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+        FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 
 -- statement inbox.purge
@@ -2062,21 +2065,24 @@ SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
 
 -- statement sqlinbox.mark
-INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT $1, $2, $3
+INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
 WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
            THEN set_config('lock_timeout', $4, true) IS NOT NULL END
-ON CONFLICT DO NOTHING RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)
+ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+RETURNING set_config('lock_timeout', current_setting('waybill.lock_timeout'), true), m.print IS NOT DISTINCT FROM $5::bytea
 
 -- statement sqlinbox.markAll
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true) AS now
-), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
+), k AS MATERIALIZED (SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, nullif(decode(v->>3, 'hex'), '') AS print, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)
 ), i AS (
-    INSERT INTO "waybill"."waybill_inbox" (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
-    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+    INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT k.consumer, k.source, k.id, k.print FROM s, k ORDER BY k.n
+    ON CONFLICT (id, source, consumer) DO UPDATE SET print = m.print WHERE m.print <> excluded.print
+    RETURNING consumer, source, id, print
 ), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
-       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+       (SELECT json_agg(CASE WHEN i.print IS NOT DISTINCT FROM k.print THEN k.n ELSE -k.n END ORDER BY k.n)::text
+        FROM k JOIN i USING (consumer, source, id))
 FROM n, s
 
 -- statement sqlinbox.purge

@@ -1,0 +1,115 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Two messages can have one id: by a mistake, or since who may publish one topic wants to suppress a message of
+// another. A mark tells them apart by the print that it keeps.
+
+const isConflict = core.InboxConflict
+
+// printed returns key with the print that begins with b; 0 stands for none.
+func printed(key core.InboxKey, b byte) core.InboxKey {
+	if b != 0 {
+		key.Print = string([]byte{b, 0, 0xff, '\'', '\\', 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b}) // no text
+	}
+	return key
+}
+
+// A message with the id of another one that was handled is a conflict, not a duplicate, and its handler does not run.
+// Without a print on either side nobody knows: it is a duplicate. IN-01.
+func otherContentIsAConflict[Tx any](k *kit[Tx]) {
+	key := k.key("1")
+	k.do("a new message", printed(key, 1), isNew, k.effect("e"))
+	k.do("the same message", printed(key, 1), isDup, k.never)
+	k.do("another message with its id", printed(key, 2), isConflict, k.never)
+	k.do("the same message after that", printed(key, 1), isDup, k.never)
+	k.do("a message of unknown content", key, isDup, k.never)
+	key = k.key("2")
+	k.do("a new message of unknown content", key, isNew, k.effect("e"))
+	k.do("a message with its id", printed(key, 1), isDup, k.never)
+	k.do("another one", printed(key, 2), isDup, k.never)
+	k.effects("after all", "e", 2)
+}
+
+// A message that waits for another one with its id is a conflict when that one is handled, and runs when that one
+// failed. IN-03.
+func concurrentContentIsAConflict[Tx any](k *kit[Tx]) {
+	for id, c := range map[string]struct {
+		err  error
+		want core.InboxStatus
+	}{"1": {nil, isConflict}, "2": {errHandler, isNew}} {
+		running, begin, finish := started()
+		first := k.start(k.ctx, printed(k.key(id), 1), func(context.Context, Tx) error {
+			begin()
+			<-finish
+			return c.err
+		})
+		k.arrive(running, first)
+		other := printed(k.key(id), 2)
+		second := k.start(k.ctx, other, k.effect("e-"+id))
+		k.sleep(grace)
+		close(finish)
+		k.await("the first message", first)
+		if r := k.persist(second, other, k.effect("e-"+id)); r.err != nil || r.status != c.want {
+			k.fail("another message with the id of one that ended with %v: got status %s and error %v, want status %s", c.err, r.status, r.err, c.want)
+		}
+	}
+	k.effects("of the message that was handled", "e-1", 0)
+	k.effects("of the message that failed", "e-2", 1)
+}
+
+// A batch tells conflicts with earlier messages, and within itself. IN-08.
+func batchTellsConflicts[Tx any](k *kit[Tx]) {
+	k.do("a message", printed(k.key("b"), 1), isNew, k.effect("e-b"))
+	k.do("another message", printed(k.key("c"), 1), isNew, k.effect("e-c"))
+	keys := k.keys("a", "b", "c", "a", "d", "a")
+	for i, b := range []byte{1, 2, 1, 2, 0, 1} {
+		keys[i] = printed(keys[i], b)
+	}
+	k.batch("a batch with conflicts", keys, isNew, isConflict, isDup, isConflict, isNew, isDup)
+	k.batch("only conflicts", []core.InboxKey{printed(k.key("a"), 3), printed(k.key("b"), 3)}, isConflict, isConflict)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		k.effects("after a batch with conflicts", "e-"+id, 1)
+	}
+}
+
+// A mark in the caller's own transaction tells conflicts, also with one of the same transaction, and keeps its print.
+// IN-09.
+func markTellsConflicts[Tx any](k *kit[Tx]) {
+	k.mine("a new mark", printed(k.key("1"), 1), isNew, true)
+	k.mine("the same mark", printed(k.key("1"), 1), isDup, true)
+	k.mine("another one with its id", printed(k.key("1"), 2), isConflict, true)
+	k.do("a message with its id", printed(k.key("1"), 2), isConflict, k.never)
+	m, t := k.marker()
+	tx, end, err := t.Begin(k.ctx)
+	if err != nil {
+		k.fail("begin: %w", err)
+	}
+	first, err1 := m.Mark(k.ctx, tx, printed(k.key("2"), 1))
+	second, err2 := m.Mark(k.ctx, tx, printed(k.key("2"), 2))
+	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isConflict {
+		k.fail("two marks of one id in one transaction: got %s, then %s, and error %v", first, second, err)
+	}
+}
+
+// A key that is done for one content is a conflict for another. IN-07.
+func doneForAnotherContent(k *markKit) {
+	key := k.key
+	k.key = printed(key, 1)
+	k.begin("first", "a", time.Hour, claimed)
+	k.key = printed(key, 2)
+	k.begin("another message while it runs", "b", time.Hour, busy)
+	k.key = printed(key, 1)
+	k.must("finish", k.store.FinishMark(k.ctx, k.key, time.Hour))
+	k.begin("the same message", "c", time.Hour, done)
+	k.key = printed(key, 2)
+	k.begin("another message with its id", "d", time.Hour, conflict)
+	k.key = key
+	k.begin("a message of unknown content", "e", time.Hour, done)
+}

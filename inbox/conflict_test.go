@@ -1,0 +1,147 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/transform"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// IN-01: a message with the id and source of one that was handled, and with anything else that tells what it is, is a
+// conflict: it is refused for good, and its handler does not run. What changes on the way of one message makes none.
+func TestOtherContentIsAConflict(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change   func(e *waybill.Envelope)
+		opts     inbox.Options
+		conflict bool
+	}{
+		"topic":           {change: func(e *waybill.Envelope) { e.Topic = "mails.opened" }, conflict: true},
+		"type":            {change: func(e *waybill.Envelope) { e.Type = "refund" }, conflict: true},
+		"key":             {change: func(e *waybill.Envelope) { e.Key = "k2" }, conflict: true},
+		"tenant":          {change: func(e *waybill.Envelope) { e.Tenant = "evil" }, conflict: true},
+		"border":          {change: func(e *waybill.Envelope) { e.Key, e.Tenant = "k1a", "cme" }, conflict: true},
+		"body":            {change: func(e *waybill.Envelope) { e.Body = []byte(`{"Amount":6}`) }, conflict: true},
+		"topic, any body": {change: func(e *waybill.Envelope) { e.Topic = "mails.opened" }, opts: inbox.Options{AnyBody: true}, conflict: true},
+		"body, any body":  {change: func(e *waybill.Envelope) { e.Body = []byte(`{"Amount":6}`) }, opts: inbox.Options{AnyBody: true}},
+		"nothing":         {change: func(*waybill.Envelope) {}},
+		"all that may change on the way": {change: func(e *waybill.Envelope) {
+			e.Headers = map[string]string{"x-retried": "yes"}
+			e.TraceParent, e.Priority, e.Expires = "00-1-1-00", 9, time.Now().Add(time.Hour)
+			e.ContentType = "application/json; charset=utf-8"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			box := newInbox(t, newStore(t), c.opts)
+			ran := 0
+			single := inbox.Handler(box, paid, func(context.Context, *memory.Tx, payment) error { ran++; return nil })
+			batch := inbox.BatchHandler(box, paid, func(context.Context, *memory.Tx, []inbox.Item[payment]) error { ran++; return nil }, inbox.BatchOptions{})
+			first := delivery("m-1")
+			first.Envelope.Key, first.Envelope.Tenant = "k1", "acme"
+			if _, err := single.Handle(t.Context(), first); err != nil || ran != 1 {
+				t.Fatal(err, ran)
+			}
+			second := &waybill.Delivery{Envelope: first.Envelope.Clone(), Queue: first.Queue, Attempt: 2}
+			c.change(&second.Envelope)
+			st, err := single.Handle(t.Context(), second)
+			statuses, errBatch := batch.Batch(t.Context(), []*waybill.Delivery{second})
+			if ran != 1 || errBatch != nil {
+				t.Fatal("the handler ran again, or the batch failed:", errBatch)
+			}
+			if !c.conflict {
+				if err != nil || st != waybill.HandlerDuplicate || statuses[0] != waybill.HandlerDuplicate {
+					t.Errorf("status %v, error %v, in a batch %v; want a duplicate", st, err, statuses)
+				}
+				return
+			}
+			if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict || statuses[0] != waybill.HandlerLeftOut {
+				t.Errorf("error %v with reason %q, in a batch %v; want a conflict", err, waybill.ReasonOf(err), statuses)
+			}
+		})
+	}
+}
+
+// IN-01: the content of a message is compared as its handler gets it: a message that was encrypted anew, or not at all,
+// is a duplicate.
+func TestTransformedContentIsTheSame(t *testing.T) {
+	t.Parallel()
+	box := newInbox(t, newStore(t), inbox.Options{})
+	ran := 0
+	keys := transform.StaticKeys(map[string][]byte{"k": bytes.Repeat([]byte("k"), 32)})
+	plain := transform.Encrypt{KeyID: "k", Keys: keys, AllowPlain: true}
+	h, err := transform.Handler(inbox.Handler(box, paid, func(context.Context, *memory.Tx, payment) error { ran++; return nil }), plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := delivery("m-1")
+	for i := range 3 {
+		sent := &waybill.Delivery{Envelope: d.Envelope.Clone(), Queue: d.Queue, Attempt: 1}
+		if i < 2 {
+			body, _, err := plain.Do(t.Context(), &sent.Envelope)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent.Envelope.Body, sent.Envelope.Headers = body, maps.Clone(d.Envelope.Headers)
+			if sent.Envelope.Headers == nil {
+				sent.Envelope.Headers = map[string]string{}
+			}
+			sent.Envelope.Headers[transform.Header] = plain.Coding()
+		}
+		if st, err := h.Handle(t.Context(), sent); err != nil || (st == waybill.HandlerDuplicate) != (i > 0) {
+			t.Errorf("delivery %d: status %v, error %v", i, st, err)
+		}
+	}
+	if ran != 1 {
+		t.Errorf("it ran %d times", ran)
+	}
+}
+
+// IN-01: who may publish one topic cannot make a message of another one vanish as a duplicate: that one is parked with
+// its reason, for somebody to see.
+func TestAMessageCannotBeSuppressed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
+		box := newInbox(t, newStore(t), inbox.Options{})
+		bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "billing", Bindings: []string{"#"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := map[string]int{}
+		handler := func(name string) waybill.Handler {
+			topic := waybill.NewTopic(name, waybill.JSON[payment]())
+			return inbox.Handler(box, topic, func(context.Context, *memory.Tx, payment) error { ran[name]++; return nil })
+		}
+		c, err := consumer.New(bus, consumer.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Handle(waybill.Subscription{Queue: "billing", Concurrency: 1}, handler("payments.made"), handler("mails.opened")); err != nil {
+			t.Fatal(err)
+		}
+		message := waybill.Envelope{ID: "pay-77", Source: "/payments", ContentType: "application/json", Body: []byte(`{"Amount":5}`)}
+		for _, name := range []string{"mails.opened", "payments.made"} {
+			message.Topic, message.Type = name, name
+			if err := bus.Publish(t.Context(), []waybill.Envelope{message}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		counts, err := c.RunOnce(t.Context())
+		parked := bus.Parked("billing")
+		if err != nil || counts.Duplicates != 0 || counts.Parked != 1 || len(parked) != 1 ||
+			parked[0].Reason != waybill.ReasonIDConflict || parked[0].Envelope.Topic != "payments.made" || ran["mails.opened"] != 1 || ran["payments.made"] != 0 {
+			t.Errorf("%v, %+v, parked %+v, ran %v; want the payment to be parked", err, counts, parked, ran)
+		}
+	})
+}
