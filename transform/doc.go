@@ -1,5 +1,5 @@
 // Package transform changes the bodies of messages on their way to the broker, and changes them back at the consumer:
-// it compresses them, encrypts them, or keeps large ones elsewhere.
+// it compresses them, encrypts them, signs them, or keeps large ones elsewhere.
 //
 //	steps := []transform.Step{
 //		transform.Gzip{},
@@ -25,7 +25,8 @@
 //   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.
 //   - Message and header stay as they were in the outbox, in the queue and where messages are parked. So a retry, a
 //     redrive and a replay work as before.
-//   - A handler with [Encrypt] gets no body that was not encrypted for its message.
+//   - A handler with [Encrypt] gets no body that was not encrypted for its message, and one with [Sign] no message that
+//     was not signed.
 //   - Errors hold no body and no key.
 //
 // # Concurrency

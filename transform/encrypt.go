@@ -152,16 +152,23 @@ func (c Encrypt) cipher(ctx context.Context, salt []byte, id string) (cipher.AEA
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// bound returns the additional data: what the body is bound to. Each field has its length before it, so no two messages
-// have the same.
+// bound returns the additional data: what the body is bound to.
 func bound(keyID string, e *waybill.Envelope) []byte {
-	fields := [...]string{keyID, strings.Join(codingsOf(e), ","), e.ID, e.Source, e.Topic, e.Type, e.Key, e.Tenant}
-	size := 1
-	for _, f := range fields {
+	return fields(sealVersion, 0, keyID, codingList(e), e.ID, e.Source, e.Topic, e.Type, e.Key, e.Tenant)
+}
+
+// codingList names the codings of e, in lower case, with a comma between.
+func codingList(e *waybill.Envelope) string { return strings.Join(codingsOf(e), ",") }
+
+// fields returns a version and texts, with room for so many bytes more. Each text has its length before it, so no two
+// lists give the same bytes.
+func fields(version byte, room int, list ...string) []byte {
+	size := 1 + room
+	for _, f := range list {
 		size += 4 + len(f)
 	}
-	data := append(make([]byte, 0, size), sealVersion)
-	for _, f := range fields {
+	data := append(make([]byte, 0, size), version)
+	for _, f := range list {
 		data = binary.BigEndian.AppendUint32(data, uint32(len(f)))
 		data = append(data, f...)
 	}

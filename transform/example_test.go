@@ -2,6 +2,7 @@ package transform_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -96,4 +97,31 @@ func Example() {
 	// Output:
 	// in the queue: gzip, waybill-aes256gcm in less than 200 bytes: true
 	// handled: 13000 bytes
+}
+
+// A service signs with a private key of its own. The others verify with its public one, which signs nothing.
+func ExampleSign() {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		panic(err)
+	}
+	sign := transform.Sign{KeyID: "orders-1", Keys: transform.StaticSigningKeys(map[string]transform.SigningKey{
+		"orders-1": {Private: private, Sources: []string{"/orders"}}, // a consumer has Public instead
+	})}
+	verify := transform.Sign{Keys: transform.StaticSigningKeys(map[string]transform.SigningKey{
+		"orders-1": {Public: public, Sources: []string{"/orders"}},
+	})}
+	message := waybill.Envelope{ID: "1", Source: "/orders", Topic: "orders.placed", Body: []byte("4711")}
+	message.Body, _, err = sign.Do(context.Background(), &message)
+	if err != nil {
+		panic(err)
+	}
+	body, err := verify.Undo(context.Background(), &message)
+	fmt.Println(string(body), err)
+	message.Topic = "orders.cancelled"
+	_, err = verify.Undo(context.Background(), &message)
+	fmt.Println(err != nil)
+	// Output:
+	// 4711 <nil>
+	// true
 }
