@@ -29,7 +29,7 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 	}
 	opts := dashboard.Options{
 		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts,
-		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader}, Users: map[string]dashboard.User{}, Logger: d.log,
+		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader, TLS: s.Proxy.TLS}, Users: map[string]dashboard.User{}, Logger: d.log,
 	}
 	for name, user := range s.Users {
 		hash, err := user.Password.Value()

@@ -55,6 +55,7 @@ type dashboardUser struct {
 type dashboardProxy struct {
 	From       []string `doc:"addresses or networks of the proxies, such as 10.0.0.7 or 10.1.0.0/16"`
 	UserHeader string   `doc:"header in which they name the user, such as X-Forwarded-User"`
+	TLS        bool     `doc:"browsers ask them by HTTPS: cookies are for HTTPS only"`
 }
 
 type serverTLS struct {
