@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 )
 
 // line is what the audit record has of a command: it is made before the command acts, if it acts at all.
 type line struct {
-	entry admin.AuditEntry
-	to    admin.Auditor
+	entry audit.Entry
+	to    audit.Recorder
 }
 
 // begins notes which command may act, and on what.
@@ -35,7 +35,7 @@ func (c *command) begins(cmd *cobra.Command, target string, args []string) {
 	}
 	_, action, _ := strings.Cut(cmd.CommandPath(), " ")
 	host, _ := os.Hostname()
-	c.acts.entry = admin.AuditEntry{User: c.operator(), Via: "command", From: host, Action: action, Target: target, Filter: filter.Encode()}
+	c.acts.entry = audit.Entry{User: c.operator(), Via: "command", From: host, Action: action, Target: target, Filter: filter.Encode()}
 }
 
 // operator is the user of the system, and who became it by sudo.
@@ -54,7 +54,7 @@ func (c *command) operator() string {
 
 // recordTo names the store whose audit record gets what the command does; one that keeps none is passed over.
 func (c *command) recordTo(s *Store) {
-	c.acts.to, _ = core.As[admin.Auditor](s.Outbox)
+	c.acts.to, _ = core.As[audit.Recorder](s.Outbox)
 }
 
 // act does something, unless it is a dry run between two lines of the audit record.
@@ -62,7 +62,7 @@ func (c *command) act(ctx context.Context, dryRun bool, do func(context.Context)
 	if dryRun {
 		return do(ctx)
 	}
-	return admin.Audit(ctx, c.acts.to, &c.acts.entry, do)
+	return c.acts.entry.Record(ctx, c.acts.to, do)
 }
 
 // note adds the outcome to the last line.

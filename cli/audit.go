@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 )
 
 func (c *command) auditCommand() *cobra.Command {
@@ -25,13 +26,13 @@ messages and what result. Each act has a line at its begin and one at its end; a
 			if err := p.err(); err != nil {
 				return err
 			}
-			auditor, err := able[admin.Auditor](s.Outbox, "store", "keep an audit record")
+			recorder, err := able[audit.Recorder](s.Outbox, "store", "keep an audit record")
 			if err != nil {
 				return err
 			}
 			ctx, cancel := c.limited(ctx)
 			defer cancel()
-			list, err := auditor.ListAudit(ctx, before, limit)
+			list, err := recorder.ListAudit(ctx, before, limit)
 			if err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ type auditJSON struct {
 	Result string    `json:"result,omitempty"`
 }
 
-func (c *command) showAudit(list []admin.AuditEntry) error {
+func (c *command) showAudit(list []audit.Entry) error {
 	if c.json {
 		out := make([]auditJSON, 0, len(list))
 		for i := range list {

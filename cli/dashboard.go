@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/relay"
@@ -64,6 +65,9 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 			seen[sub.Queue] = true
 			opts.Queues = append(opts.Queues, dashboard.Queue{Name: sub.Queue, Parked: parked})
 		}
+	}
+	if s := d.fleet.stores[d.conf.Audit.Store]; s != nil {
+		opts.Audit, _ = core.As[audit.Recorder](s.Outbox)
 	}
 	page, err := dashboard.New(opts)
 	if err != nil {

@@ -87,8 +87,8 @@ func (d *dlq) open(ctx context.Context, queue string) (admin.ParkedQueue, error)
 	return explained{t, func(err error) error { return d.c.explain(ctx, s, d.store, err) }}, nil
 }
 
-// record opens the store whose audit record gets what is done with a queue: that which is the queue, or of audit.store in
-// the settings, or the only one.
+// record opens the store whose audit record gets what is done with a queue: that which is the queue, or of audit.store
+// in the settings, or the only one.
 func (d *dlq) record(ctx context.Context) error {
 	name := cmp.Or(d.store, d.c.conf.Audit.Store)
 	if name == "" && len(d.c.conf.stores) != 1 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -48,9 +48,9 @@ func TestAuditIsOnlyAddedTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
-		line := admin.AuditEntry{
-			Act: "1", Phase: admin.AuditBegin, User: "ada\x00\xff", Via: "command", From: "host", Action: "redrive", Target: "x",
-			Filter: strings.Repeat("é", admin.MaxAuditText), IDs: []string{"a", "b"},
+		line := audit.Entry{
+			Act: "1", Phase: "begin", User: "ada\x00\xff", Via: "command", From: "host", Action: "redrive", Target: "x",
+			Filter: strings.Repeat("é", 4096), IDs: []string{"a", "b"},
 		}
 		line.Body([]byte("old"), []byte("new"))
 		err = o.AppendAudit(t.Context(), line)
@@ -65,7 +65,7 @@ func TestAuditIsOnlyAddedTo(t *testing.T) {
 			t.Fatalf("%s: %d lines: %v", role, len(list), err)
 		}
 		got := list[0]
-		if got.Number <= number || got.Role != role || got.User != "ada\ufffd\ufffd" || len(got.Filter) != admin.MaxAuditText || len(got.IDs) != 2 || got.Before == got.After ||
+		if got.Number <= number || got.Role != role || got.User != "ada\ufffd\ufffd" || len(got.Filter) != 4096 || len(got.IDs) != 2 || got.Before == got.After ||
 			time.Since(got.At).Abs() > time.Hour {
 			t.Errorf("%s: the line %+v", role, got)
 		}

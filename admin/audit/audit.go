@@ -1,4 +1,23 @@
-package admin
+// Package audit is the record of what operators did: who, from where, what, and with which result. A store keeps it
+// beside its outbox, if it is a [Recorder]; find out with core.As. The command and the dashboard write it.
+//
+// # Guarantees
+//
+//   - [Entry.Record] does nothing whose begin it could not record.
+//   - A line holds hashes of bodies, and no body.
+//
+// # Concurrency
+//
+// A Recorder is safe for concurrent use. An Entry is not.
+//
+// # Ownership
+//
+// A Recorder keeps none of its arguments. Results belong to the caller.
+//
+// # Limits
+//
+// A line has at most 100 ids, and 4096 bytes in each of its texts.
+package audit
 
 import (
 	"cmp"
@@ -15,20 +34,20 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// AuditEntry is a line of the audit record: that an act of an operator begins, or that it has ended.
-type AuditEntry struct {
+// Entry is a line of the audit record: that an act of an operator begins, or that it has ended.
+type Entry struct {
 	// Number orders the lines. At is the time by the clock of the database, and Role its user. The store sets all
 	// three, and who writes the line cannot.
 	Number int64
 	At     time.Time
 	Role   string
-	// Act is the same for both lines of an act, and Phase is AuditBegin or AuditEnd.
+	// Act is the same for both lines of an act, and Phase is begin or end.
 	Act, Phase string
 	// User is who acts, Via how, such as command or password, and From where: an address, or a host.
 	User, Via, From string
 	// Action is what is done, such as redrive, Target on what, such as a queue, and Filter the selection in full.
 	Action, Target, Filter string
-	// IDs are the messages, as far as they are known: at most MaxAuditIDs.
+	// IDs are the messages, as far as they are known: at most 100.
 	IDs []string
 	// Before and After are the SHA-256 of a body and of the one in its place.
 	Before, After string
@@ -38,36 +57,34 @@ type AuditEntry struct {
 
 // The phases of an act.
 const (
-	AuditBegin = "begin"
-	AuditEnd   = "end"
+	begins = "begin"
+	ends   = "end"
 )
 
 const (
-	// MaxAuditIDs is how many ids a line has at most.
-	MaxAuditIDs = 100
-	// MaxAuditText is how many bytes each text of a line has at most.
-	MaxAuditText = 4096
-	auditWait    = 10 * time.Second
+	maxIDs  = 100
+	maxText = 4096 // bytes
+	wait    = 10 * time.Second
 )
 
-// Auditor is a store that keeps the audit record: lines are added, and never changed.
-type Auditor interface {
+// Recorder is a store that keeps the audit record: lines are added, and never changed.
+type Recorder interface {
 	// AppendAudit adds a line. When it returns nil, the line is stored.
-	AppendAudit(ctx context.Context, e AuditEntry) error
+	AppendAudit(ctx context.Context, e Entry) error
 	// ListAudit returns lines with a Number less than before, the newest first, and at most limit of them; 0 =
 	// from the newest one.
-	ListAudit(ctx context.Context, before int64, limit int) ([]AuditEntry, error)
+	ListAudit(ctx context.Context, before int64, limit int) ([]Entry, error)
 }
 
 // Add adds an id to a line that has room.
-func (e *AuditEntry) Add(id string) {
-	if len(e.IDs) < MaxAuditIDs {
+func (e *Entry) Add(id string) {
+	if len(e.IDs) < maxIDs {
 		e.IDs = append(e.IDs, id)
 	}
 }
 
 // Body notes which body takes the place of which.
-func (e *AuditEntry) Body(before, after []byte) {
+func (e *Entry) Body(before, after []byte) {
 	hash := func(body []byte) string {
 		sum := sha256.Sum256(body)
 		return hex.EncodeToString(sum[:])
@@ -75,28 +92,28 @@ func (e *AuditEntry) Body(before, after []byte) {
 	e.Before, e.After = hash(before), hash(after)
 }
 
-// Audit does something between two lines of the audit record. If the first one cannot be stored, nothing is done. do
-// adds to e what the last line says besides. With a nil Auditor there is no record.
-func Audit(ctx context.Context, to Auditor, e *AuditEntry, do func(context.Context) error) error {
+// Record does something between two lines of the audit record, and makes both of e. If the first one cannot be stored,
+// nothing is done. do adds to e what the last line says besides. With a nil Recorder there is no record.
+func (e *Entry) Record(ctx context.Context, to Recorder, do func(context.Context) error) error {
 	if to == nil {
 		return do(ctx)
 	}
-	e.Act, e.Phase = cmp.Or(e.Act, rand.Text()), AuditBegin
-	begin, cancel := context.WithTimeout(ctx, auditWait)
-	err := to.AppendAudit(begin, *e)
+	e.Act, e.Phase = cmp.Or(e.Act, rand.Text()), begins
+	first, cancel := context.WithTimeout(ctx, wait)
+	err := to.AppendAudit(first, *e)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("nothing was done, since the audit record cannot be written: %w", err)
 	}
 	err = do(ctx)
-	e.Phase = AuditEnd
+	e.Phase = ends
 	if err != nil {
 		if e.Result != "" {
 			e.Result += "; "
 		}
 		e.Result += "failed: " + core.ErrorText(err)
 	}
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), auditWait)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer cancel()
 	if lost := to.AppendAudit(ctx, *e); lost != nil {
 		return errors.Join(err, fmt.Errorf("the end of the act is not in the audit record: %w", lost))
@@ -104,8 +121,8 @@ func Audit(ctx context.Context, to Auditor, e *AuditEntry, do func(context.Conte
 	return err
 }
 
-// CheckAudit returns e as a store keeps it, with texts that it has cut, or an [*waybill.InvalidError].
-func CheckAudit(e AuditEntry) (AuditEntry, error) {
+// Check returns the line as a store keeps it, with each text cut to 4096 bytes, or an [*waybill.InvalidError].
+func (e Entry) Check() (Entry, error) {
 	var p []string
 	if e.Act == "" {
 		p = append(p, "Act: is empty: give both lines of an act the same name")
@@ -113,18 +130,18 @@ func CheckAudit(e AuditEntry) (AuditEntry, error) {
 	if e.Action == "" {
 		p = append(p, "Action: is empty")
 	}
-	if e.Phase != AuditBegin && e.Phase != AuditEnd {
+	if e.Phase != begins && e.Phase != ends {
 		p = append(p, fmt.Sprintf("Phase: %q is neither begin nor end", e.Phase))
 	}
-	if len(e.IDs) > MaxAuditIDs {
-		p = append(p, fmt.Sprintf("IDs: has %d; at most %d are kept", len(e.IDs), MaxAuditIDs))
+	if len(e.IDs) > maxIDs {
+		p = append(p, fmt.Sprintf("IDs: has %d; at most %d are kept", len(e.IDs), maxIDs))
 	}
 	for _, text := range []*string{&e.Act, &e.User, &e.Via, &e.From, &e.Action, &e.Target, &e.Filter, &e.Before, &e.After, &e.Result} {
-		*text = check.Clip(*text, MaxAuditText)
+		*text = check.Clip(*text, maxText)
 	}
 	ids := make([]string, len(e.IDs))
 	for i, id := range e.IDs {
-		ids[i] = check.Clip(id, MaxAuditText)
+		ids[i] = check.Clip(id, maxText)
 	}
 	e.IDs = ids
 	return e, waybill.Invalid("waybill: audit", p...)
