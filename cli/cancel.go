@@ -102,7 +102,15 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 	if !dryRun {
 		ctx, cancel := c.limited(ctx)
 		defer cancel()
-		statuses, err := s.Unit.Cancel(ctx, keys...)
+		var statuses []waybill.CancelStatus
+		err := c.act(ctx, dryRun, func(ctx context.Context) (err error) {
+			for _, k := range keys {
+				c.acts.entry.Add(k.ID)
+			}
+			statuses, err = s.Unit.Cancel(ctx, keys...)
+			c.note("%v", statuses)
+			return err
+		})
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/relay"
@@ -29,7 +30,7 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 	}
 	opts := dashboard.Options{
 		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts,
-		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader}, Users: map[string]dashboard.User{}, Logger: d.log,
+		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader, TLS: s.Proxy.TLS}, Users: map[string]dashboard.User{}, Logger: d.log,
 	}
 	for name, user := range s.Users {
 		hash, err := user.Password.Value()
@@ -64,6 +65,9 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 			seen[sub.Queue] = true
 			opts.Queues = append(opts.Queues, dashboard.Queue{Name: sub.Queue, Parked: parked})
 		}
+	}
+	if s := d.fleet.stores[d.conf.Audit.Store]; s != nil {
+		opts.Audit, _ = core.As[audit.Recorder](s.Outbox)
 	}
 	page, err := dashboard.New(opts)
 	if err != nil {

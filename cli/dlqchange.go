@@ -113,14 +113,21 @@ func (d *dlq) run(ctx context.Context, req admin.ParkedRequest, done string, do 
 	req.Progress = func(looked, total int) { show.at("looked at", int64(looked), int64(total)) }
 	req.Result = func(p admin.Parked, err error) {
 		if err == nil {
+			d.c.acts.entry.Add(p.Envelope.ID)
 			return
 		}
 		if failed++; failed <= maxTold {
 			out.Failed = append(out.Failed, failedJSON{p.Envelope.ID, p.Position, err.Error()})
 		}
 	}
-	var err error
-	out.Changed, err = do(ctx, req)
+	err := d.record(ctx)
+	if err == nil {
+		err = d.c.act(ctx, false, func(ctx context.Context) (err error) {
+			out.Changed, err = do(ctx, req)
+			d.c.note("%d %s, %d failed", out.Changed, done, failed)
+			return err
+		})
+	}
 	show.end()
 	if err != nil {
 		if out.Changed > 0 {
@@ -175,6 +182,7 @@ it has.`,
 				return err
 			}
 			f.Positions = []int{p.Position}
+			d.c.acts.entry.Body(p.Envelope.Body, body)
 			edit := func(admin.Parked) ([]byte, error) { return body, nil }
 			return d.run(ctx, admin.ParkedRequest{Queue: q.name, Filter: f, Limit: 1, Edit: edit}, "replayed", q.ReplayParked)
 		}),

@@ -72,8 +72,12 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 	}
 	show := c.newProgress().dryRun(dryRun)
 	var sum admin.Ended
-	err = endDue(ctx, s, dryRun, func() (err error) {
-		sum, err = admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+	err = c.act(ctx, dryRun, func(ctx context.Context) error {
+		err := endDue(ctx, s, dryRun, func() (err error) {
+			sum, err = admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+			return err
+		})
+		c.note("%d of %d ended", sum.Ended, sum.Matched)
 		return err
 	})
 	show.end()
@@ -96,8 +100,12 @@ func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest
 	}
 	show := c.newProgress().dryRun(req.DryRun)
 	var sum admin.Erased
-	err = endDue(ctx, s, req.DryRun, func() (err error) {
-		sum, err = admin.PurgeAll(ctx, store, req, c.endOptions(show))
+	err = c.act(ctx, req.DryRun, func(ctx context.Context) error {
+		err := endDue(ctx, s, req.DryRun, func() (err error) {
+			sum, err = admin.PurgeAll(ctx, store, req, c.endOptions(show))
+			return err
+		})
+		c.note("%d ended, %d deleted", sum.Ended.Ended, sum.Purged.Deleted)
 		return err
 	})
 	show.end()

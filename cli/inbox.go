@@ -39,14 +39,18 @@ after its mark was deleted has its effect again: take a longer time than any mes
 			}
 			show := c.newProgress()
 			sum := 0
-			err = c.eachStep(ctx, func(ctx context.Context, _ int64) (int64, error) {
-				n, err := purger.PurgeInbox(ctx, consumer, older, inboxStep)
-				sum += n
-				show.at("deleted", int64(sum), 0)
-				if n < inboxStep {
-					return 0, err
-				}
-				return 1, err
+			err = c.act(ctx, false, func(ctx context.Context) error {
+				err := c.eachStep(ctx, func(ctx context.Context, _ int64) (int64, error) {
+					n, err := purger.PurgeInbox(ctx, consumer, older, inboxStep)
+					sum += n
+					show.at("deleted", int64(sum), 0)
+					if n < inboxStep {
+						return 0, err
+					}
+					return 1, err
+				})
+				c.note("%d deleted", sum)
+				return err
 			})
 			show.end()
 			if err != nil {

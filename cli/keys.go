@@ -172,7 +172,8 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 			if ender, ok := core.As[admin.Ender](s.Outbox); ok && action != admin.HeadRequeue {
 				again = func() error { return endHead(ctx, ender, *route, key, id, action) }
 			}
-			if err := withoutDead(ctx, s, decide, again); err != nil {
+			c.acts.entry.Add(id)
+			if err := c.act(ctx, false, func(ctx context.Context) error { return withoutDead(ctx, s, decide, again) }); err != nil {
 				return err
 			}
 			if c.json {

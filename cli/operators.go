@@ -17,7 +17,7 @@ import (
 func (c *command) operatorCommands() []*cobra.Command {
 	return []*cobra.Command{
 		c.migrateCommand(), c.statusCommand(), c.listCommand(), c.showCommand(), c.redriveCommand(), c.cancelCommand(),
-		c.keysCommand(), c.purgeCommand(), c.dlqCommand(), c.topologyCommand(), c.inboxCommand(), c.benchCommand(),
+		c.keysCommand(), c.purgeCommand(), c.dlqCommand(), c.topologyCommand(), c.inboxCommand(), c.auditCommand(), c.benchCommand(),
 	}
 }
 
@@ -64,6 +64,8 @@ func (c *command) onStore(name *string, fn func(ctx context.Context, s *Store, a
 		if err != nil {
 			return err
 		}
+		c.begins(cmd, "store "+the(*name, c.conf.stores), args)
+		c.recordTo(s)
 		return c.explain(cmd.Context(), s, *name, fn(cmd.Context(), s, args))
 	}
 }

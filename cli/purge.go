@@ -61,12 +61,16 @@ func (c *command) purge(ctx context.Context, purger admin.Purger, req admin.Purg
 	}
 	show := c.newProgress().dryRun(req.DryRun)
 	matched, deleted := 0, 0
-	err := c.eachStep(ctx, func(ctx context.Context, after int64) (int64, error) {
-		req.Page.After = after
-		sum, err := purger.PurgeRecords(ctx, req)
-		matched, deleted = matched+sum.Matched, deleted+sum.Deleted
-		show.at(done, int64(deleted), 0)
-		return sum.Next, err
+	err := c.act(ctx, req.DryRun, func(ctx context.Context) error {
+		err := c.eachStep(ctx, func(ctx context.Context, after int64) (int64, error) {
+			req.Page.After = after
+			sum, err := purger.PurgeRecords(ctx, req)
+			matched, deleted = matched+sum.Matched, deleted+sum.Deleted
+			show.at(done, int64(deleted), 0)
+			return sum.Next, err
+		})
+		c.note("%d of %d %s", deleted, matched, done)
+		return err
 	})
 	show.end()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 )
 
 func (c *command) redriveCommand() *cobra.Command {
@@ -45,6 +46,10 @@ sent. With --all and with --force it asks first. Exit code 4 says that some were
 					return err
 				}
 			}
+			if body != "" {
+				c.acts.entry.IDs = req.Filter.IDs
+				c.acts.entry.Body(c.storedBody(ctx, s, &req.Filter), req.Body)
+			}
 			return c.redrive(ctx, redriver, req, rate)
 		}),
 	}
@@ -61,11 +66,31 @@ sent. With --all and with --force it asks first. Exit code 4 says that some were
 	return cmd
 }
 
+// storedBody returns the body of the record that one route and one id name; nil if there is none.
+func (c *command) storedBody(ctx context.Context, s *Store, f *admin.Filter) []byte {
+	inspector, ok := core.As[admin.Inspector](s.Outbox)
+	if !ok || len(f.Routes) != 1 || len(f.IDs) != 1 {
+		return nil
+	}
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	stored, err := inspector.Inspect(ctx, f.Routes[0], f.IDs[0])
+	if err != nil {
+		return nil // redrive meets the same error
+	}
+	return stored.Envelope.Body
+}
+
 // redrive does it and shows the result.
 func (c *command) redrive(ctx context.Context, redriver admin.Redriver, req admin.RedriveRequest, rate float64) error {
 	show := c.newProgress().dryRun(req.DryRun)
-	sum, err := admin.RedriveAll(ctx, limitedRedriver{c, redriver}, req, admin.RedriveOptions{
-		PerSecond: rate, Progress: func(sum admin.Redriven) { show.at("put back", int64(sum.Changed), 0) },
+	var sum admin.Redriven
+	err := c.act(ctx, req.DryRun, func(ctx context.Context) (err error) {
+		sum, err = admin.RedriveAll(ctx, limitedRedriver{c, redriver}, req, admin.RedriveOptions{
+			PerSecond: rate, Progress: func(sum admin.Redriven) { show.at("put back", int64(sum.Changed), 0) },
+		})
+		c.note("%d of %d put back", sum.Changed, sum.Matched)
+		return err
 	})
 	show.end()
 	if err != nil {

@@ -71,6 +71,7 @@ type command struct {
 
 	progress bool // of the commands that show it
 
+	acts   line
 	conf   *loaded
 	opened []func(context.Context) error // closes what was opened
 }

@@ -18,6 +18,7 @@ import (
 type settings struct {
 	Log           logSettings               `doc:"the log, which goes to standard error"`
 	HTTP          httpSettings              `doc:"health and metrics over HTTP"`
+	Audit         auditSettings             `doc:"the audit record of acts on the queues of brokers"`
 	Dashboard     dashboardSettings         `doc:"the dashboard at /dashboard/"`
 	Telemetry     telemetrySettings         `doc:"where metrics and traces go"`
 	Stores        map[string]config.Section `doc:"the databases, by names of your choice"`
@@ -34,6 +35,10 @@ type logSettings struct {
 type httpSettings struct {
 	Listen string    `doc:"address of health and metrics, such as 127.0.0.1:9464; empty = off"`
 	TLS    serverTLS `doc:"certificate of the listener; empty = plain HTTP"`
+}
+
+type auditSettings struct {
+	Store string `doc:"name in stores; the only one if empty. With several and no name there is no record of such acts"`
 }
 
 type dashboardSettings struct {
@@ -55,6 +60,7 @@ type dashboardUser struct {
 type dashboardProxy struct {
 	From       []string `doc:"addresses or networks of the proxies, such as 10.0.0.7 or 10.1.0.0/16"`
 	UserHeader string   `doc:"header in which they name the user, such as X-Forwarded-User"`
+	TLS        bool     `doc:"browsers ask them by HTTPS: cookies are for HTTPS only"`
 }
 
 type serverTLS struct {
@@ -191,6 +197,9 @@ func (l *loaded) check() {
 	}
 	if l.Dashboard.Enabled && l.HTTP.Listen == "" {
 		l.bad("dashboard.enabled", "needs an address: set http.listen")
+	}
+	if name := l.Audit.Store; name != "" {
+		l.pick("audit.store", name, l.stores, "store")
 	}
 	owners := map[string]string{}
 	for _, name := range sortedKeys(l.Relays) {

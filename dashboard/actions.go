@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -349,15 +350,50 @@ func (d *Dashboard) do(w http.ResponseWriter, r *http.Request) error {
 		facts = append(facts, "before", e.Before, "after", e.After)
 	}
 	d.log.InfoContext(ctx, "an operator begins", append([]any{"event", "dashboard.begin"}, facts...)...)
+	entry := &audit.Entry{Act: j.id, User: who.user, Via: who.via, From: who.from, Action: a.Name, Target: a.target(), Filter: a.filter()}
+	if e := a.Edit; e != nil {
+		entry.Before, entry.After = e.Before, e.After
+	}
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		defer j.end() // after its line is in the log
-		text := j.result(d.carryOut(ctx, a, j))
+		text := j.result(entry.Record(ctx, d.auditor(a), func(ctx context.Context) error {
+			err := d.carryOut(ctx, a, j)
+			entry.IDs, entry.Result = j.changed(), j.said()
+			return err
+		}))
 		d.log.InfoContext(ctx, "an operator acted", append(append([]any{"event", "dashboard.action"}, facts...), "ids", j.changed(), "result", text)...)
 	}()
 	j.wait(r.Context(), 300*time.Millisecond) // most are done by then
 	http.Redirect(w, r, d.opts.Path+"/jobs/"+j.id, http.StatusSeeOther)
+	return nil
+}
+
+// target names what an action is about.
+func (a *action) target() string {
+	if a.Name == "replay" || a.Name == "purgeparked" {
+		return "queue " + a.Queue
+	}
+	return "outbox " + a.Form.Outbox
+}
+
+// auditor returns who keeps the record of an action; nil = there is none.
+func (d *Dashboard) auditor(a *action) audit.Recorder {
+	onQueue := a.Name == "replay" || a.Name == "purgeparked"
+	if onQueue && d.opts.Audit != nil {
+		return d.opts.Audit
+	}
+	for i := range d.opts.Outboxes {
+		if b := &d.opts.Outboxes[i]; onQueue || b.Name == a.Form.Outbox || a.Form.Outbox == "" {
+			if auditor, ok := core.As[audit.Recorder](b.Store); ok {
+				return auditor
+			}
+			if !onQueue {
+				return nil
+			}
+		}
+	}
 	return nil
 }
 

@@ -25,6 +25,7 @@ type Dashboard struct {
 	sessions  sessions
 	token     string // of SignInURL; empty = there is another way in
 	passwords passwords
+	brakes    brakes
 	state     state
 	jobs      jobs
 	timeouts  timeouts
@@ -44,7 +45,7 @@ func New(opts Options) (*Dashboard, error) {
 		d.log = slog.Default()
 	}
 	d.sessions.init()
-	d.passwords = passwords{users: opts.passwordsOf(), one: make(chan struct{}, 1)}
+	d.passwords = passwords{users: opts.passwordsOf(), comparing: make(chan struct{}, maxComparing)}
 	if len(d.passwords.users) == 0 && !opts.Open && opts.Proxy.UserHeader == "" {
 		d.token = rand.Text()
 	}

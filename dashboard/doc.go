@@ -13,7 +13,8 @@
 //   - Every value that comes from outside is escaped. No script or style stands in a page, and the Content-Security-
 //     Policy allows none, so what a message holds is shown and never executed.
 //   - Whatever changes something is a POST with a token of the session, from the page's own origin. It shows first what
-//     would happen, asks, and leaves a line in the log: event=dashboard.action with user, action and result.
+//     would happen, asks, and leaves lines in the log: event=dashboard.begin and, with its result, dashboard.action.
+//   - Nobody comes in without a password, the token of SignInURL, or a proxy that names the user, unless Open.
 //   - With ReadOnly no action exists. Without ShowBodies no body leaves the process.
 //   - A page asks a store a bounded number of bounded questions. All viewers share what the overview knows, which is at
 //     most one set of questions in two seconds. Who the members are is part of it at most once in five seconds.
@@ -30,5 +31,5 @@
 // # Limits
 //
 // A page shows at most 100 records, and a body of at most 256 KiB. The charts reach back ten minutes, while somebody
-// looks or Run runs. Sessions end after twelve hours, and when the process ends.
+// looks or Run runs. Sessions end after twelve hours, at the logout, and when the process ends.
 package dashboard

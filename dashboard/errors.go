@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 
 	"github.com/waybill-go/waybill"
@@ -40,6 +41,9 @@ func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if status == http.StatusInternalServerError {
 		d.log.ErrorContext(r.Context(), "page failed", "event", "dashboard.failed", "path", r.URL.Path, "error", text)
+	}
+	if r.Method == http.MethodPost && status/100 == 4 {
+		d.tell(r, slog.LevelWarn, "dashboard.refused", "an action was refused", sessionOf(r).user, "path", r.URL.Path, "action", clip(r.PostFormValue("action"), 40), "status", status, "error", text)
 	}
 	if err := d.render(w, r, status, "error", struct{ Head, Text string }{head, text}); err != nil {
 		http.Error(w, text, status)

@@ -28,8 +28,7 @@ func Example() {
 			Outboxes: []dashboard.Outbox{{Name: "shop", Store: store, Relay: r}},
 			Queues:   []dashboard.Queue{{Name: "billing.orders", Parked: parked}},
 			Metrics:  reader,
-			// Hashes are made by htpasswd -nB. Without users, print
-			// page.SignInURL("http://localhost:8080").
+			// Hashes are made by htpasswd -nB. Without users print page.SignInURL(base).
 			Users: map[string]dashboard.User{"ada": {Password: os.Getenv("ADAS_PASSWORD_HASH"), Right: dashboard.RightAct}},
 		})
 		if err != nil {

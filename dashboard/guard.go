@@ -3,40 +3,19 @@ package dashboard
 import (
 	"context"
 	"crypto/subtle"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
-
-	"golang.org/x/crypto/bcrypt"
+	"time"
 )
 
 const maxFormBytes = 2 << 20
-
-// passwords are those of the users.
-type passwords struct {
-	users map[string]string
-	one   chan struct{} // one password is compared at a time
-}
-
-// knows compares a password.
-func (s *passwords) knows(ctx context.Context, user, password string) bool {
-	select {
-	case s.one <- struct{}{}:
-		defer func() { <-s.one }()
-	case <-ctx.Done():
-		return false
-	}
-	hash, ok := s.users[user]
-	if !ok { // compare with another user's, which takes as long
-		for _, hash = range s.users {
-			break
-		}
-	}
-	return bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil && ok
-}
 
 // guard lets in who may come in, and gives each request its session.
 func (d *Dashboard) guard(next http.Handler) http.Handler {
@@ -72,11 +51,11 @@ func (d *Dashboard) admit(w http.ResponseWriter, r **http.Request, origin *http.
 	}
 	var s session
 	ok := false
-	if c, err := req.Cookie(cookieName(req)); err == nil {
+	if c, err := req.Cookie(d.cookieName(req)); err == nil {
 		s, ok = d.sessions.of(c.Value)
 	}
 	if !ok {
-		c := d.sessions.cookie(req, d.opts.Path, guest)
+		c := d.cookie(req, guest)
 		http.SetCookie(w, c)
 		s, _ = d.sessions.of(c.Value)
 	}
@@ -141,7 +120,8 @@ func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	target := "/login"
 	if same(q.Get("token"), d.token) {
-		http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, member))
+		http.SetCookie(w, d.cookie(r, member))
+		d.tell(r, slog.LevelInfo, "dashboard.login", "somebody has logged in", "")
 		target = path.Clean("/" + r.URL.Path)
 	} else {
 		d.refuseLogin(r, "")
@@ -155,7 +135,14 @@ func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Dashboard) refuseLogin(r *http.Request, user string) {
-	d.log.WarnContext(r.Context(), "login refused", "event", "dashboard.login_refused", "user", clip(user, 100), "remote", r.RemoteAddr, "client", sessionOf(r).from)
+	d.tell(r, slog.LevelWarn, "dashboard.login_refused", "login refused", user)
+}
+
+// tell logs what became of somebody at the door.
+func (d *Dashboard) tell(r *http.Request, level slog.Level, event, text, user string, more ...any) {
+	s := sessionOf(r)
+	facts := []any{"event", event, "user", clip(user, 100), "via", s.via, "remote", r.RemoteAddr, "client", s.from}
+	d.log.Log(r.Context(), level, text, append(facts, more...)...)
 }
 
 // loginData is the page of the login.
@@ -171,24 +158,53 @@ func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	user, password := r.PostFormValue("user"), r.PostFormValue("password")
 	data := &loginData{Problem: "Wrong name or password.", Token: d.token != ""}
-	var good bool
+	client := sessionOf(r).from
 	if data.Token {
 		user, data.Problem = "", "This is not the token."
-		good = same(strings.TrimSpace(password), d.token)
-	} else {
-		good = d.passwords.knows(r.Context(), user, password)
 	}
+	if wait := d.brakes.wait(user, client); wait > 0 {
+		return d.delayed(w, r, data, wait)
+	}
+	leave, err := d.passwords.enter(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if wait := d.brakes.try(user, client); wait > 0 { // another attempt was wrong meanwhile
+		return d.delayed(w, r, data, wait)
+	}
+	good := data.Token && same(strings.TrimSpace(password), d.token) || !data.Token && d.passwords.knows(user, password)
 	if !good {
 		d.refuseLogin(r, user)
 		return d.render(w, r, http.StatusUnauthorized, "login", data)
 	}
-	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, member+user))
+	d.brakes.right(user, client)
+	d.leave(r)
+	http.SetCookie(w, d.cookie(r, member+user))
+	d.tell(r, slog.LevelInfo, "dashboard.login", "somebody has logged in", user)
 	http.Redirect(w, r, d.opts.Path+"/", http.StatusSeeOther)
 	return nil
 }
 
+// logout ends the session, and with it every copy of its cookie.
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
-	http.SetCookie(w, d.sessions.cookie(r, d.opts.Path, guest)) // in the place of the user's
+	d.leave(r)
+	http.SetCookie(w, d.cookie(r, guest)) // in the place of the user's
+	d.tell(r, slog.LevelInfo, "dashboard.logout", "somebody has logged out", sessionOf(r).user)
 	http.Redirect(w, r, d.opts.Path+"/", http.StatusSeeOther)
 	return nil
+}
+
+// leave ends the session of a request, if somebody has logged in to it.
+func (d *Dashboard) leave(r *http.Request) {
+	if s := sessionOf(r); s.in && (s.via == viaToken || s.via == viaPassword) {
+		d.sessions.end(s.cookie)
+	}
+}
+
+func (d *Dashboard) delayed(w http.ResponseWriter, r *http.Request, data *loginData, wait time.Duration) error {
+	seconds := int(wait/time.Second) + 1
+	data.Problem = fmt.Sprintf("Too many attempts: try again in %s.", short(time.Duration(seconds)*time.Second))
+	w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	return d.render(w, r, http.StatusTooManyRequests, "login", data)
 }

@@ -68,6 +68,13 @@ func (j *job) progress(format string, a ...any) {
 	j.text = fmt.Sprintf(format, a...)
 }
 
+// said returns the latest progress.
+func (j *job) said() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text
+}
+
 // result notes the result, and returns it in words.
 func (j *job) result(err error) string {
 	j.mu.Lock()

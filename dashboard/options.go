@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -45,6 +46,9 @@ type Options struct {
 	Proxy Proxy
 	// Open lets everybody in who reaches the page, such as on a network of its own.
 	Open bool
+	// Audit keeps the record of acts on Queues; nil = the first of Outboxes that keeps one. Acts on an outbox are
+	// in its own record. An act whose begin cannot be recorded is not done.
+	Audit audit.Recorder
 	// Logger gets a line at the begin and at the end of each action; nil means slog.Default().
 	Logger *slog.Logger
 }

@@ -242,6 +242,9 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) error {
 	t := time.NewTicker(tellEvery)
 	defer t.Stop()
 	for {
+		if _, goesOn := d.sessions.of(sessionOf(r).cookie); !goesOn {
+			return nil // the page loads the stream again, and comes to the login
+		}
 		var b bytes.Buffer
 		if err := d.pages["overview"].ExecuteTemplate(&b, "live", d.frame(r, "overview", d.overviewNow(r))); err != nil {
 			return nil // the head is sent; the page shows that the stream ended

@@ -43,6 +43,8 @@ type Proxy struct {
 	// UserHeader is the header in which the proxy names the user whom it has asked, such as X-Forwarded-User. The
 	// proxy must remove it from what its clients send. Empty = the proxy asks nobody.
 	UserHeader string
+	// TLS says that browsers ask the proxy by HTTPS: cookies are for HTTPS only then.
+	TLS bool
 }
 
 // has reports whether an address with a port is a proxy's.
@@ -178,6 +180,9 @@ func (o *Options) problemsOfRights() (p []string) {
 	}
 	if o.Proxy.UserHeader != "" && len(o.Proxy.From) == 0 {
 		p = append(p, "Proxy.UserHeader: is set without Proxy.From: name the proxies' addresses, since everybody can send a header")
+	}
+	if o.Proxy.TLS && len(o.Proxy.From) == 0 {
+		p = append(p, "Proxy.TLS: is set without Proxy.From: name the proxies' addresses")
 	}
 	return p
 }

@@ -2,7 +2,7 @@ package main
 
 // shown are faults of the dashboard.
 func shown() []mutant {
-	const actions, guard, messages = "dashboard/actions.go", "dashboard/guard.go", "dashboard/messages.go"
+	const actions, guard, messages, brake = "dashboard/actions.go", "dashboard/guard.go", "dashboard/messages.go", "dashboard/brake.go"
 	return group{pkg: "./dashboard"}.of(
 		mutant{id: "dashboard-purge-next", fault: "a purge does only its first step", file: actions, old: "if step.Next == 0 {", new: "if step.Next >= 0 {", tests: "^TestActionsOnManyMessages$"},
 		mutant{id: "dashboard-way-in", fault: "without users everybody comes in", file: "dashboard/rights.go", old: "case d.opts.Open:", new: "case len(d.opts.Users) == 0:", tests: "^TestWithoutUsersTheTokenIsTheWayIn$"},
@@ -20,6 +20,19 @@ func shown() []mutant {
 		mutant{id: "dashboard-begin", fault: "nothing is logged before an act begins", file: actions, old: `"event", "dashboard.begin"`, new: `"event", "dashboard.begun"`, tests: "^TestEditsAreInTheLog$"},
 		mutant{id: "dashboard-proxy-from", fault: "everybody can be a proxy's user", file: "dashboard/rights.go", old: "if p.UserHeader == \"\" || !p.has(r.RemoteAddr) {", new: "if p.UserHeader == \"\" || r.RemoteAddr == \"\" {", tests: "^TestUsersOfAProxy$"},
 		mutant{id: "dashboard-proxy-twice", fault: "of two names of a user the first counts", file: "dashboard/rights.go", old: "len(names) != 1 ||", new: "len(names) == 0 ||", tests: "^TestUsersOfAProxy$"},
+		mutant{id: "dashboard-brake", fault: "guesses of a password have not to wait", file: brake, old: "at.wrong >= free {", new: "at.wrong >= 1000*free {", tests: "^TestGuessesAreSlow$"},
+		mutant{id: "dashboard-brake-double", fault: "the wait does not double", file: brake, old: "firstDelay<<min(at.wrong-free, 20)", new: "firstDelay<<min(at.wrong-free, 0)", tests: "^TestGuessesAreSlow$"},
+		mutant{id: "dashboard-brake-address", fault: "a client that tries many names has not to wait", file: brake, old: "b.count(ofAddress, freeOfAddress, now)", new: "_ = ofAddress", tests: "^TestGuessesOfManyNamesAreSlow$"},
+		mutant{id: "dashboard-brake-network", fault: "each address of a network of IPv6 counts alone", file: brake, old: "addr.Prefix(64)", new: "addr.Prefix(128)", tests: "^TestGuessesOfManyNamesAreSlow$"},
+		mutant{id: "dashboard-brake-bound", fault: "the counts of guesses have no bound", file: brake, old: "	delete(b.of, first)\n", new: "	_ = first\n", tests: "^TestCountsOfGuessesAreBounded$"},
+		mutant{id: "dashboard-queue", fault: "any number of passwords wait to be compared", file: brake, old: "> maxComparing+maxQueued {", new: "> 100*maxQueued {", tests: "^TestFewPasswordsAreComparedAtATime$"},
+		mutant{id: "dashboard-logout", fault: "a copy of the cookie lives on after the logout", file: "dashboard/session.go", old: "cookie: value}, !ended", new: "cookie: value}, !ended || true", tests: "^TestLogoutEndsEveryCopy$"},
+		mutant{id: "dashboard-logout-full", fault: "an ended session comes back when the memory is full", file: "dashboard/session.go", old: "		s.init()\n", new: "		clear(s.ended)\n", tests: "^TestEndedSessionsDoNotComeBack$"},
+		mutant{id: "dashboard-logout-stream", fault: "the stream of an ended session goes on", file: "dashboard/overview.go", old: "!goesOn {", new: "!goesOn && false {", tests: "^TestLogoutEndsStreams$"},
+		mutant{id: "dashboard-cookie-proxy", fault: "a cookie behind a proxy that ends TLS is not secure", file: "dashboard/session.go", old: "d.opts.Proxy.TLS && d.opts.Proxy.has(r.RemoteAddr)", new: "false", tests: "^TestCookiesOfHTTPS$"},
+		mutant{id: "dashboard-refused", fault: "a refused action is not logged", file: "dashboard/errors.go", old: "r.Method == http.MethodPost && status/100 == 4", new: "r.Method == http.MethodPut && status/100 == 4", tests: "^TestRefusedActionsAreInTheLog$"},
+		mutant{id: "dashboard-audit", fault: "an act is done although its begin cannot be recorded", file: "admin/audit/audit.go", old: "	if err != nil {\n		return fmt.Errorf(\"nothing", new: "	if err != nil && ctx.Err() != nil {\n		return fmt.Errorf(\"nothing", tests: "^TestActsAreInTheAuditRecord$"},
+		mutant{id: "dashboard-audit-queue", fault: "an act on a queue is in no audit record", file: actions, old: "onQueue || b.Name == a.Form.Outbox", new: "b.Name == a.Form.Outbox && !onQueue", tests: "^TestActsAreInTheAuditRecord$"},
 		mutant{id: "dashboard-token", fault: "a form without a valid token is accepted", file: guard, old: "if !ok || subtle.Con", new: "if !ok && subtle.Con", tests: "^TestForgedRequests$"},
 		mutant{id: "dashboard-seal", fault: "what was not shown is done", file: actions, old: "if !hmac.Equal(", new: "if false && !hmac.Equal(", tests: "^TestOnlyWhatWasShownIsDone$"},
 		mutant{id: "dashboard-search", fault: "a search for rare messages does not end", file: messages, old: "|| time.Since(began) > d.timeouts.search {", new: "|| time.Since(began) > 100*d.timeouts.search {", tests: "^TestSearchesEnd$"},

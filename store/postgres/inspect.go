@@ -193,6 +193,7 @@ LEFT JOIN (
 type adminStatements struct {
 	inspect, blocked, count string
 	ahead, trial, lock      string
+	audit, auditLog         string
 	list                    [walkIDs + 1]string
 	redrive, dryRun         [walkIDs + 1]string
 	purge, dryPurge         [walkIDs + 1]string
@@ -200,6 +201,7 @@ type adminStatements struct {
 
 func newAdminStatements(n schema.Names) adminStatements {
 	s := adminStatements{inspect: n.SQL(inspectSQL), blocked: n.SQL(blockedSQL), count: n.SQL(countSQL)}
+	s.audit, s.auditLog = n.SQL(auditSQL), n.SQL(auditLogSQL)
 	s.ahead, s.trial, s.lock = n.SQL(aheadSQL), n.SQL(trialSQL), n.SQL(lockSQL)
 	for i := range s.list {
 		w := walk(i)

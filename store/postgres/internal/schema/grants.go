@@ -25,6 +25,9 @@ type Roles struct {
 const stagedColumns = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, " +
 	"expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
 
+// auditColumns are those of a line of the audit record that its writer chooses: not its number, its time and the role.
+const auditColumns = "act, phase, who, via, origin, action, target, filter, ids, before, after, result"
+
 // Grants returns the SQL that gives each role what it needs and no more.
 func (m *Migrations) Grants(r Roles) string {
 	var b strings.Builder
@@ -56,6 +59,7 @@ func (m *Migrations) Grants(r Roles) string {
 			grant(role, "SELECT, UPDATE ON {wake}")
 			grant(role, "UPDATE ON {meta}")
 			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {units}, {control}")
+			grant(role, "SELECT, INSERT ("+auditColumns+") ON {audit}") // added to, and never changed
 		}
 	}
 	if slices.Contains(m.parts, PartOutbox) && r.Producer != "" && len(r.Routes)+len(r.Sources) > 0 {

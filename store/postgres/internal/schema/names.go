@@ -62,6 +62,7 @@ func NewNames(schema, outbox, inbox string) Names {
 		"{last}":          last(sequence),
 		"{told}":          in(told),
 		"{last_told}":     last(told),
+		"{audit}":         in(n.Outbox + "_audit"),
 		"{wake}":          in(wake),
 		"{wake_text}":     text(wake),
 		"{cleaner}":       QuoteText(n.Outbox + ".cleaner"),

@@ -235,6 +235,40 @@ COMMENT ON COLUMN "waybill"."waybill_outbox_control".key IS 'the key';
 COMMENT ON COLUMN "waybill"."waybill_outbox_control".id IS 'the record''s id';
 COMMENT ON COLUMN "waybill"."waybill_outbox_control".reason IS 'why the operator ends it, of kind 4';
 
+CREATE TABLE "waybill"."waybill_outbox_audit" (
+    number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at      timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    role    text             NOT NULL DEFAULT session_user,
+    act     text COLLATE "C" NOT NULL,
+    phase   text COLLATE "C" NOT NULL CHECK (phase IN ('begin', 'end')),
+    who     text COLLATE "C" NOT NULL,
+    via     text COLLATE "C" NOT NULL,
+    origin  text COLLATE "C" NOT NULL,
+    action  text COLLATE "C" NOT NULL,
+    target  text COLLATE "C" NOT NULL,
+    filter  text COLLATE "C" NOT NULL,
+    ids     text[]           NOT NULL,
+    before  text COLLATE "C" NOT NULL,
+    after   text COLLATE "C" NOT NULL,
+    result  text COLLATE "C" NOT NULL
+);
+COMMENT ON TABLE "waybill"."waybill_outbox_audit" IS 'Waybill: acts of operators; lines are added, and never changed';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".number IS 'names it, in the order of the lines';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".at IS 'when it was written, by the clock of the database';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".role IS 'the user of the database who wrote it';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".act IS 'the same for both lines of an act';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".phase IS 'begin or end';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".who IS 'who acts, as the program knows';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".via IS 'how, such as command or password';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".origin IS 'from where: an address, or a host';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".action IS 'what is done';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".target IS 'on what, such as a queue';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".filter IS 'what is selected';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".ids IS 'the messages, as far as they are known, at most 100';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".before IS 'SHA-256 of a body that was replaced';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".after IS 'SHA-256 of the body in its place';
+COMMENT ON COLUMN "waybill"."waybill_outbox_audit".result IS 'what became of it';
+
 CREATE SEQUENCE "waybill"."waybill_outbox_wake" AS bigint MINVALUE 0 START 0 CACHE 1;
 COMMENT ON SEQUENCE "waybill"."waybill_outbox_wake" IS 'until when a relay sleeps, in milliseconds since 1970: staging notifies only until then';
 INSERT INTO "waybill"."waybill_meta" (name, value) VALUES ('waybill_outbox.version', 2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -78,6 +78,14 @@ SELECT
     ORDER BY turn, seq LIMIT 1
 ) w JOIN "waybill"."waybill_outbox" o ON o.route = $1 AND o.seq = w.seq
 
+-- statement outbox.admin.audit
+INSERT INTO "waybill"."waybill_outbox_audit" (act, phase, who, via, origin, action, target, filter, ids, before, after, result)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+
+-- statement outbox.admin.auditLog
+SELECT number, at, role, act, phase, who, via, origin, action, target, filter, ids, before, after, result
+FROM "waybill"."waybill_outbox_audit" WHERE number < $1 ORDER BY number DESC LIMIT $2
+
 -- statement outbox.admin.blocked
 WITH RECURSIVE unbound AS MATERIALIZED (
     SELECT DISTINCT ON (x.topic) x.topic, x.seq FROM (

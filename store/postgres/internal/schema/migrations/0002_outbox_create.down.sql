@@ -1,3 +1,3 @@
-DROP TABLE {control}, {units}, {routes}, {members}, {outbox};
+DROP TABLE {audit}, {control}, {units}, {routes}, {members}, {outbox};
 DROP FUNCTION {slot_function};
 DROP SEQUENCE {sequence}, {wake};

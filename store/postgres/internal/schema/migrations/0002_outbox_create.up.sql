@@ -219,5 +219,39 @@ COMMENT ON COLUMN {control}.key IS 'the key';
 COMMENT ON COLUMN {control}.id IS 'the record''s id';
 COMMENT ON COLUMN {control}.reason IS 'why the operator ends it, of kind 4';
 
+CREATE TABLE {audit} (
+    number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at      timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    role    text             NOT NULL DEFAULT session_user,
+    act     text COLLATE "C" NOT NULL,
+    phase   text COLLATE "C" NOT NULL CHECK (phase IN ('begin', 'end')),
+    who     text COLLATE "C" NOT NULL,
+    via     text COLLATE "C" NOT NULL,
+    origin  text COLLATE "C" NOT NULL,
+    action  text COLLATE "C" NOT NULL,
+    target  text COLLATE "C" NOT NULL,
+    filter  text COLLATE "C" NOT NULL,
+    ids     text[]           NOT NULL,
+    before  text COLLATE "C" NOT NULL,
+    after   text COLLATE "C" NOT NULL,
+    result  text COLLATE "C" NOT NULL
+);
+COMMENT ON TABLE {audit} IS 'Waybill: acts of operators; lines are added, and never changed';
+COMMENT ON COLUMN {audit}.number IS 'names it, in the order of the lines';
+COMMENT ON COLUMN {audit}.at IS 'when it was written, by the clock of the database';
+COMMENT ON COLUMN {audit}.role IS 'the user of the database who wrote it';
+COMMENT ON COLUMN {audit}.act IS 'the same for both lines of an act';
+COMMENT ON COLUMN {audit}.phase IS 'begin or end';
+COMMENT ON COLUMN {audit}.who IS 'who acts, as the program knows';
+COMMENT ON COLUMN {audit}.via IS 'how, such as command or password';
+COMMENT ON COLUMN {audit}.origin IS 'from where: an address, or a host';
+COMMENT ON COLUMN {audit}.action IS 'what is done';
+COMMENT ON COLUMN {audit}.target IS 'on what, such as a queue';
+COMMENT ON COLUMN {audit}.filter IS 'what is selected';
+COMMENT ON COLUMN {audit}.ids IS 'the messages, as far as they are known, at most 100';
+COMMENT ON COLUMN {audit}.before IS 'SHA-256 of a body that was replaced';
+COMMENT ON COLUMN {audit}.after IS 'SHA-256 of the body in its place';
+COMMENT ON COLUMN {audit}.result IS 'what became of it';
+
 CREATE SEQUENCE {wake} AS bigint MINVALUE 0 START 0 CACHE 1;
 COMMENT ON SEQUENCE {wake} IS 'until when a relay sleeps, in milliseconds since 1970: staging notifies only until then';
