@@ -8,9 +8,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -210,5 +212,70 @@ func TestDeepKeyIsNotShort(t *testing.T) {
 	}
 	if len(rt.known) > 0 || len(limits) == 0 || slices.Contains(limits, 10/shortShare) {
 		t.Errorf("%d records are left; the pages of the key had at most %v records, want 10", len(rt.known), limits)
+	}
+}
+
+// TestPausedBacklogStopsNobody: a member starts beside many records of a paused topic. Records of another topic go
+// after a few reads. All go when the topic opens, those of a key in order.
+func TestPausedBacklogStopsNobody(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	const n, few = 3000, tailPages + 6
+	topic := "paused"
+	stage := func(key, id string) {
+		tx := w.st.Begin()
+		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: id, Topic: topic, Key: key}})
+		w.must(err)
+		w.must(tx.Commit())
+	}
+	for i := range n {
+		stage("k"+strconv.Itoa(i), strconv.Itoa(i))
+	}
+	topic = "t"
+	stage("k5", "behind") // the head of its key is paused
+	w.start()
+	w.d.opts.Batch = 50
+	w.d.BlockTopic("r", "paused", true)
+	reads := 0
+	w.call = func(c *Call) {
+		if c.Name() == "read" {
+			reads++
+		}
+		c.Do(context.Background(), w.st)
+	}
+	fresh := func(when string) {
+		t.Helper()
+		stage("new "+when, "keyed "+when)
+		stage("", "keyless "+when)
+		before := reads
+		w.d.Wake(w.now, "r")
+		for _, item := range w.hand(2) {
+			if !strings.HasSuffix(item.Record.ID, when) {
+				t.Errorf("%s: %s was handed out", when, item.Record.ID)
+			}
+			w.d.Conclude(w.now, item, core.Published(&item.Record))
+		}
+		if reads -= before; reads > few {
+			t.Errorf("%s: two messages went after %d reads, want at most %d; the backlog takes %d", when, reads, few, n/50)
+		}
+	}
+	fresh("first")
+	fresh("meanwhile")
+	w.steps(500)
+	fresh("later")
+	w.d.BlockTopic("r", "paused", false)
+	var got []string
+	for range 20_000 {
+		w.step()
+		for _, item := range w.d.Hand(w.now, "r", 100) {
+			got = append(got, item.Record.ID)
+			w.d.Conclude(w.now, item, core.Published(&item.Record))
+		}
+		if len(got) > n {
+			break
+		}
+	}
+	if len(got) != n+1 || slices.Index(got, "behind") < slices.Index(got, "5") {
+		t.Errorf("%d went, want %d; the head of a key was number %d, and the one behind it number %d", len(got), n+1, slices.Index(got, "5"), slices.Index(got, "behind"))
 	}
 }

@@ -27,6 +27,7 @@ type bounds struct {
 	firstWindow                 int
 	maxWatched, maxHorizons     int
 	passSlack, takeStep         int64
+	tailPages                   int64
 	maxPassed                   int
 }
 
@@ -34,7 +35,7 @@ type bounds struct {
 var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
 	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
-	passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
+	tailPages: tailPages, passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
 }
 
 // tick takes in the time, which never goes back.

@@ -7,7 +7,7 @@ import "time"
 // tiny are the bounds of the worlds that are explored.
 func tiny() bounds {
 	b := usual
-	b.keyDepth, b.queueDepth, b.firstWindow = 1, 1, 2
+	b.keyDepth, b.queueDepth, b.firstWindow, b.tailPages = 1, 1, 2, 0
 	return b
 }
 
@@ -35,6 +35,7 @@ func manyKeys(s *scope)     { s.keys = 10 }
 func withdrawable(s *scope) { s.withdrawable = true }
 func blocking(s *scope)     { s.routes[0].Blocks = true }
 func two(s *scope)          { s.members, s.window = 2, 8 }
+func shortPages(s *scope)   { s.batch = 1 }
 func twoRoutes(s *scope)    { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
 
 // pair is a world of two members that have joined.
@@ -50,6 +51,11 @@ var ab = []letter{
 	{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a"}, {route: "r", topic: "b"},
 }
 
+// backlog are letters of topic a, and some of topic t: the head of key k is of topic a.
+var backlog = []letter{
+	{route: "r", key: "k", topic: "a"}, {route: "r", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "k", topic: "t"}, {route: "r", key: "m", topic: "t"},
+}
+
 var scopes = []scope{
 	// at each bound, something that stays
 	small1("two of a key at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 2, Lose: 1, Late: 1, Delays: 1}),
@@ -61,6 +67,8 @@ var scopes = []scope{
 		{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}, {route: "r", topic: "b"},
 	}, budget{Ticks: 4, Pause: 1}),
 	small1("topics pause and open", ab, budget{Ticks: 5, Pause: 2, Retry: 1, Unknown: 1, Delays: 1}),
+	small1("a front goes on behind a paused topic", backlog, budget{Ticks: 5, Pause: 1, Retry: 1, Delays: 1}, shortPages, manyKeys, sent(keyed("k", "")...)),
+	small1("a front goes on behind a paused topic at the bound of keys", backlog, budget{Ticks: 5, Pause: 2, Delays: 1}, shortPages, sent(keyed("l")...)),
 	small1("a topic is paused while its records are out", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}},
 		budget{Ticks: 2, Pause: 1, Unknown: 2}),
 	small1("the head of a paused topic is skipped", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
@@ -88,6 +96,7 @@ var scopes = []scope{
 	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1}),
 	pair("a late move at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 5, Retry: 1, Able: 1, Late: 1, Delays: 1}),
 	pair("a leave at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Leave: 1, Unknown: 1}),
+	pair("a front is behind a paused topic, and its member dies", 1, backlog, budget{Ticks: 7, Pause: 1, Crash: 1}, shortPages),
 	pair("a topic is paused, and a member dies", 1, ab, budget{Ticks: 7, Pause: 1, Crash: 1}),
 	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
 	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, withdrawable),

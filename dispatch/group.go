@@ -11,6 +11,8 @@ import (
 const (
 	// step is how many numbers a range covers at once where there may be dead rows.
 	step = 50_000
+	// tailPages is how many pages a front reads of what is there, if it jumps over records of paused topics.
+	tailPages = 10
 	// loadEvery is the least pause between two readings of all that waits.
 	loadEvery = 10 * time.Second
 )
@@ -110,6 +112,14 @@ func (g *group) addWalk(from, to int64) {
 		}
 	}
 	g.walks = append(g.walks, &walk{pos: from, to: to})
+}
+
+// jump moves the front to a sequence. A walk follows over what is before it.
+func (g *group) jump(to, visible int64) {
+	g.walks = append(g.walks, &walk{pos: g.low, to: to})
+	g.cursor = to
+	g.low = max(g.low, min(visible, to))
+	g.late = g.low
 }
 
 // transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is

@@ -50,6 +50,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	d.positions(r, page, visible)
 	d.keyPages(r, page)
 	d.records(r, page, found)
+	d.passPaused(r, page, visible)
 	d.takeRevisits(r, page)
 	d.reads.paging = false
 	touched := d.reads.touched
@@ -268,6 +269,30 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 		d.admit(rt, rec, g.hazards)
 	}
 	d.reads.late = false
+}
+
+// passPaused has fronts go on near the end, if most of what they meet is of paused topics. Otherwise the records of
+// other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that there
+// is no walk for each jump; and nothing may still appear behind the front, so that no late pass does the same.
+func (d *Dispatcher) passPaused(r *reading, page *core.Page, visible int64) {
+	tail := d.tailPages * int64(d.opts.Batch)
+	for i := range r.ranges {
+		a, ans := &r.ranges[i], &page.Ranges[i]
+		g := a.group
+		if a.kind != rangeFront || !ans.More || page.Last-g.cursor <= 2*tail || visible < g.cursor || len(g.walks) > 0 {
+			continue
+		}
+		paused := 0
+		for j := range ans.Records {
+			if g.route.topics.blocked[ans.Records[j].Envelope.Topic] {
+				paused++
+			}
+		}
+		if paused > 0 && 2*paused >= len(ans.Records) {
+			g.jump(page.Last-tail, visible)
+			g.route.pace.more = true
+		}
+	}
 }
 
 // readForgotten schedules a read of a key from a record that a sweep found, if nothing else accounts for the record.

@@ -5,7 +5,6 @@ package postgres_test
 // messages that wait for nothing.
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -31,8 +30,8 @@ import (
 const (
 	// fewReads is how many reads of its relay a message needs at most. Two bring it: one shows that it is
 	// there, and one shows that nothing holds its key. Others may be under way. movedReads is for a unit that
-	// has just come from another relay. A relay needs 500 reads for all keys that wait, and 2,000 for all
-	// messages of a paused topic.
+	// has just come from another relay, or that begins beside messages of a paused topic. A relay needs 500 reads
+	// for all keys that wait, and 2,000 for all messages of a paused topic.
 	fewReads, movedReads = 10, 100
 	// relayMemory is how much memory a relay may use.
 	relayMemory = 300_000_000
@@ -147,9 +146,6 @@ func (r *oneOf) Read(ctx context.Context, self core.Session, look core.Look) (co
 func (q *queued) run(killed bool) {
 	q.others, q.seen = map[string]arrival{}, make([]bool, q.n+1)
 	pass := movedReads
-	if q.wait == "paused" { // the messages of the topic are ready: a new relay reads all of them first
-		pass += 2 * q.n / cmp.Or(q.opts.Batch, 500)
-	}
 	long := patience.For(10 * time.Second)
 
 	plain := q.n / 5
