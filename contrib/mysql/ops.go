@@ -48,6 +48,9 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 		if err != nil {
 			return err
 		}
+		if err := w.suspect(ctx, rows); err != nil {
+			return err
+		}
 		if err := w.abandon(ctx, rows, waybill.ReasonExpired, flagBlocks); err != nil {
 			return err
 		}

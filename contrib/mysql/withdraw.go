@@ -3,6 +3,7 @@ package waybillmysql
 import (
 	"context"
 	"database/sql"
+	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -75,6 +76,23 @@ func (w *work) withdraw(ctx context.Context, r *row, reason waybill.Reason) (way
 		return waybill.CancelMaybe, err
 	}
 	return waybill.CancelDone, err
+}
+
+// suspect notes of rows that a dead member can have had out that they may have arrived.
+func (w *work) suspect(ctx context.Context, rows []*row) error {
+	due := slices.DeleteFunc(slices.Clone(rows), (*row).timer)
+	if len(due) == 0 {
+		return nil
+	}
+	seqs, err := collect(ctx, w.q, func(rows *sql.Rows) (seq int64, err error) { return seq, rows.Scan(&seq) },
+		`SELECT seq FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE (`+at(seqsOf(due))+`) AND seq <= GREATEST(
+			COALESCE((SELECT MAX(u.careful) FROM waybill_outbox_units u WHERE u.route = waybill_outbox.route
+				AND u.from_slot <= waybill_outbox.slot AND u.to_slot > waybill_outbox.slot), 0),
+			COALESCE((SELECT r.careful FROM waybill_outbox_routes r WHERE r.route = waybill_outbox.route), 0))`)
+	if err != nil {
+		return err
+	}
+	return w.set(ctx, seqs, `flags = flags | ?`, flagMaybe)
 }
 
 // careful reports whether a dead member can have had r out, and no crash window has passed it yet.

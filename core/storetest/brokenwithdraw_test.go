@@ -104,6 +104,7 @@ var withdrawFaults = []struct {
 	{"finds nothing that is held", "cancel-of-held-is-in-flight", answers(waybill.CancelNotFound, waybill.CancelInFlight)},
 	{"never says maybe", "cancel-says-maybe", answers(waybill.CancelDone, waybill.CancelMaybe)},
 	{"withdraws what a new owner hands out", "cancel-after-a-leave", answers(waybill.CancelMaybe, waybill.CancelInFlight)},
+	{"forgets at an end what was out", "cancel-after-an-end-and-a-redrive", answers(waybill.CancelDone, waybill.CancelMaybe)},
 	{"withdraws nothing that has crashed", "cancel-after-a-crash", answers(waybill.CancelInFlight, waybill.CancelMaybe)},
 	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.Unknown() {

@@ -21,6 +21,7 @@ var cancelChecks = []named{
 	{"cancel-says-maybe", cancelSaysMaybe},
 	{"cancel-after-a-leave", cancelAfterALeave},
 	{"cancel-after-a-crash", cancelAfterACrash},
+	{"cancel-after-an-end-and-a-redrive", cancelAfterAnEnd},
 	{"cancel-rolled-back-leaves-message", cancelRolledBackLeavesMessage},
 	{"cancel-within-a-transaction", cancelWithinATransaction},
 	{"cancel-of-head-frees-key", cancelOfHeadFreesKey},
@@ -169,6 +170,36 @@ func cancelAfterACrash(k *kit) {
 	k.cancel("one that a dead member did not hold", waybill.CancelInFlight, k.byID(ids[1]))
 	k.drainIDs(ids[1:])
 	k.none("the other was cancelled")
+}
+
+// An operator or the cleaning ends a due message that a dead member can have had out. Redriven and then cancelled, it
+// can still have been delivered. ST-09.
+func cancelAfterAnEnd(k *kit) {
+	k.canCancel()
+	k.redriver()
+	ttl := 2 * short
+	ids := k.stage(k.msg(), k.msg(waybill.DedupeKey("decided"), waybill.Key("k")), k.msg(waybill.DedupeKey("cleaned"), waybill.TTL(ttl)))
+	k.crash(ids[0])
+	k.unowned() // before its member has looked at what the dead one can have had out
+	ended := 0
+	if kk, ok := core.As[admin.KeyKeeper](k.store); ok {
+		k.must("set a due head aside", kk.DecideHead(k.ctx, k.route, "k", ids[1], admin.HeadSetAside))
+		ended++
+	}
+	if _, ok := core.As[core.Cleaner](k.store); ok {
+		k.expire(ttl)
+		k.clean()
+		ended++
+	}
+	k.redriven("what was ended", admin.RedriveRequest{Force: true}, ended, nil)
+	k.must("own the route again", k.driver.own(k.ctx, k.route))
+	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
+	if _, ok := core.As[admin.KeyKeeper](k.store); ok {
+		k.cancel("one that was set aside and redriven", waybill.CancelMaybe, k.byID(ids[1]))
+	}
+	if _, ok := core.As[core.Cleaner](k.store); ok {
+		k.cancel("one that had expired and was redriven", waybill.CancelMaybe, k.byID(ids[2]))
+	}
 }
 
 // A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.

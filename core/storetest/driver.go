@@ -58,6 +58,13 @@ func (d *driver) serve(ctx context.Context, route string) error {
 	return d.join(ctx)
 }
 
+// own makes d the owner of route, as a hand-out does.
+func (d *driver) own(ctx context.Context, route string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serve(ctx, route)
+}
+
 // join joins, removes others, and then takes the free units of its routes.
 func (d *driver) join(ctx context.Context, remove ...core.Removal) error {
 	d.self.Beat++

@@ -62,6 +62,7 @@ func (s *Store) sweep(now time.Time) int {
 	}
 	for _, r := range list {
 		tell := r.env.Key != "" && !r.timer()
+		r.maybe = r.maybe || r.careful()
 		s.giveUp(r, waybill.ReasonExpired, now)
 		if tell {
 			s.tellOwner(r)

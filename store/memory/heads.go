@@ -214,6 +214,7 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Co
 	}
 	switch action {
 	case admin.HeadSkip, admin.HeadSetAside:
+		r.maybe = r.maybe || r.careful()
 		s.giveUp(r, headReason(action), now)
 	case admin.HeadRequeue:
 		if r.env.Expired(now) {

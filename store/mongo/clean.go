@@ -144,9 +144,14 @@ func (w *work) expire(ctx context.Context, list []*record) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	docs, err := w.routeDocs(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
 	var models []driver.WriteModel
 	var told []core.Control
 	for _, r := range now {
+		r.Maybe = r.Maybe || docs[r.Route].careful(r)
 		r.abandon(waybill.ReasonExpired, w.now)
 		r.Blocks = r.Key != ""
 		models = append(models, change(r.ID, abandoned(r)))

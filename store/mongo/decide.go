@@ -177,6 +177,11 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 
 // putAway abandons r, which nobody holds, for a reason that does not block its key.
 func (w *work) putAway(ctx context.Context, r *record, reason waybill.Reason) error {
+	docs, err := w.routeDocs(ctx, []string{r.Route})
+	if err != nil {
+		return err
+	}
+	r.Maybe = r.Maybe || docs[r.Route].careful(r)
 	r.abandon(reason, w.now)
 	if err := w.write(ctx, []driver.WriteModel{change(r.ID, abandoned(r))}); err != nil {
 		return locked(err)

@@ -144,12 +144,9 @@ func (d *decider) end(r *record) {
 	if !r.waits() && !r.Withdrawable {
 		d.free[r.Route] = true
 	}
-	l := ledger{routes: d.routes}
-	r.Maybe = r.Maybe || l.careful(r)
+	r.Maybe = r.Maybe || d.routes[r.Route].careful(r)
 	r.abandon(d.reason, d.now)
-	set := abandoned(r)
-	set["$set"].(bson.M)["maybe"] = r.Maybe
-	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, set))
+	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, abandoned(r)))
 }
 
 // store writes what was decided.

@@ -130,14 +130,15 @@ func (r *record) abandon(reason waybill.Reason, now time.Time) {
 }
 
 // careful reports whether a dead member can have had r out, and no crash window has passed it yet.
-func (l *ledger) careful(r *record) bool {
-	doc := l.routes[r.Route]
-	if doc == nil || r.Phase == phaseTimer {
+func (l *ledger) careful(r *record) bool { return l.routes[r.Route].careful(r) }
+
+func (d *routeDoc) careful(r *record) bool {
+	if d == nil || r.Phase == phaseTimer {
 		return false
 	}
-	careful := doc.Careful
-	for i := range doc.Units {
-		if u := &doc.Units[i]; u.From <= r.Slot && r.Slot < u.To {
+	careful := d.Careful
+	for i := range d.Units {
+		if u := &d.Units[i]; u.From <= r.Slot && r.Slot < u.To {
 			careful = max(careful, u.Careful)
 		}
 	}
@@ -190,7 +191,7 @@ func abandoned(r *record) bson.M {
 	return bson.M{
 		"$set": bson.M{
 			"phase": r.Phase, "settled": r.Settled, "class": *r.Class, "reason": r.Reason,
-			"blocks": r.Blocks, "version": r.Version,
+			"blocks": r.Blocks, "version": r.Version, "maybe": r.Maybe,
 		},
 		"$unset": bson.M{"due": "", "dedupe": ""},
 	}

@@ -58,7 +58,7 @@ WITH RECURSIVE f AS (
 ), u AS (
     UPDATE {outbox} o
     SET state = {abandoned}, reason = {expired}, blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
-        settled_at = clock_timestamp(), version = o.version + 1
+        settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ` + carefulSQL + `
     FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell

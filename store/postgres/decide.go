@@ -50,7 +50,7 @@ ON CONFLICT DO NOTHING`
 func decideSQL(requeue bool) string {
 	set, can := `
     state = {abandoned}, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
-    hold = 0, held_since = NULL, version = o.version + 1`,
+    hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR `+carefulSQL,
 		`(h.head OR h.due AND NOT h.owned)`
 	if requeue {
 		set, can = requeueSQL, `h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = ''`

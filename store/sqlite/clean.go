@@ -32,7 +32,7 @@ const (
 	// expireText leaves the key blocked if abandoned messages block it.
 	expireText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = key <> '',
-			reason = {expired}, settled_at = ?2
+			reason = {expired}, settled_at = ?2, maybe_sent = maybe_sent OR ?3
 		WHERE seq = ?1`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
@@ -114,7 +114,11 @@ func (c *cleaner) expire(ctx context.Context) error {
 	}
 	for i := range expired {
 		r := &expired[i]
-		if _, err := c.exec(ctx, expireText, r.Seq, c.now); err != nil {
+		careful, err := c.careful(ctx, r)
+		if err != nil {
+			return err
+		}
+		if _, err := c.exec(ctx, expireText, r.Seq, c.now, careful); err != nil {
 			return err
 		}
 		if r.key != "" {

@@ -142,7 +142,11 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 
 // putAway abandons r, which nobody holds, for a reason that does not block its key.
 func (w *work) putAway(ctx context.Context, r *row, reason waybill.Reason) error {
-	if _, err := w.exec(ctx, putAwayText, r.Seq, w.now, string(reason)); err != nil {
+	careful, err := w.careful(ctx, r)
+	if err != nil {
+		return err
+	}
+	if _, err := w.exec(ctx, endDueText, r.Seq, w.now, string(reason), careful); err != nil {
 		return err
 	}
 	if r.key == "" {

@@ -15,7 +15,7 @@ var _ admin.Decider = (*Store)(nil)
 const (
 	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_control WHERE kind = {tell_decide}`
 	undecideText  = `DELETE FROM waybill_outbox_control WHERE number = ?1`
-	// endDueText is putAwayText for a record that can have been delivered.
+	// endDueText abandons a record for a reason that does not block its key. ?4: it can have been delivered.
 	endDueText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
 			maybe_sent = maybe_sent OR ?4

@@ -16,7 +16,7 @@ func allTexts() []string {
 	return append(hot(),
 		beatText, flagText, anyUnitText, hintText, makeUnitText, forgetText, ownerText, moveText, storeHintText, unservedText, endHoldsText, endUnitsText, endText, keepHintText,
 		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, withdrawText, giveUpKeyText, holderText,
-		carefulText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, putAwayText, outlivedText, headsText, nextText, tendedText, tellOwnerText, untoldText, undecideText, endDueText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
+		carefulText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tendedText, tellOwnerText, untoldText, undecideText, endDueText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
 		expiredText, expireText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
 }
 

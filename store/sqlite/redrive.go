@@ -18,11 +18,7 @@ const (
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
 		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
-	repairText  = `UPDATE waybill_outbox SET body = ?2 WHERE seq = ?1 AND hold = 0`
-	putAwayText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3,
-			settled_at = ?2
-		WHERE seq = ?1 AND hold = 0`
+	repairText   = `UPDATE waybill_outbox SET body = ?2 WHERE seq = ?1 AND hold = 0`
 	outlivedText = `SELECT 1
 		FROM waybill_outbox
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`

@@ -1330,7 +1330,9 @@ WITH RECURSIVE f AS (
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o
     SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
-        settled_at = clock_timestamp(), version = o.version + 1
+        settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
     FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
@@ -1380,7 +1382,9 @@ WITH h AS MATERIALIZED (
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
     state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
-    hold = 0, held_since = NULL, version = o.version + 1 FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.route, o.seq, o.id
+    hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.route, o.seq, o.id
 ), d AS (
     DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (

@@ -422,12 +422,6 @@ UPDATE waybill_outbox
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3,
-			settled_at = ?2
-		WHERE seq = ?1 AND hold = 0
-
--- statement
-UPDATE waybill_outbox
 		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
 			maybe_sent = maybe_sent OR ?4
 		WHERE seq = ?1 AND hold = 0
@@ -435,7 +429,7 @@ UPDATE waybill_outbox
 -- statement
 UPDATE waybill_outbox
 		SET state = 5, due_at = NULL, version = version + 1, blocks = key <> '',
-			reason = 'expired', settled_at = ?2
+			reason = 'expired', settled_at = ?2, maybe_sent = maybe_sent OR ?3
 		WHERE seq = ?1
 
 -- statement
