@@ -101,8 +101,8 @@ type Message struct {
 	// TTL bounds the total time until Expires, counted from staging by the producer's clock. Zero means the store's
 	// default; negative means none. Not together with Expires.
 	TTL time.Duration
-	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic. Staging
-	// a second one does nothing and is reported in [Staged].Duplicate.
+	// DedupeKey, if set, makes this the only live (not yet settled) message of its tenant with it on the route and
+	// topic. Staging a second one does nothing and is reported in [Staged].Duplicate.
 	DedupeKey string
 	// Replace lets the newest message win: Stage withdraws the live message with the same DedupeKey with
 	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be withdrawn; Staged.Replaced
@@ -194,7 +194,7 @@ func CorrelationID(id string) MessageOption { return func(m *Message) { m.Correl
 // Withdrawable allows cancelling the message although it is due.
 func Withdrawable() MessageOption { return func(m *Message) { m.Withdrawable = true } }
 
-// DedupeKey makes the message the only live one with this key on its route and topic; see [Message].
+// DedupeKey makes the message the only live one of its tenant with this key on its route and topic; see [Message].
 func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
 
 // Replace withdraws the live message with this dedupe key on its route and topic, and stages this one; see [Message].

@@ -8,15 +8,16 @@ type Staged struct {
 	// the live message that has the key.
 	ID, Route string
 	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route,
-	// topic, dedupe key), exists already.
+	// topic, tenant, dedupe key), exists already.
 	Duplicate bool
 	// Replaced is the outcome for the message that this one replaces; CancelNotFound if there was none.
 	Replaced CancelStatus
 }
 
 // CancelKey names a message to cancel: by ID, or by Topic and DedupeKey, on one route (empty = DefaultRoute; a lane's
-// route is [LaneRoute]). [Topic.CancelKeys] returns those of a topic's routes.
-type CancelKey struct{ Route, ID, Topic, DedupeKey string }
+// route is [LaneRoute]). Dedupe keys belong to a tenant (empty = the context's). [Topic.CancelKeys] returns those of a
+// topic's routes.
+type CancelKey struct{ Route, ID, Topic, DedupeKey, Tenant string }
 
 // CancelStatus is the outcome for a message that was to be withdrawn.
 type CancelStatus uint8

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // The capabilities in this file are for operators: look, put back, withdraw, clean up. All of them are optional, safe
@@ -42,6 +44,11 @@ type Stored struct {
 	SettledAt time.Time
 	// Err is not nil if the row could not be read whole.
 	Err error
+}
+
+// SetDedupeKey sets the dedupe key that was staged. A store keeps it with the tenant: each has keys of its own.
+func (s *Stored) SetDedupeKey(stored string) {
+	s.DedupeKey = stored[strings.LastIndex(stored, check.TenantEnd)+1:]
 }
 
 // Filter selects stored records. Empty fields select everything; several values of one field are alternatives.

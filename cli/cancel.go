@@ -53,7 +53,7 @@ relay that was killed is waited for, until it is missed for its lease. They are 
 		cmd.Flags().Lookup(name).Hidden = true
 	}
 	c.progressFlag(cmd)
-	cmd.Flags().StringVar(&dedupeKey, "dedupe-key", "", "the message of one --topic with this dedupe key")
+	cmd.Flags().StringVar(&dedupeKey, "dedupe-key", "", "the message of one --topic, and of a --tenant if it has one, with this dedupe key")
 	cmd.Flags().BoolVar(&due, "due", false, dueHelp)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, and change nothing")
 	return cmd
@@ -82,9 +82,12 @@ type cancelled struct {
 func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, dedupeKey string, dryRun bool) error {
 	other := *f
 	other.IDs, other.Routes, other.Topics = nil, nil, nil
+	if dedupeKey != "" && len(f.Tenants) == 1 {
+		other.Tenants = nil
+	}
 	switch {
 	case !other.IsZero() || len(f.IDs) > 0 && len(f.Topics) > 0:
-		return withCode(ExitUsage, "with ids, or with --dedupe-key, only --route can be given (and --topic for --dedupe-key)")
+		return withCode(ExitUsage, "with ids, or with --dedupe-key, only --route can be given (and --topic and one --tenant for --dedupe-key)")
 	case dedupeKey != "" && (len(f.IDs) > 0 || len(f.Topics) != 1):
 		return withCode(ExitUsage, "--dedupe-key: give one --topic with it, and no ids")
 	case s.Unit == nil:
@@ -150,7 +153,7 @@ func (c *command) cancelKeys(ctx context.Context, s *Store, f *admin.Filter, ded
 			routes = []string{waybill.DefaultRoute}
 		}
 		for _, route := range routes {
-			keys = append(keys, waybill.CancelKey{Route: route, Topic: f.Topics[0], DedupeKey: dedupeKey})
+			keys = append(keys, waybill.CancelKey{Route: route, Topic: f.Topics[0], DedupeKey: dedupeKey, Tenant: strings.Join(f.Tenants, "")})
 		}
 		return keys, live, nil
 	}

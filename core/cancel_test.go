@@ -30,7 +30,7 @@ func TestCheckCancelKeys(t *testing.T) { // ST-09 ST-15
 		"NUL in the topic":     {waybill.CancelKey{Topic: "t\x00", DedupeKey: "k"}, "keys[1].Topic"},
 	} {
 		in := []waybill.CancelKey{{ID: "fine"}, tc.key}
-		got, err := core.CheckCancelKeys(slices.Clone(in))
+		got, err := core.CheckCancelKeys(t.Context(), slices.Clone(in))
 		if tc.field == "" {
 			if err != nil || got[0].Route != waybill.DefaultRoute || len(got) != 2 {
 				t.Errorf("%s: %v, %v", name, got, err)
@@ -41,10 +41,34 @@ func TestCheckCancelKeys(t *testing.T) { // ST-09 ST-15
 			t.Errorf("%s: got %v, want a problem with %s", name, err, tc.field)
 		}
 	}
-	if _, err := core.CheckCancelKeys(make([]waybill.CancelKey, waybill.MaxMessages+1)); !errors.Is(err, waybill.ErrInvalid) {
+	if _, err := core.CheckCancelKeys(t.Context(), make([]waybill.CancelKey, waybill.MaxMessages+1)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("too many keys: %v", err)
 	}
-	if _, err := core.CheckCancelKeys(make([]waybill.CancelKey, waybill.MaxMessages)); len(err.Error()) > 10_000 {
+	if _, err := core.CheckCancelKeys(t.Context(), make([]waybill.CancelKey, waybill.MaxMessages)); len(err.Error()) > 10_000 {
 		t.Errorf("the error has %d bytes", len(err.Error()))
+	}
+}
+
+// A dedupe key belongs to the tenant of the key, or else to that of the context.
+func TestCancelKeysOfTenants(t *testing.T) {
+	t.Parallel()
+	ctx := waybill.WithTenant(t.Context(), "acme")
+	got, err := core.CheckCancelKeys(ctx, []waybill.CancelKey{
+		{Topic: "t", DedupeKey: "k"}, {Topic: "t", DedupeKey: "k", Tenant: "evil"}, {ID: "i"}, {ID: "i", Tenant: "evil"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []waybill.CancelKey{
+		{Route: waybill.DefaultRoute, Topic: "t", DedupeKey: "acme\x1fk"},
+		{Route: waybill.DefaultRoute, Topic: "t", DedupeKey: "evil\x1fk"},
+		{Route: waybill.DefaultRoute, ID: "i"},
+		{Route: waybill.DefaultRoute, ID: "i"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, err := core.CheckCancelKeys(ctx, []waybill.CancelKey{{Topic: "t", DedupeKey: "k", Tenant: "a\x1fb"}}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("a tenant with a control character: %q, %v", got, err)
 	}
 }

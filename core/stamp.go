@@ -94,7 +94,8 @@ type StagedRow struct {
 	// DeliverAt, or else Delay from now by the store's clock, is when the message is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
-	// DedupeKey and Replace are the message's.
+	// DedupeKey is the message's, and its tenant's: it is compared and stored as it is. admin.Stored.SetDedupeKey
+	// leaves the tenant out. Replace is the message's.
 	DedupeKey string
 	Replace   bool
 	// Withdrawable allows cancelling and replacing the message although it is due.
@@ -154,6 +155,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 			Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, now, &scope)
+		row.DedupeKey = storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)
 		s.create(under(&msgs[i], ctx), &row.Envelope)
 		if t := tooLarge(&s.opts.Limits, &row.Envelope); t != "" {
 			return nil, waybill.Invalid("waybill: stage", place(i, len(msgs))+"Body: "+t)

@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	reason      VARBINARY(255)   NOT NULL DEFAULT '', -- why it was abandoned
 	error       VARBINARY(1000)  NOT NULL DEFAULT '', -- newest error, without payload
 	error_at    BIGINT           NOT NULL DEFAULT 0,
-	dedupe_key  VARBINARY(255)   NOT NULL DEFAULT '', -- empty = none
+	dedupe_key  VARBINARY(511)   NOT NULL DEFAULT '', -- tenant, a byte 31, and key; or key; empty = none
 	attrs       MEDIUMBLOB       NOT NULL,            -- the rest of the envelope: names and values, each with its length
 	body        LONGBLOB         NOT NULL,
 	PRIMARY KEY (seq),
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_aside (
 
 -- Who has a dedupe key: one live message of a route and topic.
 CREATE TABLE IF NOT EXISTS waybill_outbox_dedupe (
-	dedupe_key VARBINARY(255) NOT NULL,
+	dedupe_key VARBINARY(511) NOT NULL,
 	topic      VARBINARY(255) NOT NULL,
 	route      VARBINARY(300) NOT NULL,
 	id         VARBINARY(255) NOT NULL,

@@ -16,7 +16,7 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKe
 	if tx == nil {
 		return nil, waybill.Invalid("waybill/mysql: cancel", errNoTx.Error())
 	}
-	keys, err := core.CheckCancelKeys(keys)
+	keys, err := core.CheckCancelKeys(ctx, keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}

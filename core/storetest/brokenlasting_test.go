@@ -232,6 +232,7 @@ var lastingFaults = []struct {
 	{"dedupe keys without case", "dedupe-keys-are-compared-exactly", without(noCase, dedupeOf)},
 	{"topics without case", "dedupe-keys-are-compared-exactly", without(noCase, topicIn)},
 	{"dedupe keys without spaces", "dedupe-keys-are-compared-exactly", without(noSpace, dedupeOf)},
+	{"tenants share dedupe keys", "dedupe-keys-belong-to-tenants", without(func(string) string { return "" }, func(m *waybill.Message) *string { return &m.Tenant })},
 	{"tenants without case", "filters-compare-exactly", without(noCase, func(m *waybill.Message) *string { return &m.Tenant })},
 	{"keys without spaces", "filters-compare-exactly", without(noSpace, keyOf)},
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
@@ -14,6 +15,7 @@ import (
 var dedupeChecks = []named{
 	{"dedupe-key-makes-duplicate", dedupeKeyMakesDuplicate},
 	{"dedupe-key-beside-others", dedupeKeyBesideOthers},
+	{"dedupe-keys-belong-to-tenants", dedupeKeysBelongToTenants},
 	{"dedupe-key-is-free-when-settled", dedupeKeyIsFreeWhenSettled},
 	{"dedupe-key-of-running-transaction-waits", dedupeKeyOfRunningTransactionWaits},
 	{"replace-takes-the-place", replaceTakesThePlace},
@@ -21,6 +23,43 @@ var dedupeChecks = []named{
 	{"replace-of-held-lets-both-live", replaceOfHeldLetsBothLive},
 	{"replace-rolled-back-leaves-the-old", replaceRolledBackLeavesTheOld},
 	{"replace-latest-of-many-wins", replaceLatestOfManyWins},
+}
+
+// Each tenant has dedupe keys of its own: its message is no duplicate of another tenant's, replaces none, and is not
+// cancelled with it. Operators see the key that was staged.
+func dedupeKeysBelongToTenants(k *kit) {
+	k.canCancel()
+	of := func(tenant string, opts ...waybill.MessageOption) waybill.Message {
+		return k.msg(append(opts, waybill.Tenant(tenant), waybill.Delay(far))...)
+	}
+	acme, evil, none := of("acme", waybill.DedupeKey("k")), of("evil", waybill.DedupeKey("k")), of("", waybill.DedupeKey("k"))
+	for i, s := range k.stageNow(acme, evil, none, of("ac", waybill.DedupeKey("mek"))) {
+		if s.Duplicate {
+			k.fail("message %d of four tenants with one dedupe key is a duplicate of %q", i, s.ID)
+		}
+	}
+	for _, m := range []waybill.Message{acme, evil, none} {
+		k.expect("again", k.stageNow(of(m.Tenant, waybill.DedupeKey("k")))[0], waybill.Staged{ID: m.ID, Route: k.route, Duplicate: true})
+	}
+	newer := of("evil", waybill.Replace("k"))
+	if s := k.stageNow(newer)[0]; s.Duplicate || s.Replaced != waybill.CancelDone {
+		k.fail("a message that replaces its tenant's: %+v", s)
+	}
+	if in, ok := core.As[admin.Inspector](k.store); ok {
+		got, err := in.Inspect(k.ctx, k.route, acme.ID)
+		if k.must("inspect", err); got.DedupeKey != "k" {
+			k.fail("a message that was staged with dedupe key %q is shown with %q", "k", got.DedupeKey)
+		}
+	}
+	key := func(tenant string) waybill.CancelKey {
+		return waybill.CancelKey{Route: k.route, Topic: k.topic, DedupeKey: "k", Tenant: tenant}
+	}
+	k.cancel("of nobody", waybill.CancelNotFound, key("nobody"))
+	k.cancel("evil's", waybill.CancelDone, key("evil"))
+	k.cancel("evil's again", waybill.CancelNotFound, key("evil"))
+	k.expect("acme's after evil's was cancelled", k.stageNow(of("acme", waybill.DedupeKey("k")))[0], waybill.Staged{ID: acme.ID, Route: k.route, Duplicate: true})
+	k.cancel("acme's", waybill.CancelDone, key("acme"))
+	k.cancel("that of no tenant", waybill.CancelDone, key(""))
 }
 
 // A second message with the dedupe key of a live one on its route and topic is a no-op that names the live one: within

@@ -25,6 +25,9 @@ import (
 	"unicode/utf8"
 )
 
+// TenantEnd stands between a tenant and its dedupe key in a store. No name holds it.
+const TenantEnd = "\x1f"
+
 // MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: the length of an AMQP short string.
 const MaxNameBytes = 255
 

@@ -3,7 +3,7 @@ package main
 // sqlite are faults of the SQLite store.
 func sqlite() []mutant {
 	const inbox, settle, take, meet, due, wait, clean, roster, redrive, withdraw = "store/sqlite/inboxbatch.go", "store/sqlite/settle.go", "store/sqlite/take.go", "store/sqlite/meet.go", "store/sqlite/due.go", "store/sqlite/wait.go", "store/sqlite/clean.go", "store/sqlite/roster.go", "store/sqlite/redrive.go", "store/sqlite/withdraw.go"
-	return group{pkg: "./store/sqlite"}.of(
+	all := group{pkg: "./store/sqlite"}.of(
 		mutant{id: "sqlite-version", fault: "a stale outcome is stored", file: settle, old: "case r == nil, !r.live(), r.Version != ref.Version:", new: "case r == nil, !r.live():", tests: "^TestConformance$/^stale-version-changes-nothing$"},
 		mutant{id: "sqlite-life-far", fault: "the life of a record that expires in centuries overflows", file: "store/sqlite/meet.go", old: "time.Duration(min(max(us, -most), most))", new: "time.Duration(min(max(us, -most), us))", tests: "^TestStore$/^expires-in-centuries$"},
 		mutant{id: "sqlite-settle-owner", fault: "an outcome of who lost the unit is stored", file: settle, old: "if !own.Has(r.slot) {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", new: "if !own.Has(r.slot) && own != own {\n\t\t\treturn core.Refused(\"waybill/sqlite: settle\", ref, core.ErrFenced)", tests: "^TestConformance$/^lost-unit-fences-but-published$"},
@@ -17,6 +17,9 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-normal", fault: "a file that a power cut takes back passes Check", file: "store/sqlite/check.go", old: "if sync < 2 {", new: "if sync < 1 {", tests: "^TestCheckRefusesUnsafeSettings$"},
 		mutant{id: "sqlite-keep", fault: "published records that are kept stay in line", file: settle, old: "due_at = NULL, settled_at = ?2, hold", new: "due_at = NULL, hold", tests: "^TestConformanceOnOwnDatabase$/^settle-twice-applies-once$"},
 		mutant{id: "sqlite-stamp", fault: "the highest stamp is forgotten", file: settle, old: "stamp = max(stamp, s)", new: "stamp = max(stamp, 0)", tests: "^TestHighWater$"},
+		mutant{id: "stamp-dedupe-tenant", fault: "tenants share dedupe keys", file: "core/stamp.go", old: "storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)", new: "storedDedupeKey(\"\", row.DedupeKey)", tests: "^TestStore$/^dedupe-keys-belong-to-tenants$"},
+		mutant{id: "cancel-dedupe-tenant", fault: "a dedupe key cancels the message of another tenant", file: "core/cancel.go", old: "storedDedupeKey(tenant, k.DedupeKey)", new: "storedDedupeKey(tenant[:0], k.DedupeKey)", tests: "^TestStore$/^dedupe-keys-belong-to-tenants$"},
+		mutant{id: "sqlite-dedupe-shown", fault: "operators see the tenant in a dedupe key", file: "store/sqlite/inspect.go", old: "r.SetDedupeKey(r.dedupe)", new: "r.DedupeKey = r.dedupe", tests: "^TestStore$/^dedupe-keys-belong-to-tenants$"},
 		mutant{id: "sqlite-mark-read", fault: "a stamp that is too far ahead is the mark", file: "store/sqlite/stage.go", old: "BETWEEN 0 AND ?1`", new: ">= 0 * ?1`", tests: "^TestStore$/^high-water-is-bounded$"},
 		mutant{id: "sqlite-mark-written", fault: "settling leaves a mark that is too far ahead", file: settle, old: "st.res[i] == nil && s <= bound", new: "st.res[i] == nil", tests: "^TestStore$/^high-water-is-bounded$"},
 		mutant{id: "sqlite-maybe", fault: "a retry forgets that it may have been sent", file: settle, old: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,", new: "blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8 AND 0,", tests: "^TestStore$/^cancel-says-maybe$"},
@@ -72,4 +75,7 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-cancel-tell", fault: "a cancelled head leaves its key waiting", file: withdraw, old: "err == nil && t.key != \"\" && !t.timer()", new: "err == nil && t.key == \"\" && !t.timer()", tests: "^TestStore$/^owner-is-told-of-cancel$"},
 		mutant{id: "sqlite-replace-key", fault: "a replaced message in flight keeps its dedupe key", file: withdraw, old: "_, err = w.exec(ctx, giveUpKeyText, t.Seq)", new: "_ = giveUpKeyText", tests: "^TestStore$/^replace-of-held-lets-both-live$"},
 	)
+	return append(all, group{pkg: "./core"}.of(
+		mutant{id: "cancel-dedupe-context", fault: "a cancel does not know the context's tenant", file: "core/cancel.go", old: "cmp.Or(k.Tenant, scope.Tenant)", new: "cmp.Or(k.Tenant, scope.Tenant[:0])", tests: "^TestCancelKeysOfTenants$"},
+	)...)
 }

@@ -42,8 +42,9 @@ func (s *Store) show(r *record, now time.Time) admin.Stored {
 	st := admin.Stored{
 		Envelope: env.Clone(), Route: r.route.name, Seq: r.seq, State: r.shown(), Reason: r.reason,
 		Attempts: r.attempts, Crashes: r.crashes,
-		DedupeKey: r.dedupe, Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
+		Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
 	}
+	st.SetDedupeKey(r.dedupe)
 	if m := s.members[r.holder]; m != nil {
 		st.Owner, st.LeaseIn = m.Name, max(m.renewed.Add(m.Lease).Sub(now), 0)
 	} else if r.waits() {

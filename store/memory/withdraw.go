@@ -23,7 +23,7 @@ func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...waybill.CancelKey) (
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: cancel: %w", err)
 	}
-	keys, err := core.CheckCancelKeys(keys)
+	keys, err := core.CheckCancelKeys(ctx, keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}

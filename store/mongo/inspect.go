@@ -29,8 +29,9 @@ func (w *work) lookup(ctx context.Context, filter, projection bson.M) (*record, 
 func (w *work) stored(r *record, members map[int64]*memberDoc) admin.Stored {
 	out := admin.Stored{
 		Route: r.ID.Route, Seq: r.Seq, State: r.Phase.state(), Reason: waybill.Reason(r.Reason), Attempts: r.Attempts, Crashes: r.Crashes,
-		DedupeKey: r.DedupeKey, Age: w.now.Sub(r.Since), LastError: r.Error, LastErrorAt: utc(r.ErrorAt), SettledAt: utc(r.Settled),
+		Age: w.now.Sub(r.Since), LastError: r.Error, LastErrorAt: utc(r.ErrorAt), SettledAt: utc(r.Settled),
 	}
+	out.SetDedupeKey(r.DedupeKey)
 	out.Envelope, out.Err = w.s.envelope(r)
 	out.Envelope.Body = r.Body
 	switch {

@@ -205,7 +205,7 @@ func (s *Store) Cancel(ctx context.Context, sess *driver.Session, keys ...waybil
 	if err := running("cancel", sess); err != nil {
 		return nil, err
 	}
-	keys, err := core.CheckCancelKeys(keys)
+	keys, err := core.CheckCancelKeys(ctx, keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}

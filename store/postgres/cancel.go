@@ -99,7 +99,7 @@ func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.Canc
 
 // cancel is Cancel for any driver.
 func (s *stager) cancel(ctx context.Context, keys []waybill.CancelKey, query queryFunc) ([]waybill.CancelStatus, error) {
-	keys, err := core.CheckCancelKeys(keys)
+	keys, err := core.CheckCancelKeys(ctx, keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}

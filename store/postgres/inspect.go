@@ -342,6 +342,7 @@ func scanStored(row pgx.Row, before, after []any) (admin.Stored, error) {
 	micro := time.Microsecond
 	st.State, st.Age = core.State(state), time.Duration(age)*micro
 	st.DueIn, st.LeaseIn = time.Duration(due)*micro, time.Duration(lease)*micro
+	st.SetDedupeKey(st.DedupeKey)
 	st.Err = decodeAttrs(e, attrs)
 	if st.Err == nil && stamp < 0 {
 		st.Err = undecodable("column hlc", hlc.ErrInvalid)

@@ -44,8 +44,9 @@ const (
 // stored is a record as operators see it.
 type stored struct {
 	admin.Stored
-	row   row
-	attrs string
+	row    row
+	attrs  string
+	dedupe string // as stored
 }
 
 // stored reads storedSQL and the columns after it, but not yet the attributes.
@@ -56,7 +57,7 @@ func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 	var holder string
 	e := &r.Envelope
 	if err := r.row.scan(rows, append([]any{
-		&e.Topic, &stamp, &settled, &since, &r.Reason, &r.LastError, &failed, &r.DedupeKey, &r.attrs, &holder, &leased,
+		&e.Topic, &stamp, &settled, &since, &r.Reason, &r.LastError, &failed, &r.dedupe, &r.attrs, &holder, &leased,
 	}, after...)...); err != nil {
 		return nil, err
 	}
@@ -68,6 +69,7 @@ func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 	}
 	r.Seq, r.Route, r.State, r.Attempts, r.Crashes = r.row.Seq, r.row.Route, r.row.state, r.row.attempts, r.row.crashes
 	e.ID, e.Key, e.HLC = r.row.ID, r.row.key, hlc.Timestamp(stamp)
+	r.SetDedupeKey(r.dedupe)
 	r.Age, r.LastErrorAt, r.SettledAt = duration(w.now-since), at(failed), at(settled)
 	switch {
 	case r.row.holder != 0:

@@ -125,17 +125,17 @@ func (d *redriver) refusal(ctx context.Context, r *stored) (string, error) {
 	}
 	return d.req.Refusal(&admin.Candidate{
 		State: r.State, Reason: r.Reason, Age: r.Age, Expired: r.Envelope.Expired(time.UnixMicro(d.now)),
-		Keyed: r.Envelope.Key != "", Last: r.Seq >= d.lastDrawn, Taken: taken || r.DedupeKey != "" && d.live[dedupeKey(r)],
+		Keyed: r.Envelope.Key != "", Last: r.Seq >= d.lastDrawn, Taken: taken || r.dedupe != "" && d.live[dedupeKey(r)],
 	}), nil
 }
 
-func dedupeKey(r *stored) [3]string { return [3]string{r.Route, r.Envelope.Topic, r.DedupeKey} }
+func dedupeKey(r *stored) [3]string { return [3]string{r.Route, r.Envelope.Topic, r.dedupe} }
 
 // outlived reports whether a live message has the dedupe key of the abandoned record r.
 func (w *work) outlived(ctx context.Context, r *stored) (taken bool, err error) {
-	if r.DedupeKey == "" || r.State != core.StateAbandoned {
+	if r.dedupe == "" || r.State != core.StateAbandoned {
 		return false, nil
 	}
 	var one int
-	return w.one(ctx, []any{&one}, outlivedText, r.Route, r.Envelope.Topic, r.DedupeKey)
+	return w.one(ctx, []any{&one}, outlivedText, r.Route, r.Envelope.Topic, r.dedupe)
 }

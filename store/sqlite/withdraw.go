@@ -72,7 +72,7 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKe
 	if tx == nil {
 		return nil, waybill.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")
 	}
-	keys, err := core.CheckCancelKeys(keys)
+	keys, err := core.CheckCancelKeys(ctx, keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".route IS 'the lane it is sent on';
 COMMENT ON COLUMN "waybill"."waybill_outbox".key IS 'ordering key; empty = unordered';
 COMMENT ON COLUMN "waybill"."waybill_outbox".id IS 'message id';
 COMMENT ON COLUMN "waybill"."waybill_outbox".topic IS 'routing key';
-COMMENT ON COLUMN "waybill"."waybill_outbox".dedupe_key IS 'there is one live message with it on its route and topic; empty = any number';
+COMMENT ON COLUMN "waybill"."waybill_outbox".dedupe_key IS 'there is one live message with it on its route and topic: tenant, a byte 31, and key; without a tenant the key; empty = any number';
 COMMENT ON COLUMN "waybill"."waybill_outbox".reason IS 'why it was abandoned; empty if it was not';
 COMMENT ON COLUMN "waybill"."waybill_outbox".type IS 'CloudEvents type; empty = the topic';
 COMMENT ON COLUMN "waybill"."waybill_outbox".source IS 'CloudEvents source. Its default is that of the first store that migrated; the owner may change it';
