@@ -11,7 +11,7 @@ const (
 	ReasonAttempts    Reason = "attempts"     // attempts spent
 	ReasonUndecodable Reason = "undecodable"  // the stored row or the body cannot be read
 	ReasonTooLarge    Reason = "too_large"    // beyond what the broker takes
-	ReasonForbidden   Reason = "forbidden"    // the broker denied permission
+	ReasonForbidden   Reason = "forbidden"    // the broker denied permission, or Subscription.Sources
 	ReasonUnroutable  Reason = "unroutable"   // no queue is bound for it, for longer than the horizon
 	ReasonExpired     Reason = "expired"      // its time was over
 	ReasonCrashed     Reason = "crashed"      // too many relays died while they held it

@@ -37,6 +37,11 @@ type Subscription struct {
 	// and one receiver at a time gets deliveries (single active consumer). It is refused if the transport cannot do
 	// that.
 	InOrder bool
+	// Sources, if not nil, says which sources may send, and which topics each; * and # stand for words as in
+	// Bindings. Any other message is parked with [ReasonForbidden] before a handler or an inbox sees it. The source
+	// "" stands for messages without one. A sender writes its source itself, so let the broker's topic permissions
+	// bound the topics of each login: both together keep a service from speaking for another one.
+	Sources map[string][]string
 	// DropFailed drops messages that fail for good, instead of parking them.
 	DropFailed bool
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // verdict is a decision about a delivery.
@@ -38,6 +41,8 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	switch {
 	case d.Err != nil:
 		return new(park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
+	case j.sub.Sources != nil && !allowed(j.sub.Sources[e.Source], e.Topic):
+		return new(park(d, waybill.ReasonForbidden, fmt.Errorf("source %.100q may not send topic %.100q to queue %q, by Subscription.Sources", e.Source, e.Topic, j.sub.Queue)))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
 		return new(park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
 	case !d.NotBefore.IsZero() && time.Now().Before(d.NotBefore):
@@ -53,6 +58,12 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 		return &v
 	}
 	return nil
+}
+
+// allowed reports whether one of topics, which can hold wildcards, matches topic.
+func allowed(topics []string, topic string) bool {
+	words := strings.Split(topic, ".")
+	return slices.ContainsFunc(topics, func(t string) bool { return check.Matches(strings.Split(t, "."), words) })
 }
 
 // suspects reports whether d may be ending the process: half of its deliveries are spent.

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // complete fills sub from the options and from what its handlers ask for.
 func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) waybill.Subscription {
-	sub.Bindings = slices.Clone(sub.Bindings)
+	sub.Bindings, sub.Sources = slices.Clone(sub.Bindings), maps.Clone(sub.Sources)
 	completeLimits(&sub)
 	held := mostHeld(&sub.Limit)
 	if sub.Concurrency == 0 {
@@ -74,6 +75,16 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 			bad("Bindings[%d]: %s", i, s)
 		case wildcardsOf(b) > traits.Wildcards:
 			bad("Bindings[%d]: %q holds a wildcard that this transport does not have (it has: %s); list the topics", i, b, wildcards[traits.Wildcards])
+		}
+	}
+	for _, source := range slices.Sorted(maps.Keys(sub.Sources)) {
+		if len(sub.Sources[source]) == 0 {
+			bad("Sources[%q]: is empty, so that the source may send nothing; name its topics, or leave it out", source)
+		}
+		for i, topic := range sub.Sources[source] {
+			if s := check.Name(topic); topic == "" || s != "" {
+				bad("Sources[%q][%d]: %s", source, i, orElse(s, "is empty; name a topic"))
+			}
 		}
 	}
 	p = append(p, checkCounts("", sub.Concurrency, sub.Prefetch)...)

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
@@ -142,6 +145,90 @@ func TestAMessageCannotBeSuppressed(t *testing.T) {
 		if err != nil || counts.Duplicates != 0 || counts.Parked != 1 || len(parked) != 1 ||
 			parked[0].Reason != waybill.ReasonIDConflict || parked[0].Envelope.Topic != "payments.made" || ran["mails.opened"] != 1 || ran["payments.made"] != 0 {
 			t.Errorf("%v, %+v, parked %+v, ran %v; want the payment to be parked", err, counts, parked, ran)
+		}
+	})
+}
+
+// IN-01: a message that an operator has repaired is a duplicate if it was handled before the repair, and has its effect
+// if it was not. The header of a repair lets nobody suppress another message.
+func TestARepairedMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
+		box := newInbox(t, newStore(t), inbox.Options{})
+		bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "billing", Bindings: []string{"#"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var amounts []int
+		handler := inbox.Handler(box, paid, func(_ context.Context, _ *memory.Tx, p payment) error {
+			amounts = append(amounts, p.Amount)
+			return nil
+		})
+		repaired := func(id, body string) *waybill.Delivery {
+			t.Helper()
+			e := delivery(id).Envelope
+			r, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "billing"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = r.Close(t.Context()) }()
+			receive := func() *waybill.Delivery {
+				t.Helper()
+				ds, err := r.Receive(t.Context(), 1)
+				if err != nil || len(ds) != 1 {
+					t.Fatal(ds, err)
+				}
+				return ds[0]
+			}
+			if err := bus.Publish(t.Context(), []waybill.Envelope{e}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			d := receive()
+			for range 2 { // it is repaired twice
+				if err := r.Settle(t.Context(), []core.Ack{core.AckReject(d, waybill.ReasonRejected, errBoom)}).FirstErr(); err != nil {
+					t.Fatal(err)
+				}
+				_, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "billing", All: true, Edit: func(admin.Parked) ([]byte, error) { return []byte(body), nil }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d = receive()
+			}
+			if err := r.Settle(t.Context(), []core.Ack{core.AckDone(d)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		handle := func(d *waybill.Delivery) string {
+			st, err := handler.Handle(t.Context(), d)
+			switch {
+			case waybill.ReasonOf(err) == waybill.ReasonIDConflict:
+				return "conflict"
+			case err != nil:
+				return err.Error()
+			case st == waybill.HandlerDuplicate:
+				return "duplicate"
+			}
+			return "processed"
+		}
+		expect := func(what, want string, d *waybill.Delivery) {
+			t.Helper()
+			if got := handle(d); got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		expect("a message", "processed", delivery("1"))
+		expect("its repair, too late", "duplicate", repaired("1", `{"Amount":7}`))
+		expect("another message with its id", "conflict", &waybill.Delivery{Queue: "q", Envelope: waybill.Envelope{
+			ID: "1", Source: delivery("1").Envelope.Source, Topic: delivery("1").Envelope.Topic, ContentType: "application/json",
+			Body: []byte(`{"Amount":8}`), Headers: map[string]string{"repaired-from": strings.Repeat("ab", 16)},
+		}})
+		expect("a repaired message", "processed", repaired("2", `{"Amount":9}`))
+		expect("it again", "duplicate", repaired("2", `{"Amount":9}`))
+		expect("what it was before", "conflict", delivery("2"))
+		if len(amounts) != 2 || amounts[1] != 9 {
+			t.Errorf("effects: %v", amounts)
 		}
 	})
 }

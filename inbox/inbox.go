@@ -2,11 +2,8 @@ package inbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -14,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 // Options configures an [Inbox]. The zero value is a good choice.
@@ -187,31 +185,28 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 			return core.InboxKey{}, noID(fmt.Sprintf("the %s of the message %s", f.name, s))
 		}
 	}
-	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print: b.print(&d.Envelope)}, nil
+	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print: content.Print(&d.Envelope, b.opts.AnyBody)}, nil
 }
 
-// printVersion begins what is hashed. Another version of this package that hashes something else has another one.
-const printVersion = "waybill print 1\x00"
-
-// printBytes is how much of the hash is kept.
-const printBytes = 16
-
-// print returns a hash of what tells a message from another one with the same id: topic, type, key, tenant and body,
-// each with its length before it.
-func (b *Inbox[Tx]) print(e *waybill.Envelope) string {
-	h := sha256.New()
-	_, _ = io.WriteString(h, printVersion) // it never fails
-	var size [8]byte
-	for _, field := range [...]string{e.Topic, e.Type, e.Key, e.Tenant} {
-		binary.BigEndian.PutUint64(size[:], uint64(len(field)))
-		_, _ = h.Write(size[:])
-		_, _ = io.WriteString(h, field)
+// again decides about a message whose id another one had before. A message that was repaired says what it was: if that
+// had its effect, the repair comes too late, and the message is a duplicate.
+func (b *Inbox[Tx]) again(ctx context.Context, key core.InboxKey, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+	was, repaired := content.Before(&d.Envelope)
+	if !repaired {
+		return waybill.HandlerProcessed, conflict(d)
 	}
-	if !b.opts.AnyBody {
-		_, _ = h.Write(e.Body)
+	key.Print = was
+	status, err := b.store.Do(ctx, key, func(context.Context, Tx) error { return errMarkGone })
+	switch {
+	case err != nil:
+		return waybill.HandlerProcessed, err
+	case status == core.InboxDuplicate:
+		return waybill.HandlerDuplicate, nil
 	}
-	return string(h.Sum(nil)[:printBytes])
+	return waybill.HandlerProcessed, conflict(d)
 }
+
+var errMarkGone = errors.New("waybill/inbox: the mark of another message with this id was deleted just now; handle it again")
 
 // conflict is the error about a message whose id another one had before.
 func conflict(d *waybill.Delivery) error {
@@ -266,7 +261,7 @@ func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx cont
 		case status == core.InboxDuplicate:
 			return waybill.HandlerDuplicate, nil
 		case status == core.InboxConflict:
-			return waybill.HandlerProcessed, conflict(d)
+			return box.again(ctx, key, d)
 		case status == core.InboxProcessed:
 			return waybill.HandlerProcessed, nil
 		default:

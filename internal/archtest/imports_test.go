@@ -32,7 +32,7 @@ var (
 	otelAPI  = []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/semconv", "go.opentelemetry.io/otel/trace"}
 	testLibs = []string{"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak"}
 	helpers  = []string{"internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}
-	leaf     = append([]string{".", "admin", "admin/audit", "core", "hlc"}, helpers...)
+	leaf     = append([]string{".", "admin", "admin/audit", "core", "hlc", "internal/content"}, helpers...)
 	handing  = append([]string{"dispatch"}, leaf...)
 )
 
@@ -48,6 +48,7 @@ var rules = []rule{
 	{"internal/tier", nil, nil},
 	{"internal/statespace", nil, nil}, // tests only
 	{".", append([]string{"hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
+	{"internal/content", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"admin", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"admin/audit", append([]string{".", "core", "hlc"}, helpers...), nil},
@@ -75,7 +76,7 @@ var rules = []rule{
 	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
-	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
+	{"waybilltest/...", append([]string{"internal/content", "*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv", "internal/tier"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/badday", nil, nil},    // tests only
@@ -94,7 +95,7 @@ var rules = []rule{
 	{"health/...", leaf, nil},
 	{"dashboard/...", leaf, []string{"go.opentelemetry.io/otel/sdk/metric", "golang.org/x/crypto/bcrypt"}},
 	{"internal/browser", nil, nil}, // tests only
-	{"internal/demo", []string{"*", "internal/sqltext", "internal/upkeep", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, []string{"*"}},
+	{"internal/demo", []string{"*", "internal/content", "internal/sqltext", "internal/upkeep", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs"}, []string{"*"}},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},
 }

@@ -4,6 +4,7 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed, groups, renew, once = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-sources", fault: "a source that is not named may send anything", file: judge, old: "case j.sub.Sources != nil && !allowed(", new: "case j.sub.Sources[e.Source] != nil && !allowed(", tests: "^TestSources$"},
 		mutant{id: "consumer-aside-probe", fault: "a message that fails as a probe is the next probe, too", file: "consumer/aside.go", old: "case v.of.alone == 0 && (!v.of.again || r.pause.probe != m):", new: "case v.of.alone == 0:", tests: "^TestOutageOfOneMessage$"},
 		mutant{id: "consumer-aside-own", fault: "the outage of one message pauses its subscription", file: "consumer/pause.go", old: "v.outage = v.outage && v.of.alone == 0", new: "_ = v.of.alone", tests: "^TestOutageOfOneMessage$"},
 		mutant{id: "consumer-aside-limit", fault: "a message that meets outages alone is never parked", file: "consumer/aside.go", old: "limit < 0 || time.Since(since) < limit ||", new: "limit != 0 || time.Since(since) < limit ||", tests: "^TestOutageLimit$"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 var _ admin.ParkedQueue = (*Transport)(nil)
@@ -204,7 +205,7 @@ func (t *Transport) changeOne(
 			req.Tell(p, err)
 			return false, nil
 		}
-		p.Envelope.Body = body
+		content.Repair(&p.Envelope, body)
 	}
 	changed, err = func() (bool, error) {
 		t.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 const (
@@ -179,6 +181,13 @@ func edited(req *admin.ParkedRequest, batch []parkedMessage) []parkedMessage {
 		}
 		raw := *m.raw
 		raw.Body = body
+		repaired := m.Envelope
+		if content.Repair(&repaired, body); repaired.Headers[content.Header] != "" {
+			if raw.Headers = maps.Clone(raw.Headers); raw.Headers == nil {
+				raw.Headers = amqp.Table{}
+			}
+			raw.Headers[content.Header] = repaired.Headers[content.Header]
+		}
 		out = append(out, parkedMessage{&raw, m.Parked})
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 // parkedPage bounds the parked messages of one question to the server.
@@ -217,7 +218,7 @@ func (t *Transport) changeOne(req *admin.ParkedRequest, p *admin.Parked, id stri
 			req.Tell(p, err)
 			return false, nil
 		}
-		p.Envelope.Body = body
+		content.Repair(&p.Envelope, body)
 	}
 	changed, err := do(p, id)
 	if changed || err != nil {

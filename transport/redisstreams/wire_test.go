@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/content"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
@@ -144,6 +145,6 @@ func TestForeignEntrySurvives(t *testing.T) {
 	if n, err := bus.ReplayParked(t.Context(), all); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	want.Body = []byte("edited")
+	content.Repair(&want, []byte("edited")) // it tells what it was before
 	settle(t, r, core.AckDone(see(1)))
 }

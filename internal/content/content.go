@@ -1,0 +1,58 @@
+// Package content tells a message that comes again from another one with the same id, also when an operator has
+// repaired its body in between.
+package content
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"maps"
+
+	"github.com/waybill-go/waybill"
+)
+
+// Header is the header of a message whose body was repaired: the print of what it was before.
+const Header = "repaired-from"
+
+// version begins what is hashed. Another version of this package that hashes something else has another one.
+const version = "waybill print 1\x00"
+
+// printBytes is how much of the hash is kept.
+const printBytes = 16
+
+// Print returns a short hash of topic, type, key and tenant, each with its length before it, and of the body, unless
+// any body will do.
+func Print(e *waybill.Envelope, anyBody bool) string {
+	h := sha256.New()
+	_, _ = io.WriteString(h, version) // it never fails
+	var size [8]byte
+	for _, field := range [...]string{e.Topic, e.Type, e.Key, e.Tenant} {
+		binary.BigEndian.PutUint64(size[:], uint64(len(field)))
+		_, _ = h.Write(size[:])
+		_, _ = io.WriteString(h, field)
+	}
+	if !anyBody {
+		_, _ = h.Write(e.Body)
+	}
+	return string(h.Sum(nil)[:printBytes])
+}
+
+// Repair gives e another body, and a header with the print of what e was; of the first repair, if there were several.
+// An encoded body has no print here: its handler gets another one. The headers that e had are not changed.
+func Repair(e *waybill.Envelope, body []byte) {
+	if _, again := e.Headers[Header]; !again && e.Headers["content-encoding"] == "" {
+		print := hex.EncodeToString([]byte(Print(e, false)))
+		if e.Headers = maps.Clone(e.Headers); e.Headers == nil {
+			e.Headers = map[string]string{}
+		}
+		e.Headers[Header] = print
+	}
+	e.Body = body
+}
+
+// Before returns the print of what e was before its repair, as its sender says.
+func Before(e *waybill.Envelope) (print string, ok bool) {
+	b, err := hex.DecodeString(e.Headers[Header])
+	return string(b), err == nil && len(b) == printBytes
+}
