@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -40,16 +39,16 @@ func (c *command) begins(cmd *cobra.Command, target string, args []string) {
 
 // operator is the user of the system, and who became it by sudo.
 func (c *command) operator() string {
-	name := ""
+	name := "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
 	for _, v := range c.io.Environ {
 		if by, ok := strings.CutPrefix(v, "SUDO_USER="); ok && by != "" {
-			name += " by sudo of " + by
+			return name + " by sudo of " + by
 		}
 	}
-	return cmp.Or(name, "unknown")
+	return name
 }
 
 // recordTo names the store whose audit record gets what the command does; one that keeps none is passed over.

@@ -141,7 +141,7 @@ func TestBadArguments(t *testing.T) {
 	s.run("keys", "list", "--limit", "5000").is(t, 2, "--limit: 5000 is not between 1 and 1000")
 	s.run("show").is(t, 2, "accepts between 1 and 2 arg(s)", "usage: waybill show")
 	s.run("show", "x", "--body-bytes", "-1").is(t, 2, "--body-bytes")
-	s.run("nothing").is(t, 2, `waybill has no command "nothing": choose of bench, cancel,`)
+	s.run("nothing").is(t, 2, `waybill has no command "nothing": choose of audit, bench, cancel,`)
 	s.run("dlq", "nothing").is(t, 2, `dlq has no command "nothing": choose of edit, list, purge, replay, show`)
 	s.run("list", "--nothing").is(t, 2, "unknown flag: --nothing")
 	s.run("list", "--store", "other").is(t, 2, `there is no store "other": choose of shop`)

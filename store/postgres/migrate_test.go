@@ -65,8 +65,8 @@ func TestMigrateForwardAndBack(t *testing.T) {
 		t.Fatalf("applied %v", applied)
 	}
 	must(inbox.Down(t.Context(), pool, 0))
-	if n := tables(); n != 9 { // meta, five of the outbox, and three sequences
-		t.Fatalf("%d tables and sequences without the inbox, want 9", n)
+	if n := tables(); n != 11 { // meta, six of the outbox, and four sequences
+		t.Fatalf("%d tables and sequences without the inbox, want 11", n)
 	}
 	must(both.Up(t.Context(), pool))
 	must(both.Down(t.Context(), pool, 0))
