@@ -44,7 +44,12 @@ func TestPlans(t *testing.T) {
 	}
 	check := func(when string) {
 		for _, tt := range tests {
-			if n := buffers(t, pool, postgres.SQL(s, tt.sql), tt.args...); n > tt.buffers {
+			n := int64(math.MaxInt64)
+			// once in a while it needs a new page for a row, which costs four
+			for try := 0; try < 3 && n > tt.buffers; try++ {
+				n = min(n, buffers(t, pool, postgres.SQL(s, tt.sql), tt.args...))
+			}
+			if n > tt.buffers {
 				t.Errorf("%s: %s touches %d buffers, want at most %d", when, tt.name, n, tt.buffers)
 			}
 		}
