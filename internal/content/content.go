@@ -6,8 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"io"
+	"hash"
 	"maps"
+	"sync"
 
 	"github.com/waybill-go/waybill"
 )
@@ -21,21 +22,31 @@ const version = "waybill print 1\x00"
 // printBytes is how much of the hash is kept.
 const printBytes = 16
 
+// hasher is a hash, and room for what it hashes beside the body. It is used again, since each message of an inbox needs
+// one.
+type hasher struct {
+	hash hash.Hash
+	room []byte
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{hash: sha256.New()} }}
+
 // Print returns a short hash of topic, type, key and tenant, each with its length before it, and of the body, unless
 // any body will do.
 func Print(e *waybill.Envelope, anyBody bool) string {
-	h := sha256.New()
-	_, _ = io.WriteString(h, version) // it never fails
-	var size [8]byte
+	h := hashers.Get().(*hasher)
+	defer hashers.Put(h)
+	h.room = append(h.room[:0], version...)
 	for _, field := range [...]string{e.Topic, e.Type, e.Key, e.Tenant} {
-		binary.BigEndian.PutUint64(size[:], uint64(len(field)))
-		_, _ = h.Write(size[:])
-		_, _ = io.WriteString(h, field)
+		h.room = append(binary.BigEndian.AppendUint64(h.room, uint64(len(field))), field...)
 	}
+	h.hash.Reset()
+	_, _ = h.hash.Write(h.room) // it never fails
 	if !anyBody {
-		_, _ = h.Write(e.Body)
+		_, _ = h.hash.Write(e.Body)
 	}
-	return string(h.Sum(nil)[:printBytes])
+	h.room = h.hash.Sum(h.room[:0])
+	return string(h.room[:printBytes])
 }
 
 // Repair gives e another body, and a header with the print of what e was; of the first repair, if there were several.
