@@ -14,8 +14,12 @@ import (
 // again, although others that began after its first one were handled, pauses nobody: it waits aside, and is parked
 // after Options.OutageLimit. As long as all messages meet the outage, none is at fault.
 
-// maxBlames bounds the messages that are remembered.
-const maxBlames = 1000
+const (
+	// maxBlames bounds the messages that are remembered.
+	maxBlames = 1000
+	// sureFor is for how many probes nobody waits aside, after all that could have probed in vain.
+	sureFor = 100
+)
 
 // identity is what tells messages apart.
 type identity struct{ source, id string }
@@ -27,6 +31,7 @@ type blame struct {
 	since time.Time // its first outage
 	at    uint64    // the number of its latest one
 	alone int       // how many since it is known that others do not meet them
+	aside bool      // it has let another one probe since the latest doubt
 }
 
 // asides are the messages that are to blame for outages, as far as one can tell. The runner's mu guards them, but for
@@ -37,6 +42,7 @@ type asides struct {
 	well    uint64                   // the last message to be handled began after so many outages
 	waiting map[*message]*time.Timer // those that wait aside: they are held, and their key goes on
 	cause   string                   // the latest outage of one message alone
+	sure    int                      // how many probes more the outage counts as one of all messages
 }
 
 // outage is what the runner must know of an outage.
@@ -111,6 +117,26 @@ func (r *runner) blameAll(ms []*message) {
 	}
 }
 
+// letsProbe reports whether m, which has failed as a probe again, waits aside so that another one probes. If it has done
+// so already, or there is no room, the outage is one of all messages. Then nothing is held, so that other processes get
+// every message, and after many probes it is tried again.
+func (a *asides) letsProbe(m *message, room bool) bool {
+	b := a.blames[identityOf(m)]
+	switch {
+	case a.sure > 0:
+		a.sure--
+		return false
+	case room && b != nil && !b.aside:
+		b.aside = true
+		return true
+	}
+	a.sure = sureFor
+	for _, b := range a.blames {
+		b.aside = false
+	}
+	return false
+}
+
 // goesAside decides whether m, which met an outage, waits aside instead of going back. If there is no room for its own
 // outage, that is one of all. mu is held.
 func (r *runner) goesAside(m *message, v *verdict) bool {
@@ -121,10 +147,19 @@ func (r *runner) goesAside(m *message, v *verdict) bool {
 		return false
 	case v.of.alone == 0 && (!v.of.again || r.pause.probe != m):
 		return false
-	case len(r.load.aside.waiting) < r.load.prefetch/2:
+	}
+	room := len(r.load.aside.waiting) < r.load.prefetch/2
+	if v.of.alone > 0 && room {
 		return true
 	}
-	v.of.alone = 0
+	if v.of.alone > 0 {
+		v.of.alone = 0
+		return false
+	}
+	if r.load.aside.letsProbe(m, room) {
+		return true
+	}
+	r.releaseAside()
 	return false
 }
 

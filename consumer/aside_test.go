@@ -219,3 +219,32 @@ func TestBatchWithAnOutageOfOneMessage(t *testing.T) {
 		}
 	})
 }
+
+// CO-05, CO-19: in an outage of all nothing is held. When it has ended, but for one message at the head of the queue,
+// that one does not stop the others for ever.
+func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		patience.BudgetOf(t).Time(5*time.Hour, "some hundred probes, 30 s apart")
+		var ended atomic.Bool
+		var good atomic.Int32
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{Concurrency: 1, Prefetch: 20},
+			of(false, func(d *waybill.Delivery) error {
+				if d.Envelope.ID == "id-1" || !ended.Load() {
+					return waybill.Outage(errBoom)
+				}
+				good.Add(1)
+				return nil
+			}))
+		b.publish(t, 30)
+		patience.Pass(t, 30*time.Minute)
+		wantDepth(t, b, memtransport.Depth{Ready: 30})
+		ended.Store(true)
+		patience.Pass(t, 2*time.Hour)
+		if n := good.Load(); n != 29 {
+			t.Errorf("%d messages were handled, want 29", n)
+		}
+		stop()
+	})
+}

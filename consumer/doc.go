@@ -30,7 +30,8 @@
 //     again, later ones of its key too: the inbox absorbs it.
 //   - While a subscription is paused it releases what it has not started, and the broker sends it nothing. After 1 s,
 //     doubled up to 30 s, it asks the handlers' checks and probes with one message; the first that shows no outage
-//     ends the pause. A message that has failed as a probe twice waits aside, so that another one probes.
+//     ends the pause. A message that has failed as a probe twice waits aside, so that another one probes. When those
+//     that could probe have done so in vain, nothing is held for a hundred probes.
 //   - A message that meets an outage again, although one that began later was handled, pauses nobody: it waits aside at
 //     no cost, its key goes on but with InOrder, and it is parked after Options.OutageLimit. Up to half of the prefetch
 //     can wait aside.
