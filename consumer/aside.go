@@ -117,9 +117,9 @@ func (r *runner) blameAll(ms []*message) {
 	}
 }
 
-// letsProbe reports whether m, which has failed as a probe again, waits aside so that another one probes. If it has done
-// so already, or there is no room, the outage is one of all messages. Then nothing is held, so that other processes get
-// every message, and after many probes it is tried again.
+// letsProbe reports whether m, which has failed as a probe again, waits aside so that another one probes. If it has
+// done so already, or there is no room, the outage is one of all messages. Then nothing is held, so that other
+// processes get every message, and after many probes it is tried again.
 func (a *asides) letsProbe(m *message, room bool) bool {
 	b := a.blames[identityOf(m)]
 	switch {

@@ -229,12 +229,14 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 		patience.BudgetOf(t).Time(5*time.Hour, "some hundred probes, 30 s apart")
 		var ended atomic.Bool
 		var good atomic.Int32
-		stop := start(t, b, consumer.Options{}, waybill.Subscription{Concurrency: 1, Prefetch: 20},
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{Concurrency: 2, Prefetch: 20},
 			of(false, func(d *waybill.Delivery) error {
 				if d.Envelope.ID == "id-1" || !ended.Load() {
 					return waybill.Outage(errBoom)
 				}
-				good.Add(1)
+				if good.Add(1); d.Envelope.ID == "slow" {
+					time.Sleep(10 * time.Second)
+				}
 				return nil
 			}))
 		b.publish(t, 30)
@@ -245,6 +247,12 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 		if n := good.Load(); n != 29 {
 			t.Errorf("%d messages were handled, want 29", n)
 		}
-		stop()
+		b.send(t, messages(1, waybill.ID("slow"))...)
+		patience.Pass(t, time.Second)
+		go stop()
+		patience.Pass(t, time.Second)
+		wantDepth(t, b, memtransport.Depth{Ready: 1, Held: 1}) // what waits aside goes back at once
+		patience.Pass(t, 10*time.Second)
+		wantDepth(t, b, memtransport.Depth{Ready: 1})
 	})
 }
