@@ -190,9 +190,6 @@ type DuePage struct {
 	// Retries are held by the caller. Retries that a transaction had locked are missing; they are due again at
 	// once.
 	Retries []Record
-	// MoreHeld reports that self holds due retries that Retries lacks: beyond the limit, or locked. It says nothing
-	// of parts with DueNew.
-	MoreHeld bool
 	// Moved counts timers that became ready.
 	Moved int
 	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a

@@ -48,35 +48,10 @@ type overdue struct {
 	allAt time.Time // when to look for all; zero = at once
 	asked bool      // the Due under way looks for all, and nothing has happened since it was sent
 	fails int       // times that this was not answered
-	own   own
-}
-
-// own knows whether this member can hold retries that are not in memory. Then a Due repeats all that it holds.
-type own struct {
-	known    bool      // all are in memory
-	asked    bool      // the Due under way repeats them, and nothing has happened since it was sent
-	repeatBy time.Time // until then a Due without an answer may be executed
-	sweepAt  time.Time // when to repeat them without a reason
-}
-
-// repeats reports whether the next Due repeats what is held.
-func (o *own) repeats(now time.Time, sweeps bool) bool {
-	return !o.known || now.Before(o.repeatBy) || sweeps && !now.Before(o.sweepAt)
-}
-
-// answered takes in whether a Due has answered all that it was asked for, and whether all of that is in memory.
-func (o *own) answered(now time.Time, all, inMemory bool) {
-	if o.asked && all {
-		o.known, o.sweepAt = true, now.Add(dueSweep)
-	}
-	o.known, o.asked = o.known && inMemory, false
 }
 
 // all has the next Due look for all.
-func (o *overdue) all() {
-	o.allAt, o.asked = time.Time{}, false
-	o.own.known, o.own.asked = false, false
-}
+func (o *overdue) all() { o.allAt, o.asked = time.Time{}, false }
 
 // within returns how far back the next Due looks; 0 = for all. If that takes too long, it is better to send what came
 // due lately than nothing.
@@ -94,13 +69,12 @@ func (o *overdue) answered(sent, now time.Time) {
 	}
 }
 
-// failed notes that a Due was not answered. It may have held retries, or hold them later.
-func (o *overdue) failed(now time.Time) {
+// failed notes that a Due was not answered. It may have held retries.
+func (o *overdue) failed() {
 	if o.asked {
 		o.fails++
 	}
 	o.all()
-	o.own.repeatBy = now.Add(dueSweep)
 }
 
 // due returns the next Due, or nil.
@@ -130,24 +104,15 @@ func (d *Dispatcher) due() *Call {
 // dueParts returns the slots to ask for, and how many retries may come.
 func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	limit = d.dueLimit
-	repeats := false
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
 			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within(d.now, !d.noSweeps)})
-			repeats = repeats || rt.overdue.own.repeats(d.now, !d.noSweeps)
 			limit = min(limit, room)
 			if rt.Queue {
 				limit = min(limit, max(d.handlers.free, dueAhead))
 			}
 		}
-	}
-	for i := range parts {
-		parts[i].DueNew = !repeats
-		d.byName[parts[i].Route].overdue.own.asked = repeats
-	}
-	if !repeats {
-		return parts, limit
 	}
 	for _, rt := range d.routes { // records that are held already are answered first, and bring nothing
 		for _, item := range rt.known {
@@ -167,25 +132,23 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 			return
 		}
 		for _, p := range parts {
-			d.byName[p.Route].overdue.failed(d.now)
+			d.byName[p.Route].overdue.failed()
 		}
 		d.timers.at = d.now.Add(d.calls.backoff(callDue))
 		return
 	}
 	fresh := page.Moved > 0
-	inMemory := true // else it must come again
+	whole := page.NextIn != 0
 	for i := range page.Retries {
 		rec := &page.Retries[i]
 		fresh = d.retried(rec) || fresh
 		rt := d.byName[rec.Route]
-		inMemory = inMemory && rt != nil && rt.known[rec.Seq] != nil
+		whole = whole && rt != nil && rt.known[rec.Seq] != nil // else it must come again
 	}
 	for _, p := range parts {
-		o := &d.byName[p.Route].overdue
-		if page.NextIn != 0 && inMemory {
-			o.answered(c.sent, d.now)
+		if whole {
+			d.byName[p.Route].overdue.answered(c.sent, d.now)
 		}
-		o.own.answered(d.now, !page.MoreHeld, inMemory)
 	}
 	d.timers.none = page.NextIn != 0 && !fresh
 	if page.NextIn >= 0 {

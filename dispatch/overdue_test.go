@@ -1,11 +1,9 @@
 package dispatch
 
-// A Due looks only for what came due lately, and for what is not held, until something else can have come back.
+// A Due looks only for what came due lately, until something else can have come back.
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,17 +12,14 @@ import (
 )
 
 // within lets time pass until the next Due, and returns how far back it looked. It is answered unless it is lost.
-func (w *small) within(lost bool) time.Duration { return w.due(lost).DueWithin }
-
-// due lets time pass until the next Due, and returns what it looked for. It is answered unless it is lost.
-func (w *small) due(lost bool) (part core.Part) {
+func (w *small) within(lost bool) (within time.Duration) {
 	w.t.Helper()
 	asked := false
 	call := w.call
 	defer func() { w.call = call }()
 	w.call = func(c *Call) {
 		if op, ok := c.op.(*dueOp); ok && !asked {
-			asked, part = true, op.parts[0]
+			asked, within = true, op.parts[0].DueWithin
 			if lost {
 				c.Lose(errLost)
 				return
@@ -34,11 +29,11 @@ func (w *small) due(lost bool) (part core.Part) {
 	}
 	for range 5000 {
 		if w.step(); asked {
-			return part
+			return within
 		}
 	}
 	w.t.Fatal("no Due")
-	return part
+	return 0
 }
 
 // TestDueLooksForAll: after whatever can bring back something that was due before, a Due looks for all.
@@ -93,17 +88,16 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		w.start()
 		w.run(2 * time.Second)
 		w.within(false)
-		if d := w.due(false); d.DueWithin <= 0 || d.DueWithin > dueMargin+2*time.Second || !d.DueNew {
-			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.DueWithin, !d.DueNew)
+		if d := w.within(false); d <= 0 || d > dueMargin+2*time.Second {
+			t.Fatalf("nothing has happened, and a Due looks back for %s", d)
 		}
 		happens(w)
-		all, repeats := false, false
+		found := false
 		for range 10 { // one that was under way may come first
-			d := w.due(false)
-			all, repeats = all || d.DueWithin == 0, repeats || !d.DueNew
+			found = found || w.within(false) == 0
 		}
-		if !all || !repeats {
-			t.Errorf("%s: a Due looks for all: %t; one repeats what is held: %t", what, all, repeats)
+		if !found {
+			t.Errorf("%s: no Due looks for all", what)
 		}
 	}
 }
@@ -121,99 +115,4 @@ func TestDueThatTakesTooLong(t *testing.T) {
 	if w.within(false); w.within(false) == 0 {
 		t.Error("after one that was answered, the next one looks for all at once")
 	}
-}
-
-// TestRetriesAreAnsweredOnce: while many retries are due, each is answered once, although some are out all the time.
-func TestRetriesAreAnsweredOnce(t *testing.T) {
-	t.Parallel()
-	w := newSmall(t)
-	w.start()
-	const n = 3000
-	for i := range n {
-		w.stage("", fmt.Sprint("m", i))
-	}
-	w.d.Wake(w.now)
-	done := func(what string, out int, of func(item *Item) core.Outcome) {
-		t.Helper()
-		for range 5000 {
-			for _, item := range w.d.Hand(w.now, "r", 100) {
-				w.d.Conclude(w.now, item, of(item))
-				out--
-			}
-			if w.step(); out <= 0 {
-				return
-			}
-		}
-		t.Fatalf("%d are not %s", out, what)
-	}
-	done("put off", n, func(item *Item) core.Outcome { return core.Retry(&item.Record, errors.New("no"), 20*time.Second) })
-	w.steps(10_000)
-	answered, dues := 0, 0
-	call := w.call
-	w.call = func(c *Call) {
-		call(c)
-		if op, ok := c.op.(*dueOp); ok {
-			answered += len(op.page.Retries)
-			dues++
-		}
-	}
-	w.steps(15_000)
-	done("published", n, func(item *Item) core.Outcome { return core.Published(&item.Record) })
-	if answered != n {
-		t.Errorf("%d retries were answered %d times, by %d Dues", n, answered, dues)
-	}
-}
-
-// TestLateDue: a Due without an answer holds retries after others were answered. They are found.
-func TestLateDue(t *testing.T) {
-	t.Parallel()
-	w := newSmall(t)
-	w.start()
-	w.stage("", "a")
-	w.d.Wake(w.now)
-	item := w.hand(1)[0]
-	w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 3*time.Second))
-	w.steps(100)
-	call := w.call
-	var late *Call
-	w.call = func(c *Call) {
-		if _, ok := c.op.(*dueOp); ok && late == nil {
-			late = c
-			c.Lose(errLost)
-			return
-		}
-		call(c)
-	}
-	for range 4000 {
-		if w.now = w.now.Add(time.Millisecond); late != nil {
-			w.must(late.op.do(t.Context(), w.st))
-			if len(late.op.(*dueOp).page.Retries) > 0 {
-				break
-			}
-		}
-		w.step()
-	}
-	w.steps(1500)
-	if got := w.hand(1); len(got) != 1 || got[0].Record.ID != "a" {
-		t.Errorf("handed out: %v", got)
-	}
-}
-
-// TestHeldBeyondTheLimit: more retries are held and not in memory than a Due answers. All of them come.
-func TestHeldBeyondTheLimit(t *testing.T) {
-	t.Parallel()
-	w := newSmall(t)
-	w.start()
-	w.stage("", "a", "b", "c", "d", "e")
-	w.d.Wake(w.now)
-	for _, item := range w.hand(5) {
-		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
-	}
-	w.until(5)
-	w.d.dueLimit = 2
-	for _, item := range slices.Clone(w.d.byName["r"].ready) {
-		w.d.remove(item)
-	}
-	w.steps(1000) // until the next Due
-	w.until(5)
 }

@@ -63,13 +63,11 @@ type due struct {
 
 // look finds the due records of a part, and when the next one is due.
 func (d *due) look(ctx context.Context, part *core.Part) error {
-	if !part.DueNew {
-		mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
-		if err != nil {
-			return err
-		}
-		d.mine = append(d.mine, mine...)
+	mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
+	if err != nil {
+		return err
 	}
+	d.mine = append(d.mine, mine...)
 	for state, list := range map[core.State]*[]*row{core.StateFailed: &d.retries, core.StatePending: &d.timers} {
 		rows, err := d.rows(ctx, dueSQL, part.Route, state, d.now, int64(part.Slots), d.limit+1)
 		if err != nil {
@@ -118,8 +116,6 @@ func (d *due) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.Holder == 0 })
-	d.page.MoreHeld = len(own) < len(d.mine)
 	retries := seqsOf(rows)
 	if err := d.hold(ctx, retries, 0); err != nil {
 		return err

@@ -181,7 +181,7 @@ func (l *Ledger) saw(p *Process, records []core.Record) {
 			m.seq, m.seen = r.Seq, l.pos
 		}
 		if r.Seq > m.last {
-			m.last, m.version = r.Seq, r.Version
+			m.last, m.version, m.anew = r.Seq, r.Version, false
 		} else if r.Seq == m.last {
 			m.version = max(m.version, r.Version)
 		}
@@ -316,7 +316,7 @@ func (l *Ledger) mayPublish(p *Process, m *message) {
 // new number.
 func (l *Ledger) passed(m *message, what string) {
 	for _, o := range l.msgs {
-		if o.Route == m.Route && o.key == m.key && o != m && o.last != 0 && o.last < m.last && o.blocks() {
+		if o.Route == m.Route && o.key == m.key && o != m && o.last != 0 && !o.anew && o.last < m.last && o.blocks() {
 			l.problem("passed: %s/%s (seq %d) is %s behind %s (seq %d), which is abandoned (%s) and blocks key %s", m.Route, m.ID, m.last, what, o.ID, o.last, o.givenUp[len(o.givenUp)-1].reason, m.key)
 		}
 	}

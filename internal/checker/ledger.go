@@ -81,6 +81,7 @@ type message struct {
 	seq          int64 // when it was first read
 	seen         int   // and the position then
 	last         int64 // its latest number
+	anew         bool  // it was staged again since, and has a number that nobody has read
 	version      int64 // the latest of that
 	hold         hold
 	flying       map[*Process]int // publishes under way

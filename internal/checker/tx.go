@@ -91,6 +91,9 @@ func (tx *Tx) end(f fate) {
 	l := tx.l
 	for ref, in := range tx.again {
 		l.note("staged again %s/%s", ref.Route, ref.ID)
+		if m := l.get(ref); m.first > 0 {
+			m.anew = true
+		}
 		l.moves(l.get(ref), in)
 	}
 	for _, w := range tx.withdrawn {

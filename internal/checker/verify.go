@@ -147,7 +147,7 @@ func (l *Ledger) ordered(msgs []*message) {
 // blocked judges what arrived behind messages of one key that are abandoned at the end and block it.
 func (l *Ledger) blocked(msgs []*message, final map[Ref]Final) {
 	for _, head := range msgs {
-		if f := final[head.Ref]; head.scheduled || f.State != core.StateAbandoned || !f.Reason.Blocks() {
+		if f := final[head.Ref]; head.scheduled || head.anew || f.State != core.StateAbandoned || !f.Reason.Blocks() {
 			continue
 		}
 		for _, m := range msgs {

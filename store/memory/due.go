@@ -30,7 +30,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 			continue
 		}
 		d.mine = append(d.mine, m.holds(func(r *record) bool {
-			return !part.DueNew && r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
+			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
 		})...)
 		d.retries = d.scan(d.retries, &rt.retries, part)
 		d.timers = d.scan(d.timers, &rt.timers, part)
@@ -38,7 +38,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	slices.SortFunc(d.mine, byDue)
 	retries, moreRetries := d.cut(append(d.mine, sorted(d.retries)...))
 	timers, moreTimers := d.cut(sorted(d.timers))
-	p := core.DuePage{Moved: len(timers), NextIn: d.next, MoreHeld: len(d.mine) > d.limit}
+	p := core.DuePage{Moved: len(timers), NextIn: d.next}
 	for _, r := range retries {
 		s.hold(r, self)
 		p.Retries = append(p.Retries, r.record(d.now))

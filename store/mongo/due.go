@@ -42,10 +42,6 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	if err := take.run(ctx, 0, len(retries)); err != nil {
 		return core.DuePage{}, err
 	}
-	answered := func(r *record) bool {
-		return slices.ContainsFunc(page.Retries, func(a core.Record) bool { return a.Seq == r.Seq })
-	}
-	page.MoreHeld = slices.ContainsFunc(d.held, func(r *record) bool { return !answered(r) })
 	take.do = func(ctx context.Context, w *work, from, to int) (func(), error) {
 		n, err := w.inLine(ctx, self, timers[from:to])
 		return func() { page.Moved += n }, err
@@ -58,7 +54,6 @@ type due struct {
 	*work
 	self            core.Session
 	limit           int
-	held            []*record // by self, and due
 	retries, timers []*record // up to the limit
 	page            core.DuePage
 }
@@ -73,14 +68,12 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 		if part.Slots &= own[part.Route]; part.Slots == 0 {
 			continue
 		}
-		if !part.DueNew {
-			held := bson.M{"hold": int64(d.self), "route": part.Route, "phase": phaseRetry, "due": bson.M{"$lte": d.now}}
-			mine, err := d.all(ctx, slotFilter(held, part.Slots), options.Find().SetProjection(headOnly))
-			if err != nil {
-				return err
-			}
-			d.held, d.retries = append(d.held, mine...), append(d.retries, mine...)
+		held := bson.M{"hold": int64(d.self), "route": part.Route, "phase": phaseRetry, "due": bson.M{"$lte": d.now}}
+		mine, err := d.all(ctx, slotFilter(held, part.Slots), options.Find().SetProjection(headOnly))
+		if err != nil {
+			return err
 		}
+		d.retries = append(d.retries, mine...)
 		free := func() bson.M { return bson.M{"route": part.Route, "phase": phaseRetry, "hold": int64(0)} }
 		if d.retries, err = d.scan(ctx, d.retries, free, part.Slots); err != nil {
 			return err

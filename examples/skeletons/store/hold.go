@@ -113,9 +113,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	p := core.DuePage{NextIn: -1}
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
-		asked := slices.ContainsFunc(parts, func(p core.Part) bool {
-			return p.Route == r.Route && p.Slots.Has(r.slot) && (!p.DueNew || r.holder != self)
-		})
+		asked := slices.ContainsFunc(parts, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
 		if !asked || s.owner(r) != self || !r.live() || !r.waits || r.holder != 0 && (r.holder != self || !r.retry()) {
 			continue
 		}
@@ -138,7 +136,6 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	if len(retries) > limit || len(timers) > limit {
 		p.NextIn = 0
 	}
-	p.MoreHeld = len(retries) > limit && retries[limit].holder == self
 	for _, r := range retries[:min(limit, len(retries))] {
 		r.holder = self
 		p.Retries = append(p.Retries, r.record(now))
