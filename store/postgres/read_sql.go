@@ -78,8 +78,8 @@ CROSS JOIN LATERAL (`
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
 CROSS JOIN LATERAL (`
-	// The pairs can be looked up in the index of keys alone. For r.seq > u.lo the planner would take the primary key
-	// when few live records are left among many dead ones, and walk all of them for each key.
+	// The pairs can be looked up in the index of keys alone. For r.seq > u.lo the planner would take the primary
+	// key when few live records are left among many dead ones, and walk all of them for each key.
 	ofKeysSQL = `
     SELECT r.* FROM {outbox} r
     WHERE r.route = u.route AND (r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi) AND r.key <> ''
