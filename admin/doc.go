@@ -8,7 +8,7 @@
 //   - [Explainer] lists the obstacles of a record. [WhyWaits] explains why it waits.
 //   - [KeyKeeper] lists keys that wait behind a message, and decides about that message.
 //   - [ParkedQueue] shows, edits, replays and purges messages that consumers gave up.
-//   - Package audit has the record of what operators did.
+//   - Package audit has the record of the acts of operators.
 //   - [Migrator] creates and upgrades the schema, and [DriftChecker] compares the schema with the adapter's needs.
 //
 // Each store and each transport has some of them. Find them with [core.As]:

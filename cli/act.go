@@ -56,7 +56,7 @@ func (c *command) recordTo(s *Store) {
 	c.acts.to, _ = core.As[audit.Recorder](s.Outbox)
 }
 
-// act does something, unless it is a dry run between two lines of the audit record.
+// act does something between two lines of the audit record, which a dry run does not need.
 func (c *command) act(ctx context.Context, dryRun bool, do func(context.Context) error) error {
 	if dryRun {
 		return do(ctx)

@@ -1,18 +1,11 @@
 package cli_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
-	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // Each command that acts leaves two lines in the database of the outbox, with who, what and the result. If it cannot
@@ -24,22 +17,7 @@ func TestAuditRecord(t *testing.T) {
 	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN, "stores.shop.retention.withdrawn=1h"}
 	run := func(args string) answer { t.Helper(); return command(t, settings, strings.Fields(args)...) }
 	run("migrate up").is(t, 0)
-	pool, err := pgxpool.New(t.Context(), pg.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	store, err := postgres.New(pool, postgres.Options{Source: "/shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = store.UnitOfWork().Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Withdrawable()))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := stageTwo(t, pg.DSN)
 	for _, looks := range []string{"status", "list", "show a", "redrive --all --dry-run", "purge --tenant x --waiting --dry-run", "cancel a --dry-run", "keys list"} {
 		run(looks)
 	}

@@ -45,22 +45,7 @@ func TestPostgres(t *testing.T) {
 	run("migrate up").is(t, 0, "up to date")
 	run("migrate status").is(t, 0)
 	run("bench --messages 50 --paced 2").is(t, 0, "store shop (postgres)")
-	pool, err := pgxpool.New(t.Context(), pg.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	store, err := postgres.New(pool, postgres.Options{Source: "/shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = store.UnitOfWork().Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Withdrawable()))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stageTwo(t, pg.DSN)
 	run("status").is(t, 0, "2 waiting")
 	run("list --tenant x --json").is(t, 0, `"id": "a"`)
 	run("show a").is(t, 0, "body of a")
@@ -120,4 +105,26 @@ func TestBrokerDown(t *testing.T) {
 		}
 	}
 	command(t, settings, "topology", "print").is(t, 0, "exchange waybill (topic, durable)")
+}
+
+// stageTwo stages a, which is due in an hour and has tenant x, and b, which can be withdrawn.
+func stageTwo(t *testing.T, dsn string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store, err := postgres.New(pool, postgres.Options{Source: "/shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = store.UnitOfWork().Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Withdrawable()))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
 }

@@ -10,14 +10,14 @@ import (
 )
 
 // An outage can be the fault of one message: a handler calls an address that stands in it, say. Such a message must
-// not stop the others. So a message that has failed as a probe lets another one probe. A message that meets an outage
-// again, although others that began after its first one were handled, pauses nobody: it waits aside, and is parked
-// after Options.OutageLimit. As long as all messages meet the outage, none is at fault.
+// not stop the others. So a message that has failed as a probe lets another one probe. A message can meet an outage
+// again although others that began after its first one were handled. Then it pauses nobody: it waits aside, and is
+// parked after Options.OutageLimit. As long as all messages meet the outage, none is at fault.
 
 const (
 	// maxBlames bounds the messages that are remembered.
 	maxBlames = 1000
-	// sureFor is for how many probes nobody waits aside, after all that could have probed in vain.
+	// sureFor is the number of probes for which no message waits aside, after all that could have probed in vain.
 	sureFor = 100
 )
 
@@ -106,7 +106,7 @@ func (r *runner) blame(m *message, v *verdict) {
 	delete(r.load.aside.blames, identityOf(m))
 }
 
-// blameAll notes that a batch met an outage: nobody knows which of its messages is at fault.
+// blameAll notes that a batch met an outage, which can be the fault of any of its messages.
 func (r *runner) blameAll(ms []*message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -43,8 +43,8 @@ func degraded(c *consumer.Consumer, text string) bool {
 	return false
 }
 
-// CO-05: messages that meet an outage each time stop no others, wherever they stand and whatever their key is: the
-// others are handled within minutes. They cost no attempt, show in the health, and are parked after
+// CO-05: messages that meet an outage each time stop no others, at any place of the queue and with any key: the others
+// are handled within minutes. They cost no attempt, show in the health, and are parked after
 // Options.OutageLimit.
 func TestOutageOfOneMessage(t *testing.T) {
 	t.Parallel()

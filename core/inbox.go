@@ -12,11 +12,11 @@ import (
 type Inbox[Tx any] interface {
 	// Do begins a transaction, marks key, runs fn if the mark is new, and commits. It returns InboxDuplicate
 	// without running fn if a committed transaction had marked key, or InboxConflict if it had done so with another
-	// Print. A concurrent Do of the same key waits until the
-	// first one ends, or fails with an outage so that the caller runs it again. Then it is a duplicate, or it runs
-	// if the first one rolled back. If fn fails or panics, whatever the class of the error, the transaction and the
-	// mark are rolled back. Do can run fn again on a transient error of the database (serialisation failure,
-	// deadlock), in a fresh transaction. fn's context has the values of ctx.
+	// Print. A concurrent Do of the same key waits until the first one ends, or fails with an outage so that the
+	// caller runs it again. Then it is a duplicate, or it runs if the first one rolled back. If fn fails or panics,
+	// whatever the class of the error, the transaction and the mark are rolled back. Do can run fn again on a
+	// transient error of the database (serialisation failure, deadlock), in a fresh transaction. fn's context has
+	// the values of ctx.
 	//
 	// A failed statement can make the database roll the transaction back, at once or at the commit: on PostgreSQL
 	// every one does, elsewhere a deadlock. If fn swallows that error, Do returns an error, and nothing that fn
@@ -86,8 +86,7 @@ type BatchInbox[Tx any] interface {
 type Marker[Tx any] interface {
 	// Mark marks key in tx. InboxProcessed means that the mark is new: do the work in tx and commit both.
 	// InboxDuplicate means that the message had its effect before; InboxConflict, that another one with its id had.
-	// Mark waits for a concurrent transaction that
-	// marked key, or fails, and the caller runs its transaction again.
+	// Mark waits for a concurrent transaction that marked key, or fails, and the caller runs its transaction again.
 	Mark(ctx context.Context, tx Tx, key InboxKey) (InboxStatus, error)
 }
 

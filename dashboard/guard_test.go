@@ -119,7 +119,7 @@ func TestForgedSession(t *testing.T) {
 // Without users nobody looks without the token, as from another machine: this machine has other users, and programs
 // that fetch an address for somebody, and a proxy need not tell that it is one. nginx by its defaults asks by HTTP/1.0
 // for the name that its configuration has.
-// OP-07
+// OP-07, SE-07
 func TestWithoutUsersTheTokenIsTheWayIn(t *testing.T) {
 	t.Parallel()
 	b, signIn, log := stranger(t, empty(t))

@@ -31,8 +31,8 @@ func as(t *testing.T, page http.Handler, user string) *browser {
 	return b
 }
 
-// The server asks for the right, not only the page: who may look cannot act, and who may act cannot edit.
-// OP-07
+// The server asks for the right, not only the page: the right to look is none to act, and the right to act none to
+// edit. OP-07, SE-07
 func TestRights(t *testing.T) {
 	t.Parallel()
 	d := newShop(t)

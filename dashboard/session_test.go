@@ -39,7 +39,7 @@ func (b *browser) guess(user, password string) time.Duration {
 
 // Each wrong password doubles the wait for the next one, and a right one does not pass before its time. Others are not
 // slowed down: neither another user at this address, nor the same user at another one.
-// OP-07
+// OP-07, SE-07
 func TestGuessesAreSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

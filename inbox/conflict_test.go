@@ -20,8 +20,9 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// IN-01: a message with the id and source of one that was handled, and with anything else that tells what it is, is a
-// conflict: it is refused for good, and its handler does not run. What changes on the way of one message makes none.
+// IN-01, IN-10: a message with the id and source of one that was handled, and with anything else that tells what it is,
+// is a conflict: it is refused for good, and its handler does not run. What changes on the way of one message makes
+// none.
 func TestOtherContentIsAConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -110,8 +111,8 @@ func TestTransformedContentIsTheSame(t *testing.T) {
 	}
 }
 
-// IN-01: who may publish one topic cannot make a message of another one vanish as a duplicate: that one is parked with
-// its reason, for somebody to see.
+// IN-01, IN-10: a sender of one topic cannot make a message of another topic vanish as a duplicate: that one is parked
+// with its reason, for somebody to see.
 func TestAMessageCannotBeSuppressed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

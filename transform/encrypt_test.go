@@ -37,7 +37,7 @@ var payment = waybill.Envelope{
 
 // Who may publish cannot give an encrypted body to another message of the same key: not the body alone, and not with
 // any one attribute that says what the message is.
-func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18
+func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18, SE-05
 	t.Parallel()
 	whole := sealed(t, payment, encrypt("old"))
 	if got, err := handle(t, whole, encrypt("")); err != nil || !bytes.Equal(got.Envelope.Body, payment.Body) {
@@ -79,7 +79,7 @@ func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18
 
 // Who may publish cannot switch encryption off: whatever the header says, a handler with Encrypt refuses plain text. A
 // named option lets it through during a roll-out.
-func TestPlainTextIsRefused(t *testing.T) { // ST-18
+func TestPlainTextIsRefused(t *testing.T) { // ST-18, SE-05
 	t.Parallel()
 	kept := &blobs{}
 	claimed := sealed(t, payment, transform.ClaimCheck{Blobs: kept, MinBytes: 1})

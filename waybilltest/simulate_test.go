@@ -92,7 +92,7 @@ func inOrder() LoopOptions {
 
 // Nothing is lost, doubled or out of order, whatever fails; the numbers of messages are small and, now and then, not.
 // Without InOrder the effects of a key may swap.
-func TestSimulate(t *testing.T) {
+func TestSimulate(t *testing.T) { // TE-10
 	n := 60
 	if tier.IsNightly() {
 		n = 2500

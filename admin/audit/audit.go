@@ -1,4 +1,4 @@
-// Package audit is the record of what operators did: who, from where, what, and with which result. A store keeps it
+// Package audit is the record of the acts of operators: the user, the address, the act and its result. A store keeps it
 // beside its outbox, if it is a [Recorder]; find out with core.As. The command and the dashboard write it.
 //
 // # Guarantees
@@ -37,7 +37,7 @@ import (
 // Entry is a line of the audit record: that an act of an operator begins, or that it has ended.
 type Entry struct {
 	// Number orders the lines. At is the time by the clock of the database, and Role its user. The store sets all
-	// three, and who writes the line cannot.
+	// three; the writer of the line cannot.
 	Number int64
 	At     time.Time
 	Role   string

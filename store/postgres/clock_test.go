@@ -66,7 +66,7 @@ func TestAutoMigrate(t *testing.T) {
 
 // A stamp that is too far ahead, such as that of a machine with a fast clock, stops nobody's staging: neither while its
 // row is there, nor when it was published. The clock of a new process goes on above the other stamps, and says so.
-func TestStampTooFarAheadStopsNoStaging(t *testing.T) {
+func TestStampTooFarAheadStopsNoStaging(t *testing.T) { // SE-06
 	t.Parallel()
 	for name, ahead := range map[string]hlc.Timestamp{
 		"an hour":                  hlc.Timestamp(time.Now().Add(time.Hour).UnixMilli() << 16),

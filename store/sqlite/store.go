@@ -232,7 +232,7 @@ func (s *Store) now() int64 { return s.opts.Now().UnixMicro() }
 // private creates the file at path, unless it is there, so that only its owner can read the messages. SQLite gives the
 // files beside it the same mode. It tells of a file that others can read: it may be the application's own.
 func (s *Store) private(ctx context.Context, path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the application names its file
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the user names it
 	if err == nil {
 		return f.Close()
 	}

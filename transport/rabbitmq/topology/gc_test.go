@@ -74,8 +74,8 @@ func TestUnusedQueues(t *testing.T) {
 	}
 }
 
-// RM-09: an unused queue is deleted only if it is empty and has no consumer, also after it was unbound; otherwise its
-// bindings are there afterwards.
+// RM-09, RM-12: an unused queue is deleted only if it is empty and has no consumer, also after it was unbound;
+// otherwise its bindings are there afterwards.
 func TestDeleteUnusedQueue(t *testing.T) {
 	t.Parallel()
 	const (
@@ -110,7 +110,8 @@ func TestDeleteUnusedQueue(t *testing.T) {
 	}
 }
 
-// RM-09: an unused delay queue is not deleted if the broker keeps no statistics, which is why it tells of no messages.
+// RM-09, RM-12: an unused delay queue is not deleted if the broker keeps no statistics, which is why it tells of no
+// messages.
 func TestDeleteUnusedDelayWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	for answer, deleted := range map[string]bool{`{"name":"old.delay_5s"}`: false, `{"messages":0}`: true} {
