@@ -32,7 +32,9 @@ func as(t *testing.T, page http.Handler, user string) *browser {
 }
 
 // The server asks for the right, not only the page: the right to look is none to act, and the right to act none to
-// edit. OP-07, SE-07
+// edit.
+//
+// OP-07, SE-07.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	d := newShop(t)
