@@ -248,7 +248,7 @@ func TestFirstStageIsBounded(t *testing.T) {
 	old := begin(t, pool, "SELECT pg_current_xact_id()") // its snapshot keeps dead rows
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, body, own_id) SELECT 't', 'body', false FROM generate_series(1, 50000)")
 	exec(t, pool, "DELETE FROM waybill.waybill_outbox")
-	if n := buffers(t, pool, postgres.SQL(o, postgres.SeedSQL), []string{waybill.DefaultRoute}); n > 200 {
+	if n, _ := buffers(t, pool, postgres.SQL(o, postgres.SeedSQL), []string{waybill.DefaultRoute}); n > 200 {
 		t.Errorf("the first Stage touches %d buffers", n)
 	}
 	_ = old.Rollback(context.WithoutCancel(t.Context()))

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,14 +43,18 @@ SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce
            WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
 FROM (SELECT ` + stampBoundSQL + ` AS at) b, (` + stampsSQL + `) s`
 
-// markSQL raises the mark to the highest of $1 that counts. A mark that is too far ahead itself, such as after the
-// database's clock was set back, it lowers. It is the last statement of its transaction, and waits for nobody.
+// markSQL raises the mark to the highest of $1 that counts, and returns it. A mark that is too far ahead itself, such
+// as after the database's clock was set back, it lowers. It is the last statement of its transaction, and waits for
+// nobody.
 const markSQL = `
 WITH b AS MATERIALIZED (SELECT ` + stampBoundSQL + ` AS at),
-x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at)
-UPDATE {meta} SET value = x.stamp FROM x
-WHERE name = (SELECT m.name FROM {meta} m, x, b WHERE m.name = {hlc_name} AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
-              FOR NO KEY UPDATE OF m SKIP LOCKED)`
+x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at),
+w AS (
+    UPDATE {meta} SET value = x.stamp FROM x
+    WHERE name = (SELECT m.name FROM {meta} m, x, b WHERE m.name = {hlc_name} AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
+                  FOR NO KEY UPDATE OF m SKIP LOCKED)
+    RETURNING value)
+SELECT coalesce((SELECT value FROM w), (SELECT value FROM {meta} WHERE name = {hlc_name}), 0)`
 
 const restoredSQL = `UPDATE {meta} SET value = value + 1 WHERE name = {epoch}`
 
@@ -61,28 +64,31 @@ func newClockStatements(n schema.Names) clockStatements {
 	return clockStatements{mark: n.SQL(markSQL), restored: n.SQL(restoredSQL)}
 }
 
-// markEvery is how often at most a process writes the clock's mark.
-const markEvery = time.Second
+// markLag is how far the mark may be behind the highest stamp that was settled.
+const markLag = time.Second
 
-// markDue reports whether the mark is to be written now. Of several calls at once one is told so.
-func (o *Outbox) markDue() bool {
-	now, last := time.Now().UnixNano(), o.marked.Load()
-	return now-last >= int64(markEvery) && o.marked.CompareAndSwap(last, now)
-}
-
-// queueMark queues the clock's mark for the published ones among the outcomes whose indexes are in at, if it is time.
+// queueMark queues the clock's mark for the published ones among the outcomes whose indexes are in at, if the mark that
+// this process knows is too far behind them. The age of that mark would not do: what was published a moment ago may be
+// an hour old.
 func (o *Outbox) queueMark(b *batch, outcomes []core.Outcome, at []int) {
-	published := func(i int) bool { return outcomes[i].Event() == core.EventConfirmed && outcomes[i].Stamp() > 0 }
-	if !slices.ContainsFunc(at, published) || !o.markDue() {
+	var highest hlc.Timestamp
+	for _, i := range at {
+		if outcomes[i].Event() == core.EventConfirmed {
+			highest = max(highest, hlc.Timestamp(outcomes[i].Stamp()))
+		}
+	}
+	if highest.Millis() < o.marked.Load()+markLag.Milliseconds() {
 		return
 	}
 	stamps := make([]int64, 0, len(at))
 	for _, i := range at {
-		if published(i) {
+		if outcomes[i].Event() == core.EventConfirmed {
 			stamps = append(stamps, outcomes[i].Stamp())
 		}
 	}
-	b.Queue(b.sql.clock.mark, stamps)
+	var mark hlc.Timestamp
+	b.Queue(b.sql.clock.mark, stamps).QueryRow(func(row pgx.Row) error { return row.Scan((*int64)(&mark)) })
+	b.committed = func() { o.marked.Store(mark.Millis()) }
 }
 
 // mark is what seedSQL says about stamps: the highest one that counts, and the highest one at all.
@@ -128,9 +134,9 @@ func (o *Outbox) mark(ctx context.Context) (m mark, err error) {
 }
 
 // HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences
-// or, for what was published since, in a mark that settling writes at most once a second. Routes that nobody has ever
-// served do not count, but for the default route and for those of the first Stage. A stamp that is further ahead of the
-// database's clock than hlc.DefaultMaxDrift does not count.
+// or, for what was published since, in a mark that is at most a second behind the highest stamp that was settled.
+// Routes that nobody has ever served do not count, but for the default route and for those of the first Stage. A stamp
+// that is further ahead of the database's clock than hlc.DefaultMaxDrift does not count.
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	m, err := o.mark(ctx)
 	return m.counts, err

@@ -28,7 +28,7 @@ type Outbox struct {
 	keep   bool // published records
 	stager *stager
 	waiter *listen.Waiter
-	marked atomic.Int64                    // wall clock in ns of the latest mark
+	marked atomic.Int64                    // time in ms of the clock's mark, as far as known
 	large  atomic.Int64                    // for how many more reads bodies are large
 	auto   func(ctx context.Context) error // AutoMigrate; nil = not asked for
 	once   once

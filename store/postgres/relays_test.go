@@ -194,7 +194,7 @@ func TestOldSnapshotSlowsNobody(t *testing.T) {
 	// round publishes 3,000 records, and returns how many buffers its first page touches.
 	round := func() int64 {
 		exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) SELECT 't.x', '' FROM generate_series(1, 3000)`)
-		touched := buffers(t, pool, postgres.SQL(o, postgres.RangesSQL),
+		touched, _ := buffers(t, pool, postgres.SQL(o, postgres.RangesSQL),
 			int64(1<<24), []int{0}, []string{waybill.DefaultRoute}, []int64{-1}, []int64{from}, []int64{math.MaxInt64}, []bool{false}, []int{500})
 		for done := 0; done < 3000; {
 			p, err := o.Read(t.Context(), self, core.Look{Last: from, Ranges: []core.Range{{Part: all(waybill.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})

@@ -58,6 +58,9 @@ func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *b
 			queue(&b)
 			b.Queue("COMMIT")
 			err := c.SendBatch(ctx, &b.Batch).Close()
+			if err == nil && b.committed != nil {
+				b.committed()
+			}
 			if err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
 				return errors.Join(err, rollback(ctx, func(ctx context.Context) error {
 					_, err := c.Exec(ctx, "ROLLBACK")
@@ -85,7 +88,8 @@ func rollback(ctx context.Context, roll func(ctx context.Context) error) error {
 // batch is a batch of these statements.
 type batch struct {
 	pgx.Batch
-	sql *statements
+	sql       *statements
+	committed func() // what to do after the commit, or nil
 }
 
 // fence queues the lock of self's row. Now is set to the database's time, and stays zero if self is not a member.

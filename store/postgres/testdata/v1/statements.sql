@@ -1344,10 +1344,13 @@ SELECT count(*) FROM u
 
 -- statement outbox.clock.mark
 WITH b AS MATERIALIZED (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at),
-x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at)
-UPDATE "waybill"."waybill_meta" SET value = x.stamp FROM x
-WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m, x, b WHERE m.name = 'waybill_outbox.hlc' AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
-              FOR NO KEY UPDATE OF m SKIP LOCKED)
+x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at),
+w AS (
+    UPDATE "waybill"."waybill_meta" SET value = x.stamp FROM x
+    WHERE name = (SELECT m.name FROM "waybill"."waybill_meta" m, x, b WHERE m.name = 'waybill_outbox.hlc' AND (m.value < x.stamp OR m.value > b.at AND x.stamp > 0)
+                  FOR NO KEY UPDATE OF m SKIP LOCKED)
+    RETURNING value)
+SELECT coalesce((SELECT value FROM w), (SELECT value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.hlc'), 0)
 
 -- statement outbox.clock.restored
 UPDATE "waybill"."waybill_meta" SET value = value + 1 WHERE name = 'waybill_outbox.epoch'
