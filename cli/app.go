@@ -119,6 +119,12 @@ type Schema interface {
 	Drift(ctx context.Context) ([]admin.Difference, error)
 }
 
+// Partial is a Schema that can manage its outbox or its inbox alone.
+type Partial interface {
+	// Only returns the schema of part, which is "outbox" or "inbox".
+	Only(part string) (Schema, error)
+}
+
 // Granter is a Schema of a database with roles.
 type Granter interface {
 	// Grants returns the statements that give each role what it needs and no more.

@@ -11,7 +11,7 @@ import (
 )
 
 func (c *command) migrateCommand() *cobra.Command {
-	var store string
+	var store, only string
 	var to int
 	var force bool
 	schema := func(fn func(ctx context.Context, s Schema) error) func(*cobra.Command, []string) error {
@@ -19,13 +19,17 @@ func (c *command) migrateCommand() *cobra.Command {
 			if s.Schema == nil {
 				return withCode(ExitUsage, "this store has no schema that a command could manage")
 			}
-			return fn(ctx, s.Schema)
+			part, err := onlyPart(s.Schema, only)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, part)
 		})
 	}
 	up := &cobra.Command{
 		Use: "up", Short: "create the tables, or bring them to the newest version", Args: cobra.NoArgs,
 		Long: `up creates the tables, or brings them to the newest version. It takes as long as it takes, and can be run again at any
-time. Several at once wait for each other.`,
+time. Several at once wait for each other. With --only a database gets the outbox alone, or the inbox alone.`,
 		RunE: schema(func(ctx context.Context, s Schema) error {
 			if err := c.alive(ctx, s); err != nil {
 				return err
@@ -87,8 +91,23 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 	g := group("migrate", "manage the tables of a store", up, down, status, text, c.grantsCommand(schema))
 	for _, cmd := range g.Commands() {
 		storeFlag(cmd, &store)
+		cmd.Flags().StringVar(&only, "only", "", "outbox or inbox; both if empty")
 	}
 	return g
+}
+
+// onlyPart returns the schema of the part that --only names.
+func onlyPart(s Schema, only string) (Schema, error) {
+	switch p, ok := s.(Partial); {
+	case only == "":
+		return s, nil
+	case only != "outbox" && only != "inbox":
+		return nil, withCode(ExitUsage, "--only: there is no part %q: say outbox or inbox, or leave it out for both", only)
+	case !ok:
+		return nil, withCode(ExitUsage, "--only: outbox and inbox of this store share their tables: leave it out")
+	default:
+		return p.Only(only)
+	}
 }
 
 func (c *command) grantsCommand(onSchema func(func(context.Context, Schema) error) func(*cobra.Command, []string) error) *cobra.Command {

@@ -50,6 +50,25 @@ func TestMigrateDownKeepsMessages(t *testing.T) {
 	run("migrate down --to 1 --yes --force").is(t, cli.ExitOK, "outbox  0")
 }
 
+// OP-01, DB-06: the outbox or the inbox comes and goes alone.
+func TestMigrateOnly(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN}
+	run := func(args string) answer { t.Helper(); return command(t, settings, strings.Fields(args)...) }
+	run("migrate up --only outbox").is(t, cli.ExitOK, "outbox").not(t, "inbox")
+	run("migrate status --only outbox").is(t, cli.ExitOK)
+	run("migrate status --only inbox").is(t, cli.ExitFindings)
+	run("migrate grants --only outbox --consumer c --relay r").is(t, cli.ExitOK, "waybill_outbox").not(t, "waybill_inbox")
+	run("migrate up --only inbox").is(t, cli.ExitOK, "inbox")
+	run("migrate status").is(t, cli.ExitOK, "inbox", "outbox")
+	run("migrate down --to 0 --yes --only outbox").is(t, cli.ExitOK)
+	run("migrate status --only inbox").is(t, cli.ExitOK)
+	run("migrate up --only in").is(t, cli.ExitUsage, `--only: there is no part "in"`, "outbox or inbox")
+	s := newShop(t)
+	s.run("migrate", "up", "--only", "inbox").is(t, cli.ExitUsage, "leave it out")
+}
+
 // OP-01: the same on SQLite.
 func TestMigrateDownKeepsMessagesOfAFile(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,13 +78,13 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		pool.Close()
 		return nil, err
 	}
-	migrations, err := postgres.NewMigrations(postgres.MigrationOptions{Schema: s.Schema, Outbox: s.Table, Inbox: s.InboxTable, Source: s.Source})
+	schema, err := newPostgresSchema(pool, postgres.MigrationOptions{Schema: s.Schema, Outbox: s.Table, Inbox: s.InboxTable, Source: s.Source})
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return &cli.Store{
-		Outbox: outbox, Inbox: inbox, Schema: &postgresSchema{migrations, pool}, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
+		Outbox: outbox, Inbox: inbox, Schema: schema, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
 		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
 	}, nil
 }
@@ -91,7 +92,19 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 // postgresSchema is the schema of a Postgres store.
 type postgresSchema struct {
 	m    *postgres.Migrations
+	opts postgres.MigrationOptions
 	pool *pgxpool.Pool
+}
+
+func newPostgresSchema(pool *pgxpool.Pool, opts postgres.MigrationOptions) (*postgresSchema, error) {
+	m, err := postgres.NewMigrations(opts)
+	return &postgresSchema{m, opts, pool}, err
+}
+
+func (p *postgresSchema) Only(part string) (cli.Schema, error) {
+	opts := p.opts
+	opts.Parts = []postgres.Part{postgres.Part(part)}
+	return newPostgresSchema(p.pool, opts)
 }
 
 func (p *postgresSchema) Up(ctx context.Context) error { return p.m.Up(ctx, p.pool) }
@@ -111,6 +124,9 @@ func (p *postgresSchema) Status(ctx context.Context) ([]cli.SchemaStatus, error)
 	}
 	var out []cli.SchemaStatus
 	for _, part := range []postgres.Part{postgres.PartBase, postgres.PartInbox, postgres.PartOutbox} {
+		if part != postgres.PartBase && len(p.opts.Parts) > 0 && !slices.Contains(p.opts.Parts, part) {
+			continue
+		}
 		out = append(out, cli.SchemaStatus{Part: string(part), Applied: applied[part], Newest: p.m.Newest(part)})
 	}
 	return out, nil
