@@ -115,13 +115,14 @@ func TestOpenCallersStopNoRelay(t *testing.T) {
 func TestTimeLimitsOfTheRole(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.Postgres(t).DSN
-	outboxOn(t, openPool(t, dsn), postgres.Options{})
+	patient := openPool(t, dsn) // the application's transactions do not run out on a busy machine
+	producer := outboxOn(t, patient, postgres.Options{})
 	limits := "lock_timeout=1&statement_timeout=1000&idle_in_transaction_session_timeout=1000&default_transaction_isolation=serializable"
 	pool := openPool(t, withParam(dsn, limits))
 	o := outboxOn(t, pool, postgres.Options{})
-	stage(t, pool, o, batch("a", 300)...)
+	stage(t, patient, producer, batch("a", 300)...)
 	one, two := runPump(t, o, waybill.DefaultRoute), runPump(t, o, waybill.DefaultRoute)
-	stage(t, pool, o, batch("b", 300)...)
+	stage(t, patient, producer, batch("b", 300)...)
 	patience.Moving(t, "all arrive", func() (int, bool) { n := one.count() + two.count(); return n, n >= 600 })
 	patience.Until(t, "all are settled", func() bool { return query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 	if _, err := o.Clean(t.Context(), "me", time.Minute); err != nil {
@@ -136,7 +137,7 @@ func TestTimeLimitsOfTheRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := core.InboxKey{Consumer: "c", Source: "/test", ID: "1"}
-	first := begin(t, pool, "INSERT INTO waybill.waybill_inbox (consumer, source, id) VALUES ('c', '/test', '1')")
+	first := begin(t, patient, "INSERT INTO waybill.waybill_inbox (consumer, source, id) VALUES ('c', '/test', '1')")
 	second := make(chan error)
 	go func() {
 		status, err := in.Do(context.Background(), key, func(context.Context, pgx.Tx) error { return errNo })

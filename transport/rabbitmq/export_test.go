@@ -56,6 +56,20 @@ func (t *Transport) MostAhead(ctx context.Context, queue string) (int, error) {
 	}
 }
 
+// Pushed returns how many messages the broker has pushed to r that Receive has not returned.
+func Pushed(r core.Receiver) int {
+	rr := r.(*receiver)
+	rr.mu.Lock()
+	s := rr.sess
+	rr.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ready)
+}
+
 // AssertEvery sets how often the receivers of t look after their objects. Call it before Subscribe.
 func (t *Transport) AssertEvery(d time.Duration) { t.assertEvery = d }
 

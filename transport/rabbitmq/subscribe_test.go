@@ -36,6 +36,8 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 		}
 		settle(t, r, core.AckRelease(d))
 		if i%5 == 4 { // a stop with the message prefetched, and not seen
+			// One that is pushed while the consumer stops counts as lost.
+			patience.Until(t, "the message is here again", func() bool { return rabbitmq.Pushed(r) == 1 })
 			if err := r.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
