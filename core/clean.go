@@ -36,9 +36,6 @@ type Cleaner interface {
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 
-// Forever is what [RetentionClass.KeptFor] returns for records that are never deleted.
-const Forever time.Duration = -1
-
 // RetentionClass groups terminal records that are kept equally long: the records of one field of [waybill.Retention].
 // The numbers are stored in indexes and never change.
 type RetentionClass uint8
@@ -79,7 +76,7 @@ func (c RetentionClass) State() State {
 	return StateAbandoned
 }
 
-// KeptFor returns how long r keeps the records: 0 = they are not kept, [Forever] = always.
+// KeptFor returns how long r keeps the records: 0 = they are not kept, [waybill.Forever] = always.
 func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 	d, atOnce := r.Abandoned, false
 	switch c {
@@ -91,8 +88,8 @@ func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 	}
 	switch {
 	case d < 0 || d == 0 && !atOnce:
-		return Forever
-	case d <= 1:
+		return waybill.Forever
+	case d <= waybill.AtOnce:
 		return 0
 	}
 	return d

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,5 +114,35 @@ func TestProblems(t *testing.T) {
 		} else {
 			t.Log(err)
 		}
+	}
+}
+
+// A retention is a duration or one of two words; other durations know none.
+func TestRetentionInWords(t *testing.T) {
+	t.Parallel()
+	type store struct {
+		Retention waybill.Retention
+		Every     time.Duration
+	}
+	read := func(text string) (s store, err error) {
+		l, err := config.Load(config.Sources{File: write(t, text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, l.Decode(&s)
+	}
+	s, err := read("retention: {published: forever, abandoned: at_once, withdrawn: 168h}\n")
+	if want := (waybill.Retention{Published: waybill.Forever, Abandoned: waybill.AtOnce, Withdrawn: 168 * time.Hour}); err != nil || s.Retention != want {
+		t.Fatalf("got %+v, %v; want %+v", s.Retention, err, want)
+	}
+	shown, err := config.Print(config.Part{Key: "shop", Value: s})
+	if again, readErr := read(strings.ReplaceAll(shown, "shop:\n", "")); err != nil || readErr != nil || again != s || !strings.Contains(shown, "published: forever") {
+		t.Errorf("printed as %q, %v; read back as %+v, %v", shown, err, again, readErr)
+	}
+	if _, err := read("every: forever\n"); err == nil {
+		t.Error("a duration that is no retention can be forever")
+	}
+	if _, err := read("retention: {published: always}\n"); err == nil || !strings.Contains(err.Error(), "forever or at_once") {
+		t.Errorf("a wrong word is answered with %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // decoder fills structs from nodes, and notes every problem.
@@ -20,7 +22,11 @@ var (
 	secretType   = reflect.TypeFor[Secret]()
 	sectionType  = reflect.TypeFor[Section]()
 	durationType = reflect.TypeFor[time.Duration]()
+	keptType     = reflect.TypeFor[waybill.Retention]()
 )
+
+// keptWords are the durations of a retention that have a name.
+var keptWords = map[string]time.Duration{"forever": waybill.Forever, "at_once": waybill.AtOnce}
 
 // into sets v from n.
 func (d *decoder) into(n *node, path string, v reflect.Value) {
@@ -101,8 +107,30 @@ func (d *decoder) fields(n *node, path string, v reflect.Value) {
 			d.bad(n.fields[key], join(path, key), "is unknown%s", suggest(key, fields))
 			continue
 		}
-		d.into(n.fields[key], join(path, key), v.FieldByIndex(fields[i].index))
+		f := v.FieldByIndex(fields[i].index)
+		if v.Type() == keptType {
+			d.kept(n.fields[key], join(path, key), f)
+			continue
+		}
+		d.into(n.fields[key], join(path, key), f)
 	}
+}
+
+// kept sets a field of a retention.
+func (d *decoder) kept(n *node, path string, v reflect.Value) {
+	if n.kind != scalar {
+		d.into(n, path, v)
+		return
+	}
+	t, ok := keptWords[n.text]
+	if !ok {
+		var err error
+		if t, err = time.ParseDuration(n.text); err != nil {
+			d.bad(n, path, "%q is no retention: write forever or at_once, or a duration such as 24h", clip(n.text))
+			return
+		}
+	}
+	v.SetInt(int64(t))
 }
 
 // setScalar sets v to a text, and returns what is wrong.

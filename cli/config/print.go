@@ -68,7 +68,13 @@ func plain(v reflect.Value) any {
 	case reflect.Struct:
 		var out yaml.MapSlice
 		for _, f := range fieldsOf(v.Type()) {
-			if x := plain(v.FieldByIndex(f.index)); x != nil {
+			x := plain(v.FieldByIndex(f.index))
+			for word, t := range keptWords {
+				if v.Type() == keptType && v.FieldByIndex(f.index).Int() == int64(t) {
+					x = word
+				}
+			}
+			if x != nil {
 				out = append(out, yaml.MapItem{Key: f.key, Value: x})
 			}
 		}

@@ -33,6 +33,8 @@ func structOf(v any) reflect.Type {
 	return t
 }
 
+const durationPattern = `0|-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`
+
 // object is the schema of a struct.
 func (s *schema) object(t reflect.Type) map[string]any {
 	properties := map[string]any{}
@@ -42,6 +44,9 @@ func (s *schema) object(t reflect.Type) map[string]any {
 			p = map[string]any{"type": "object", "additionalProperties": s.section(f.key, kinds)}
 		} else {
 			p = s.value(f.typ)
+		}
+		if t == keptType {
+			p["pattern"] = "^(forever|at_once|" + durationPattern + ")$"
 		}
 		owner := t
 		if n := len(f.index) - 1; n > 0 {
@@ -87,7 +92,7 @@ func (s *schema) value(t reflect.Type) map[string]any {
 	case sectionType:
 		return map[string]any{"type": "object"}
 	case durationType:
-		return map[string]any{"type": "string", "pattern": `^(0|-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`}
+		return map[string]any{"type": "string", "pattern": "^(" + durationPattern + ")$"}
 	}
 	switch t.Kind() { //nolint:exhaustive // see settable
 	case reflect.Pointer:

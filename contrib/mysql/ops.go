@@ -96,7 +96,7 @@ func keyed(rows []*row, flags uint8) (out []*row) {
 // purge deletes the oldest rows of class whose time is over. A key that one of them blocked goes on.
 func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.Cleaned) error {
 	keep, state := class.KeptFor(w.s.opts.Retention), class.State()
-	if keep == core.Forever {
+	if keep == waybill.Forever {
 		return nil
 	}
 	if class == core.RetentionWithdrawn {

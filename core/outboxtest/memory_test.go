@@ -20,7 +20,7 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]memory.Options{
 		"deletes":         {},
-		"keeps published": {Retention: waybill.Retention{Published: core.Forever}},
+		"keeps published": {Retention: waybill.Retention{Published: waybill.Forever}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

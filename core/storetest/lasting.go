@@ -126,7 +126,7 @@ func staleSettleChangesNothing(k *kit) { k.stale() }
 // An outcome of an earlier version changes nothing where published records are kept: that is another statement in many
 // stores. A published record that is kept does not come back either. DB-03.
 func staleSettleOfKeptChangesNothing(k *kit) {
-	k.retaining(waybill.Retention{Published: core.Forever}).stale()
+	k.retaining(waybill.Retention{Published: waybill.Forever}).stale()
 }
 
 // stale settles by outcomes that are too late.

@@ -91,7 +91,7 @@ func newWorld(t *testing.T, keep bool) *world {
 	w := &world{t: t, now: time.Unix(1e9, 0)}
 	opts := Options{Source: "/test", Now: func() time.Time { return w.now }}
 	if keep {
-		opts.Retention = waybill.Retention{Published: core.Forever, Abandoned: time.Second, Withdrawn: time.Second}
+		opts.Retention = waybill.Retention{Published: waybill.Forever, Abandoned: time.Second, Withdrawn: time.Second}
 	}
 	s, err := New(opts)
 	if err != nil {

@@ -184,7 +184,7 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 	switch {
 	case r.live() && !r.env.Expires.IsZero():
 		return &r.route.expires, s.at(r.env.Expires)
-	case r.live(), r.class().KeptFor(s.retention) == core.Forever:
+	case r.live(), r.class().KeptFor(s.retention) == waybill.Forever:
 		return nil, 0
 	}
 	return &r.route.settled[r.class()], s.at(r.settledAt)

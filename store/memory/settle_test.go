@@ -65,7 +65,7 @@ func TestSettleTwice(t *testing.T) {
 
 func TestSettleLocked(t *testing.T) {
 	t.Parallel()
-	k := newKit(t, memory.Options{Retention: waybill.Retention{Published: core.Forever}})
+	k := newKit(t, memory.Options{Retention: waybill.Retention{Published: waybill.Forever}})
 	k.join(1, unit)
 	k.put(row("a", ""), row("b", ""), row("c", ""))
 	tx := k.Begin()

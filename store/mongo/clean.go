@@ -35,7 +35,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	}
 	for _, class := range core.RetentionClasses() {
 		keep := class.KeptFor(s.opts.Retention)
-		if keep == core.Forever {
+		if keep == waybill.Forever {
 			continue
 		}
 		if err := c.purge(ctx, class, keep); err != nil {

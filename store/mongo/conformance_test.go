@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
@@ -25,7 +24,7 @@ func TestConformance(t *testing.T) {
 // What is about published records, with another prefix and published records that are kept.
 func TestConformanceKept(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t, Options{Prefix: "own_", Retention: waybill.Retention{Published: core.Forever}})
+	h := newHarness(t, Options{Prefix: "own_", Retention: waybill.Retention{Published: waybill.Forever}})
 	n := 0
 	for _, c := range outboxtest.Checks() {
 		if !strings.Contains(c.Name, "settle") && !strings.Contains(c.Name, "publish") {

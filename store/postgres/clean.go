@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
@@ -143,7 +144,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 		})
 		for _, class := range core.RetentionClasses() {
 			keep := class.KeptFor(o.opts.Retention)
-			if keep == core.Forever {
+			if keep == waybill.Forever {
 				continue
 			}
 			b.Queue(b.sql.clean.purge[class], keep.Microseconds(), from[class]).Query(func(rows pgx.Rows) (err error) {

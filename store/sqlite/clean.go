@@ -91,7 +91,7 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 		return err
 	}
 	for _, class := range core.RetentionClasses() {
-		if keep := class.KeptFor(c.s.opts.Retention); keep != core.Forever {
+		if keep := class.KeptFor(c.s.opts.Retention); keep != waybill.Forever {
 			if err := c.purge(ctx, class, c.now-keep.Microseconds()); err != nil {
 				return err
 			}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/internal/tier"
 )
@@ -38,7 +37,7 @@ func TestConformanceOnOwnDatabase(t *testing.T) { //nolint:tparallel // the chec
 	clk := newClock()
 	s, err := New(db, Options{
 		Source: "/own", AutoMigrate: true, Prefix: "own_",
-		Retention: waybill.Retention{Published: core.Forever}, Now: clk.Now,
+		Retention: waybill.Retention{Published: waybill.Forever}, Now: clk.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

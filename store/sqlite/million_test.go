@@ -32,7 +32,7 @@ func TestMillionRows(t *testing.T) {
 		return db
 	}
 	db := openFile(file)
-	s := newStore(t, db, Options{Source: "/big", AutoMigrate: true, Retention: waybill.Retention{Abandoned: core.Forever}})
+	s := newStore(t, db, Options{Source: "/big", AutoMigrate: true, Retention: waybill.Retention{Abandoned: waybill.Forever}})
 	other := join(t, s, "elsewhere")
 	m := join(t, s, route)
 	stage(t, s, raw("head", "blocked"))
