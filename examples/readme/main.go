@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -23,6 +22,11 @@ import (
 
 // Order is a business object.
 type Order struct{ ID, Customer string }
+
+// tables are those of the application. Waybill makes its own.
+const tables = `
+CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, customer text NOT NULL);
+CREATE TABLE IF NOT EXISTS bills (order_id text PRIMARY KEY);`
 
 // OrderPlaced is declared once and used on both sides.
 var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
@@ -44,32 +48,71 @@ func bill(ctx context.Context, tx pgx.Tx, o Order) error {
 	return err
 }
 
-// run works until ctx ends, and finishes what it has begun.
-func run(ctx context.Context) error {
-	pool, err1 := pgxpool.New(ctx, os.Getenv("POSTGRES_URL")) // …?pool_max_conns=20: more than handlers
-	bus, err2 := rabbitmq.Dial(ctx, os.Getenv("RABBITMQ_URL"), rabbitmq.Options{Exchange: "shop"})
-	store, err3 := postgres.New(pool, postgres.Options{Source: "/orders", AutoMigrate: true})
-	billing, err4 := inbox.New(store, "billing", inbox.Options{})
-	r, err5 := relay.New(store, bus, relay.Options{})
-	c, err6 := consumer.New(bus, consumer.Options{})
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		return err
+// newConsumer returns the consumer that bills orders.
+func newConsumer(store *postgres.Store, bus *rabbitmq.Transport) (*consumer.Consumer, error) {
+	billing, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		return nil, err
+	}
+	c, err := consumer.New(bus, consumer.Options{})
+	if err != nil {
+		return nil, err
 	}
 	orders := waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}
-	if err := c.Handle(orders, inbox.Handler(billing, OrderPlaced, bill)); err != nil {
+	return c, c.Handle(orders, inbox.Handler(billing, OrderPlaced, bill))
+}
+
+// run works until ctx ends, and finishes what it has begun.
+func run(ctx context.Context, pool *pgxpool.Pool, bus *rabbitmq.Transport) error {
+	store, err := postgres.New(pool, postgres.Options{Source: "/orders", AutoMigrate: true})
+	if err != nil {
+		return err
+	}
+	r, err := relay.New(store, bus, relay.Options{})
+	if err != nil {
+		return err
+	}
+	c, err := newConsumer(store, bus)
+	if err != nil {
+		return err
+	}
+	if _, err := c.RunOnce(ctx); err != nil { // makes the queue, so that the first message has one
 		return err
 	}
 	if err := place(ctx, store, Order{ID: waybill.NewID(), Customer: "c-1"}); err != nil {
 		return err
 	}
-	return errors.Join(waybill.Run(ctx, c, r), bus.Close(context.WithoutCancel(ctx)))
+	return waybill.Run(ctx, c, r)
+}
+
+// connect opens the database and the broker, and runs.
+func connect(ctx context.Context) error {
+	cfg, err := pgxpool.ParseConfig(os.Getenv("POSTGRES_URL"))
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 20 // ten handlers and the relay's three, with room for place
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(ctx, tables); err != nil {
+		return err
+	}
+	bus, err := rabbitmq.Dial(ctx, os.Getenv("RABBITMQ_URL"), rabbitmq.Options{Exchange: "shop"})
+	if err != nil {
+		return err
+	}
+	defer bus.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the process ends anyway
+	return run(ctx, pool, bus)
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := run(ctx); err != nil {
+	if err := connect(ctx); err != nil {
 		slog.Error("stopped", "error", err)
 	}
 }
