@@ -182,12 +182,16 @@ type Transport struct {
 	Close func(context.Context) error
 }
 
+// BrokerUsers names the users of a broker by the roles of their programs; an empty one is left out. One user may have
+// several roles.
+type BrokerUsers struct{ Relay, Consumer, Operator string }
+
 // Topology manages exchanges, queues and bindings for a set of subscriptions.
 type Topology interface {
 	// Print returns what must be there, as text for people.
 	Print(subs []core.Subscription) (string, error)
-	// Export returns it in a format, one of Formats.
-	Export(subs []core.Subscription, format string) (string, error)
+	// Export returns it in a format, one of Formats, with the permissions of users.
+	Export(subs []core.Subscription, format string, users BrokerUsers) (string, error)
 	Formats() []string
 	// Declare makes what is missing.
 	Declare(ctx context.Context, subs []core.Subscription) error

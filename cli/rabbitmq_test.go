@@ -176,7 +176,9 @@ func TestTopology(t *testing.T) {
 	r.run("topology", "verify").is(t, 0, "as it must be for 3 subscriptions")
 	r.run("topology", "verify", "--json").is(t, 0, `"differences": []`)
 	r.run("topology", "export").is(t, 2, `--format: "" is unknown: choose of definitions, terraform`)
-	r.run("topology", "export", "--format", "terraform").is(t, 0, `resource "rabbitmq_queue" "billing_dlq"`)
+	r.run("topology", "export", "--format", "terraform").is(t, 0, `resource "rabbitmq_queue" "billing_dlq"`).not(t, "rabbitmq_permissions")
+	r.run("topology", "export", "--format", "terraform", "--relay", "shop-relay").is(t, 0, `resource "rabbitmq_permissions"`, `"shop-relay"`)
+	r.run("topology", "export", "--format", "definitions", "--consumer", "billing", "--operator", "ops").is(t, 0, `"user": "billing"`, `"user": "ops"`, `"configure": "^$"`)
 	var file struct{ Queues []struct{ Name string } }
 	if err := json.Unmarshal([]byte(r.run("topology", "export", "--format", "definitions").is(t, 0).out), &file); err != nil || len(file.Queues) != 9 {
 		t.Error(file, err)

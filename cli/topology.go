@@ -46,17 +46,23 @@ func (c *command) topologyCommand() *cobra.Command {
 		})
 	}
 	var format string
+	var users BrokerUsers
 	export := &cobra.Command{
 		Use: "export --format FORMAT", Short: "print the exchanges, queues and bindings for a tool", Args: cobra.NoArgs,
-		Long: "export prints what the subscriptions of the configuration need, in a format that other tools read. For rabbitmq these are\ndefinitions and terraform.",
+		Long: `export prints the objects that the subscriptions of the configuration need, in a format of other tools. For rabbitmq
+these are definitions and terraform. With --relay, --consumer or --operator it has the least permissions of these users,
+too; it makes no users.`,
 		RunE: text(func(t topologyRun) (string, error) {
 			if slices.Contains(t.Formats(), format) {
-				return t.Export(t.subs, format)
+				return t.Export(t.subs, format, users)
 			}
 			return "", withCode(ExitUsage, "--format: %q is unknown: choose of %s", format, strings.Join(t.Formats(), ", "))
 		}),
 	}
 	export.Flags().StringVar(&format, "format", "", "format")
+	export.Flags().StringVar(&users.Relay, "relay", "", "user of relays, which publish")
+	export.Flags().StringVar(&users.Consumer, "consumer", "", "user of the consumers of these subscriptions")
+	export.Flags().StringVar(&users.Operator, "operator", "", "user of people who list, replay and purge parked messages")
 	var dryRun bool
 	gc := &cobra.Command{
 		Use: "gc", Short: "delete queues of the transport's exchange that no subscription of the configuration has", Args: cobra.NoArgs,

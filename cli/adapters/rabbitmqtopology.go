@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
@@ -63,16 +64,17 @@ func (r *rabbitTopology) Print(subs []core.Subscription) (string, error) {
 // Formats are those of Export.
 func (r *rabbitTopology) Formats() []string { return []string{"definitions", "terraform"} }
 
-// Export returns definitions for rabbitmqctl import_definitions, or Terraform, without users.
-func (r *rabbitTopology) Export(subs []core.Subscription, format string) (string, error) {
+// Export returns definitions for rabbitmqctl import_definitions, or Terraform. Neither makes users, whose passwords
+// belong in no export.
+func (r *rabbitTopology) Export(subs []core.Subscription, format string, users cli.BrokerUsers) (string, error) {
 	t, err := r.of(subs)
 	if err != nil {
 		return "", err
 	}
 	if format == "terraform" {
-		return t.Terraform(r.vhost, topology.Users{}), nil
+		return t.Terraform(r.vhost, topology.Users(users)), nil
 	}
-	text, err := t.Definitions(r.vhost, topology.Users{})
+	text, err := t.Definitions(r.vhost, topology.Users(users))
 	return string(text), err
 }
 
