@@ -13,8 +13,8 @@ import (
 type Limits struct {
 	// MaxMessageBytes bounds a message as [Envelope.Size] counts it: the body, names and headers. Default 704 KiB,
 	// which every transport carries: brokers with 1 MiB for everything, as text, among them. At most 128 MiB. Set
-	// it to what the transports in use carry (their MaxMessageBytes), so that a message which is too large fails
-	// when it is staged.
+	// it to the least MaxMessageBytes of the transports in use, so that a message which is too large fails when it
+	// is staged.
 	MaxMessageBytes int
 	// MaxHeaders bounds the number of headers; default 64.
 	MaxHeaders int

@@ -22,8 +22,7 @@ type Subscription struct {
 	// Prefetch should be several times what one group brings at once. It is refused with batch handlers.
 	PerGroup GroupLimit
 	// Timeout limits one run of a handler; default 0 = no limit. The handler's context ends with it. A handler that
-	// fails then has failed an attempt, whatever its error was, unless that is a [Reject]. A handler that ignores
-	// its context runs on.
+	// fails then has failed an attempt, with any error but a [Reject]. A handler that ignores its context runs on.
 	Timeout time.Duration
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff

@@ -18,7 +18,7 @@ func (c *command) auditCommand() *cobra.Command {
 	var limit int
 	log := &cobra.Command{
 		Use: "log", Short: "list the acts of operators, the newest first", Args: cobra.NoArgs,
-		Long: `log lists the audit record of a store: what the command and the dashboard did, by whom, from where, with which filter, which
+		Long: `log lists the audit record of a store: each act of the command and of the dashboard, by whom, from where, with which filter, which
 messages and what result. Each act has a line at its begin and one at its end; an act without an end was cut off.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			p := problems{}
@@ -42,7 +42,7 @@ messages and what result. Each act has a line at its begin and one at its end; a
 	storeFlag(log, &store)
 	log.Flags().Int64Var(&before, "before", 0, "lines before the one with this number; 0 = from the newest")
 	log.Flags().IntVar(&limit, "limit", 50, "lines at most")
-	return group("audit", "read the record of what operators did", log)
+	return group("audit", "read the audit record", log)
 }
 
 // auditJSON is a line as programs get it.

@@ -70,7 +70,7 @@ wait, counted up to 1,000. waybill show says why the first one waits.`,
 	}
 	cmd.Flags().StringVar(&req.After, "after", "", "go on after this key")
 	cmd.Flags().IntVar(&req.Limit, "limit", 50, "keys to show, at most 1000")
-	cmd.Flags().BoolVar(&req.BlockAfterAbandon, "block-after-abandon", false, "the route is served so, whatever the configuration says")
+	cmd.Flags().BoolVar(&req.BlockAfterAbandon, "block-after-abandon", false, "the route is served so, also if the configuration says otherwise")
 	return cmd
 }
 

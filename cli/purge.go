@@ -19,9 +19,8 @@ func (c *command) purgeCommand() *cobra.Command {
 		Use: "purge", Short: "delete records for good", Args: cobra.NoArgs,
 		Long: `purge deletes records that ended: published, abandoned and withdrawn ones that the store keeps. With --waiting it also
 deletes those that are scheduled or wait for a retry; they are never sent then. Records that are due or being sent stay;
-exit code 4 says that there were such. With --due it deletes those as well, in whatever state they are: first they are
-ended, see waybill cancel --due. It asks first. What was published is at the broker and its consumers, which purge
-does not reach.`,
+exit code 4 says that there were such. With --due it deletes those as well, in any state: first they are ended, see
+waybill cancel --due. It asks first. Published messages are at the broker and its consumers, which purge does not reach.`,
 		RunE: c.onStore(&store, func(ctx context.Context, s *Store, _ []string) error {
 			var err error
 			if req.Filter, err = f.filter(); err != nil {

@@ -11,10 +11,10 @@ func (c *command) relayCommand() *cobra.Command {
 	var most time.Duration
 	cmd := &cobra.Command{
 		Use: "relay", Short: "run the relays of the configuration until a signal stops them", Args: cobra.NoArgs,
-		Long: `relay runs all relays of the configuration. A database or broker that is down is waited for, also at the start. What is
-misconfigured ends the command with an error.
+		Long: `relay runs all relays of the configuration. A database or broker that is down is waited for, also at the start. A
+misconfiguration ends the command with an error.
 
-Signals: SIGTERM and SIGINT stop it in order: what was sent is waited for, up to drain_timeout. A second one stops it at
+Signals: SIGTERM and SIGINT stop it in order: it waits for the answers to its publishes, up to drain_timeout. A second one stops it at
 once. SIGHUP reads the settings again: log.level and paused of a route change at once; for others the log names what
 needs a restart. Secrets in files and certificates are read again for each new connection, without a signal; those of
 MongoDB need a restart.

@@ -102,8 +102,8 @@ func (c *command) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "waybill",
 		Short: "move messages from outboxes to brokers, and look after them",
-		Long: `waybill relay moves messages from the outboxes of databases to brokers. The other commands show messages and repair
-what is wrong with them. The settings come from a YAML file, from the environment and from --set, in one naming; see waybill config.
+		Long: `waybill relay moves messages from the outboxes of databases to brokers. The other commands show and repair
+messages. The settings come from a YAML file, from the environment and from --set, in one naming; see waybill config.
 
 Exit codes: 0 done; 1 failed; 2 wrong arguments or configuration; 3 not found; 4 refused or not done yet; 5 done, and
 something was found (differences, failed checks, waiting messages).`,

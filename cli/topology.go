@@ -67,7 +67,7 @@ too; it makes no users.`,
 	gc := &cobra.Command{
 		Use: "gc", Short: "delete queues of the transport's exchange that no subscription of the configuration has", Args: cobra.NoArgs,
 		Long: `gc finds queues that belong to the transport's exchange, and to no subscription of the configuration: of services that are
-gone, and of retry delays that were changed. It asks, then deletes those that are empty and that nobody receives from. The
+gone, and of retry delays that were changed. It asks, then deletes those that are empty and without a receiver. The
 configuration must therefore list the subscriptions of every service that shares the exchange. Exit code 4 says that some
 could not be deleted. A queue without statistics at the broker is not deleted.`,
 		RunE: run(func(ctx context.Context, t topologyRun) error { return c.gc(ctx, t, dryRun) }),

@@ -17,7 +17,7 @@ import (
 func (c *command) validateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "validate", Short: "find what is wrong with settings, schemas, permissions, topology and pools", Args: cobra.NoArgs,
-		Long: `validate finds every problem at once: in the settings, in what relays ask of their stores and transports, in the schema
+		Long: `validate finds every problem at once: in the settings, in the needs of relays that their stores and transports do not meet, in the schema
 and the permissions of each store, in the topology of each transport for its subscriptions, and in the sizes of pools.
 With the management API of RabbitMQ it looks at the oldest 1,000 messages that wait on a route, and names the topics
 without a binding.

@@ -38,16 +38,16 @@ type Options struct {
 	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
 	Retry *waybill.Backoff
 	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so
-	// that each time is a transaction of its own, and before the broker sees the failure. What [waybill.Reject],
-	// [waybill.RetryAfter] or [waybill.Outage] decided is not repeated. A handler's place is taken while it waits:
-	// keep it to a few short delays; all together at most 1 min. Nil = off.
+	// that each time is a transaction of its own, and before the broker sees the failure. A verdict by
+	// [waybill.Reject], [waybill.RetryAfter] or [waybill.Outage] is not repeated. A handler's place is taken while
+	// it waits: keep it to a few short delays; all together at most 1 min. Nil = off.
 	InProcess *waybill.Backoff
 	// Unknown is what becomes of a message that no handler is for; default UnknownPark. A handler with the name
 	// [waybill.AnyMessage] takes them instead.
 	Unknown UnknownPolicy
 	// IdleTimeout makes Run return nil when all subscriptions have had nothing to do for as long, for batch jobs. A
-	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later
-	// retry is left there. Default 0 = Run goes on, negative = the same.
+	// subscription that is paused, or cannot reach its broker, is not idle. Messages that wait in the broker for a
+	// later retry are left there. Default 0 = Run goes on, negative = the same.
 	IdleTimeout time.Duration
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
@@ -73,7 +73,7 @@ type Options struct {
 	// Limiter keeps the limits of subscriptions over all processes; see [waybill.SharedLimit]. It is the inbox or
 	// the store of a database that all of them use. Nil = subscriptions with such a limit are refused.
 	Limiter core.Limiter
-	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the
+	// Clock merges the stamps of handled messages, so that messages staged in reaction carry later ones: give the
 	// clock of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
 	Clock *hlc.Clock
 	// Logger is for logs; nil means slog.Default().

@@ -62,7 +62,7 @@ type Transition struct {
 
 var transitions = []Transition{
 	{StateNone, EventStaged, StatePending, "due at once, or at DeliverAt"},
-	{StatePending, EventHandedOut, StateProcessing, "stored where somebody else must see it: as a hold of the member"},
+	{StatePending, EventHandedOut, StateProcessing, "stored where others must see it: as a hold of the member"},
 	{StateFailed, EventHandedOut, StateProcessing, "when its retry is due; held before it is sent"},
 	{StateProcessing, EventConfirmed, StatePublished, "deleted at once, or kept for a retention time"},
 	{StateProcessing, EventRejected, StateFailed, "attempt counted; error and next due time stored"},

@@ -26,8 +26,9 @@ type Options struct {
 	// message is new.
 	Source string
 	// AnyBody takes a message that comes again with another body for a duplicate, for producers that encode it anew
-	// each time they send it. By default that is parked with [waybill.ReasonIDConflict], as a message that comes
-	// again with another topic, type, key or tenant always is: it is another message, and someone gave it the id.
+	// each time they send it. By default such a message is parked with [waybill.ReasonIDConflict], as a message
+	// that comes again with another topic, type, key or tenant always is: it is another message, with an id that
+	// was taken.
 	AnyBody bool
 	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative =
 	// for ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A

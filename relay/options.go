@@ -46,8 +46,8 @@ const (
 // Options configures a Relay. Zero fields mean their defaults.
 type Options struct {
 	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name
-	// and process id. If set, it is a label of every metric too. Set it when a process runs several relays, to what
-	// tells both ends, such as "tenant-7 to rabbitmq".
+	// and process id. If set, it is a label of every metric too. Set it when a process runs several relays, to a
+	// name that tells both ends, such as "tenant-7 to rabbitmq".
 	Name string
 	// Routes to serve; default the one route waybill.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
@@ -64,10 +64,10 @@ type Options struct {
 	// Defaults 50 ms and 10 s; with a store that is no core.Waiter, so that nothing else ends the pause, 10 ms and
 	// 250 ms.
 	PollMin, PollMax time.Duration
-	// Lease is how long the relay may be silent before others take over what it owns; default 10 s. It is renewed
-	// every third of that. What is being published when it ends is given up.
+	// Lease is how long the relay may be silent before others take over its units; default 10 s. It is renewed
+	// every third of that. A publish that is in progress when it ends is given up.
 	Lease time.Duration
-	// PublishTimeout bounds one Publish call; default 30 s. What has no result by then is an outage.
+	// PublishTimeout bounds one Publish call; default 30 s. A message without a result by then meets an outage.
 	PublishTimeout time.Duration
 	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative
 	// = not at all.
@@ -76,8 +76,8 @@ type Options struct {
 	// topic has had no queue for an hour, so that an outage does not use up its time; default 24 h, negative = it
 	// is abandoned at once. Meanwhile one message of the topic tries every five seconds; the others wait.
 	UnroutableTimeout time.Duration
-	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its
-	// retention is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative =
+	// CleanInterval is how often the relay cleans its store, jittered: expired records are abandoned, and records
+	// past their retention are deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative =
 	// off. Stores that keep nothing have nothing to clean.
 	CleanInterval time.Duration
 	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not
@@ -112,7 +112,7 @@ type Route struct {
 	RatePerSecond float64
 	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most
 	// 1,000. If weights differ, or there are Lanes, routes with work divide one window between them, so that they
-	// share what the publishers can do. A limited route takes what its rate allows.
+	// share the capacity of the publishers. A limited route takes no more than its rate.
 	Weight int
 	// Lanes serves the priority lanes of the route, see waybill.InLane: while all have work, the high one gets 6 of
 	// 10 messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes
@@ -124,8 +124,8 @@ type Route struct {
 	Shares int
 	// Units is how many units the route, or each of its lanes and shares, is divided into between relays, if this
 	// relay is the first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16
-	// routes, lanes and shares, and 1,024 in all for more. The number stays until nobody serves the route. A relay
-	// that asked for another one says so in its log, once: event=relay.units_differ.
+	// routes, lanes and shares, and 1,024 in all for more. The number stays as long as any member serves the route.
+	// A relay that asked for another one says so in its log, once: event=relay.units_differ.
 	Units int
 }
 

@@ -25,12 +25,12 @@ const maxRuns = 10_000
 
 // Options configures an [Env]. The zero value is usable.
 type Options struct {
-	// Source is the CloudEvents source of what is staged; default "/test".
+	// Source is the CloudEvents source of staged messages; default "/test".
 	Source string
 	// Start is what the clock says; default now. It stands still until Env.Advance.
 	Start time.Time
 	// Retry is the retry policy. Default: none, a handler's first error parks the message and reaches the test.
-	// With a policy the retries run at once, and only what is parked in the end reaches the test.
+	// With a policy the retries run at once, and only a message that is parked in the end reaches the test.
 	Retry *waybill.Backoff
 	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can
 	// cancel or replace them.

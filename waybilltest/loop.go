@@ -25,7 +25,7 @@ const maxIdle = 60 * 24 * time.Hour
 
 // LoopOptions configures [Run]. The zero value is usable.
 type LoopOptions struct {
-	// Source is the CloudEvents source of what is staged; default "/test".
+	// Source is the CloudEvents source of staged messages; default "/test".
 	Source string
 	// Relay and Consumer are the options of the engines. Their logs go to the test's unless there is a Logger.
 	Relay    relay.Options

@@ -20,7 +20,7 @@ var againChecks = []named{
 	},
 	{
 		"keeps-unread", ofPublisher,
-		"A log keeps what no queue gets yet for the queues to come.", keepsUnread,
+		"A log keeps a message that no queue gets yet for the queues to come.", keepsUnread,
 	},
 	{
 		"publish-same-id-again", ofPublisher,

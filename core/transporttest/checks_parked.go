@@ -17,7 +17,7 @@ import (
 var parkedChecks = []named{
 	{
 		"parked-list", ofSubscriber,
-		"A list shows what is parked, oldest first, without bodies, and changes nothing.", parkedList,
+		"A list shows parked messages, oldest first, without bodies, and changes nothing.", parkedList,
 	},
 	{
 		"parked-replay", ofSubscriber,
@@ -49,7 +49,7 @@ var parkedChecks = []named{
 	},
 	{
 		"parked-purge", ofSubscriber,
-		"A purge deletes what it was asked to, and no more.", parkedPurge,
+		"A purge deletes the messages of its filter, and no more.", parkedPurge,
 	},
 	{
 		"parked-concurrently", ofSubscriber,

@@ -22,7 +22,7 @@ var receiveChecks = []named{
 	},
 	{
 		"queue-keeps-messages", ofSubscriber,
-		"A queue keeps its bindings, and its messages, while nobody receives.", queueKeepsMessages,
+		"A queue keeps its bindings, and its messages, while it has no receiver.", queueKeepsMessages,
 	},
 	{
 		"receive-limit", ofSubscriber,
@@ -42,7 +42,7 @@ var receiveChecks = []named{
 	},
 	{
 		"pause-holds-nothing", ofSubscriber,
-		"A paused receiver keeps no message from others, and one that resumes holds what it was told.", pauseHoldsNothing,
+		"A paused receiver keeps no message from others, and one that resumes holds no more than its new prefetch.", pauseHoldsNothing,
 	},
 	{
 		"pause-keeps-what-was-returned", ofSubscriber,
@@ -127,7 +127,7 @@ func receiversShare(k *kit) {
 	k.nothing(b, "all messages were settled")
 }
 
-// queueKeepsMessages publishes while nobody receives.
+// queueKeepsMessages publishes while the queue has no receiver.
 func queueKeepsMessages(k *kit) {
 	r, name := k.queue("a")
 	k.closeReceiver(r)

@@ -21,7 +21,7 @@ var rejectChecks = []named{
 	},
 	{
 		"reject-unparked", ofSubscriber,
-		"With DropFailed, what is rejected is dropped and not parked.", rejectUnparked,
+		"With DropFailed, a rejected message is dropped and not parked.", rejectUnparked,
 	},
 	{
 		"broker-parks", ofSubscriber,

@@ -24,7 +24,7 @@ var selectChecks = []named{
 	},
 	{
 		"parked-edit", ofSubscriber,
-		"A replay edits bodies, leaves what the edit refuses, and tells what became of each message.", parkedEdit,
+		"A replay edits bodies, leaves the messages that the edit refuses, and tells the fate of each message.", parkedEdit,
 	},
 }
 

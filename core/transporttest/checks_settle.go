@@ -12,7 +12,7 @@ import (
 var settleChecks = []named{
 	{
 		"settle-done", ofSubscriber,
-		"What is done does not come again, and what is not done does.", settleDone,
+		"A message that is done does not come again, and another one does.", settleDone,
 	},
 	{
 		"release", ofSubscriber,

@@ -200,7 +200,7 @@ func TestCapabilitiesPage(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("# Capabilities\n\nGenerated from the traits of the adapters, with default options, by `make generate`; do not edit. A conformance suite\n" +
-		"tests what is declared here; [writing an adapter](adapters.md) says what each capability is.\n")
+		"tests these traits; [writing an adapter](adapters.md) explains each capability.\n")
 	for _, c := range []struct {
 		title    string
 		adapters []adapter
@@ -216,7 +216,7 @@ func TestCapabilitiesPage(t *testing.T) {
 		}
 		matrix(&b, c.adapters)
 	}
-	b.WriteString("\n## What the suite of transports checks\n\nEach is a check of `core/transporttest`. Those of what is not declared are skipped.\n\n| check | promise |\n|---|---|\n")
+	b.WriteString("\n## What the suite of transports checks\n\nEach is a check of `core/transporttest`. The checks of a trait that is not declared are skipped.\n\n| check | promise |\n|---|---|\n")
 	for _, c := range transporttest.Checks() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Name, c.Doc)
 	}

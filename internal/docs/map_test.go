@@ -52,8 +52,8 @@ func TestMapHasEachPage(t *testing.T) {
 	}
 }
 
-// Each package, and each module, has a line with a sentence in the picture, and the picture names no other one. Packages
-// in the internal folder of another package are its own business.
+// Each package, and each module, has a line with a sentence in the picture, and the picture names no other one. The
+// internal packages of another package are not drawn.
 func TestPictureHasEachPackage(t *testing.T) {
 	t.Parallel()
 	_, text, _ := strings.Cut(read(t, mapPage), "\n## The packages\n")

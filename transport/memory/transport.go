@@ -18,7 +18,7 @@ const DefaultMaxMessages = 1_000_000
 
 // Options configures a Transport. The zero value is usable.
 type Options struct {
-	// Queues are declared at once, so that messages can be published before anybody subscribes.
+	// Queues are declared at once, so that messages can be published before the first subscription.
 	Queues []Queue
 	// MaxMessages bounds the messages of each queue: ready, delayed and unsettled, not parked; default 1,000,000,
 	// negative = no bound. A message for a full queue is an outage of its topic.

@@ -51,11 +51,11 @@ type Options struct {
 	Window int
 	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key
 	// is as fast as any other; default false: one at a time. The order of a key then survives relays that die and
-	// connections that are lost, since only the end of what was sent is lost. It does not survive a queue that
+	// connections that are lost, since only the end of the sequence is lost. It does not survive a queue that
 	// refuses one message and takes a later one: one with a length limit, one that is declared, bound or deleted
-	// while relays run, or one that has no leader for a while, as after a broker's failure. The messages behind
-	// one that failed are sent again behind it. With ManagementURL a queue with a length limit, by argument or
-	// policy, is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
+	// while relays run, or one that has no leader for a while, as after a broker's failure. The messages behind one
+	// that failed are sent again behind it. With ManagementURL a queue with a length limit, by argument or policy,
+	// is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
 	// BlockAfterAbandon.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a message as Envelope.Size counts it, with its names and headers; a larger one is

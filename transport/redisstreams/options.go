@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// Confirm says what must have happened before a message counts as published.
+// Confirm is the condition under which a message counts as published.
 type Confirm uint8
 
 // The kinds of confirm.
@@ -39,12 +39,12 @@ func (c Confirm) String() string {
 // effect.
 type Options struct {
 	// Bus is the name that all keys begin with, in braces, so that all of a bus are in one slot of a cluster;
-	// default "waybill". Who publishes and who consumes use the same.
+	// default "waybill". Publishers and consumers use the same.
 	Bus string
 	// HoldFor is how long a receiver keeps a delivery that it does not renew; then another one gets it. The
 	// consumer renews every third of it. All receivers of a queue use the same. Default 1 min, at least 100 ms.
 	HoldFor time.Duration
-	// Confirm says what must have happened before a message counts as published; default ConfirmStored.
+	// Confirm is the condition under which a message counts as published; default ConfirmStored.
 	Confirm Confirm
 	// Replicas is how many replicas must have a message, with ConfirmReplicas (at least 1) and ConfirmSynced.
 	Replicas int

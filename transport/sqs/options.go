@@ -32,7 +32,7 @@ type Options struct {
 	// cheapest.
 	Wait time.Duration
 	// Retention is how long queues that Subscribe makes keep messages, dead-letter queues included. Whole seconds,
-	// 1 min to 14 days; default 14 days. SQS then drops what nobody took.
+	// 1 min to 14 days; default 14 days. SQS then drops a message that no consumer took.
 	Retention time.Duration
 	// DeliveryLimit is after how many deliveries SQS itself parks a message (maxReceiveCount): 1 to 1,000, above
 	// Subscription.MaxDeliveries. Default 200.

@@ -36,7 +36,7 @@ type Options struct {
 	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
 	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
-	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h.
+	// Lease is how long a process may be silent before others take over its messages; default 60 s, 50 ms to 24 h.
 	// It is how late a message comes whose process was killed.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
@@ -45,8 +45,8 @@ type Options struct {
 	BlockAfterAbandon bool
 	// Queues overrides all of this for single queues.
 	Queues map[string]QueueOptions
-	// CleanInterval is how often the process cleans the store while it has subscriptions: what expired is parked,
-	// and what its retention is over for is deleted. Of several processes, relays included, one is elected.
+	// CleanInterval is how often the process cleans the store while it has subscriptions: expired records are
+	// parked, and records past their retention are deleted. Of several processes, relays included, one is elected.
 	// Default 1 min, at least 1 s, negative = off.
 	CleanInterval time.Duration
 	// Owner names the process in the store, for people to read; default "table". Use the host's name, say.
