@@ -60,9 +60,10 @@ type OutboxStore interface {
 	// owner in this term. Several give-ups of a member, each of another unit, can run at once.
 	GiveUp(ctx context.Context, self Session, unit OwnedUnit, out []Ref) (bool, error)
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
-	// returns up to limit retries, first those that self holds already. It gives up to limit timers a new number,
-	// greater than any drawn before. These are then ready, and the engine reads them like any staged record. Locked
-	// records are left for later. With a limit below 1 it does nothing but answer NextIn.
+	// returns up to limit retries, first those that self holds already, unless the part says DueNew. It gives up to
+	// limit timers a new number, greater than any drawn before. These are then ready, and the engine reads them
+	// like any staged record. Locked records are left for later. With a limit below 1 it does nothing but answer
+	// NextIn.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
 	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
@@ -99,6 +100,8 @@ type Part struct {
 	// DueWithin has a Due look only for what came due no longer ago than this; 0 = for all. A store can ignore it.
 	// What it leaves out does not count in NextIn.
 	DueWithin time.Duration
+	// DueNew has a Due leave out the retries that self holds already.
+	DueNew bool
 }
 
 // Unit is the range of slots [From, To) of a route. One member owns it.

@@ -193,6 +193,6 @@ type DuePage struct {
 	// Moved counts timers that became ready.
 	Moved int
 	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a
-	// time.
+	// time. Retries that self holds count if they are due and missing, but for parts with DueNew.
 	NextIn time.Duration
 }

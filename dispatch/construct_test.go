@@ -22,6 +22,8 @@ type small struct {
 	d   *Dispatcher
 	// call makes a call of the dispatcher.
 	call func(c *Call)
+	// slowly is how long a Due takes that is lost.
+	slowly time.Duration
 }
 
 func newSmall(t *testing.T) *small {

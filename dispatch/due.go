@@ -13,6 +13,8 @@ const (
 	dueLimit = 500
 	// duePoll is how often the store is asked for due records without a hint that there are any.
 	duePoll = time.Second
+	// dueRest is how often the time that a Due for all took in vain passes before the next one.
+	dueRest = 10
 	// dueAgain is the least pause after due records could not be held.
 	dueAgain = 20 * time.Millisecond
 	// dueMargin is for how long a retry can be due that no Due could see: its settle was under way.
@@ -42,12 +44,17 @@ func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent
 // overdue knows since when what came due must be looked for. Otherwise each Due would go over all retries and timers
 // that were sent since the oldest snapshot in the database. What came due before can come back only if a transaction
 // shows it late, if another member dies, leaves or gives up a unit, if an operator puts it back, or if this member
-// forgets it: then the next Due looks for all.
+// forgets it: then the next Due looks for all. Such a Due also repeats the retries that this member holds. The others
+// leave them out: all of these are in memory.
 type overdue struct {
-	since time.Time // when a Due was sent after which nothing was due
-	allAt time.Time // when to look for all; zero = at once
-	asked bool      // the Due under way looks for all, and nothing has happened since it was sent
-	fails int       // times that this was not answered
+	*env
+	since    time.Time     // when a Due was sent after which nothing was due
+	allAt    time.Time     // when to look for all; zero = at once
+	asked    bool          // the Due under way looks for all, and nothing has happened since it was sent
+	narrow   bool          // the latest one that was answered did not look far enough back
+	fails    int           // times that it was not answered, and was not tried again since
+	rest     time.Duration // the least pause before it is tried again
+	repeatBy time.Time     // until then a Due without an answer may be executed: each Due repeats what is held
 }
 
 // all has the next Due look for all.
@@ -55,26 +62,45 @@ func (o *overdue) all() { o.allAt, o.asked = time.Time{}, false }
 
 // within returns how far back the next Due looks; 0 = for all. If that takes too long, it is better to send what came
 // due lately than nothing.
-func (o *overdue) within(now time.Time, sweeps bool) time.Duration {
-	if o.asked = o.since.IsZero() || o.allAt.IsZero() || sweeps && !now.Before(o.allAt); o.asked {
-		return [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin}[min(o.fails, 3)]
+func (o *overdue) within() time.Duration {
+	if o.asked = o.since.IsZero() || o.allAt.IsZero() || (o.narrow || !o.noSweeps) && !o.now.Before(o.allAt); o.asked {
+		return o.farBack[o.fails]
 	}
-	return now.Sub(o.since) + dueMargin
+	return o.now.Sub(o.since) + o.dueMargin
 }
 
-// answered notes that nothing is due any more in what a Due looked for.
-func (o *overdue) answered(sent, now time.Time) {
-	if o.since = sent; o.asked {
-		o.allAt, o.asked, o.fails = now.Add(dueSweep), false, max(o.fails-1, 0)
+// repeats reports whether the next Due repeats what is held.
+func (o *overdue) repeats() bool { return o.asked || o.now.Before(o.repeatBy) }
+
+// answered notes that nothing is due any more in what a Due looked for, and that all of it that is held is in memory.
+// After one that did not look for all, another one looks farther back. One that was executed long after it was sent did
+// not look as far back as it was to.
+func (o *overdue) answered(sent time.Time) {
+	switch {
+	case !o.asked && o.now.Sub(sent) > o.dueMargin/2:
+		o.all()
+		return
+	case !o.asked:
+	case o.fails == 0:
+		o.allAt, o.narrow = o.now.Add(dueSweep), false
+	default:
+		o.allAt, o.narrow, o.fails = o.now.Add(o.rest), true, o.fails-1
 	}
+	o.since, o.asked = sent, false
 }
 
-// failed notes that a Due was not answered. It may have held retries.
-func (o *overdue) failed() {
-	if o.asked {
-		o.fails++
+// failed notes that a Due was not answered. It may have held retries, or hold them later. When also the one that looks
+// the least far back fails, that is not the reason.
+func (o *overdue) failed(sent time.Time) {
+	switch {
+	case !o.asked:
+	case o.fails < len(o.farBack)-1:
+		o.fails, o.rest = o.fails+1, min(dueRest*o.now.Sub(sent), dueSweep)
+	default:
+		o.rest = 0
 	}
 	o.all()
+	o.repeatBy = o.now.Add(dueSweep)
 }
 
 // due returns the next Due, or nil.
@@ -104,15 +130,23 @@ func (d *Dispatcher) due() *Call {
 // dueParts returns the slots to ask for, and how many retries may come.
 func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	limit = d.dueLimit
+	repeats := false
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
-			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within(d.now, !d.noSweeps)})
+			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within()})
+			repeats = repeats || rt.overdue.repeats()
 			limit = min(limit, room)
 			if rt.Queue {
 				limit = min(limit, max(d.handlers.free, dueAhead))
 			}
 		}
+	}
+	for i := range parts {
+		parts[i].DueNew = !repeats
+	}
+	if !repeats {
+		return parts, limit
 	}
 	for _, rt := range d.routes { // records that are held already are answered first, and bring nothing
 		for _, item := range rt.known {
@@ -132,7 +166,7 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 			return
 		}
 		for _, p := range parts {
-			d.byName[p.Route].overdue.failed()
+			d.byName[p.Route].overdue.failed(c.sent)
 		}
 		d.timers.at = d.now.Add(d.calls.backoff(callDue))
 		return
@@ -142,12 +176,12 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 	for i := range page.Retries {
 		rec := &page.Retries[i]
 		fresh = d.retried(rec) || fresh
-		rt := d.byName[rec.Route]
-		whole = whole && rt != nil && rt.known[rec.Seq] != nil // else it must come again
 	}
 	for _, p := range parts {
-		if whole {
-			d.byName[p.Route].overdue.answered(c.sent, d.now)
+		if o := &d.byName[p.Route].overdue; whole {
+			if o.answered(c.sent); o.narrow {
+				d.timers.askBy(o.allAt)
+			}
 		}
 	}
 	d.timers.none = page.NextIn != 0 && !fresh
@@ -166,10 +200,18 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 	}
 }
 
-// retried takes in a due retry, which is held now.
+// retried takes in a due retry, which is held now. The answer can be older than what was stored meanwhile, or later
+// than a settle whose answer has not come yet.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
-	if rt == nil || rt.known[rec.Seq] != nil || rt.recent.due[rec.Seq] {
+	if rt == nil {
+		return false
+	}
+	if item := rt.known[rec.Seq]; item != nil {
+		item.again = item.again || item.Record.Version < rec.Version
+		return false
+	}
+	if settled, ok := rt.recent.due[rec.Seq]; ok && rec.Version <= settled {
 		return false
 	}
 	if g := rt.groupOf(rec.Slot); g == nil || !g.loaded {

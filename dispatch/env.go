@@ -29,6 +29,8 @@ type bounds struct {
 	passSlack, takeStep         int64
 	tailPages                   int64
 	maxPassed                   int
+	dueMargin                   time.Duration
+	farBack                     [4]time.Duration // how far back a Due for all looks after each failure; 0 = for all
 }
 
 // usual are the bounds in production.
@@ -36,6 +38,7 @@ var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
 	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 	tailPages: tailPages, passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
+	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},
 }
 
 // tick takes in the time, which never goes back.

@@ -16,7 +16,8 @@ import (
 type happening uint8
 
 const (
-	evCall    happening = iota // a call is executed and answered
+	evCall    happening = iota // a call is executed, if it was not, and answered
+	evSlow                     // it is executed, and answered later
 	evLost                     // it is not executed, and its answer is lost
 	evUnheard                  // it is executed, and its answer is lost
 	evLate                     // its answer is lost, and it is executed some time
@@ -42,7 +43,7 @@ const (
 )
 
 var happenings = [...]string{
-	"call", "lost", "unheard", "late", "ghost", "out", "tx", "tick", "crash", "freeze", "thaw", "join", "leave", "able", "pause", "open", "cancel", "lock",
+	"call", "slow", "lost", "unheard", "late", "ghost", "out", "tx", "tick", "crash", "freeze", "thaw", "join", "leave", "able", "pause", "open", "cancel", "lock",
 	"commit", "rollback", "skip", "redrive", "blackout",
 }
 
@@ -59,7 +60,7 @@ type act struct {
 // String is how histories are written down; a world finds the event by it.
 func (e act) String() string {
 	switch e.kind { //nolint:exhaustive // the others are about a member
-	case evCall, evLost, evUnheard, evLate, evGhost:
+	case evCall, evSlow, evLost, evUnheard, evLate, evGhost:
 		s := fmt.Sprintf("%s m%d %s", happenings[e.kind], e.m, (&Call{kind: callKind(e.key >> 40)}).Name())
 		if callKind(e.key>>40) == callGiveUp {
 			s += fmt.Sprintf(" %d", e.key&0xFFFFF)
@@ -88,18 +89,20 @@ func (w *world) events() (evs []act) {
 	all := w.anyEvents()
 	first, firstAt := -1, time.Time{}
 	for i, e := range all {
-		if e.kind == evCall {
-			if at := w.members[e.m].call(e.key).c.sent; first < 0 || at.Before(firstAt) {
-				first, firstAt = i, at
-			}
+		if e.kind != evCall {
+			continue
+		}
+		if x := w.members[e.m].call(e.key); !x.done && (first < 0 || x.c.sent.Before(firstAt)) {
+			first, firstAt = i, x.c.sent
 		}
 	}
 	if first < 0 {
 		first = slices.IndexFunc(all, func(e act) bool { return e.kind == evOut && (e.how == outDone || e.how == outExpired) })
 	}
-	free := []happening{evLost, evUnheard, evLate, evTx, evCrash, evFreeze, evLeave, evAble, evPause, evOpen, evCancel, evLock, evCommit, evRollback, evSkip, evRedrive, evBlackout}
+	free := []happening{evSlow, evLost, evUnheard, evLate, evTx, evCrash, evFreeze, evLeave, evAble, evPause, evOpen, evCancel, evLock, evCommit, evRollback, evSkip, evRedrive, evBlackout}
 	for i, e := range all {
-		if i != first && first >= 0 && !slices.Contains(free, e.kind) && (e.kind != evOut || e.how == outDone || e.how == outExpired) {
+		answers := e.kind == evCall && w.members[e.m].call(e.key).done // what it costs was paid
+		if i != first && first >= 0 && !answers && !slices.Contains(free, e.kind) && (e.kind != evOut || e.how == outDone || e.how == outExpired) {
 			e.cost = 1
 		}
 		if e.cost <= w.left.Delays {
@@ -130,8 +133,12 @@ func (w *world) anyEvents() (evs []act) {
 		}
 		for _, x := range m.calls {
 			add(true, act{kind: evCall, m: i, key: x.key})
-			add(b.Lose > 0, act{kind: evLost, m: i, key: x.key})
 			add(b.Lose > 0, act{kind: evUnheard, m: i, key: x.key})
+			if x.done {
+				continue
+			}
+			add(b.Slow > 0, act{kind: evSlow, m: i, key: x.key})
+			add(b.Lose > 0, act{kind: evLost, m: i, key: x.key})
 			add(b.Late > 0, act{kind: evLate, m: i, key: x.key})
 		}
 		for _, item := range m.out {
@@ -215,15 +222,20 @@ func (w *world) do(e act) {
 	case evCall:
 		m := w.members[e.m]
 		x := m.call(e.key)
-		w.exec(x, e.m)
+		w.execOnce(x, e.m)
 		w.answer(m, x)
+	case evSlow:
+		b.Slow--
+		x := w.members[e.m].call(e.key)
+		w.logf("m%d: %s: its answer comes later", e.m, x.c.Name())
+		w.exec(x, e.m)
 	case evLost, evUnheard, evLate:
 		m := w.members[e.m]
 		x := m.call(e.key)
 		if e.kind != evLate {
 			b.Lose--
 			if e.kind == evUnheard {
-				w.exec(x, e.m)
+				w.execOnce(x, e.m)
 			}
 		} else {
 			b.Late--
@@ -257,7 +269,7 @@ func (w *world) do(e act) {
 		w.logf("m%d dies", e.m)
 		m.dead, w.excused, m.out, m.stuck = true, true, nil, nil
 		if b.Late > 0 { // a call that was sent can still be executed
-			w.ghosts = append(w.ghosts, m.calls...)
+			w.ghosts = append(w.ghosts, slices.DeleteFunc(m.calls, func(x *sentCall) bool { return x.done })...)
 		}
 		m.calls = nil
 	case evFreeze:

@@ -8,6 +8,7 @@ import "time"
 func tiny() bounds {
 	b := usual
 	b.keyDepth, b.queueDepth, b.firstWindow, b.tailPages = 1, 1, 2, 0
+	b.dueMargin, b.farBack = time.Second, [...]time.Duration{0, 3 * time.Second, 2 * time.Second, time.Second}
 	return b
 }
 
@@ -33,6 +34,7 @@ func small1(name string, staged []letter, b budget, change ...func(s *scope)) sc
 
 func manyKeys(s *scope)     { s.keys = 10 }
 func withdrawable(s *scope) { s.withdrawable = true }
+func queued(s *scope)       { s.routes[0].Queue = true }
 func blocking(s *scope)     { s.routes[0].Blocks = true }
 func two(s *scope)          { s.members, s.window = 2, 8 }
 func shortPages(s *scope)   { s.batch = 1 }
@@ -91,16 +93,23 @@ var scopes = []scope{
 	small1("a route is slow after a crash", []letter{
 		{route: "r", key: "k", topic: "t"}, {route: "q", key: "l", topic: "t"}, {route: "q", topic: "t"}, {route: "q", key: "m", topic: "t"},
 	}, budget{Ticks: 7, Crash: 1, Stuck: 1}, two, twoRoutes, manyKeys),
+	small1("answers that come late", keyed("k", ""), budget{Ticks: 4, Retry: 2, Unknown: 1, Slow: 2}, manyKeys),
+	small1("an answer that comes late, and one that never comes", keyed("k", ""), budget{Ticks: 5, Retry: 2, Slow: 1, Lose: 1}, manyKeys),
+	small1("a time without a store", keyed("k", ""), budget{Ticks: 5, Retry: 2, Blackout: 1}, manyKeys),
+	small1("a queue, and answers that come late", keyed("k", "", ""), budget{Ticks: 4, Retry: 1, Far: 1, Slow: 1, Lose: 1}, manyKeys, queued),
+	small1("a queue at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 2, Far: 1, Delays: 1}, queued, sent(keyed("l", "")...)),
 	// units change their owners, while keys are forgotten
 	pair("a crash at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 7, Far: 1, Retry: 1, Crash: 1}, sent(keyed("l")...)),
-	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1}),
+	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1, Slow: 1}),
 	pair("a late move at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 5, Retry: 1, Able: 1, Late: 1, Delays: 1}),
-	pair("a leave at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Leave: 1, Unknown: 1}),
+	pair("a leave at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Leave: 1, Unknown: 1, Slow: 1}),
 	pair("a front is behind a paused topic, and its member dies", 1, backlog, budget{Ticks: 7, Pause: 1, Crash: 1}, shortPages),
 	pair("a topic is paused, and a member dies", 1, ab, budget{Ticks: 7, Pause: 1, Crash: 1}),
 	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
 	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, withdrawable),
 	pair("a member freezes", 1, keyed("k", "l", "k"), budget{Ticks: 6, Far: 1, Freeze: 1, Blackout: 1}),
+	pair("a queue, and a member leaves", 2, keyed("k", "", "l", ""), budget{Ticks: 5, Retry: 1, Leave: 1, Slow: 1}, queued),
+	pair("a queue, and a member dies", 1, keyed("k", "", ""), budget{Ticks: 6, Retry: 1, Crash: 1, Lock: 1}, queued),
 	// transactions that commit late
 	small1("late commits at the bound of keys", keyed("k", "l"), budget{Ticks: 4, Retry: 1, Far: 1}, sent(keyed("k", "l")...), sent(keyed("l", "m")...)),
 	small1("late commits and delays", keyed("k"), budget{Ticks: 3, Retry: 1, Delays: 2}, sent(keyed("k", "k")...), sent(keyed("l")...), sent(keyed("m")...)),
@@ -127,6 +136,8 @@ var histories = []struct {
 	{"cancelled records stop a route", "cancels in open transactions", "cancel letter 0; cancel letter 1"},
 	{"locked records stop a route", "locks in open transactions", "lock letter 0; lock letter 1"},
 	{"a locked suspect stops the member", "a suspect is locked", "crash m0; lock letter 0"},
+	{"a retry is held, and its settle is answered later", "answers that come late", "tick; call m0 meet; call m0 read; call m0 due; out m0 2 published; call m0 settle; " +
+		"out m0 1 retry; slow m0 settle; tick; slow m0 due; call m0 due"},
 	{"a slow route stops another after a crash", "a route is slow after a crash", "crash m0; join m1; call m1 meet; tick; call m1 meet; tick; call m1 meet; tick; " +
 		"call m1 meet; call m1 meet; call m1 meet; call m1 read; call m1 read; call m1 read; call m1 take; out m1 1 stuck"},
 }

@@ -57,6 +57,7 @@ type letter struct {
 // budget is how often each thing can still happen.
 type budget struct {
 	Ticks, Delays                          int // Delays: how often a call does not go in the order of sending
+	Slow                                   int // Slow: how often the answer of a call comes late
 	Crash, Lose, Late, Freeze, Leave, Able int
 	// Outcomes. Far is a retry that is due much later, and Stuck no outcome at all.
 	Retry, Far, Unknown, Abandon, Stuck          int
@@ -181,6 +182,7 @@ func (w *world) join(m *agent) {
 	}
 	m.d = New(Options{
 		Name: "m", Routes: routes, Lease: worldLease, Batch: s.batch, Window: s.window, MaxKeys: s.keys, Gather: -1, PollMin: worldPoll, PollMax: worldPoll,
+		Handlers:   w.handlers(),
 		NewSession: func() core.Session { *g.sessions++; return core.Session(*g.sessions) },
 	})
 	m.d.noSweeps = true
@@ -211,7 +213,7 @@ func (w *world) pump(m *agent) {
 		return
 	}
 	for range 20 {
-		m.d.SetFree(1)
+		limit := w.setFree(m)
 		calls := m.d.Calls(w.now)
 		for _, c := range calls {
 			key := uint64(c.kind)<<40 | uint64(c.gen)<<20
@@ -225,7 +227,7 @@ func (w *world) pump(m *agent) {
 		}
 		handed := 0
 		for i := range w.scope.routes {
-			for _, item := range m.d.Hand(w.now, w.scope.routes[i].Name, 10) {
+			for _, item := range m.d.Hand(w.now, w.scope.routes[i].Name, limit) {
 				handed++
 				w.send(m, item)
 			}
@@ -235,6 +237,26 @@ func (w *world) pump(m *agent) {
 		}
 	}
 	w.fail("spins: member %d finds work for ever", w.index(m))
+}
+
+// setFree tells a member how many handlers are free, and returns how many records it may hand out.
+func (w *world) setFree(m *agent) (limit int) {
+	n := w.handlers()
+	if n == 0 {
+		m.d.SetFree(1)
+		return 10
+	}
+	limit = n - len(m.out) - len(m.stuck)
+	m.d.SetFree(limit)
+	return limit
+}
+
+// handlers is how many records of queues a member may have out.
+func (w *world) handlers() int {
+	if w.scope.routes[0].Queue {
+		return w.scope.window
+	}
+	return 0
 }
 
 func (w *world) posted(id string) *posted {
@@ -342,6 +364,12 @@ func (w *world) exec(x *sentCall, who int) {
 	}
 }
 
+func (w *world) execOnce(x *sentCall, who int) {
+	if !x.done {
+		w.exec(x, who)
+	}
+}
+
 func (w *world) answer(m *agent, x *sentCall) {
 	m.calls = slices.DeleteFunc(m.calls, func(y *sentCall) bool { return y == x })
 	m.d.Done(w.now, x.c)
@@ -365,9 +393,7 @@ func (w *world) drain(m *agent) {
 			w.fail("spins: member %d does not rest", w.index(m))
 		}
 		if x := m.first(); x != nil {
-			if !x.done {
-				w.exec(x, w.index(m))
-			}
+			w.execOnce(x, w.index(m))
 			w.answer(m, x)
 		} else if len(m.out) > 0 {
 			w.conclude(m, m.out[0], w.fate(m.out[0]))

@@ -13,7 +13,7 @@ func (d *Dispatcher) finish(item *Item) {
 		item.route.recent.read[item.Record.Seq] = true
 	}
 	if d.calls.busy(callDue) {
-		item.route.recent.due[item.Record.Seq] = true
+		item.route.recent.due[item.Record.Seq] = item.Record.Version
 	}
 	d.remove(item)
 }

@@ -61,7 +61,6 @@ func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	}
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
-	rt.overdue.all()
 	rt.queue.met.unitCame(d.now)
 	d.controls.all()
 	d.adopt(rt, slots)

@@ -20,6 +20,7 @@ type Item struct {
 	state   itemState
 	held    bool // a hold of this session is written
 	retry   bool // Due answered it
+	again   bool // Due answered a later state of it, which this member holds
 	lost    bool // its session has ended, or its unit has another owner
 	stored  bool // its outcome is stored, and nothing need look for it
 	alone   bool // nothing else may be out

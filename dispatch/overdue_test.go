@@ -1,9 +1,11 @@
 package dispatch
 
-// A Due looks only for what came due lately, until something else can have come back.
+// A Due looks only for what came due lately, and for what is not held, until something else can have come back.
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,15 +14,19 @@ import (
 )
 
 // within lets time pass until the next Due, and returns how far back it looked. It is answered unless it is lost.
-func (w *small) within(lost bool) (within time.Duration) {
+func (w *small) within(lost bool) time.Duration { return w.due(lost).DueWithin }
+
+// due lets time pass until the next Due, and returns what it looked for. It is answered unless it is lost.
+func (w *small) due(lost bool) (part core.Part) {
 	w.t.Helper()
 	asked := false
 	call := w.call
 	defer func() { w.call = call }()
 	w.call = func(c *Call) {
 		if op, ok := c.op.(*dueOp); ok && !asked {
-			asked, within = true, op.parts[0].DueWithin
+			asked, part = true, op.parts[0]
 			if lost {
+				w.now = w.now.Add(w.slowly)
 				c.Lose(errLost)
 				return
 			}
@@ -29,11 +35,11 @@ func (w *small) within(lost bool) (within time.Duration) {
 	}
 	for range 5000 {
 		if w.step(); asked {
-			return within
+			return part
 		}
 	}
 	w.t.Fatal("no Due")
-	return 0
+	return part
 }
 
 // TestDueLooksForAll: after whatever can bring back something that was due before, a Due looks for all.
@@ -88,31 +94,263 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		w.start()
 		w.run(2 * time.Second)
 		w.within(false)
-		if d := w.within(false); d <= 0 || d > dueMargin+2*time.Second {
-			t.Fatalf("nothing has happened, and a Due looks back for %s", d)
+		if d := w.due(false); d.DueWithin <= 0 || d.DueWithin > dueMargin+2*time.Second || !d.DueNew {
+			t.Fatalf("nothing has happened, and a Due looks back for %s, and repeats what is held: %t", d.DueWithin, !d.DueNew)
 		}
 		happens(w)
-		found := false
+		all, repeats := false, false
 		for range 10 { // one that was under way may come first
-			found = found || w.within(false) == 0
+			d := w.due(false)
+			all, repeats = all || d.DueWithin == 0, repeats || !d.DueNew
 		}
-		if !found {
-			t.Errorf("%s: no Due looks for all", what)
+		if !all || !repeats {
+			t.Errorf("%s: a Due looks for all: %t; one repeats what is held: %t", what, all, repeats)
 		}
 	}
 }
 
-// TestDueThatTakesTooLong: a Due for all that is not answered is followed by one that looks less far back.
+// TestDueThatTakesTooLong: a Due for all that takes too long is followed by one that looks less far back. When that was
+// answered, another one looks farther back after a pause.
 func TestDueThatTakesTooLong(t *testing.T) {
 	t.Parallel()
+	const took, rest = 400 * time.Millisecond, dueRest * 400 * time.Millisecond
 	w := newSmall(t)
 	w.start()
-	for i, want := range []time.Duration{0, 24 * time.Hour, time.Hour, dueMargin, dueMargin} {
+	w.slowly = took
+	for i, want := range []time.Duration{0, 24 * time.Hour, time.Hour} {
 		if d := w.within(true); d != want {
 			t.Errorf("after %d that failed, a Due looks back for %s, want %s", i, d, want)
 		}
 	}
-	if w.within(false); w.within(false) == 0 {
-		t.Error("after one that was answered, the next one looks for all at once")
+	w.slowly = 0
+	if d := w.within(false); d != dueMargin {
+		t.Errorf("after three that failed, a Due looks back for %s, want %s", d, dueMargin)
 	}
+	for _, want := range []time.Duration{time.Hour, 24 * time.Hour, 0} {
+		answered := w.now
+		for {
+			d := w.within(false)
+			if d > dueMargin && d < 2*dueMargin { // for what came due lately
+				continue
+			}
+			if d != want || w.now.Before(answered.Add(rest)) || w.now.After(answered.Add(2*rest)) {
+				t.Errorf("%s after a Due that was answered, one looks back for %s, want %s after %s", w.now.Sub(answered), d, want, rest)
+			}
+			break
+		}
+	}
+}
+
+// TestDueThatIsExecutedLate: a Due looks back from when it is executed, so not as far as was meant when it was sent.
+func TestDueThatIsExecutedLate(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.within(false)
+	call := w.call
+	w.call = func(c *Call) {
+		if c.kind == callDue {
+			w.now = w.now.Add(dueMargin)
+		}
+		call(c)
+	}
+	if w.within(false) == 0 {
+		t.Fatal("nothing has happened, and a Due looks for all")
+	}
+	w.call = call
+	if d := w.within(false); d != 0 {
+		t.Errorf("after a Due that was executed late, one looks back for %s, want for all", d)
+	}
+}
+
+// TestRetryAfterAnOutage: a retry that came due early in a long outage of the store comes as soon as that is over.
+func TestRetryAfterAnOutage(t *testing.T) { // RL-05
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "a")
+	w.start()
+	item := w.hand(1)[0]
+	w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 3*time.Second))
+	w.run(time.Second)
+	call := w.call
+	w.call = func(c *Call) { c.Lose(errLost) }
+	w.run(5 * time.Minute)
+	w.call = call
+	if got := w.run(2 * time.Second); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("two seconds after the outage %v was handed out", got)
+	}
+}
+
+// TestDueOvertakesASettle: a Due holds a retry that was just given back, and is answered before the settle is.
+func TestDueOvertakesASettle(t *testing.T) {
+	t.Parallel()
+	for what, of := range map[string]func(r *core.Record) core.Outcome{
+		"given back": func(r *core.Record) core.Outcome { return core.Release(r, 0, false) },
+		"put off":    func(r *core.Record) core.Outcome { return core.Retry(r, errors.New("no"), 0) },
+	} {
+		w := newSmall(t)
+		w.stage("", "a")
+		w.start()
+		item := w.hand(1)[0]
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
+		item = w.hand(1)[0]
+		w.run(1500 * time.Millisecond) // a Due was answered, and all that is held is in memory
+		w.d.Conclude(w.now, item, of(&item.Record))
+		var settle *Call
+		for overtaken := false; !overtaken; w.now = w.now.Add(time.Millisecond) {
+			for _, c := range w.d.Calls(w.now) {
+				if w.call(c); c.kind == callSettle && settle == nil {
+					settle = c
+					continue
+				}
+				if op, ok := c.op.(*dueOp); ok && settle != nil {
+					overtaken = len(op.page.Retries) == 1
+				}
+				w.d.Done(w.now, c)
+			}
+		}
+		w.d.Done(w.now, settle)
+		if got := w.run(2 * time.Second); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("%s: two seconds later %v was handed out", what, got)
+		}
+	}
+}
+
+// TestSettleOvertakesADue: a Due under way still shows what was settled meanwhile, or already what has come of it.
+func TestSettleOvertakesADue(t *testing.T) {
+	t.Parallel()
+	for _, later := range []bool{false, true} {
+		w := newSmall(t)
+		w.stage("", "a")
+		w.start()
+		item := w.hand(1)[0]
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
+		item = w.hand(1)[0]
+		w.d.byName["r"].overdue.all() // the next Due repeats what is held
+		var due *Call
+		for ; due == nil; w.now = w.now.Add(time.Millisecond) {
+			for _, c := range w.d.Calls(w.now) {
+				if c.kind == callDue {
+					due = c
+					continue
+				}
+				w.call(c)
+				w.d.Done(w.now, c)
+			}
+		}
+		if !later {
+			w.call(due)
+		}
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
+		w.step()
+		if later {
+			w.call(due)
+		}
+		if n := len(due.op.(*dueOp).page.Retries); n != 1 {
+			t.Fatalf("the Due answered %d", n)
+		}
+		w.d.Done(w.now, due)
+		got := w.d.Hand(w.now, "r", 1)
+		if (len(got) == 1) != later {
+			t.Errorf("the answer is later than the settle: %t; %d were handed out", later, len(got))
+		}
+		if got = append(got, w.hand(1-len(got))...); got[0].Record.Attempts != 2 {
+			t.Errorf("the answer is later than the settle: %t; what was handed out had %d attempts", later, got[0].Record.Attempts)
+		}
+	}
+}
+
+// TestRetriesAreAnsweredOnce: while many retries are due, each is answered once, although some are out all the time.
+func TestRetriesAreAnsweredOnce(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	const n = 3000
+	for i := range n {
+		w.stage("", fmt.Sprint("m", i))
+	}
+	w.d.Wake(w.now)
+	done := func(what string, out int, of func(item *Item) core.Outcome) {
+		t.Helper()
+		for range 5000 {
+			for _, item := range w.d.Hand(w.now, "r", 100) {
+				w.d.Conclude(w.now, item, of(item))
+				out--
+			}
+			if w.step(); out <= 0 {
+				return
+			}
+		}
+		t.Fatalf("%d are not %s", out, what)
+	}
+	done("put off", n, func(item *Item) core.Outcome { return core.Retry(&item.Record, errors.New("no"), 20*time.Second) })
+	w.steps(10_000)
+	answered, dues := 0, 0
+	call := w.call
+	w.call = func(c *Call) {
+		call(c)
+		if op, ok := c.op.(*dueOp); ok {
+			answered += len(op.page.Retries)
+			dues++
+		}
+	}
+	w.steps(15_000)
+	done("published", n, func(item *Item) core.Outcome { return core.Published(&item.Record) })
+	if answered != n {
+		t.Errorf("%d retries were answered %d times, by %d Dues", n, answered, dues)
+	}
+}
+
+// TestLateDue: a Due without an answer holds retries after others were answered. They are found.
+func TestLateDue(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.stage("", "a")
+	w.d.Wake(w.now)
+	item := w.hand(1)[0]
+	w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 3*time.Second))
+	w.steps(100)
+	call := w.call
+	var late *Call
+	w.call = func(c *Call) {
+		if _, ok := c.op.(*dueOp); ok && late == nil {
+			late = c
+			c.Lose(errLost)
+			return
+		}
+		call(c)
+	}
+	for range 4000 {
+		if w.now = w.now.Add(time.Millisecond); late != nil {
+			w.must(late.op.do(t.Context(), w.st))
+			if len(late.op.(*dueOp).page.Retries) > 0 {
+				break
+			}
+		}
+		w.step()
+	}
+	w.steps(1500)
+	if got := w.hand(1); len(got) != 1 || got[0].Record.ID != "a" {
+		t.Errorf("handed out: %v", got)
+	}
+}
+
+// TestHeldBeyondTheLimit: more retries are held and not in memory than a Due answers. All of them come.
+func TestHeldBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.stage("", "a", "b", "c", "d", "e")
+	w.d.Wake(w.now)
+	for _, item := range w.hand(5) {
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
+	}
+	w.until(5)
+	w.d.dueLimit = 2
+	for _, item := range slices.Clone(w.d.byName["r"].ready) {
+		w.d.remove(item)
+	}
+	w.steps(1000) // until the next Due
+	w.until(5)
 }

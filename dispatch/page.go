@@ -139,6 +139,7 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 			continue
 		}
 		g.loaded = true
+		g.route.overdue.all()
 		for s := range g.route.careful {
 			if g.slots.Has(uint8(s)) {
 				g.route.careful[s] = min(g.route.careful[s], page.Last)

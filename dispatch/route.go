@@ -69,14 +69,17 @@ func (p *pace) wake(now time.Time) { p.readAt, p.idle, p.again = now, 0, true }
 
 // recent are the records that were settled while a call was under way, whose answer may show an old state of them. It
 // is empty when a call begins.
-type recent struct{ read, due map[int64]bool }
+type recent struct {
+	read map[int64]bool
+	due  map[int64]int64 // the version before it was settled
+}
 
 // newRoute returns a route that owns nothing.
 func newRoute(e *env, r Route) *route {
 	return &route{
 		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
 		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unsaid: map[int64]uint8{},
-		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: newTopics(), queue: queue{met: newMet()},
+		recent: recent{map[int64]bool{}, map[int64]int64{}}, topics: newTopics(), queue: queue{met: newMet()}, overdue: overdue{env: e},
 	}
 }
 
@@ -216,12 +219,11 @@ func (rt *route) keep(item *Item) {
 func (rt *route) unkeep(item *Item) {
 	delete(rt.known, item.Record.Seq)
 	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
-	switch {
-	case item.stored:
-	case rt.anyones(item.Record.Envelope.Key):
-		rt.queue.met.pass(item.Record.Seq)
-	case item.retry:
+	if item.again || item.retry && !item.stored {
 		rt.overdue.all()
+	}
+	if rt.anyones(item.Record.Envelope.Key) && !item.stored {
+		rt.queue.met.pass(item.Record.Seq)
 	}
 }
 

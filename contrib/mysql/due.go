@@ -63,11 +63,13 @@ type due struct {
 
 // look finds the due records of a part, and when the next one is due.
 func (d *due) look(ctx context.Context, part *core.Part) error {
-	mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
-	if err != nil {
-		return err
+	if !part.DueNew {
+		mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
+		if err != nil {
+			return err
+		}
+		d.mine = append(d.mine, mine...)
 	}
-	d.mine = append(d.mine, mine...)
 	for state, list := range map[core.State]*[]*row{core.StateFailed: &d.retries, core.StatePending: &d.timers} {
 		rows, err := d.rows(ctx, dueSQL, part.Route, state, d.now, int64(part.Slots), d.limit+1)
 		if err != nil {

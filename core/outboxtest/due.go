@@ -12,6 +12,7 @@ import (
 var dueChecks = []named{
 	{"due-holds-retries", dueHoldsRetries},
 	{"due-repeats", dueRepeats},
+	{"due-new-leaves-out-own", dueNewLeavesOutOwn},
 	{"due-keeps-to-its-limit", dueKeepsToItsLimit},
 	{"due-leaves-others-retries", dueLeavesOthersRetries},
 	{"timers-get-greater-numbers-once", timersGetGreaterNumbersOnce},
@@ -100,6 +101,31 @@ func dueRepeats(k *kit) {
 		}
 		if slices.Sort(first); !slices.Equal(got, first) {
 			k.fail("the due records were asked for again, and the answer differs")
+		}
+	}
+}
+
+// Without this each Due brings all that is out once more, or leaves out what is new.
+func dueNewLeavesOutOwn(k *kit) {
+	m := k.owner(1)
+	part := k.all()
+	part.DueNew = true
+	var seen []string
+	for _, n := range []int{2, 1} {
+		m.retries(n, 0)
+		var got []string
+		k.until("the retries are due", func() bool {
+			got = append(got, ids(m.duePart(part, n).Retries)...)
+			return len(got) >= n
+		})
+		if more := ids(m.duePart(part, n).Retries); len(got) != n || len(more) > 0 || slices.ContainsFunc(got, func(id string) bool { return slices.Contains(seen, id) }) {
+			k.fail("%d retries came due, and a Due for those that are not held answered %d, then %d", n, len(got), len(more))
+		}
+		seen = append(seen, got...)
+	}
+	for _, limit := range []int{2, 3} {
+		if d := m.due(limit); len(d.Retries) != limit || (d.NextIn == 0) != (limit < 3) {
+			k.fail("three retries are held, and a Due for all with the limit %d answered %d; NextIn is %s", limit, len(d.Retries), d.NextIn)
 		}
 	}
 }

@@ -104,6 +104,17 @@ var settleFaults = []faulty{
 		})
 	})},
 	{
+		"answers what is held although it is told not to", "due-new-leaves-out-own",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			return b.store.Due(ctx, self, []core.Part{{Route: parts[0].Route, Slots: parts[0].Slots}}, limit)
+		}},
+	},
+	{"does not say that more is held", "due-new-leaves-out-own", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+		if p.NextIn == 0 {
+			p.NextIn = -1
+		}
+	})},
+	{
 		"ignores the limit", "due-keeps-to-its-limit",
 		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 			return b.store.Due(ctx, self, parts, limit+1)

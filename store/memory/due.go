@@ -30,7 +30,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 			continue
 		}
 		d.mine = append(d.mine, m.holds(func(r *record) bool {
-			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
+			return !part.DueNew && r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now) && !d.isOld(r, part)
 		})...)
 		d.retries = d.scan(d.retries, &rt.retries, part)
 		d.timers = d.scan(d.timers, &rt.timers, part)

@@ -151,6 +151,7 @@ func merge(parts []core.Part) []core.Part {
 			if out[i].DueWithin = max(out[i].DueWithin, p.DueWithin); p.DueWithin == 0 {
 				out[i].DueWithin = 0
 			}
+			out[i].DueNew = out[i].DueNew && p.DueNew
 		}
 	}
 	return out

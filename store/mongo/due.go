@@ -42,6 +42,9 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	if err := take.run(ctx, 0, len(retries)); err != nil {
 		return core.DuePage{}, err
 	}
+	if len(page.Retries) < len(retries) { // locked, or changed meanwhile
+		page.NextIn = 0
+	}
 	take.do = func(ctx context.Context, w *work, from, to int) (func(), error) {
 		n, err := w.inLine(ctx, self, timers[from:to])
 		return func() { page.Moved += n }, err
@@ -68,12 +71,14 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 		if part.Slots &= own[part.Route]; part.Slots == 0 {
 			continue
 		}
-		held := bson.M{"hold": int64(d.self), "route": part.Route, "phase": phaseRetry, "due": bson.M{"$lte": d.now}}
-		mine, err := d.all(ctx, slotFilter(held, part.Slots), options.Find().SetProjection(headOnly))
-		if err != nil {
-			return err
+		if !part.DueNew {
+			held := bson.M{"hold": int64(d.self), "route": part.Route, "phase": phaseRetry, "due": bson.M{"$lte": d.now}}
+			mine, err := d.all(ctx, slotFilter(held, part.Slots), options.Find().SetProjection(headOnly))
+			if err != nil {
+				return err
+			}
+			d.retries = append(d.retries, mine...)
 		}
-		d.retries = append(d.retries, mine...)
 		free := func() bson.M { return bson.M{"route": part.Route, "phase": phaseRetry, "hold": int64(0)} }
 		if d.retries, err = d.scan(ctx, d.retries, free, part.Slots); err != nil {
 			return err

@@ -233,7 +233,7 @@ func merge(parts []core.Part) []core.Part {
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {
-			out[i].Slots |= p.Slots
+			out[i].Slots, out[i].DueNew = out[i].Slots|p.Slots, out[i].DueNew && p.DueNew
 			continue
 		}
 		at[p.Route] = len(out)

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// ownPartsSQL are the parts with those of their slots that are self's, and since when what came due is looked
-	// for.
+	// ownPartsSQL are the parts with those of their slots that are self's, since when what came due is looked for,
+	// and whether what self holds already is answered again.
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM {units} un WHERE un.route = p.route AND un.owner = $1) o
     WHERE ` + aliveSQL + ` AND p.slots & o.slots <> 0
 )`
@@ -30,23 +30,27 @@ WITH p AS MATERIALIZED (
 	dueRetriesSQL = `
         FROM {outbox} r
         WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1`
-	ownDueSQL = dueRetriesSQL + ` AND r.hold + 0 = $1 AND r.hold <> 0
-        ORDER BY r.due_at, r.seq LIMIT $5`
+	heldDueSQL = dueRetriesSQL + ` AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0`
+	ownDueSQL  = heldDueSQL + `
+        ORDER BY r.due_at, r.seq LIMIT $6`
+
+	// freeSQL is whether nobody holds record r. Most records that are held are self's: they cost no look-up.
+	freeSQL = `r.hold <> $1 AND ` + holderSQL + ` = 0`
 
 	// ownRetriesSQL are the due retries that self holds already.
 	ownRetriesSQL = ownPartsSQL + `
 SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*` + ownDueSQL + ` FOR NO KEY UPDATE SKIP LOCKED
     ) r
-ORDER BY r.due_at, r.seq LIMIT $5`
+ORDER BY r.due_at, r.seq LIMIT $6`
 
 	// retriesSQL holds due retries that nobody holds.
 	retriesSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
-        SELECT r.ctid AS at, r.due_at, r.seq` + dueRetriesSQL + ` AND ` + holderSQL + ` = 0
-        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
+        SELECT r.ctid AS at, r.due_at, r.seq` + dueRetriesSQL + ` AND ` + freeSQL + `
+        ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT greatest($5 - (
+    ORDER BY x.due_at, x.seq LIMIT greatest($6 - (
         SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq` + ownDueSQL + `) x), 0)
 )
 UPDATE {outbox} r SET ` + holdSQL + ` FROM l WHERE r.ctid = l.at
@@ -59,19 +63,20 @@ RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
         WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
           AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
-        ORDER BY r.due_at, r.seq LIMIT $5 FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.seq LIMIT $6 FOR UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT $5
+    ORDER BY x.due_at, x.seq LIMIT $6
 ), n AS MATERIALIZED (
     SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval({sequence_text}) AS seq
     FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
 )
 UPDATE {outbox} r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n WHERE r.ctid = n.at`
 
-	// nextDueSQL is how long until something else is due, in microseconds.
+	// nextDueSQL is how long until something else is due, in microseconds, and how many due retries self holds.
 	nextDueSQL = ownPartsSQL + `
 SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END,
+    (SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq` + heldDueSQL + `) x)
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM {outbox} r
      WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
@@ -79,7 +84,7 @@ FROM p CROSS JOIN LATERAL (
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM {outbox} r
-     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + freeSQL + `
      ORDER BY r.due_at LIMIT 1)
 ) d`
 )
@@ -96,15 +101,17 @@ func newDueStatements(n schema.Names) dueStatements {
 func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, limit int) (core.DuePage, error) {
 	type retry struct {
 		core.Record
-		due time.Time
+		due  time.Time
+		part int
 	}
 	var page core.DuePage
 	var now time.Time
 	var own, next []retry
+	var held int
 	routes, slots := parts(of)
-	ago := make([]int64, len(of))
+	ago, repeats := make([]int64, len(of)), make([]bool, len(of))
 	for i := range of {
-		ago[i] = of[i].DueWithin.Microseconds()
+		ago[i], repeats[i] = of[i].DueWithin.Microseconds(), !of[i].DueNew
 	}
 	if limit = max(limit, 0); limit > 0 {
 		limit = orDefault(limit)
@@ -119,20 +126,22 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 				r, err := d.read(rows, now)
 				if err == nil {
 					r.Route = routes[d.n-1]
-					*into = append(*into, retry{*r, due})
+					*into = append(*into, retry{*r, due, d.n - 1})
 				}
 				return err
 			}
 		}
-		b.each(read(&own), b.sql.due.ownRetries, int64(self), routes, slots, ago, limit)
-		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, ago, limit)
-		b.Queue(b.sql.due.timers, int64(self), routes, slots, ago, limit).Exec(func(tag pgconn.CommandTag) error {
+		if slices.Contains(repeats, true) {
+			b.each(read(&own), b.sql.due.ownRetries, int64(self), routes, slots, ago, repeats, limit)
+		}
+		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, ago, repeats, limit)
+		b.Queue(b.sql.due.timers, int64(self), routes, slots, ago, repeats, limit).Exec(func(tag pgconn.CommandTag) error {
 			page.Moved = int(tag.RowsAffected())
 			return nil
 		})
-		b.Queue(b.sql.due.nextDue, int64(self), routes, slots, ago).QueryRow(func(row pgx.Row) error {
+		b.Queue(b.sql.due.nextDue, int64(self), routes, slots, ago, repeats).QueryRow(func(row pgx.Row) error {
 			var in int64
-			err := row.Scan(&in)
+			err := row.Scan(&in, &held)
 			page.NextIn = time.Duration(min(in, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 			return err
 		})
@@ -145,7 +154,13 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 	}
 	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
 	for _, r := range append(own, next...) {
+		if repeats[r.part] {
+			held--
+		}
 		page.Retries = append(page.Retries, r.Record)
+	}
+	if held > 0 {
+		page.NextIn = 0
 	}
 	return page, nil
 }

@@ -36,7 +36,7 @@ func TestPlans(t *testing.T) {
 		{"page of a key", postgres.KeysSQL, args(int64(1<<24), []int{0}, routes, keys, []int64{near - 10_000}, []int64{whole}, []int{10}), 60, 0},
 		{"what holds a key", postgres.KeysWaitingSQL, args(mine, []int{0}, routes, keys, routes), 20, 0},
 		{"what waits of a unit", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20, 0},
-		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}), 30, 0},
+		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}, []bool{true}), 30, 0},
 		{"next of a queue", postgres.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true, int64(-1), whole, []int64{}, 1), 80, 10},
 		{"roster", postgres.RosterSQL, args(routes, int64(0)), 120, 0},
 		{"page without records", postgres.PageSQL, args(mine, routes, parts, int64(0)), 60, 0},

@@ -72,9 +72,12 @@ type due struct {
 
 // look finds the due records, and when the next one is due.
 func (d *due) look(ctx context.Context, parts []core.Part) error {
-	mine, err := d.mine(ctx)
-	if err != nil {
-		return err
+	var mine []row
+	if slices.ContainsFunc(parts, func(p core.Part) bool { return !p.DueNew }) {
+		var err error
+		if mine, err = d.mine(ctx); err != nil {
+			return err
+		}
 	}
 	var held, retries, timers []row
 	for _, part := range merge(parts) {
@@ -86,7 +89,7 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 			continue
 		}
 		for _, r := range mine {
-			if r.Route == part.Route && part.Slots.Has(r.slot) {
+			if !part.DueNew && r.Route == part.Route && part.Slots.Has(r.slot) {
 				held = append(held, r)
 			}
 		}

@@ -113,7 +113,9 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	p := core.DuePage{NextIn: -1}
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
-		asked := slices.ContainsFunc(parts, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
+		asked := slices.ContainsFunc(parts, func(p core.Part) bool {
+			return p.Route == r.Route && p.Slots.Has(r.slot) && (!p.DueNew || r.holder != self)
+		})
 		if !asked || s.owner(r) != self || !r.live() || !r.waits || r.holder != 0 && (r.holder != self || !r.retry()) {
 			continue
 		}

@@ -1553,13 +1553,16 @@ ORDER BY 1 ON CONFLICT DO NOTHING
 -- statement outbox.due.nextDue
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
 SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END,
+    (SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
+        FROM "waybill"."waybill_outbox" r
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0) x)
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
      WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
@@ -1567,15 +1570,15 @@ FROM p CROSS JOIN LATERAL (
      ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
-     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+     WHERE r.route = p.route AND r.due_at > p.since AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
      ORDER BY r.due_at LIMIT 1)
 ) d
 
 -- statement outbox.due.ownRetries
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
@@ -1584,30 +1587,30 @@ SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes,
     r.ready_since, r.attrs, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold + 0 = $1 AND r.hold <> 0
-        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
+        ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
     ) r
-ORDER BY r.due_at, r.seq LIMIT $5
+ORDER BY r.due_at, r.seq LIMIT $6
 
 -- statement outbox.due.retries
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
-        ORDER BY r.due_at, r.seq LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold <> $1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+        ORDER BY r.due_at, r.seq LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT greatest($5 - (
+    ORDER BY x.due_at, x.seq LIMIT greatest($6 - (
         SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND r.hold + 0 = $1 AND r.hold <> 0
-        ORDER BY r.due_at, r.seq LIMIT $5) x), 0)
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0
+        ORDER BY r.due_at, r.seq LIMIT $6) x), 0)
 )
 UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
 RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
@@ -1617,8 +1620,8 @@ RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crash
 -- statement outbox.due.timers
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
-        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS p(route, slots, ago, n)
+        CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
@@ -1626,9 +1629,9 @@ WITH p AS MATERIALIZED (
         SELECT r.ctid AS at, r.due_at, r.seq FROM "waybill"."waybill_outbox" r
         WHERE r.route = p.route AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
           AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
-        ORDER BY r.due_at, r.seq LIMIT $5 FOR UPDATE SKIP LOCKED
+        ORDER BY r.due_at, r.seq LIMIT $6 FOR UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT $5
+    ORDER BY x.due_at, x.seq LIMIT $6
 ), n AS MATERIALIZED (
     SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval('"waybill"."waybill_outbox_seq"') AS seq
     FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
