@@ -36,7 +36,7 @@ var (
 	handing  = append([]string{"dispatch"}, leaf...)
 )
 
-// rules are those of docs/design.md; the first that matches counts.
+// rules are those of docs/README.md, "The packages"; the first that matches counts.
 var rules = []rule{
 	{"hlc", nil, nil},
 	{"internal/chance", nil, nil},
@@ -141,7 +141,7 @@ func TestImportRules(t *testing.T) {
 		checked++
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.matches(rel) })
 		if i < 0 {
-			t.Errorf("%s: no rule says what it may import: add one here and in docs/design.md", rel)
+			t.Errorf("%s: no rule says what it may import: add one here and in docs/README.md", rel)
 			continue
 		}
 		for _, problem := range rules[i].check(rel, p, all) {

@@ -14,6 +14,7 @@ import (
 const (
 	mapPage   = root + "/docs/README.md"
 	mostPages = 5 // that a reader is asked to read in order
+	mostTerms = 45
 )
 
 var (
@@ -49,6 +50,24 @@ func TestMapHasEachPage(t *testing.T) {
 		if name := filepath.Base(path); name != "README.md" && !listed[name] {
 			t.Errorf("docs/%s is not in the map", name)
 		}
+	}
+}
+
+// A reader can hold the words of the glossary in mind, and each is there once.
+func TestGlossaryIsShort(t *testing.T) {
+	t.Parallel()
+	terms := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\| ([^|]+) \|`).FindAllStringSubmatch(read(t, root+"/docs/glossary.md"), -1) {
+		if m[1] == "term" {
+			continue
+		}
+		if terms[m[1]] {
+			t.Errorf("%q has two meanings", m[1])
+		}
+		terms[m[1]] = true
+	}
+	if n := len(terms); n < 20 || n > mostTerms {
+		t.Errorf("%d terms, want 20 to %d", n, mostTerms)
 	}
 }
 

@@ -34,9 +34,13 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+var (
+	link     = regexp.MustCompile(`\]\(([^)#]*)(?:#([^)]*))?\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
 
-// TestLinksLeadSomewhere checks the relative links of the documentation.
+// TestLinksLeadSomewhere checks the relative links of the documentation: the file is there, and a page has the heading.
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	for _, page := range pages(t) {
@@ -45,11 +49,27 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+			target := page
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(page), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: the link %s leads nowhere", page, m[1])
+			} else if m[2] != "" && strings.HasSuffix(target, ".md") && !anchors(read(t, target))[m[2]] {
+				t.Errorf("%s: the link %s#%s leads to no heading", page, m[1], m[2])
 			}
 		}
 	}
+}
+
+// anchors returns the names that a forge gives to the headings of a page.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		name := noAnchor.ReplaceAllString(strings.ToLower(m[1]), "")
+		all[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return all
 }
 
 // flat makes indentation and blank lines irrelevant.
