@@ -151,17 +151,12 @@ func TestInboxRoundTrips(t *testing.T) {
 }
 
 // A relay asks the database little before its first message: where each answer takes 5 ms, that is a tenth of a second.
-// The connections of its own come later (TestFirstMessageWaitsForNoPresence).
+// The connections of its own come later (TestFirstMessageWaitsForNoPresence). Further connections of the pool are left
+// out, since how many it opens depends on the machine; a heartbeat counts that comes meanwhile on a busy one.
 func TestRelayStartRoundTrips(t *testing.T) {
 	t.Parallel()
-	sent, atFirst := new(atomic.Int64), make(chan int64, 1)
-	pool := openPoolWith(t, testenv.Postgres(t).DSN, func(cfg *pgxpool.Config) {
-		dial := cfg.ConnConfig.DialFunc
-		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := dial(ctx, network, addr)
-			return sharedtest.CountedConn{Conn: conn, Writes: sent}, err
-		}
-	})
+	atFirst := make(chan int64, 1)
+	pool, sent := newSinglePool(t, "application_name=start")
 	o := outboxOn(t, pool, postgres.Options{DisableNotify: true})
 	stage(t, pool, o, message(), message(waybill.Key("k")))
 	pool.Reset() // it connects anew
@@ -182,8 +177,8 @@ func TestRelayStartRoundTrips(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	select {
 	case n := <-atFirst:
-		if n -= before; n > 20 {
-			t.Errorf("%d round trips before the first message, want 20 at most", n)
+		if n -= before; n > 25 {
+			t.Errorf("%d round trips before the first message, want 25 at most", n)
 		}
 	case err := <-ended:
 		t.Fatal(err)
