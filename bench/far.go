@@ -190,13 +190,17 @@ func runByHand(ctx context.Context, far *servers, pool *pgxpool.Pool) (err error
 	for ctx.Err() == nil {
 		var b sent
 		rows, err := pool.Query(ctx, `SELECT seq, body FROM hand_outbox WHERE seq > $1 ORDER BY seq LIMIT 500`, last)
-		if err == nil {
+		for err == nil && rows.Next() {
 			var body []byte
-			_, err = pgx.ForEachRow(rows, []any{&last, &body}, func() error {
-				c, err := ch.PublishWithDeferredConfirm("bench", "bench.topic", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
-				b.seqs, b.confirms = append(b.seqs, last), append(b.confirms, c)
-				return err
-			})
+			if err = rows.Scan(&last, &body); err != nil {
+				break
+			}
+			var c *amqp.DeferredConfirmation
+			c, err = ch.PublishWithDeferredConfirm("bench", "bench.topic", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+			b.seqs, b.confirms = append(b.seqs, last), append(b.confirms, c)
+		}
+		if err == nil {
+			err = rows.Err()
 		}
 		switch {
 		case ctx.Err() != nil:
