@@ -21,8 +21,9 @@ type Subscription struct {
 	// PerGroup bounds what each tenant, or other group, takes of one process. Messages that wait are held, so
 	// Prefetch should be several times what one group brings at once. It is refused with batch handlers.
 	PerGroup GroupLimit
-	// Timeout limits one run of a handler; default 0 = no limit. The handler's context ends with it. A handler that
-	// fails then has failed an attempt, with any error but a [Reject]. A handler that ignores its context runs on.
+	// Timeout limits one run of a handler; default 15 min, negative = no limit. The handler's context ends with it.
+	// A handler that fails then has failed an attempt, with any error but a [Reject]. A handler that ignores its
+	// context runs on.
 	Timeout time.Duration
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff

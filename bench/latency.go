@@ -115,20 +115,20 @@ func arrivals(url string, c *clocks) (stop func() error, err error) {
 	return conn.Close, nil
 }
 
-func paced(ctx context.Context, env *servers, s scale, send func(i uint64, body []byte, c *clocks) error) (_ []time.Duration, err error) {
+func paced(ctx context.Context, env *servers, s scale, rate int, send func(i uint64, body []byte, c *clocks) error) (_ []time.Duration, err error) {
 	drop, err := env.queue(ctx, "bench")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	n := int(s.paced.Seconds() * pacedRate)
+	n := int(s.paced.Seconds() * float64(rate))
 	c := newClocks(n)
 	stop, err := arrivals(env.url, c)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	pace := time.NewTicker(time.Second / pacedRate)
+	pace := time.NewTicker(time.Second / time.Duration(rate))
 	defer pace.Stop()
 	for i := range n {
 		<-pace.C
@@ -158,7 +158,7 @@ func directLatency(ctx context.Context, env *servers, s scale) (_ []time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	return paced(ctx, env, s, func(i uint64, body []byte, c *clocks) error {
+	return paced(ctx, env, s, pacedRate, func(i uint64, body []byte, c *clocks) error {
 		c.note(c.sent, i, time.Now())
 		d, err := ch.PublishWithDeferredConfirm("bench", "bench.topic", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
 		if err != nil {
@@ -195,7 +195,7 @@ func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Dur
 		g, runCtx := errgroup.WithContext(runCtx)
 		g.Go(func() error { return r.Run(runCtx) })
 		defer func() { stop(); err = errors.Join(err, g.Wait()) }()
-		return paced(ctx, env, s, func(i uint64, body []byte, c *clocks) error {
+		return paced(ctx, env, s, pacedRate, func(i uint64, body []byte, c *clocks) error {
 			err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 				if err := business(ctx, tx); err != nil {
 					return err

@@ -125,6 +125,7 @@ func benchmarks() []benchmark {
 		{"consume", consume},
 		{"consume-batch", consumeBatch},
 		{"timers", timers},
+		{"far", farAway},
 	}
 }
 

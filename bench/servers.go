@@ -18,6 +18,8 @@ type servers struct {
 	pg  *testenv.PostgresServer
 	mq  *testenv.RabbitMQServer
 	url string
+
+	proxy *testenv.Proxy // before Postgres; nil = none
 }
 
 func openServers(ctx context.Context) (*servers, error) {
@@ -57,7 +59,11 @@ func (s *servers) database(ctx context.Context, opts postgres.Options) (*databas
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := pgxpool.ParseConfig(pg.DSN)
+	dsn := pg.DSN
+	if s.proxy != nil {
+		dsn = s.proxy.URL(dsn)
+	}
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@
 //     for more than the transport can hold parks the message. A transport with fixed delays holds one for the next
 //     declared delay that is not shorter, or else for the last. Declared are the delays of the policy before jitter; of
 //     a custom one its Delays, or the default policy's if it has none.
-//   - With [waybill.Subscription].Timeout a handler's context ends after that time. A handler that fails then has
+//   - A handler's context ends after [waybill.Subscription].Timeout, 15 min by default. A handler that fails then has
 //     failed an attempt, also if it took the end of its context for an outage. A batch has one time limit as a whole.
 //   - With Options.InProcess a failed handler is first repeated in the process, the inbox's transaction included, each
 //     time through all middleware. The broker sees one attempt.

@@ -394,6 +394,36 @@ func TestSubscriptionTimeout(t *testing.T) {
 	}
 }
 
+// CO-13: without a Timeout a handler has a quarter of an hour, with a negative one as long as it likes.
+func TestDefaultTimeout(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		timeout, took time.Duration
+	}{"unset": {0, 15 * time.Minute}, "negative": {-1, time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				begin, took := time.Now(), time.Duration(0)
+				b.settle = func([]core.Ack) error { took = time.Since(begin); return nil }
+				stop := start(t, b, consumer.Options{}, waybill.Subscription{Timeout: c.timeout}, handle(func(ctx context.Context, _ *waybill.Delivery) error {
+					select {
+					case <-ctx.Done():
+					case <-time.After(time.Hour):
+					}
+					return nil
+				}))
+				b.publish(t, 1)
+				patience.Pass(t, 90*time.Minute)
+				stop()
+				if took != c.took {
+					t.Errorf("settled after %s, want %s", took, c.took)
+				}
+			})
+		})
+	}
+}
+
 // CO-13, CO-11: a handler that a stop cut off is no timeout: its message is released.
 func TestSubscriptionTimeoutIsNoStop(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 
 // attempt runs m's handler once, within the time limit.
 func (r *runner) attempt(ctx context.Context, m *message) (waybill.HandlerStatus, error) {
-	if r.sub.Timeout == 0 {
+	if r.sub.Timeout < 0 {
 		return call(ctx, m)
 	}
 	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)

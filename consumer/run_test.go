@@ -92,14 +92,14 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 	b.traits = func(tr *core.SubscriberTraits) { *tr = core.SubscriberTraits{MaxRetryDelay: time.Minute} }
 	c := newConsumer(t, b, consumer.Options{})
 	err := c.Handle(
-		waybill.Subscription{Bindings: []string{"a.*", ""}, Concurrency: -1, Prefetch: -1, Timeout: -1},
+		waybill.Subscription{Bindings: []string{"a.*", ""}, Concurrency: -1, Prefetch: -1},
 		nothing, nothing, waybill.Handler{Name: "none"}, waybill.Handler{Handle: nothing.Handle},
 	)
 	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatalf("error: %v", err)
 	}
 	for _, want := range []string{
-		"Queue: is empty", "Bindings[0]: \"a.*\" holds a wildcard", "Bindings[1]: is empty", "Concurrency: -1", "Prefetch: -1", "Timeout: -1ns is negative",
+		"Queue: is empty", "Bindings[0]: \"a.*\" holds a wildcard", "Bindings[1]: is empty", "Concurrency: -1", "Prefetch: -1",
 		"cannot deliver again later", "the delay 5m0s is more than the 1m0s", "cannot park", `handlers[1]: "note.added" is handled by an earlier one`,
 		`handlers[2]: "none" has no function`, "handlers[3]: the name is empty",
 	} {
@@ -108,7 +108,7 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 		}
 	}
 	var invalid *waybill.InvalidError
-	if errors.As(err, &invalid); len(invalid.Problems) != 12 {
+	if errors.As(err, &invalid); len(invalid.Problems) != 11 {
 		t.Errorf("%d problems: %q", len(invalid.Problems), invalid.Problems)
 	}
 	// What the transport lacks can be done without.

@@ -139,7 +139,7 @@ func (r *runner) callBatch(ctx context.Context, h *entry, ds []*waybill.Delivery
 
 // attemptBatch runs a batch handler within the time limit.
 func (r *runner) attemptBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
-	if r.sub.Timeout == 0 {
+	if r.sub.Timeout < 0 {
 		return callBatch(ctx, h, ds)
 	}
 	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)

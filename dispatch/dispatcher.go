@@ -103,9 +103,12 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	} else {
 		d.err = nil
 		d.calls.fails[c.kind] = 0
-		d.presence.note(c)
 	}
+	d.presence.note(c)
 	c.op.done(c)
+	if c.kind == callMeet && d.presence.slow && d.presence.shown != 0 {
+		d.self.beatNow = true // without the token
+	}
 }
 
 // Next returns when Calls will have something to do even if nothing happens; zero if never.

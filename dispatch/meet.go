@@ -79,7 +79,7 @@ func (d *Dispatcher) introduce(renews bool) core.Member {
 	if d.session == 0 {
 		d.session = d.opts.NewSession()
 	}
-	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.handlers.worth(), Session: d.session, Presence: d.presence.token}
+	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.handlers.worth(), Session: d.session, Presence: d.presence.toShow()}
 	m.Beat = d.self.arrived // the latest one may not have arrived
 	if renews {
 		d.self.nextBeat()

@@ -12,11 +12,15 @@ import (
 // the flag. And a member with a token starts no work later than the grace after it sent the last of those that was
 // answered: if it was flagged meanwhile, it has stopped.
 //
-// A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once
-// without a token. Until it has a new token, only its lease counts.
+// A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once without
+// a token. Until it has a new token, only its lease counts. So does a member whose beat took so long that hardly
+// anything of the grace was left: with a token it would start nothing, however slow the store is.
 
 // grace is how long a member may be flagged and say nothing.
 const grace = 500 * time.Millisecond
+
+// slowMeet is how long a Meet may take so that the member shows a token. The rest of the grace is for work.
+const slowMeet = grace / 2
 
 // presence is what the member shows of itself, and which members it misses.
 type presence struct {
@@ -24,21 +28,33 @@ type presence struct {
 	token    int64     // to be shown
 	shown    int64     // the token in the store, perhaps; 0: others go by the lease alone
 	flagged  bool      // another member misses it
+	slow     bool      // the latest Meet took too long to show a token
 	answered time.Time // when the latest answered statement was sent that shows the flag
 	flags    []core.Flagging
 }
 
-// reset forgets what the session showed. The token stays.
+// reset forgets what the session showed. The token stays, and how slow the store is.
 func (p *presence) reset() {
 	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
 }
 
-// note takes in that a call was answered. Only a Meet or a Read shows the flag. A removed member's settle is answered,
-// too.
+// note takes in that a call has ended. Only a Meet or a Read that was answered shows the flag. A removed member's
+// settle is answered, too.
 func (p *presence) note(c *Call) {
-	if c.kind == callMeet || c.kind == callRead {
+	if c.err == nil && (c.kind == callMeet || c.kind == callRead) {
 		p.answered = later(p.answered, c.sent)
 	}
+	if c.kind == callMeet {
+		p.slow = p.now.Sub(c.sent) >= slowMeet
+	}
+}
+
+// toShow returns the token to be shown by the next beat.
+func (p *presence) toShow() int64 {
+	if p.slow {
+		return 0
+	}
+	return p.token
 }
 
 // startBy returns until when work may be started, if the lease lasts until deadline.

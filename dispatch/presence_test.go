@@ -207,3 +207,53 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 		t.Errorf("settled: %t; it started %d", settled, len(got))
 	}
 }
+
+// TestSlowStoreStopsNobody: a member whose beats take longer than the grace would start nothing as long as it shows a
+// token. It goes by its lease instead, until the store is quick again.
+func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
+	t.Parallel()
+	w, _ := newWatched(t)
+	shown := func() int64 {
+		r, err := w.st.Meet(t.Context(), core.Meeting{})
+		w.must(err)
+		for _, m := range r.Members {
+			if m.Session == 100 {
+				return m.Presence
+			}
+		}
+		return -1
+	}
+	if token := shown(); token != 7 {
+		t.Fatalf("it shows %d, want 7", token)
+	}
+	w.stage("", "a", "b", "c")
+	w.d.Wake(w.now)
+	type answer struct {
+		at time.Time
+		c  *Call
+	}
+	var answers []answer
+	var got []string
+	for end := w.now.Add(5 * time.Second); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
+		for _, c := range w.d.Calls(w.now) {
+			w.call(c)
+			answers = append(answers, answer{w.now.Add(grace + 100*time.Millisecond), c})
+		}
+		for len(answers) > 0 && !answers[0].at.After(w.now) {
+			w.d.Done(w.now, answers[0].c)
+			answers = answers[1:]
+		}
+		for _, item := range w.d.Hand(w.now, "r", 10) {
+			got = append(got, item.Record.Envelope.ID)
+		}
+	}
+	if want := []string{"a", "b", "c"}; !slices.Equal(got, want) || shown() != 0 {
+		t.Errorf("handed out %v, want %v; it shows %d, want none", got, want, shown())
+	}
+	for _, o := range answers {
+		w.d.Done(w.now, o.c)
+	}
+	if w.run(time.Minute / 2); shown() != 7 {
+		t.Errorf("it shows %d although the store is quick again, want 7", shown())
+	}
+}

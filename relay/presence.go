@@ -15,6 +15,9 @@ const (
 	attendLast  = 10 * time.Second
 )
 
+// attendLate is how long the first token may wait for the first record: a relay that is alone shows nobody anything.
+const attendLate = time.Second
+
 var errAbsent = errors.New("connection lost")
 
 // presence shows other relays that this process is there, if the store supports it. If the process is killed, they need
@@ -43,6 +46,8 @@ func (e *engine) keepPresence() time.Time {
 		return time.Time{}
 	case e.now.Before(p.nextAt):
 		return p.nextAt
+	case e.attendsLater():
+		return e.began.Add(attendLate)
 	}
 	ctx, cancel := context.WithCancel(e.base)
 	p.busy, p.cancel, p.since = true, cancel, e.now
@@ -56,6 +61,12 @@ func (e *engine) keepPresence() time.Time {
 		return func() { e.attended(ctx, token, lost, err) }
 	})
 	return time.Time{}
+}
+
+// attendsLater reports whether the first token can wait: where each answer takes long, the first message would wait for
+// those that a token takes.
+func (e *engine) attendsLater() bool {
+	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Roster().Members) < 2 && e.now.Before(e.began.Add(attendLate))
 }
 
 // attended shows a token that was taken, until it is lost.

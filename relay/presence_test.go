@@ -2,83 +2,20 @@ package relay_test
 
 import (
 	"context"
-	"errors"
-	"sync"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
 
-// attended is a store with tokens, whose connections a test can end.
-type attended struct {
-	core.OutboxStore
-	fail bool // Attend fails
-
-	mu     sync.Mutex
-	last   int64
-	lost   map[int64]chan struct{} // those that are there
-	at     []time.Time
-	hidden bool // there is a pooler
-}
-
-func (s *attended) Unwrap() any { return s.OutboxStore }
-
-func (s *attended) Attend(ctx context.Context) (int64, <-chan struct{}, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.at = append(s.at, time.Now())
-	if s.fail {
-		return 0, nil, errors.New("no connection")
-	}
-	if s.hidden {
-		return 0, nil, nil
-	}
-	s.last++
-	token, lost := s.last, make(chan struct{})
-	s.lost[token] = lost
-	context.AfterFunc(ctx, func() { s.end(token) })
-	return token, lost, nil
-}
-
-func (s *attended) end(token int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if lost := s.lost[token]; lost != nil {
-		delete(s.lost, token)
-		close(lost)
-	}
-}
-
-func (s *attended) there() (tokens []int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for token := range s.lost {
-		tokens = append(tokens, token)
-	}
-	return tokens
-}
-
-func (s *attended) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	r, err := s.OutboxStore.Meet(ctx, m)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range r.Members {
-		r.Members[i].Missing = r.Members[i].Presence != 0 && s.lost[r.Members[i].Presence] == nil
-	}
-	return r, err
-}
-
-func newAttended(t *testing.T) *attended {
-	t.Helper()
-	return &attended{OutboxStore: newStore(t), lost: map[int64]chan struct{}{}}
-}
-
 // shown returns the token of the only member, and whether it is flagged.
-func (s *attended) shown(t *testing.T) (token int64, flag bool) {
+func shown(t *testing.T, s *sharedtest.Attended) (token int64, flag bool) {
 	t.Helper()
 	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
 	if err != nil || len(r.Members) != 1 {
@@ -92,19 +29,19 @@ func (s *attended) shown(t *testing.T) (token int64, flag bool) {
 func TestPresence(t *testing.T) { // DB-24
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newAttended(t)
+		s := sharedtest.NewAttended(newStore(t))
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
-		patience.Pass(t, time.Second)
-		if token, _ := s.shown(t); token != 1 {
+		patience.Pass(t, 2*time.Second)
+		if token, _ := shown(t, s); token != 1 {
 			t.Errorf("shows %d, want 1", token)
 		}
-		s.end(1)
+		s.End(1)
 		time.Sleep(10 * time.Millisecond)
-		if token, _ := s.shown(t); token != 0 {
+		if token, _ := shown(t, s); token != 0 {
 			t.Errorf("shows %d, which is lost", token)
 		}
 		patience.Pass(t, time.Second)
-		if token, _ := s.shown(t); token != 2 {
+		if token, _ := shown(t, s); token != 2 {
 			t.Errorf("shows %d, want 2", token)
 		}
 		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: 1}, Flag: []core.Flagging{{Session: sessionOf(t, s), Presence: 2}}}); err != nil {
@@ -114,20 +51,54 @@ func TestPresence(t *testing.T) { // DB-24
 			t.Fatal(err)
 		}
 		patience.Pass(t, 5*time.Second)
-		if token, flag := s.shown(t); token != 3 || flag {
+		if token, flag := shown(t, s); token != 3 || flag {
 			t.Errorf("shows %d (flagged: %t), want 3", token, flag)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if there := s.there(); len(there) != 0 {
+		if there := s.There(); len(there) != 0 {
 			t.Errorf("%v are still taken", there)
 		}
 	})
 }
 
-func sessionOf(t *testing.T, s *attended) core.Session {
+// A relay that is alone, and waits for each answer of its database, has sent its first message before it shows that it
+// is there.
+func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := newStore(t)
+		s := sharedtest.NewAttended(&sharedtest.Store{OutboxStore: mem, Before: func(context.Context, string, any) error {
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		}})
+		asked := -1
+		b := &sharedtest.Publisher{Before: func(context.Context, []waybill.Envelope) error {
+			asked = len(s.Asked())
+			return nil
+		}}
+		stage(t, mem, msg("a", ""))
+		r, err := relay.New(s, b, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := begin(t, r)
+		patience.Pass(t, time.Second)
+		if token, _ := shown(t, s); token != 1 {
+			t.Errorf("shows %d, want 1", token)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if asked != 0 {
+			t.Errorf("it had asked for %d tokens when its first message was published, want none", asked)
+		}
+	})
+}
+
+func sessionOf(t *testing.T, s *sharedtest.Attended) core.Session {
 	t.Helper()
 	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
 	if err != nil || len(r.Members) != 1 {
@@ -146,8 +117,8 @@ func TestPresenceFails(t *testing.T) { // DB-24
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newAttended(t)
-				s.fail, s.hidden = tc.fail, tc.hidden
+				s := sharedtest.NewAttended(newStore(t))
+				s.Fail, s.Hidden = tc.fail, tc.hidden
 				b := newBus()
 				mem := newStore(t)
 				s.OutboxStore = mem
@@ -157,7 +128,7 @@ func TestPresenceFails(t *testing.T) { // DB-24
 				if err := stop(); err != nil {
 					t.Error(err)
 				}
-				if n := len(s.at); n == 0 || n > tc.most {
+				if n := len(s.Asked()); n == 0 || n > tc.most {
 					t.Errorf("it was tried %d times in a minute", n)
 				}
 				if b.count() != 1 {

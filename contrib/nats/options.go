@@ -21,8 +21,8 @@ type Options struct {
 	// SyncAlways says that all servers have jetstream { sync_interval: always }, so that confirmed messages are on
 	// their disks. A client cannot look that up. The transport declares PublisherTraits.Synced by it.
 	SyncAlways bool
-	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 30 s, at
-	// least 100 ms. All processes of a bus use the same.
+	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 10 s, at
+	// least 100 ms. All processes of a bus use the same. What a killed process held comes after it.
 	HoldFor time.Duration
 	// Timeout bounds one request to the server; default 10 s.
 	Timeout time.Duration
@@ -49,7 +49,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Replicas = 1
 	}
 	if o.HoldFor == 0 {
-		o.HoldFor = 30 * time.Second
+		o.HoldFor = 10 * time.Second
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second

@@ -2,7 +2,7 @@ package main
 
 // tabled are faults of the table transport.
 func tabled() []mutant {
-	const receiver, settle, pump, wait, transport, upkeep = "transport/table/receiver.go", "transport/table/settle.go", "transport/table/pump.go", "transport/table/wait.go", "transport/table/transport.go", "transport/table/upkeep.go"
+	const receiver, settle, pump, wait, transport, upkeep, presence = "transport/table/receiver.go", "transport/table/settle.go", "transport/table/pump.go", "transport/table/wait.go", "transport/table/transport.go", "transport/table/upkeep.go", "transport/table/presence.go"
 	return group{pkg: "./transport/table"}.of(
 		mutant{id: "table-check", fault: "the store is not checked", file: transport, old: "if err := c.Check(ctx); err != nil {", new: "if err := c.Check(ctx); err != nil && ctx.Err() != nil {", tests: "^TestStoreIsChecked$"},
 		mutant{id: "table-check-again", fault: "a check that failed counts as passed", file: transport, old: "\tif err := c.Check(ctx); err != nil {\n", new: "\tt.checked = true\n\tif err := c.Check(ctx); err != nil {\n", tests: "^TestStoreIsChecked$"},
@@ -34,7 +34,14 @@ func tabled() []mutant {
 		mutant{id: "table-poll", fault: "with a waiter nobody polls", file: receiver, old: "o.PollMin = o.PollMax", new: "o.PollMin, o.PollMax = 1000*time.Hour, 1000*time.Hour", tests: "^TestDeafWaiter$"},
 		mutant{id: "table-outage-told", fault: "an outage is not told", file: pump, old: "r.err = errtext.Within(\"waybill/table: receive: queue \"+r.queue, err)\n\t\tr.notify()", new: "_ = errtext.Within(\"waybill/table: receive: queue \"+r.queue, err)", tests: "^TestOutage$"},
 		mutant{id: "table-outage-over", fault: "the end of an outage is not told", file: pump, old: "r.outage = outageOver\n\t\t\t\tr.notify()", new: "r.outage = outageOver", tests: "^TestReceiveSaysThatAnOutageIsOver$"},
-		mutant{id: "table-long", fault: "a slow handler is not told of", file: pump, old: "held >= longHeld*r.opts.Lease", new: "held >= 1000*longHeld*r.opts.Lease", tests: "^TestSlowHandlers$"},
+		mutant{id: "table-long", fault: "a slow handler is not told of", file: pump, old: "held >= longHeld", new: "held >= 1000*longHeld", tests: "^TestSlowHandlers$"},
+		mutant{id: "table-presence", fault: "a process does not show that it is there", file: upkeep, old: "attends.Go(func() { t.attend(ctx, store) })", new: "_ = store", tests: "^TestKilledProcessIsMissed$"},
+		mutant{id: "table-presence-late", fault: "a receiver that comes later shows no token", file: transport, old: "\tr.d.SetPresence(t.presence.token)\n", new: "", tests: "^TestPresence$"},
+		mutant{id: "table-presence-missed", fault: "a token that others missed is kept", file: pump, old: "\tr.missed()\n", new: "", tests: "^TestPresence$"},
+		mutant{id: "table-presence-lost", fault: "a token that was lost is shown on", file: presence, old: "\tt.show(presence{})\n", new: "", tests: "^TestPresence$"},
+		mutant{id: "table-presence-rest", fault: "a token that cannot be had is asked for ten times a second", file: presence, old: "rest = min(max(2*rest, attendFirst), attendLast)", new: "rest = attendFirst", tests: "^TestPresenceFails$"},
+		mutant{id: "table-presence-off", fault: "behind a pooler a token is asked for again and again", file: presence, old: "\t\treturn false\n", new: "\t\treturn true\n", tests: "^TestPresenceFails$"},
+		mutant{id: "table-unseen-lease", fault: "the lease is a minute although the store does not know who is there", file: transport, old: "!shows && opts.Lease == 0", new: "!shows && opts.Lease < 0", tests: "^TestKilledProcessIsMissed$"},
 		mutant{id: "table-batch", fault: "the lease of a queue's own options is ignored", file: "transport/table/options.go", old: "return q.or(o.base())", new: "q.Lease = 0\n\treturn q.or(o.base())", tests: "^TestLeaseOfAQueue$"},
 		mutant{id: "table-clean-jitter", fault: "all processes clean at the same moment", file: upkeep, old: "wait := chance.N(interval); pause", new: "wait := interval; pause", tests: "^TestCleansAtItsOwnTime$"},
 		mutant{id: "table-clean-more", fault: "cleaning does not go on while there is more", file: upkeep, old: "case err == nil && done.Elected && done.More:", new: "case err == nil && done.Elected && done.More && ctx.Err() != nil:", tests: "^TestCleansAllThereIs$"},

@@ -1,5 +1,6 @@
 // Package sharedtest has what tests of several packages share and what needs no server: a log that can be read while
-// it is written, golden files, a publisher, and an outbox store whose calls fail. Only tests import it.
+// it is written, golden files, a publisher, an outbox store whose calls fail, and one that knows who is there. Only
+// tests import it.
 //
 // # Guarantees
 //
@@ -7,8 +8,8 @@
 //
 // # Concurrency
 //
-// A Log and a Publisher are safe for concurrent use. Set the fields of a Store and of a Publisher before the first
-// call.
+// A Log, a Publisher and an Attended are safe for concurrent use. Set the fields of a Store, an Attended and a
+// Publisher before the first call.
 //
 // # Ownership
 //

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -145,5 +147,44 @@ func TestInboxRoundTrips(t *testing.T) {
 				t.Errorf("%d effects, want 4", n)
 			}
 		})
+	}
+}
+
+// A relay asks the database little before its first message: where each answer takes 5 ms, that is a tenth of a second.
+// The connections of its own come later (TestFirstMessageWaitsForNoPresence). Further connections of the pool are left
+// out, since how many it opens depends on the machine; a heartbeat counts that comes meanwhile on a busy one.
+func TestRelayStartRoundTrips(t *testing.T) {
+	t.Parallel()
+	atFirst := make(chan int64, 1)
+	pool, sent := newSinglePool(t, "application_name=start")
+	o := outboxOn(t, pool, postgres.Options{DisableNotify: true})
+	stage(t, pool, o, message(), message(waybill.Key("k")))
+	pool.Reset() // it connects anew
+	bus := &sharedtest.Publisher{Before: func(context.Context, []waybill.Envelope) error {
+		select {
+		case atFirst <- sent.Load():
+		default:
+		}
+		return nil
+	}}
+	r, err := relay.New(o, bus, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	before := sent.Load()
+	go func() { ended <- r.Run(ctx) }()
+	select {
+	case n := <-atFirst:
+		if n -= before; n > 25 {
+			t.Errorf("%d round trips before the first message, want 25 at most", n)
+		}
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ type Options struct {
 	// With New it bounds the wait within the process only: set busy_timeout in the data source name as well.
 	BusyTimeout time.Duration
 	// PollInterval is how often a sleeping relay checks whether another connection has committed; default 5 ms, at
-	// least 1 ms.
+	// least 1 ms. When nothing was committed for a second it checks a quarter as often.
 	PollInterval time.Duration
 	// Retention says how long settled records are kept. By default the settle itself deletes published ones;
 	// [Store.Clean] deletes all others. All programs that share the file should use the same value.

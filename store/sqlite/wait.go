@@ -16,6 +16,12 @@ var _ core.Waiter = (*Store)(nil)
 // out.
 const calm = 100 * time.Millisecond
 
+// When nothing new came for quietAfter, Wait looks quietTimes less often: an idle process costs next to nothing.
+const (
+	quietAfter = time.Second
+	quietTimes = 4
+)
+
 const (
 	newsText = `SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
 		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)`
@@ -44,6 +50,7 @@ type watcher struct {
 
 	mu   sync.Mutex
 	seen map[string]sight // by route
+	news time.Time        // when a look last showed something new
 }
 
 // sight is the state of a route at the last look of a Wait.
@@ -86,7 +93,8 @@ func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 		}
 		w.conn = conn
 	}
-	err := w.conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v)
+	// Nobody makes it wait, and with a context that can end database/sql starts a goroutine for each.
+	err := w.conn.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA data_version").Scan(&v)
 	if err != nil && ctx.Err() == nil {
 		_ = w.conn.Close()
 		w.conn = nil
@@ -123,7 +131,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		if left <= 0 {
 			return core.WakeTimer, nil
 		}
-		poll.Reset(min(left, s.opts.PollInterval))
+		poll.Reset(min(left, s.watch.pause(time.Now(), s.opts.PollInterval)))
 		select {
 		case <-ctx.Done():
 			return core.WakeStop, outage("wait", ctx.Err())
@@ -182,7 +190,21 @@ func (w *watcher) last(route string) (sight, bool) {
 func (w *watcher) note(route string, news sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// A relay's own beats are commits too.
+	if old := w.seen[route]; news.seq != old.seq || news.control != old.control || news.woken != old.woken {
+		w.news = time.Now()
+	}
 	w.seen[route] = news
+}
+
+// pause is how long to wait until the next look, with this interval between two.
+func (w *watcher) pause(now time.Time, interval time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now.Sub(w.news) >= quietAfter {
+		return quietTimes * interval
+	}
+	return interval
 }
 
 // news looks at a route: whether a record is due, and the time until another one is. It sets woken if somebody is to be

@@ -55,3 +55,49 @@ func TestNews(t *testing.T) {
 	old.control = look(old).control
 	wakes("nothing new after the command", old, false)
 }
+
+// When nothing new came for a second, an idle process looks 50 times a second instead of 200. Commits that bring
+// nothing, as a relay's own beats do, do not end that; a record and a command do.
+func TestIdleLooksRarely(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	now := time.Now()
+	pause := func(what string, want time.Duration) {
+		t.Helper()
+		if got := s.watch.pause(now, s.opts.PollInterval); got != want {
+			t.Errorf("%s: a look each %s, want %s", what, got, want)
+		}
+	}
+	look := func() {
+		t.Helper()
+		s.watch.mu.Lock()
+		s.watch.news = now.Add(-quietAfter)
+		s.watch.mu.Unlock()
+		if _, _, err := s.listen(t.Context(), []string{route}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	pause("at first", quietTimes*DefaultPollInterval)
+	stage(t, s, raw("a", "k"))
+	look()
+	pause("after a record", DefaultPollInterval)
+	if _, err := s.db.ExecContext(t.Context(), "CREATE TABLE other (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	s.watch.mu.Lock()
+	old := s.watch.seen[route]
+	old.woken = now.Add(time.Hour) // much less than calm ago
+	s.watch.seen[route] = old
+	s.watch.mu.Unlock()
+	look()
+	pause("after a commit of others", quietTimes*DefaultPollInterval)
+	err := s.write(t.Context(), "tell", func(w *work) (bool, error) {
+		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Ref: core.Ref{Route: route}, key: "k"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	look()
+	pause("after a command", DefaultPollInterval)
+}

@@ -173,7 +173,7 @@ func TestSlowHandlers(t *testing.T) {
 		r := subscribe(t, tr)
 		ds := receive(t, r, 2)
 		other := subscribe(t, newTable(t, s, table.Options{}))
-		none(t, other, 10*time.Second)
+		none(t, other, 6*time.Minute)
 		settled(t, r, core.AckDone(ds[0]), core.AckDone(ds[1]))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0])) // it waited behind its key, with a lease
 		none(t, other, 10*time.Second)

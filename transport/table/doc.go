@@ -43,9 +43,9 @@
 // A [Transport] and its receivers are safe for concurrent use. Each receiver is a member of the outbox, from its first
 // Receive until it is closed. One transport makes at most two calls to the store at a time, whatever the number of
 // subscriptions and handlers, and one that waits. So a process needs at most three connections of the pool for them,
-// and on Postgres one more outside of the pool to LISTEN on. Handlers with an inbox use one each while they run. A
-// smaller pool delays, down to one connection; it never deadlocks, since no call waits for another while it holds a
-// connection.
+// and on Postgres two more outside of the pool, to LISTEN on and to show that it is there. Handlers with an inbox use
+// one each while they run. A smaller pool delays, down to one connection; it never deadlocks, since no call waits for
+// another while it holds a connection.
 //
 // A store value has one waiter at a time: give a relay, or a second transport, in the same process a store value of its
 // own. New does not refuse a shared value: it cannot see who else has it, and some stores let several wait.
@@ -61,9 +61,9 @@
 // Subscription.Prefetch is twice as many; a greater Prefetch, as batch handlers have, is taken as it is. Every replica
 // of a queue must use the same Order. Records with a key are divided by units, and units between processes by their
 // number, not by the work in them; a process gives up first those without any. So of a queue with few keys a process
-// that joins may get no work while another has all of it. What a process had that was killed comes when its lease ends,
-// by the clock of those that are left. What a handler did outside of its transaction is not undone when its delivery is
-// lost. A message that ended two processes waits until whoever took it has finished what else it has in hand. Retries
-// in place (InOrder) are not counted: neither Record.Attempts nor Delivery.Attempt of a parked message says how many
-// there were.
+// that joins may get no work while another has all of it. What a process had that was killed comes within two seconds
+// if the store is a [core.Presence], else when its lease ends, by the clock of those that are left. What a handler did
+// outside of its transaction is not undone when its delivery is lost. A message that ended two processes waits until
+// whoever took it has finished what else it has in hand. Retries in place (InOrder) are not counted: neither
+// Record.Attempts nor Delivery.Attempt of a parked message says how many there were.
 package table

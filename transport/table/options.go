@@ -20,6 +20,7 @@ const (
 	UnwokenPollMin = 20 * time.Millisecond
 	UnwokenPollMax = 500 * time.Millisecond
 	DefaultLease   = time.Minute
+	UnseenLease    = 8 * time.Second
 	DefaultOwner   = "table"
 
 	// DefaultCleanInterval is the default of Options.CleanInterval.
@@ -36,8 +37,10 @@ type Options struct {
 	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
 	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
-	// Lease is how long a process may be silent before others take over its messages; default 60 s, 50 ms to 24 h.
-	// It is how late a message comes whose process was killed.
+	// Lease is how long a process may be silent before others take over its messages, 50 ms to 24 h. A message
+	// whose process was killed comes a second later at most. A store that is a core.Presence knows who was killed:
+	// there it comes within two seconds, and the lease is for processes that stand still. Default 60 s, with any
+	// other store 8 s.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
 	Order waybill.Order

@@ -339,3 +339,47 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 	cancel()
 	wg.Wait()
 }
+
+// TestKilledProcessIsMissedPostgres: what a process held that vanished, with its connections, comes to another one
+// although its lease lasts: the server knows that it is gone.
+//
+// TQ-03, DB-24
+func TestKilledProcessIsMissedPostgres(t *testing.T) {
+	t.Parallel()
+	b, pool := postgresBackend(t, 4)
+	if err := b.stage(t.Context(), mail.Message(1, waybill.ID("a")), mail.Message(2, waybill.ID("b"), waybill.Key("k"))); err != nil {
+		t.Fatal(err)
+	}
+	cfg := pool.Config()
+	cfg.ConnConfig.RuntimeParams["application_name"] = "killed"
+	dead, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := table.Options{Lease: time.Hour}
+	receive(t, subscribe(t, newTable(t, postgresOn(t, dead).store, opts)), 2)
+	patience.Until(t, "it shows that it is there", func() bool {
+		r, err := b.store.Meet(t.Context(), core.Meeting{})
+		return err == nil && len(r.Members) == 1 && r.Members[0].Presence != 0
+	})
+	dead.Close() // it says nothing more, and connects no more
+	if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'killed'"); err != nil {
+		t.Fatal(err)
+	}
+	r := subscribe(t, newTable(t, b.store, opts))
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
+	for n := 0; n < 2; {
+		ds, err := r.Receive(ctx, 2)
+		if err != nil {
+			t.Fatalf("after %d of 2: %v", n, err)
+		}
+		moved()
+		for _, d := range ds {
+			if d.Redeliveries != 1 {
+				t.Errorf("%s came with %d redeliveries, want 1", d.Envelope.ID, d.Redeliveries)
+			}
+			settled(t, r, core.AckDone(d))
+		}
+		n += len(ds)
+	}
+}

@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// longHeld is after how many leases a log says that a handler is slow, or never returns.
-const longHeld = 5
+// longHeld is after how long a log says that a handler is slow, or never returns.
+const longHeld = 5 * time.Minute
 
 // pump starts the calls that the dispatcher wants, and plans when to look again. mu is held.
 func (r *receiver) pump() {
@@ -118,6 +118,7 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 		r.sayLong()
 	}
 	r.d.Done(time.Now(), c)
+	r.missed()
 	if r.t.log.Enabled(r.base, slog.LevelDebug) {
 		r.noteChanges()
 	}
@@ -166,7 +167,7 @@ func (r *receiver) noteChanges() {
 func (r *receiver) sayLong() {
 	now := time.Now()
 	for _, h := range r.out {
-		if held := now.Sub(h.since); h.state == handed && !h.lost && !h.logged && held >= longHeld*r.opts.Lease {
+		if held := now.Sub(h.since); h.state == handed && !h.lost && !h.logged && held >= longHeld {
 			h.logged = true
 			rec := &h.item.Record
 			r.t.log.Event(core.ContextOf(r.base, &rec.Envelope), slog.LevelWarn, "table.held_long",

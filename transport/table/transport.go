@@ -43,6 +43,7 @@ type Transport struct {
 	receivers []*receiver
 	stats     Stats
 	upkeep    *upkeeper // nil without receivers
+	presence  presence
 
 	listening chan struct{} // closed when the wait in progress ends; nil = none
 	hangUp    context.CancelFunc
@@ -81,6 +82,9 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 	waiter, wakes := core.As[core.Waiter](store)
 	if !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
 		opts.PollMin, opts.PollMax = UnwokenPollMin, UnwokenPollMax
+	}
+	if _, shows := core.As[core.Presence](store); !shows && opts.Lease == 0 {
+		opts.Lease = UnseenLease
 	}
 	t := &Transport{store: store, waiter: waiter, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
 	return t, nil
@@ -126,6 +130,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t.base = context.WithoutCancel(ctx)
 	}
 	t.receivers = append(t.receivers, r)
+	r.d.SetPresence(t.presence.token)
 	r.closing.unwatch = context.AfterFunc(ctx, func() {
 		limit, cancel := context.WithTimeout(r.base, closeLimit)
 		defer cancel()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -17,8 +18,8 @@ import (
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
-// upkeeper is what a transport does beside its receivers, while it has any: it cleans the store, and has the gauges of
-// its queues. Of several processes, relays included, the store elects one to clean.
+// upkeeper is what a transport does beside its receivers, while it has any: it shows that the process is there, cleans
+// the store, and has the gauges of its queues. Of several processes, relays included, the store elects one to clean.
 type upkeeper struct {
 	end  context.CancelFunc
 	done chan struct{}
@@ -34,6 +35,11 @@ func (t *Transport) startUpkeep() {
 	t.upkeep = u
 	go func() {
 		defer close(u.done)
+		if store, ok := core.As[core.Presence](t.store); ok {
+			var attends sync.WaitGroup
+			attends.Go(func() { t.attend(ctx, store) })
+			defer attends.Wait()
+		}
 		defer t.gauges(ctx)()
 		cleaner, ok := core.As[core.Cleaner](t.store)
 		if !ok || t.opts.CleanInterval < 0 {

@@ -89,7 +89,7 @@ func (l *listener) start(ctx context.Context) error {
 	l.selfBy = time.Now().Add(selfTimeout)
 	l.overdue = false
 	return l.conns.Use(ctx, func(other *pgx.Conn) error { // on the same one a pooler would hide the fault
-		_, err := other.Exec(ctx, l.notify, l.self)
+		_, err := other.Exec(ctx, l.notify, pgx.QueryExecModeExec, l.self)
 		return err
 	})
 }

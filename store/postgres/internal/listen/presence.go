@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -48,10 +49,7 @@ func (w *Waiter) Attend(ctx context.Context) (token int64, lost <-chan struct{},
 	token = tokenFrom + rand.Int64N(tokenFrom)
 	direct, err := p.isDirect(setup, conn, token)
 	if err == nil && direct {
-		var ok bool
-		if err = conn.QueryRow(setup, "SELECT pg_try_advisory_lock($1)", token).Scan(&ok); err == nil && !ok {
-			err = dberr.Misconfigured("attend", "somebody has advisory lock %d: no other program may use numbers from 2^62 on", token)
-		}
+		err = lock(setup, conn, token)
 	}
 	if err != nil || !direct {
 		end(ctx)
@@ -77,7 +75,7 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 		return false, err
 	}
 	err := p.conns.Use(ctx, func(other *pgx.Conn) error { // see listener.start
-		_, err := other.Exec(ctx, "SELECT pg_notify($1, '')", channel)
+		_, err := other.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, channel)
 		return err
 	})
 	if err != nil {
@@ -89,8 +87,7 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 	switch {
 	case err == nil:
 		p.pooled.Store(0)
-		_, err = conn.Exec(ctx, "UNLISTEN *")
-		return true, err
+		return true, nil
 	case ctx.Err() != nil || !pgconn.Timeout(err):
 		return false, err
 	}
@@ -98,6 +95,15 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 		p.none(ctx, "a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?")
 	}
 	return false, nil
+}
+
+// lock takes the advisory lock, and listens no more.
+func lock(ctx context.Context, conn *pgx.Conn, token int64) error {
+	answers, err := conn.PgConn().Exec(ctx, "UNLISTEN *; SELECT pg_try_advisory_lock("+strconv.FormatInt(token, 10)+")").ReadAll()
+	if err == nil && string(answers[1].Rows[0][0]) != "t" {
+		err = dberr.Misconfigured("attend", "somebody has advisory lock %d: no other program may use numbers from 2^62 on", token)
+	}
+	return err
 }
 
 func (p *presence) none(ctx context.Context, why string) {

@@ -19,7 +19,7 @@ const sharedLooks = 3
 // another connection has the same one. If a pooler with many sessions hides that, the notification to ourselves tells.
 func isShared(ctx context.Context, conn *pgx.Conn, source conns.Source) (bool, error) {
 	session := func(c *pgx.Conn) (pid uint32, err error) {
-		err = c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+		err = c.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
 		return pid, err
 	}
 	first, err := session(conn)

@@ -29,7 +29,9 @@ const (
 	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
 	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
-	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk.
+	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk. Where the
+	// answer to a look takes longer than a nap, a notification is sooner than the next look, and a look is as dear
+	// as a read: if it would find something as likely as not, the relay reads at once instead.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
 	busyGap  = 4 * nap
@@ -60,7 +62,8 @@ type Options struct {
 type Waiter struct {
 	conns       conns.Source
 	sleep, look string
-	listener    listener // only Wait uses it, one call at a time
+	listener    listener      // only Wait uses it, one call at a time
+	trip        time.Duration // as short as a look is of late; only Wait uses it
 	presence    presence
 
 	mu     sync.Mutex
@@ -68,6 +71,7 @@ type Waiter struct {
 	told   int64           // as of the latest read
 	worked time.Time       // when a read last had records
 	gap    time.Duration   // between records of late
+	fresh  bool            // the latest read had records
 	waits  bool            // Wait is under way
 	// when a read last had records although Wait had not returned: somebody else wakes the relay
 	helped time.Time
@@ -111,7 +115,7 @@ func (w *Waiter) Read(look *core.Look, page *core.Page) {
 			w.seen[rg.Route] = s
 		}
 	}
-	if worked > 0 {
+	if w.fresh = worked > 0; w.fresh {
 		now := time.Now()
 		w.gap += (min(now.Sub(w.worked), awakeFor)/time.Duration(worked) - w.gap) / 4
 		w.pause, w.worked = firstPoll, now
@@ -136,6 +140,9 @@ func (w *Waiter) Wake() {
 func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	w.setWaits(true)
 	defer w.setWaits(false)
+	if w.readsOn() {
+		return core.WakePoll, nil
+	}
 	began := time.Now()
 	cause := core.WakeTimer
 	if limit > maxWait {
@@ -185,6 +192,18 @@ func (w *Waiter) setWaits(on bool) {
 	w.waits = on
 }
 
+// far reports whether the database is so far away that looks are no way to wait.
+func (w *Waiter) far() bool { return w.trip > nap }
+
+// readsOn reports whether to read again rather than to look. It does so once after each read that had records.
+func (w *Waiter) readsOn() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fresh := w.fresh
+	w.fresh = false
+	return fresh && w.far() && w.gap < 2*w.trip
+}
+
 // nextPause returns how long to sleep now, and doubles it for the next time.
 func (w *Waiter) nextPause() time.Duration {
 	w.mu.Lock()
@@ -212,7 +231,7 @@ func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Dur
 func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Duration) (changed bool, err error) {
 	w.mu.Lock()
 	until := w.worked.Add(w.awake)
-	if w.gap >= busyGap && (w.listener.works() || time.Since(w.helped) < w.awake) {
+	if (w.gap >= busyGap || w.far()) && (w.listener.works() || time.Since(w.helped) < w.awake) {
 		until = time.Time{}
 	}
 	w.mu.Unlock()
@@ -232,8 +251,10 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
 	var ignored, last, told, xmin int64
 	if w.listener.conn != nil {
+		began := time.Now()
 		err := w.listener.conn.QueryRow(ctx, sql, args...).Scan(&ignored, &last, &told, &xmin)
 		if err == nil {
+			w.took(time.Since(began))
 			return w.changed(routes, last, told, xmin), nil
 		}
 		if dberr.Class(err) != waybill.ClassOutage || ctx.Err() != nil {
@@ -248,6 +269,15 @@ func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...a
 		return false, err
 	}
 	return w.changed(routes, last, told, xmin), nil
+}
+
+// took notes how long a look was under way. A busy machine makes some of them long, a far database all.
+func (w *Waiter) took(d time.Duration) {
+	if w.trip == 0 || d < w.trip {
+		w.trip = d
+		return
+	}
+	w.trip += (d - w.trip) / 64
 }
 
 // changed reports whether anything may have come into routes since they were read.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
@@ -217,4 +218,51 @@ func TestOneSaysThatAllSleep(t *testing.T) {
 			t.Errorf("it is said until %d, want %d ms from between %d and %d", got, tell, before, after)
 		}
 	}
+}
+
+// DB-10: where an answer takes longer than a nap, a relay that had records, and gets them as often as a look takes,
+// reads again without a look, once. Otherwise it says that it sleeps at once, and does not look again and again.
+func TestFarRelayReadsOn(t *testing.T) {
+	t.Parallel()
+	w := New(Options{}) // a look would have no connection
+	w.awake = time.Hour
+	read := func(records int) {
+		w.Read(&core.Look{Ranges: []core.Range{{To: 1 << 62}}}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
+	}
+	for range 20 {
+		read(10)
+	}
+	if w.readsOn() {
+		t.Error("it reads on although a look takes no time")
+	}
+	for range 10 { // a busy machine, near the database
+		w.took(nap / 4)
+		w.took(3 * nap)
+	}
+	if read(10); w.readsOn() {
+		t.Errorf("it reads on although a look takes %s", w.trip)
+	}
+	w.trip = 0
+	w.took(5 * nap)
+	w.took(6 * nap)
+	read(10)
+	if cause, err := w.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second); cause != core.WakePoll || err != nil {
+		t.Errorf("%s, %v; want poll at once", cause, err)
+	}
+	if w.readsOn() {
+		t.Error("it reads on although it has read since")
+	}
+	if read(0); w.readsOn() {
+		t.Error("it reads on after a read without records")
+	}
+	w.gap = time.Second
+	w.fresh = true
+	if w.readsOn() {
+		t.Error("it reads on although a record comes once a second")
+	}
+	w.gap, w.listener.conn = 0, &pgx.Conn{}
+	if changed, err := w.stayAwake(t.Context(), nil, time.Hour); changed || err != nil { // it returns
+		t.Errorf("%t, %v", changed, err)
+	}
+	w.listener.conn = nil
 }

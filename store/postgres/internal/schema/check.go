@@ -56,9 +56,14 @@ var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "te
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
 
+// Asker is what a check needs: a *pgxpool.Pool or *pgx.Conn.
+type Asker interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // CheckOutbox reports whether a relay can work on the outbox: an error that matches waybill.ErrMisconfigured names
 // every table, column or permission that is missing and what to do, and an old schema version; a newer one is fine.
-func (m *Migrations) CheckOutbox(ctx context.Context, db DB) error {
+func (m *Migrations) CheckOutbox(ctx context.Context, db Asker) error {
 	in := func(suffix string) string { return pgx.Identifier{m.names.Schema, m.names.Outbox + suffix}.Sanitize() }
 	needs := []privilege{
 		{in(""), "table", "SELECT,UPDATE,DELETE"},
@@ -70,128 +75,150 @@ func (m *Migrations) CheckOutbox(ctx context.Context, db DB) error {
 	for _, t := range tables {
 		needs = append(needs, privilege{in("_" + t), "table", "SELECT,INSERT,UPDATE,DELETE"})
 	}
-	if err := m.check(ctx, db, PartOutbox, in(""), outboxColumns, needs); err != nil {
-		return err
-	}
-	return m.read(ctx, db, "check", func(tx pgx.Tx) error { return m.checkServer(ctx, tx) })
-}
-
-// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
-// keep for later, and another encoding, in which slots would not be those of package outbox.
-func (m *Migrations) checkServer(ctx context.Context, tx pgx.Tx) error {
-	var encoding string
-	var cache int64
-	err := tx.QueryRow(ctx, m.names.SQL(`
-SELECT current_setting('server_encoding'),
-       (SELECT s.seqcache FROM pg_sequence s WHERE s.seqrelid = {sequence_text}::regclass)`)).Scan(&encoding, &cache)
-	switch {
-	case err != nil:
-		return err
-	case encoding != "UTF8":
-		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; "+
-			"create the database with ENCODING 'UTF8'", encoding)
-	case cache != 1:
-		sequence := m.names.SQL("{sequence}")
-		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, "+
-			"or not at all: ALTER SEQUENCE %s CACHE 1", sequence, cache, sequence)
-	}
-	return nil
+	return m.check(ctx, db, PartOutbox, in(""), outboxColumns, needs, (*answers).checkServer)
 }
 
 // CheckInbox reports whether the inbox can work, as CheckOutbox does.
-func (m *Migrations) CheckInbox(ctx context.Context, db DB) error {
+func (m *Migrations) CheckInbox(ctx context.Context, db Asker) error {
 	table := m.names.SQL("{inbox}")
 	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{
 		{table, "table", "SELECT,INSERT"},
 		{table, "any_column", "UPDATE"}, // of print
 		{m.names.SQL("{limits}"), "table", "SELECT,INSERT,UPDATE"},
-	})
+		{m.names.SQL("{meta}"), "table", "SELECT"},
+	}, nil)
 }
 
-func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, columns []column, privileges []privilege) error {
-	return m.read(ctx, db, "check", func(tx pgx.Tx) error {
-		var usable *bool
-		const askUsage = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1"
-		if err := tx.QueryRow(ctx, askUsage, m.names.Schema).Scan(&usable); err != nil {
-			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (waybill migrate up, or Migrate), or correct schema in the settings (Options.Schema)",
-					m.names.Schema)
-			}
+// answers is what the catalogs say of what a program needs.
+type answers struct {
+	role     string
+	usable   *bool    // whether the role may use the schema; nil = there is none
+	columns  []string // of the table
+	types    []string
+	objects  []string // that hold privileges
+	kinds    []string // what each is
+	wanted   []string // the privilege of each that is asked for
+	grants   []string // exists and is granted: "granted", "denied" or "missing"
+	encoding string
+	cache    *int64 // of the sequence
+	sequence string
+}
+
+// askSQL asks all of it at once: a far database is asked at each start. The first object is the table. Nobody may look
+// up a name in a schema that he may not use, and the planner looks up names that are constants.
+const askSQL = `
+WITH s AS (SELECT (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1) AS usable),
+o AS MATERIALIZED (SELECT w.n, w.kind, w.name, w.object, CASE WHEN s.usable THEN to_regclass(w.object)::oid END AS oid
+	FROM s, unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY w (object, kind, name, n)),
+t AS (SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind FROM o JOIN pg_attribute a ON a.attrelid = o.oid
+	WHERE o.n = 1 AND a.attnum > 0 AND NOT a.attisdropped),
+p AS (SELECT o.n, CASE
+		WHEN o.oid IS NULL THEN 'missing'
+		WHEN CASE o.kind
+			WHEN 'table' THEN has_table_privilege(o.oid, o.name)
+			WHEN 'sequence' THEN has_sequence_privilege(o.oid, o.name)
+			ELSE has_any_column_privilege(o.oid, o.name) END THEN 'granted'
+		ELSE 'denied' END AS answer
+	FROM o)
+SELECT current_user::text, s.usable, ARRAY(SELECT name FROM t ORDER BY name), ARRAY(SELECT kind FROM t ORDER BY name),
+	ARRAY(SELECT answer FROM p ORDER BY n), current_setting('server_encoding'),
+	(SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $5 LIMIT 1)
+FROM s`
+
+// ask asks for privileges, first of all on the table. The statement is sent once a start, so it is not prepared.
+func (m *Migrations) ask(ctx context.Context, db Asker, privileges []privilege) (*answers, error) {
+	a := &answers{sequence: m.names.SQL("{sequence}")}
+	for _, p := range privileges {
+		for name := range strings.SplitSeq(p.names, ",") {
+			a.objects, a.kinds, a.wanted = append(a.objects, p.object), append(a.kinds, p.kind), append(a.wanted, name)
+		}
+	}
+	return a, db.QueryRow(ctx, askSQL, pgx.QueryExecModeExec, m.names.Schema, a.objects, a.kinds, a.wanted, a.sequence).
+		Scan(&a.role, &a.usable, &a.columns, &a.types, &a.grants, &a.encoding, &a.cache)
+}
+
+// check asks for everything and reports the first problem; more looks for others, unless it is nil.
+func (m *Migrations) check(ctx context.Context, db Asker, part Part, table string, columns []column, privileges []privilege, more func(*answers) error) error {
+	return dberr.Failure("check", func() error {
+		a, err := m.ask(ctx, db, privileges)
+		switch {
+		case err != nil:
+			return err
+		case a.usable == nil:
+			return dberr.Misconfigured("check", "schema %q is missing: run the migrations (waybill migrate up, or Migrate), or correct schema in the settings (Options.Schema)",
+				m.names.Schema)
+		case !*a.usable:
+			return a.lacksPermission([]string{m.names.SQL("USAGE ON SCHEMA {schema}")})
+		}
+		if err := a.wrongColumns(table, columns); err != nil {
 			return err
 		}
-		if !*usable {
-			return lacksPermission(ctx, tx, []string{m.names.SQL("USAGE ON SCHEMA {schema}")})
-		}
-		var lacks []string
-		if err := wrongColumns(ctx, tx, table, columns); err != nil {
+		if err := a.missesPrivileges(); err != nil {
 			return err
 		}
-		for _, p := range privileges {
-			var kinds []string
-			for kind := range strings.SplitSeq(p.names, ",") {
-				var exists bool
-				var granted *bool
-				ask := "SELECT to_regclass($1) IS NOT NULL, has_" + p.kind + "_privilege(to_regclass($1), $2)"
-				err := tx.QueryRow(ctx, ask, p.object, kind).Scan(&exists, &granted)
-				switch {
-				case err != nil:
-					return err
-				case !exists:
-					return dberr.Misconfigured("check", "%s is missing: run the migrations (waybill migrate up, or Migrate)", p.object)
-				case granted == nil || !*granted:
-					kinds = append(kinds, kind)
-				}
-			}
-			if kinds != nil {
-				lacks = append(lacks, strings.Join(kinds, ", ")+" ON "+p.object)
+		if err := m.checkVersion(ctx, db, part, table); err != nil || more == nil {
+			return err
+		}
+		return more(a)
+	}())
+}
+
+// missesPrivileges reports what is missing, or what the role may not do.
+func (a *answers) missesPrivileges() error {
+	var lacks []string
+	for i := 0; i < len(a.objects); {
+		object := a.objects[i]
+		var denied []string
+		for ; i < len(a.objects) && a.objects[i] == object; i++ {
+			switch a.grants[i] {
+			case "missing":
+				return dberr.Misconfigured("check", "%s is missing: run the migrations (waybill migrate up, or Migrate)", object)
+			case "denied":
+				denied = append(denied, a.wanted[i])
 			}
 		}
-		if lacks != nil {
-			return lacksPermission(ctx, tx, lacks)
+		if denied != nil {
+			lacks = append(lacks, strings.Join(denied, ", ")+" ON "+object)
 		}
-		return m.checkVersion(ctx, tx, part, table)
-	})
+	}
+	if lacks == nil {
+		return nil
+	}
+	return a.lacksPermission(lacks)
 }
 
 // lacksPermission says what to grant, each such as "SELECT, UPDATE ON table".
-func lacksPermission(ctx context.Context, tx pgx.Tx, what []string) error {
-	var role string
-	if err := tx.QueryRow(ctx, "SELECT current_user::text").Scan(&role); err != nil {
-		return err
-	}
-	to := " TO " + pgx.Identifier{role}.Sanitize()
+func (a *answers) lacksPermission(what []string) error {
+	to := " TO " + pgx.Identifier{a.role}.Sanitize()
 	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s",
-		role, strings.Join(what, to+"; GRANT ")+to)
+		a.role, strings.Join(what, to+"; GRANT ")+to)
+}
+
+// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
+// keep for later, and another encoding, in which slots would not be those of package outbox.
+func (a *answers) checkServer() error {
+	switch {
+	case a.encoding != "UTF8":
+		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; "+
+			"create the database with ENCODING 'UTF8'", a.encoding)
+	case a.cache != nil && *a.cache != 1:
+		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, "+
+			"or not at all: ALTER SEQUENCE %s CACHE 1", a.sequence, *a.cache, a.sequence)
+	}
+	return nil
 }
 
 // maxListed bounds the columns that one error lists.
 const maxListed = 5
 
 // wrongColumns says what table lacks. More columns than needed are fine.
-func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) error {
-	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
-		return err
-	}
-	if !exists {
+func (a *answers) wrongColumns(table string, want []column) error {
+	if len(a.columns) == 0 {
 		return dberr.Misconfigured("check", "table %s is missing: run the migrations (waybill migrate up, or Migrate), or correct the name in the options", table)
 	}
-	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
-		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	have := map[string]string{}
-	for rows.Next() {
-		var name, kind string
-		if err := rows.Scan(&name, &kind); err != nil {
-			return err
-		}
-		have[name] = kind
-	}
-	if err := rows.Err(); err != nil {
-		return err
+	for i, name := range a.columns {
+		have[name] = a.types[i]
 	}
 	var problems []string
 	for _, c := range want {

@@ -48,20 +48,16 @@ func (m *Migrations) declare(files []migration, part Part) string {
 }
 
 // checkVersion reports a schema that is too old for this program, or for which this program is too old.
-func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, table string) error {
-	applied, err := m.applied(ctx, tx)
-	if err != nil {
+func (m *Migrations) checkVersion(ctx context.Context, db Asker, part Part, table string) error {
+	var has, least int
+	ask := m.names.SQL("SELECT coalesce(max(value) FILTER (WHERE name = $1), 0), coalesce(max(value) FILTER (WHERE name = $2), 0) FROM {meta}")
+	if err := db.QueryRow(ctx, ask, pgx.QueryExecModeExec, m.key(part), m.compatibleKey(part)).Scan(&has, &least); err != nil {
 		return err
 	}
 	newest := m.Newest(part)
-	if applied[part] < newest {
+	if has < newest {
 		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (waybill migrate up, or Migrate)",
-			table, applied[part], newest)
-	}
-	var least int
-	ask := m.names.SQL("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1")
-	if err := tx.QueryRow(ctx, ask, m.compatibleKey(part)).Scan(&least); err != nil {
-		return err
+			table, has, newest)
 	}
 	return TooOld(table, least, newest)
 }

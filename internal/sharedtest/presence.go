@@ -1,0 +1,114 @@
+package sharedtest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Attended is an outbox store with tokens of presence, whose connections a test can end. Make it with NewAttended.
+type Attended struct {
+	core.OutboxStore
+	// Fail makes Attend fail. Hidden makes it return no token, as behind a pooler.
+	Fail, Hidden bool
+
+	tokens *tokens
+	own    []int64 // of this process
+	killed bool
+}
+
+// tokens are those of a database.
+type tokens struct {
+	mu    sync.Mutex
+	last  int64
+	lost  map[int64]chan struct{} // those that are there
+	asked []time.Time
+}
+
+// NewAttended returns store with tokens.
+func NewAttended(store core.OutboxStore) *Attended {
+	return &Attended{OutboxStore: store, tokens: &tokens{lost: map[int64]chan struct{}{}}}
+}
+
+// Over returns what another process sees of the same tokens, through store.
+func (s *Attended) Over(store core.OutboxStore) *Attended {
+	return &Attended{OutboxStore: store, tokens: s.tokens}
+}
+
+// Unwrap returns the store.
+func (s *Attended) Unwrap() any { return s.OutboxStore }
+
+// Attend implements core.Presence.
+func (s *Attended) Attend(ctx context.Context) (int64, <-chan struct{}, error) {
+	t := s.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = append(t.asked, time.Now())
+	if s.Fail || s.killed {
+		return 0, nil, errors.New("no connection")
+	}
+	if s.Hidden {
+		return 0, nil, nil
+	}
+	t.last++
+	token, lost := t.last, make(chan struct{})
+	t.lost[token], s.own = lost, append(s.own, token)
+	context.AfterFunc(ctx, func() { s.End(token) })
+	return token, lost, nil
+}
+
+// End ends the connection of a token.
+func (s *Attended) End(token int64) {
+	t := s.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if lost := t.lost[token]; lost != nil {
+		delete(t.lost, token)
+		close(lost)
+	}
+}
+
+// Kill ends all connections of this process, for good.
+func (s *Attended) Kill() {
+	s.tokens.mu.Lock()
+	s.killed = true
+	own := s.own
+	s.tokens.mu.Unlock()
+	for _, token := range own {
+		s.End(token)
+	}
+}
+
+// There returns the tokens whose connection lasts.
+func (s *Attended) There() (tokens []int64) {
+	t := s.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for token := range t.lost {
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+// Asked returns when Attend was called.
+func (s *Attended) Asked() []time.Time {
+	t := s.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.asked
+}
+
+// Meet implements core.OutboxStore.
+func (s *Attended) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	r, err := s.OutboxStore.Meet(ctx, m)
+	t := s.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range r.Members {
+		r.Members[i].Missing = r.Members[i].Presence != 0 && t.lost[r.Members[i].Presence] == nil
+	}
+	return r, err
+}
