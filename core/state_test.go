@@ -32,8 +32,8 @@ func TestStateMachineDoc(t *testing.T) { // DB-01
 This page is made from the table in ` + "`core/state.go`" + ` by ` + "`go test ./core -run StateMachineDoc -update`" + `; a test compares
 them.
 
-A record is a stored message. Engines decide what happens to it, by this table alone; stores persist the outcome.
-The number of a state is what stores write; it never changes.
+A record is a stored message. Engines decide by this table alone; stores persist the outcome.
+Stores write the number of a state, which never changes.
 
 | state | number | terminal |
 |---|---|---|

@@ -3,7 +3,6 @@ package docs_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,23 +27,32 @@ import (
 
 // The three settings of docs/sizing.md.
 func lowLatency(store core.OutboxStore, bus core.Transport, bill waybill.Handler) (*relay.Relay, *consumer.Consumer, error) {
-	r, err1 := relay.New(store, bus, relay.Options{BatchSize: 100})
-	c, err2 := consumer.New(bus, consumer.Options{Concurrency: 20, Prefetch: 20})
-	if err := errors.Join(err1, err2); err != nil {
+	r, err := relay.New(store, bus, relay.Options{BatchSize: 100})
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := consumer.New(bus, consumer.Options{Concurrency: 20, Prefetch: 20})
+	if err != nil {
 		return nil, nil, err
 	}
 	return r, c, c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}, bill)
 }
 
 func highThroughput(ctx context.Context, url string, store *postgres.Store, bill func(context.Context, pgx.Tx, []inbox.Item[Mail]) error) (*relay.Relay, *consumer.Consumer, error) {
-	bus, err1 := rabbitmq.Dial(ctx, url, rabbitmq.Options{PipelineKeys: true})
-	box, err2 := inbox.New(store, "billing", inbox.Options{})
-	if err := errors.Join(err1, err2); err != nil {
+	bus, err := rabbitmq.Dial(ctx, url, rabbitmq.Options{PipelineKeys: true})
+	if err != nil {
 		return nil, nil, err
 	}
-	r, err1 := relay.New(store, bus, relay.Options{BatchSize: 2000, Window: 8})
-	c, err2 := consumer.New(bus, consumer.Options{Concurrency: 4})
-	if err := errors.Join(err1, err2); err != nil {
+	r, err := relay.New(store, bus, relay.Options{BatchSize: 2000, Window: 8})
+	if err != nil {
+		return nil, nil, err
+	}
+	box, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := consumer.New(bus, consumer.Options{Concurrency: 4})
+	if err != nil {
 		return nil, nil, err
 	}
 	mails := waybill.Subscription{Queue: "billing.mails", Bindings: []string{"mails.*"}}
@@ -53,16 +61,19 @@ func highThroughput(ctx context.Context, url string, store *postgres.Store, bill
 }
 
 func critical(store core.OutboxStore, bus core.Transport, bill waybill.Handler) (*relay.Relay, *consumer.Consumer, error) {
-	r, err1 := relay.New(store, bus, relay.Options{
+	r, err := relay.New(store, bus, relay.Options{
 		BatchSize: 100, Window: 2, // so much can come again after a crash
 		UnroutableTimeout: 7 * 24 * time.Hour, // a queue that is missing costs no message of a long weekend
 		Routes: []relay.Route{{
-			BlockAfterAbandon: true,                           // nothing passes what was given up
-			Backoff:           &waybill.Backoff{Attempts: -1}, // what the broker refuses is tried for ever
+			BlockAfterAbandon: true,                           // no message of the key passes it
+			Backoff:           &waybill.Backoff{Attempts: -1}, // a refused message is tried for ever
 		}},
 	})
-	c, err2 := consumer.New(bus, consumer.Options{})
-	if err := errors.Join(err1, err2); err != nil {
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := consumer.New(bus, consumer.Options{})
+	if err != nil {
 		return nil, nil, err
 	}
 	return r, c, c.Handle(waybill.Subscription{
