@@ -142,8 +142,7 @@ func (r *routeSettings) keyed(path string, bad func(path, text string)) (out []*
 	return out
 }
 
-// publisher returns to, with what the route does to bodies, and those of its steps that have a key. A problem belongs to
-// a path.
+// publisher returns to, with what the route does to bodies, and the steps that have a key. A problem belongs to a path.
 func (r *routeSettings) publisher(to core.Publisher, path string, bad func(path, text string)) (core.Publisher, []*keyedStep) {
 	var steps []transform.Step
 	if r.Compress {
@@ -191,7 +190,7 @@ func (d *daemon) rekey(conf *loaded, bad func(path, text string)) {
 	}
 }
 
-// rekeys reports whether a running relay takes over a setting of a step that has a key: it does not begin or end a step.
+// rekeys reports whether a running relay takes over a setting of a step that has a key. It begins and ends no step.
 func (d *daemon) rekeys(path string, fresh *loaded) bool {
 	for _, k := range d.fleet.keyed {
 		if strings.HasPrefix(path, k.path+".") {

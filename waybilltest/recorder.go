@@ -67,7 +67,7 @@ func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error
 	}
 	if i := slices.IndexFunc(r.recorded, sameID); i >= 0 {
 		if r.recorded[i].Envelope.Source != row.Envelope.Source {
-			return out, core.IDTaken("waybilltest: stage", row.Route, row.Envelope.ID)
+			return out, row.IDTaken("waybilltest: stage")
 		}
 		out.Duplicate = true
 		return out, nil

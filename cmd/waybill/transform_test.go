@@ -88,9 +88,9 @@ func TestTransformedRoute(t *testing.T) {
 	}
 }
 
-// ST-18, SE-04: the relay signs the messages of a route, with HMAC or Ed25519, after the other steps. A new key is taken
-// over when its file changes, without a signal or a restart, and so are those of other steps; a wrong one is told, and
-// the old one stays.
+// ST-18: the relay signs the messages of a route, with HMAC or Ed25519, after the other steps. A new key is taken over
+// when its file changes, without a signal or a restart, and so are those of other steps; a wrong one is told, and the
+// old one stays.
 func TestSignedRoute(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

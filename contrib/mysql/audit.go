@@ -15,8 +15,8 @@ var _ audit.Recorder = (*Store)(nil)
 
 const auditColumns = `act, phase, who, via, origin, action, target, filter, ids, body_before, body_after, result`
 
-// AppendAudit adds a line to the audit record; see [audit.Recorder]. A login with [ServiceGrants] can add lines, and can
-// neither change nor delete one. The owner of the table can.
+// AppendAudit adds a line to the audit record; see [audit.Recorder]. A login with [ServiceGrants] can add lines, and
+// can neither change nor delete one. The owner of the table can.
 func (s *Store) AppendAudit(ctx context.Context, e audit.Entry) error {
 	e, err := e.Check()
 	if err != nil {

@@ -157,7 +157,8 @@ func encode(e *waybill.Envelope) []byte {
 	add(core.AttrContentType, e.ContentType)
 	for _, at := range core.AppendAttributes(make([]core.Attribute, 0, 16), e) {
 		switch at.Name {
-		case core.AttrSpecVersion, core.AttrID, core.AttrSource, core.AttrKey, core.AttrHLC: // they have columns
+		// They have columns.
+		case core.AttrSpecVersion, core.AttrID, core.AttrSource, core.AttrKey, core.AttrHLC:
 		default:
 			add(at.Name, at.Value)
 		}

@@ -82,7 +82,7 @@ func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybil
 		e, source := &rows[0].Envelope, ""
 		found, err := w.one(ctx, []any{&source}, `SELECT source FROM waybill_outbox `+byIDSQL+`LOCK IN SHARE MODE`, e.ID, rows[0].Route)
 		if err == nil && found && source != e.Source {
-			err = core.IDTaken("waybill/mysql: stage", rows[0].Route, e.ID)
+			err = rows[0].IDTaken("waybill/mysql: stage")
 		}
 		staged[0] = waybill.Staged{ID: e.ID, Route: rows[0].Route, Duplicate: true}
 		return err

@@ -91,8 +91,8 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 		return out, 0, twin.staging, nil
 	case twin.withdrawn() && twin.lock != tx:
 		return out, 0, twin.lock, nil
-	case twin.env.Source != row.Envelope.Source && twin.env.Source != "" && row.Envelope.Source != "": // rows of tests can have none
-		return out, 0, nil, core.IDTaken("waybill/memory: stage", name, row.Envelope.ID)
+	case twin.env.Source != row.Envelope.Source && twin.env.Source != "" && row.Envelope.Source != "":
+		return out, 0, nil, row.IDTaken("waybill/memory: stage")
 	default:
 		out.Duplicate = true
 		return out, 0, nil, nil

@@ -105,7 +105,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	if twin := l.byID[id]; twin != nil {
 		// A document that cannot be read has no source.
 		if e, _ := l.s.envelope(twin); e.Source != r.Envelope.Source {
-			return out, core.IDTaken("waybill/mongo: stage", id.Route, id.ID)
+			return out, r.IDTaken("waybill/mongo: stage")
 		}
 		out.Duplicate = true
 		return out, nil

@@ -84,7 +84,8 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	live := map[liveKey]string{}
-	var raced, others []int // duplicates, with and without a dedupe key, of what was committed after the statement had begun
+	// Duplicates, with and without a dedupe key, of what was committed after the statement had begun.
+	var raced, others []int
 	resolve := func() error {
 		late := func(i int) bool { return slices.Contains(raced, i) || slices.Contains(others, i) }
 		if err := c.refuseTaken(ctx, c.rows, late, c.query); err != nil {
@@ -156,7 +157,7 @@ func (c *chunk) run(ctx context.Context) error {
 		switch kind {
 		case 1:
 			if c.known[at-1] = true; status != 0 {
-				return core.IDTaken("waybill/postgres: stage", c.rows[at-1].Route, c.rows[at-1].Envelope.ID)
+				return c.rows[at-1].IDTaken("waybill/postgres: stage")
 			}
 		case 2:
 			c.holder[at-1], c.status[at-1] = id, waybill.CancelStatus(status)

@@ -129,7 +129,7 @@ type Roles struct {
 }
 
 // Grants returns the SQL that gives each role what it needs and no more. It can run again. With Roles.Routes or
-// Roles.Sources it enables row-level security on the outbox table, which concerns that producer and canceller alone: call Grants once
+// Roles.Sources it enables row-level security, which concerns that producer and canceller alone: call Grants once
 // for each.
 func (m *Migrations) Grants(r Roles) string { return m.m.Grants(schema.Roles(r)) }
 

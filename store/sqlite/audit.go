@@ -20,9 +20,9 @@ const (
 		FROM waybill_outbox_audit WHERE number < ?1 ORDER BY number DESC LIMIT ?2`
 )
 
-// AppendAudit adds a line to the audit record; see [audit.Recorder]. Triggers refuse to change and to delete lines. They
-// bind programs that make a mistake: SQLite has no users, so whoever may write to the file can drop them. Lines name no
-// role.
+// AppendAudit adds a line to the audit record; see [audit.Recorder]. Triggers refuse to change and to delete lines.
+// They bind programs that make a mistake: SQLite has no users, and a program that may write to the file can drop them.
+// Lines name no role.
 func (s *Store) AppendAudit(ctx context.Context, e audit.Entry) error {
 	e, err := e.Check()
 	if err != nil {

@@ -112,7 +112,7 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 		case err != nil:
 			return err
 		case taken:
-			return core.IDTaken("waybill/sqlite: stage", r.Route, r.Envelope.ID)
+			return r.IDTaken("waybill/sqlite: stage")
 		case r.DedupeKey == "":
 			continue
 		}

@@ -3,6 +3,7 @@ package dberr
 import (
 	"strings"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -10,14 +11,16 @@ import (
 // with a byte 31 behind it.
 const TakenMark = "waybill: id taken: "
 
-// IDTaken returns core.IDTaken for the error of the statement that looks for ids of other sources; nil for others.
+// IDTaken returns the error of core.StagedRow for what the statement that looks for ids of other sources says; nil for
+// other errors.
 func IDTaken(op string, err error) error {
 	if SQLState(err) != "22P02" { // the text is no boolean
 		return nil
 	}
 	_, rest, found := strings.Cut(err.Error(), TakenMark)
 	if names := strings.Split(rest, "\x1f"); found && len(names) > 2 {
-		return core.IDTaken("waybill/postgres: "+op, names[0], names[1])
+		row := core.StagedRow{Route: names[0], Envelope: waybill.Envelope{ID: names[1]}}
+		return row.IDTaken("waybill/postgres: " + op)
 	}
 	return nil
 }
