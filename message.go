@@ -148,7 +148,8 @@ type MessageOption func(*Message)
 // Key sets the ordering key.
 func Key(key string) MessageOption { return func(m *Message) { m.Key = key } }
 
-// ID sets the message id instead of a fresh UUIDv7. Staging the same (route, id) a second time does nothing.
+// ID sets the message id instead of a fresh UUIDv7. Staging the same (route, id) a second time does nothing, and fails
+// with [ReasonIDConflict] if the first one has another source.
 func ID(id string) MessageOption { return func(m *Message) { m.ID = id } }
 
 // Type sets the CloudEvents type instead of the topic's name.

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 )
@@ -54,6 +57,59 @@ func (c *command) operator() string {
 // recordTo names the store whose audit record gets what the command does; one that keeps none is passed over.
 func (c *command) recordTo(s *Store) {
 	c.acts.to, _ = core.As[audit.Recorder](s.Outbox)
+}
+
+// recordBeside opens the store whose audit record gets an act on a broker: that with this name, or that of audit.store
+// in the settings, or the only one.
+func (c *command) recordBeside(ctx context.Context, store string) error {
+	name := cmp.Or(store, c.conf.Audit.Store)
+	if name == "" && len(c.conf.stores) != 1 {
+		return nil
+	}
+	s, err := c.openStore(ctx, name, c.quiet())
+	if err == nil {
+		c.recordTo(s)
+	}
+	return err
+}
+
+// actOnTables is act for what makes or drops the tables, the record among them. What makes it is in the record when it
+// has ended. What drops it leaves no record.
+func (c *command) actOnTables(ctx context.Context, do func(context.Context) error) error {
+	to := c.acts.to
+	if to == nil {
+		return do(ctx)
+	}
+	if c.recorded(ctx, to) {
+		c.acts.to = untilDropped{to, c}
+		return c.act(ctx, false, do)
+	}
+	if err := do(ctx); err != nil || !c.recorded(ctx, to) {
+		return err
+	}
+	return c.act(ctx, false, func(context.Context) error { return nil })
+}
+
+// recorded reports whether the audit record is there.
+func (c *command) recorded(ctx context.Context, to audit.Recorder) bool {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	_, err := to.ListAudit(ctx, 0, 1)
+	return !errors.Is(err, waybill.ErrMisconfigured)
+}
+
+// untilDropped is a record that the act itself can drop.
+type untilDropped struct {
+	audit.Recorder
+	c *command
+}
+
+func (u untilDropped) AppendAudit(ctx context.Context, e audit.Entry) error {
+	err := u.Recorder.AppendAudit(ctx, e)
+	if err != nil && e.Phase == "end" && !u.c.recorded(ctx, u.Recorder) {
+		return nil
+	}
+	return err
 }
 
 // act does something between two lines of the audit record, which a dry run does not need.

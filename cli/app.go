@@ -139,7 +139,7 @@ type Roles struct {
 	Consumer  string // marks in the inbox
 	Operator  string // inspects, redrives, purges
 
-	// Routes and Sources bound what Producer stages; empty = all.
+	// Routes and Sources bind what Producer and Canceller stage and cancel; empty = all.
 	Routes, Sources []string
 }
 

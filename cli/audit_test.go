@@ -22,13 +22,17 @@ func TestAuditRecord(t *testing.T) {
 		run(looks)
 	}
 	run("redrive").is(t, 2)
-	run("audit log").is(t, 0).not(t, "begin")
+	if n := len(decode[[]struct{}](t, run("audit log --json"))); n != 2 {
+		t.Errorf("%d lines before anything but migrate acted", n)
+	}
 	run("cancel b").is(t, 0, "cancelled")
 	run("redrive --reason cancelled").is(t, 0, "1 of 1 record put back")
 	run("cancel --tenant x --yes").is(t, 0, "1 of 1 record withdrawn")
 	run("keys skip k none --yes").is(t, 3)
 	run("inbox purge --older 1h --yes").is(t, 0)
 	run("dlq purge default --all --yes --store shop").is(t, 0)
+	run("migrate up").is(t, 0)
+	run("migrate down --to 2 --yes").is(t, 0)
 	type line struct{ Number, Role, Act, Phase, User, Via, From, Action, Target, Filter, Result any }
 	lines := decode[[]line](t, run("audit log --json"))
 	slices.Reverse(lines)
@@ -50,12 +54,15 @@ func TestAuditRecord(t *testing.T) {
 		got = append(got, strings.Join(text, "|"))
 	}
 	want := []string{
+		"begin|migrate up|store shop||", "end|migrate up|store shop||",
 		"begin|cancel|store shop|args=b|", "end|cancel|store shop|args=b|[cancelled]",
 		"begin|redrive|store shop|reason=%5Bcancelled%5D|", "end|redrive|store shop|reason=%5Bcancelled%5D|1 of 1 put back",
 		"begin|cancel|store shop|tenant=%5Bx%5D|", "end|cancel|store shop|tenant=%5Bx%5D|1 of 1 withdrawn",
 		"begin|keys skip|store shop|args=k&args=none|", "end|keys skip|store shop|args=k&args=none|failed",
 		"begin|inbox purge|store shop|older=1h0m0s|", "end|inbox purge|store shop|older=1h0m0s|0 deleted",
 		"begin|dlq purge|queue default|all=true&store=shop|", "end|dlq purge|queue default|all=true&store=shop|0 deleted, 0 failed",
+		"begin|migrate up|store shop||", "end|migrate up|store shop||",
+		"begin|migrate down|store shop|to=2|", "end|migrate down|store shop|to=2|",
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d lines, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
@@ -65,7 +72,7 @@ func TestAuditRecord(t *testing.T) {
 			t.Errorf("line %d: %s, want %s", i, got[i], want[i])
 		}
 	}
-	run("audit log --limit 1").is(t, 0, "dlq purge", "end").not(t, "begin")
+	run("audit log --limit 1").is(t, 0, "migrate down", "end").not(t, "begin")
 
 	if _, err := pool.Exec(t.Context(), "DROP TABLE waybill.waybill_outbox_audit"); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/obs"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -29,11 +30,13 @@ type daemon struct {
 	untilEmpty bool
 	most       time.Duration // 0 = any time
 
-	fleet *fleet
+	fleet   *fleet
+	page    *dashboard.Dashboard // nil = off
+	secrets *loaded              // the settings whose secrets are in use
 }
 
 func newDaemon(c *command, conf *loaded) *daemon {
-	d := &daemon{c: c, conf: conf, level: new(slog.LevelVar)}
+	d := &daemon{c: c, conf: conf, secrets: conf, level: new(slog.LevelVar)}
 	d.log = newLogger(c.io.Err, conf.Log, d.level)
 	return d
 }
@@ -73,11 +76,10 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	page, err := d.page(tel.page)
-	if err != nil {
+	if d.page, err = d.newPage(tel.page); err != nil {
 		return err
 	}
-	stop, err := d.serve(ctx, listener, tel.metrics, page, cancel)
+	stop, err := d.serve(ctx, listener, tel.metrics, d.page, cancel)
 	if err != nil {
 		return err
 	}
@@ -92,8 +94,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 			return nil
 		}))
 	}
-	if page != nil {
-		runners = append(runners, page)
+	if d.page != nil {
+		runners = append(runners, d.page)
 	}
 	if d.untilEmpty {
 		runners = append(runners, runner(func(ctx context.Context) error {
@@ -127,6 +129,7 @@ type fleet struct {
 	relays     map[string]*relay.Relay
 	options    map[string]relay.Options
 	ends       map[string]ends
+	keyed      []*keyedStep
 }
 
 // ends are the names of both ends of a relay.
@@ -137,7 +140,7 @@ type ends struct {
 
 // openFleet makes all relays, and opens each store and each transport once. The error has all problems.
 func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet, error) {
-	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]*relay.Relay{}, map[string]relay.Options{}, map[string]ends{}}
+	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]*relay.Relay{}, map[string]relay.Options{}, map[string]ends{}, nil}
 	var problems []string
 	var errs []error
 	fail := func(err error) {
@@ -188,9 +191,11 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 			switch {
 			case t == nil:
 			case i < len(r.Routes):
-				opts.Routes[i].Publisher = r.Routes[i].publisher(t.Publisher, fmt.Sprintf("relays.%s.routes[%d]", name, i), func(path, text string) {
+				var keyed []*keyedStep
+				opts.Routes[i].Publisher, keyed = r.Routes[i].publisher(t.Publisher, routePath(name, i), func(path, text string) {
 					problems = append(problems, conf.from.Problem(path, "%s", text))
 				})
+				f.keyed = append(f.keyed, keyed...)
 			default:
 				opts.Routes[i].Publisher = t.Publisher
 			}

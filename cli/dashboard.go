@@ -22,22 +22,19 @@ import (
 // dashboardPath is where the daemon shows the dashboard.
 const dashboardPath = "/dashboard"
 
-// page returns the dashboard over the relays of the daemon, and the parked messages of the subscriptions; nil = off.
-func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, error) {
+// newPage returns the dashboard over the relays of the daemon, and the parked messages of the subscriptions; nil = off.
+func (d *daemon) newPage(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, error) {
 	s := &d.conf.Dashboard
 	if !s.Enabled {
 		return nil, nil
 	}
 	opts := dashboard.Options{
 		Path: dashboardPath, Metrics: reader, ReadOnly: s.ReadOnly, ShowBodies: s.ShowBodies, Open: s.Open, Hosts: s.Hosts,
-		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader, TLS: s.Proxy.TLS}, Users: map[string]dashboard.User{}, Logger: d.log,
+		Right: dashboard.Right(s.Right), Proxy: dashboard.Proxy{From: s.Proxy.From, UserHeader: s.Proxy.UserHeader, TLS: s.Proxy.TLS}, Logger: d.log,
 	}
-	for name, user := range s.Users {
-		hash, err := user.Password.Value()
-		if err != nil {
-			return nil, errors.New(d.conf.from.Problem("dashboard.users."+name+".password", "%s", err))
-		}
-		opts.Users[name] = dashboard.User{Password: hash, Right: dashboard.Right(user.Right)}
+	var err error
+	if opts.Users, err = d.conf.users(); err != nil {
+		return nil, err
 	}
 	for _, name := range sortedKeys(d.fleet.stores) {
 		var serving together
@@ -74,6 +71,19 @@ func (d *daemon) page(reader *sdkmetric.ManualReader) (*dashboard.Dashboard, err
 		return nil, d.conf.opening("dashboard", err)
 	}
 	return page, nil
+}
+
+// users returns the users of the dashboard, with their passwords as they are now.
+func (l *loaded) users() (map[string]dashboard.User, error) {
+	out := map[string]dashboard.User{}
+	for name, user := range l.Dashboard.Users {
+		hash, err := user.Password.Value()
+		if err != nil {
+			return nil, errors.New(l.from.Problem("dashboard.users."+name+".password", "%s", err))
+		}
+		out[name] = dashboard.User{Password: hash, Right: dashboard.Right(user.Right)}
+	}
+	return out, nil
 }
 
 // welcome logs once where the page is, at any level: the address can hold the token, and then is the only way in.

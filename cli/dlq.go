@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -85,20 +84,6 @@ func (d *dlq) open(ctx context.Context, queue string) (admin.ParkedQueue, error)
 	}
 	d.c.opened = append(d.c.opened, t.Close)
 	return explained{t, func(err error) error { return d.c.explain(ctx, s, d.store, err) }}, nil
-}
-
-// record opens the store whose audit record gets what is done with a queue: that which is the queue, or of audit.store
-// in the settings, or the only one.
-func (d *dlq) record(ctx context.Context) error {
-	name := cmp.Or(d.store, d.c.conf.Audit.Store)
-	if name == "" && len(d.c.conf.stores) != 1 {
-		return nil
-	}
-	s, err := d.c.openStore(ctx, name, d.c.quiet())
-	if err == nil {
-		d.c.recordTo(s)
-	}
-	return err
 }
 
 // explained is a table queue whose first answer explains a missing schema.

@@ -120,7 +120,7 @@ func (d *dlq) run(ctx context.Context, req admin.ParkedRequest, done string, do 
 			out.Failed = append(out.Failed, failedJSON{p.Envelope.ID, p.Position, err.Error()})
 		}
 	}
-	err := d.record(ctx)
+	err := d.c.recordBeside(ctx, d.store)
 	if err == nil {
 		err = d.c.act(ctx, false, func(ctx context.Context) (err error) {
 			out.Changed, err = do(ctx, req)

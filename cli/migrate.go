@@ -34,7 +34,7 @@ time. Several at once wait for each other. With --only a database gets the outbo
 			if err := c.alive(ctx, s); err != nil {
 				return err
 			}
-			if err := s.Up(ctx); err != nil {
+			if err := c.actOnTables(ctx, s.Up); err != nil {
 				return err
 			}
 			return c.schemaStatus(ctx, s, false)
@@ -60,7 +60,7 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 			if err := c.confirm(ctx, "%s", what); err != nil {
 				return err
 			}
-			if err := s.Down(ctx, to); err != nil {
+			if err := c.actOnTables(ctx, func(ctx context.Context) error { return s.Down(ctx, to) }); err != nil {
 				return err
 			}
 			return c.schemaStatus(ctx, s, false)
@@ -119,8 +119,8 @@ role can have several. Run what it prints as the owner of the tables, after wayb
 
   waybill migrate grants --producer shop --relay shop_relay | psql "$OWNER_URL"
 
-It makes no roles. --route and --source bind the producer to its own messages by row-level security; run it once for each
-such producer.`,
+It makes no roles. --route and --source bind the producer and the canceller to their own messages by row-level security;
+run it once for each such service.`,
 		RunE: onSchema(func(_ context.Context, s Schema) error {
 			g, ok := s.(Granter)
 			switch {
@@ -128,8 +128,8 @@ such producer.`,
 				return withCode(ExitUsage, "this store has no roles that the command knows: see the page of its database")
 			case cmp.Or(roles.Producer, roles.Canceller, roles.Relay, roles.Consumer, roles.Operator) == "":
 				return withCode(ExitUsage, "name at least one role: --producer, --canceller, --relay, --consumer or --operator")
-			case roles.Producer == "" && len(roles.Routes)+len(roles.Sources) > 0:
-				return withCode(ExitUsage, "--route and --source bound a producer: name it with --producer")
+			case roles.Producer == "" && roles.Canceller == "" && len(roles.Routes)+len(roles.Sources) > 0:
+				return withCode(ExitUsage, "--route and --source bind a producer or a canceller: name it with --producer or --canceller")
 			}
 			sql := g.Grants(roles)
 			if c.json {
@@ -153,8 +153,8 @@ such producer.`,
 	} {
 		cmd.Flags().StringVar(f.role, f.name, "", f.usage)
 	}
-	cmd.Flags().StringArrayVar(&roles.Routes, "route", nil, "route that the producer may stage on; repeatable, all if there is none")
-	cmd.Flags().StringArrayVar(&roles.Sources, "source", nil, "source of the messages that the producer may stage; repeatable, all if there is none")
+	cmd.Flags().StringArrayVar(&roles.Routes, "route", nil, "route that the producer and the canceller may use; repeatable, all if there is none")
+	cmd.Flags().StringArrayVar(&roles.Sources, "source", nil, "source of the messages that the producer and the canceller may stage and cancel; repeatable, all if there is none")
 	return cmd
 }
 

@@ -2,11 +2,13 @@ package cli_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +216,40 @@ func TestTopology(t *testing.T) {
 	if q, err := ch.QueueDeclarePassive("billing", true, false, false, false, nil); err != nil {
 		t.Error(q, err)
 	}
+}
+
+// What changes the broker is in the audit record of the store beside it: what was declared, and which queues were
+// deleted. If the record cannot be written nothing is changed.
+// OP-21.
+func TestTopologyIsRecorded(t *testing.T) {
+	t.Parallel()
+	r, s := newRabbit(t, "billing", "old"), newShop(t)
+	run := func(args ...string) answer {
+		t.Helper()
+		return command(t, append(slices.Clone(s.settings), r.settings[:3]...), append(args, "--config", r.settings[3])...)
+	}
+	run("topology", "print").is(t, 0)
+	run("topology", "verify").is(t, 5)
+	run("audit", "log").is(t, 0).not(t, "topology")
+	run("topology", "declare").is(t, 0)
+	r.configure("billing")
+	run("topology", "gc", "--dry-run").is(t, 0)
+	run("topology", "gc", "--yes").is(t, 0)
+	lines := decode[[]struct {
+		Phase, Action, Target, Result string
+		IDs                           []string
+	}](t, run("audit", "log", "--json").is(t, 0))
+	if len(lines) != 4 || lines[3].Phase != "begin" || lines[3].Action != "topology declare" || lines[3].Target != "transport mq" ||
+		lines[0].Phase != "end" || lines[0].Action != "topology gc" || lines[0].Result != "3 queues deleted" || len(lines[0].IDs) != 3 {
+		t.Errorf("%+v", lines)
+	}
+	s.transact(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "ALTER TABLE waybill_outbox_audit RENAME TO elsewhere")
+		return err
+	})
+	r.configure("billing", "new")
+	run("topology", "declare").is(t, 1, "nothing was done, since the audit record cannot be written")
+	run("topology", "verify").is(t, 5, `queue "new"`, "missing")
 }
 
 // OP-01, OP-09: transports without a topology say so; bench on a broker leaves nothing there, nor in the inbox.

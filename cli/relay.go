@@ -15,9 +15,9 @@ func (c *command) relayCommand() *cobra.Command {
 misconfiguration ends the command with an error.
 
 Signals: SIGTERM and SIGINT stop it in order: it waits for the answers to its publishes, up to drain_timeout. A second one stops it at
-once. SIGHUP reads the settings again: log.level and paused of a route change at once; for others the log names what
-needs a restart. Secrets in files and certificates are read again for each new connection, without a signal; those of
-MongoDB need a restart.
+once. SIGHUP reads the settings again: log.level, paused and the keys of a route, and the users of the dashboard change at
+once; for others the log names what needs a restart. Secrets in files and certificates are read again for each new
+connection, keys and passwords of users when their file changes; those of MongoDB need a restart.
 
 http.listen serves /livez, /readyz, /healthz and /metrics.
 

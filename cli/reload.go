@@ -5,8 +5,10 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/cli/config"
@@ -19,14 +21,27 @@ func hangups() (signals chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// watch reads the settings again at each signal, until ctx ends.
+// secretsEvery is how often the files of secrets are looked at.
+const secretsEvery = time.Second
+
+// watch reads the settings again at each signal, and secrets when the file of one has changed, until ctx ends.
 func (d *daemon) watch(ctx context.Context, signals <-chan os.Signal) error {
+	look := time.NewTicker(secretsEvery)
+	defer look.Stop()
+	seen := d.secrets.stamps()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-signals:
 			d.reload()
+			seen = d.secrets.stamps()
+		case <-look.C:
+			if now := d.secrets.stamps(); !slices.Equal(now, seen) {
+				seen = now
+				d.log.Info("the file of a secret has changed", "event", "daemon.secret_changed")
+				d.takeSecrets(d.secrets)
+			}
 		}
 	}
 }
@@ -49,7 +64,7 @@ func (d *daemon) reload() {
 	}
 	var restart []string
 	for _, path := range config.Diff(d.conf.from, fresh.from) {
-		if !changeable.MatchString(path) {
+		if !changeable.MatchString(path) && !d.rekeys(path, fresh) && (d.page == nil || !strings.HasPrefix(path, "dashboard.users.")) {
 			restart = append(restart, path)
 		}
 	}
@@ -59,6 +74,40 @@ func (d *daemon) reload() {
 	d.log.Info("settings were read again", "event", "daemon.reload")
 	setLevel(d.level, fresh.Log)
 	d.pause(fresh)
+	d.takeSecrets(fresh)
+}
+
+// takeSecrets takes over the users of the dashboard, and the keys of routes. What is wrong stays as it was.
+func (d *daemon) takeSecrets(conf *loaded) {
+	d.secrets = conf
+	refuse := func(problem string) {
+		d.log.Error("a secret is wrong; the old one stays", "event", "daemon.reload_refused", "error", problem)
+	}
+	d.rekey(conf, func(path, text string) { refuse(conf.from.Problem(path, "%s", text)) })
+	if d.page == nil {
+		return
+	}
+	users, err := conf.users()
+	if err == nil {
+		err = d.page.SetUsers(users)
+	}
+	if err != nil {
+		refuse(err.Error())
+	}
+}
+
+// stamps tell whether a file of a secret has changed that the daemon reads but once.
+func (l *loaded) stamps() (out []string) {
+	for _, name := range sortedKeys(l.Dashboard.Users) {
+		out = append(out, l.Dashboard.Users[name].Password.Stamp())
+	}
+	for _, name := range sortedKeys(l.Relays) {
+		for i := range l.Relays[name].Routes {
+			r := &l.Relays[name].Routes[i]
+			out = append(out, r.Encrypt.Key.Stamp(), r.Sign.Secret.Stamp(), r.Sign.PrivateKey.Stamp())
+		}
+	}
+	return out
 }
 
 // pause pauses and resumes the routes of running relays as the settings say.

@@ -94,6 +94,7 @@ type routeSettings struct {
 	Paused    bool            `doc:"true = messages wait; can change while the relay runs"`
 	Compress  bool            `doc:"compresses bodies with gzip; consumers need the step Gzip of package transform"`
 	Encrypt   encryptSettings `doc:"encrypts bodies; consumers need the step Encrypt of package transform"`
+	Sign      signSettings    `doc:"signs messages; consumers need the step Sign of package transform"`
 	relay.Route
 }
 
@@ -248,6 +249,7 @@ func (l *loaded) checkRelay(name string, owners map[string]string) {
 		}
 		l.pick(path, transport, l.transports, "transport")
 		routes[i].Encrypt.check(func(key, text string) { l.bad(fmt.Sprintf("%s.routes[%d].encrypt.%s", at, i, key), "%s", text) })
+		routes[i].Sign.check(func(key, text string) { l.bad(fmt.Sprintf("%s.routes[%d].sign.%s", at, i, key), "%s", text) })
 		route := routes[i].Name
 		if route == "" {
 			route = waybill.DefaultRoute

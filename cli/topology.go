@@ -35,6 +35,7 @@ func (c *command) topologyCommand() *cobra.Command {
 			if t.Topology == nil {
 				return withCode(ExitUsage, "a transport of this kind has no topology to manage: it needs none, or makes it by itself")
 			}
+			c.begins(cmd, "transport "+the(transport, c.conf.transports), nil)
 			return fn(cmd.Context(), topologyRun{t.Topology, c.conf.subscriptionsOf(transport)})
 		}
 	}
@@ -85,9 +86,15 @@ could not be deleted. A queue without statistics at the broker is not deleted.`,
 		&cobra.Command{
 			Use: "declare", Short: "make what is missing", Args: cobra.NoArgs,
 			RunE: run(func(ctx context.Context, t topologyRun) error {
-				ctx, cancel := c.limited(ctx)
-				defer cancel()
-				if err := t.Declare(ctx, t.subs); err != nil {
+				if err := c.recordBeside(ctx, ""); err != nil {
+					return err
+				}
+				err := c.act(ctx, false, func(ctx context.Context) error {
+					ctx, cancel := c.limited(ctx)
+					defer cancel()
+					return t.Declare(ctx, t.subs)
+				})
+				if err != nil {
 					return err
 				}
 				return c.done("declared", len(t.subs))
@@ -171,6 +178,33 @@ func (c *command) gc(ctx context.Context, t topologyRun, dryRun bool) error {
 	if err := c.confirm(ctx, "delete of these %s those that are empty and not received from", counted(len(unused), "queue")); err != nil {
 		return err
 	}
+	if err := c.recordBeside(ctx, ""); err != nil {
+		return err
+	}
+	var deleted []string
+	kept := map[string]string{}
+	err = c.act(ctx, false, func(ctx context.Context) (err error) {
+		deleted, err = t.collect(ctx, unused, kept)
+		for _, name := range deleted {
+			c.acts.entry.Add(name)
+		}
+		c.note("%s deleted", counted(len(deleted), "queue"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.collected(unused, deleted, kept); err != nil {
+		return err
+	}
+	if len(kept) > 0 {
+		return withCode(ExitRefused, "left alone: %s", counted(len(kept), "queue"))
+	}
+	return nil
+}
+
+// collect deletes queues, and notes why others are kept.
+func (t topologyRun) collect(ctx context.Context, unused []string, kept map[string]string) (deleted []string, err error) {
 	errs := make([]error, len(unused))
 	var group errgroup.Group
 	group.SetLimit(gcWorkers)
@@ -181,25 +215,20 @@ func (c *command) gc(ctx context.Context, t topologyRun, dryRun bool) error {
 		})
 	}
 	_ = group.Wait()
-	var deleted []string
-	kept := map[string]string{}
 	for i, name := range unused {
-		switch err := errs[i]; {
-		case err == nil:
+		switch e := errs[i]; {
+		case e == nil:
 			deleted = append(deleted, name)
-		case errors.Is(err, waybill.ErrInFlight), ctx.Err() != nil:
-			kept[name] = err.Error()
+		case errors.Is(e, waybill.ErrInFlight), ctx.Err() != nil:
+			kept[name] = e.Error()
 		default:
-			return fmt.Errorf("%s were deleted before the error: %w", counted(len(deleted), "queue"), err)
+			err = errors.Join(err, e)
 		}
 	}
-	if err := c.collected(unused, deleted, kept); err != nil {
-		return err
+	if err != nil {
+		err = fmt.Errorf("%s were deleted beside the error: %w", counted(len(deleted), "queue"), err)
 	}
-	if len(kept) > 0 {
-		return withCode(ExitRefused, "left alone: %s", counted(len(kept), "queue"))
-	}
-	return nil
+	return deleted, err
 }
 
 // collected tells what gc found and did.

@@ -102,6 +102,16 @@ type StagedRow struct {
 	Withdrawable bool
 }
 
+// IDTaken is the error of a Stage whose row has the id of a record of its route with another source. As a duplicate it
+// would be lost without a word. Op is the operation, such as "waybill/postgres: stage".
+func (r *StagedRow) IDTaken(op string) error {
+	return &waybill.Error{
+		Op: op, Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict,
+		Err: fmt.Errorf("the id %.80q on route %q is that of a message of another source: put the name of the service into ids that it chooses, "+
+			"or give each service a route of its own", r.Envelope.ID, r.Route),
+	}
+}
+
 // Start begins the span of a Stage call. The messages are stamped under it. The caller ends it with [EndSpan]. Without
 // a configured tracer it costs next to nothing.
 func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, trace.Span) {

@@ -130,9 +130,8 @@ func (b *brakes) right(user, client string) {
 	}
 }
 
-// passwords are those of the users.
+// passwords bounds how many are compared.
 type passwords struct {
-	users     map[string]string
 	comparing chan struct{}
 	queued    atomic.Int64
 }
@@ -153,10 +152,10 @@ func (s *passwords) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // knows compares a password.
-func (s *passwords) knows(user, password string) bool {
-	hash, ok := s.users[user]
+func (p *people) knows(user, password string) bool {
+	hash, ok := p.passwords[user]
 	if !ok { // compare with another user's, which takes as long
-		for _, hash = range s.users {
+		for _, hash = range p.passwords {
 			break
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,6 +25,7 @@ type Dashboard struct {
 	mux       http.Handler
 	sessions  sessions
 	token     string // of SignInURL; empty = there is another way in
+	people    atomic.Pointer[people]
 	passwords passwords
 	brakes    brakes
 	state     state
@@ -45,8 +47,10 @@ func New(opts Options) (*Dashboard, error) {
 		d.log = slog.Default()
 	}
 	d.sessions.init()
-	d.passwords = passwords{users: opts.passwordsOf(), comparing: make(chan struct{}, maxComparing)}
-	if len(d.passwords.users) == 0 && !opts.Open && opts.Proxy.UserHeader == "" {
+	d.sessions.passwordOf = d.passwordOf
+	d.people.Store(newPeople(opts.Users))
+	d.passwords = passwords{comparing: make(chan struct{}, maxComparing)}
+	if len(d.people.Load().passwords) == 0 && !opts.Open && opts.Proxy.UserHeader == "" {
 		d.token = rand.Text()
 	}
 	layout := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html"))

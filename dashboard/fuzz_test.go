@@ -11,6 +11,8 @@ import (
 func FuzzCookie(f *testing.F) { // SE-08
 	d := &Dashboard{}
 	d.sessions.init()
+	d.people.Store(newPeople(nil))
+	d.sessions.passwordOf = d.passwordOf
 	var other sessions
 	other.init()
 	r := httptest.NewRequest(http.MethodGet, "http://localhost/", nil)

@@ -173,7 +173,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	if wait := d.brakes.try(user, client); wait > 0 { // another attempt was wrong meanwhile
 		return d.delayed(w, r, data, wait)
 	}
-	good := data.Token && same(strings.TrimSpace(password), d.token) || !data.Token && d.passwords.knows(user, password)
+	good := data.Token && same(strings.TrimSpace(password), d.token) || !data.Token && d.people.Load().knows(user, password)
 	if !good {
 		d.refuseLogin(r, user)
 		return d.render(w, r, http.StatusUnauthorized, "login", data)

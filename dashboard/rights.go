@@ -3,12 +3,15 @@ package dashboard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/waybill-go/waybill"
 )
 
 // Right is what somebody may do. Each includes those before it.
@@ -114,7 +117,7 @@ func (d *Dashboard) enterBy(r *http.Request, s *session) error {
 		s.via, s.in = viaOpen, true
 	case d.token != "":
 		s.via = viaToken
-	case len(d.passwords.users) > 0:
+	case len(d.people.Load().passwords) > 0:
 		s.via = viaPassword
 	default:
 		return &refused{http.StatusForbidden, "The page is open to those only who come through the proxy of Options.Proxy: dashboard.proxy in the settings."}
@@ -124,7 +127,7 @@ func (d *Dashboard) enterBy(r *http.Request, s *session) error {
 }
 
 func (d *Dashboard) rightOf(s *session) Right {
-	known, ok := d.opts.Users[s.user]
+	known, ok := d.people.Load().users[s.user]
 	switch {
 	case d.opts.ReadOnly:
 		return RightLook
@@ -187,13 +190,38 @@ func (o *Options) problemsOfRights() (p []string) {
 	return p
 }
 
-// passwordsOf returns the hashes of the users who have one.
-func (o *Options) passwordsOf() map[string]string {
-	out := map[string]string{}
-	for name, u := range o.Users {
+// people are those who may come in, and the hashes of those who have a password.
+type people struct {
+	users     map[string]User
+	passwords map[string]string
+}
+
+func newPeople(users map[string]User) *people {
+	p := &people{maps.Clone(users), map[string]string{}}
+	for name, u := range users {
 		if u.Password != "" {
-			out[name] = u.Password
+			p.passwords[name] = u.Password
 		}
 	}
-	return out
+	return p
+}
+
+// passwordOf returns the hash of a user's password; empty = the user has none.
+func (d *Dashboard) passwordOf(user string) string { return d.people.Load().passwords[user] }
+
+// SetUsers replaces Options.Users while the page runs. Sessions of users who are gone, or who have another password,
+// are over. Rights count from the next request on. The page keeps its way in: an error says so if no user has a
+// password any more, or if one has the first.
+func (d *Dashboard) SetUsers(users map[string]User) error {
+	opts, now := d.opts, newPeople(users)
+	opts.Users = users
+	problems := opts.problemsOfRights()
+	if (len(now.passwords) == 0) != (len(d.people.Load().passwords) == 0) {
+		problems = append(problems, "Users: the first password, and the loss of the last one, change how one comes in: that needs a new Dashboard, or a restart")
+	}
+	if err := waybill.Invalid("waybill/dashboard: users", problems...); err != nil {
+		return err
+	}
+	d.people.Store(now)
+	return nil
 }

@@ -28,6 +28,8 @@ type sessions struct {
 	mu    sync.Mutex
 	key   []byte
 	ended map[string]time.Time
+	// passwordOf is the hash of a user's password, now. A cookie is good with the one that it was made with.
+	passwordOf func(user string) string
 }
 
 // session is what a cookie says, and what the request adds to it.
@@ -95,7 +97,7 @@ const guest, member = "", "+"
 func (d *Dashboard) cookie(r *http.Request, who string) *http.Cookie {
 	payload := base64.RawURLEncoding.EncodeToString([]byte(who)) + "." + strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 36) + "." + rand.Text()
 	c := &http.Cookie{ //nolint:gosec // secure with TLS
-		Name: d.cookieName(r), Value: payload + "." + d.sessions.sign("session", payload), Path: d.opts.Path + "/", MaxAge: int(sessionTime.Seconds()),
+		Name: d.cookieName(r), Value: payload + "." + d.sessions.seal(payload, who), Path: d.opts.Path + "/", MaxAge: int(sessionTime.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: d.secure(r),
 	}
 	if c.Secure {
@@ -104,10 +106,15 @@ func (d *Dashboard) cookie(r *http.Request, who string) *http.Cookie {
 	return c
 }
 
+// seal signs the payload of the cookie of who.
+func (s *sessions) seal(payload, who string) string {
+	return s.sign("session", payload, s.passwordOf(strings.TrimPrefix(who, member)))
+}
+
 // of returns the session of a cookie's value.
 func (s *sessions) of(value string) (session, bool) {
 	i := strings.LastIndexByte(value, '.')
-	if i < 0 || !hmac.Equal([]byte(value[i+1:]), []byte(s.sign("session", value[:i]))) {
+	if i < 0 {
 		return session{}, false
 	}
 	parts := strings.Split(value[:i], ".")
@@ -116,7 +123,7 @@ func (s *sessions) of(value string) (session, bool) {
 	}
 	who, err := base64.RawURLEncoding.DecodeString(parts[0])
 	ends, err2 := strconv.ParseInt(parts[1], 36, 64)
-	if err != nil || err2 != nil || time.Now().Unix() > ends {
+	if err != nil || err2 != nil || !hmac.Equal([]byte(value[i+1:]), []byte(s.seal(value[:i], string(who)))) || time.Now().Unix() > ends {
 		return session{}, false
 	}
 	s.mu.Lock()

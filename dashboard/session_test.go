@@ -327,3 +327,43 @@ func TestCookiesOfHTTPS(t *testing.T) {
 		}
 	}
 }
+
+// Users can be replaced while the page runs. A session ends when its user is gone or has another password. The way in
+// stays.
+// SE-07.
+func TestUsersAreReplaced(t *testing.T) {
+	t.Parallel()
+	opts := empty(t, "ada", "grace", "edsger")
+	b, _ := open(t, opts)
+	in := map[string]*browser{}
+	for name := range opts.Users {
+		in[name] = visitor(t, b.page)
+		in[name].login(name, "secret of "+name)
+		in[name].get("/", http.StatusOK)
+	}
+	page := b.page.(*dashboard.Dashboard)
+	fresh := maps.Clone(opts.Users)
+	delete(fresh, "grace")
+	fresh["edsger"] = opts.Users["grace"] // her password
+	fresh["barbara"] = opts.Users["ada"]
+	if err := page.SetUsers(fresh); err != nil {
+		t.Fatal(err)
+	}
+	in["ada"].get("/", http.StatusOK)
+	for _, name := range []string{"grace", "edsger"} {
+		if w := in[name].send(http.MethodGet, "/", nil); w.Code != http.StatusSeeOther || w.Header().Get("Location") != "/login" {
+			t.Errorf("%s: status %d", name, w.Code)
+		}
+	}
+	newcomer := visitor(t, b.page)
+	newcomer.login("barbara", "secret of ada")
+	newcomer.get("/", http.StatusOK)
+	for problem, users := range map[string]map[string]dashboard.User{
+		"no bcrypt hash": {"ada": {Password: "plain"}}, "no right": {"ada": {Password: fresh["ada"].Password, Right: "root"}}, "restart": {},
+	} {
+		if err := page.SetUsers(users); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("%s: %v", problem, err)
+		}
+	}
+	in["ada"].get("/", http.StatusOK)
+}

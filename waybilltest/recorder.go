@@ -49,32 +49,39 @@ func (r *Recorder[Tx]) Stage(ctx context.Context, tx Tx, msgs ...waybill.Message
 	var staged []waybill.Staged
 	for i := range rows {
 		rows[i].Envelope = rows[i].Envelope.Clone()
-		staged = append(staged, r.record(tx, &rows[i]))
+		one, err := r.record(tx, &rows[i])
+		if err != nil {
+			return nil, err
+		}
+		staged = append(staged, one)
 	}
 	return staged, nil
 }
 
 // record keeps row, unless it is a duplicate. mu is held.
-func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) waybill.Staged {
+func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error) {
 	out := waybill.Staged{ID: row.Envelope.ID, Route: row.Route}
 	sameID := func(o Recorded[Tx]) bool { return o.Route == row.Route && o.Envelope.ID == row.Envelope.ID }
 	sameKey := func(o Recorded[Tx]) bool {
 		return row.DedupeKey != "" && o.DedupeKey == row.DedupeKey && o.Route == row.Route && o.Envelope.Topic == row.Envelope.Topic
 	}
-	if slices.ContainsFunc(r.recorded, sameID) {
+	if i := slices.IndexFunc(r.recorded, sameID); i >= 0 {
+		if r.recorded[i].Envelope.Source != row.Envelope.Source {
+			return out, row.IDTaken("waybilltest: stage")
+		}
 		out.Duplicate = true
-		return out
+		return out, nil
 	}
 	if i := slices.IndexFunc(r.recorded, sameKey); i >= 0 {
 		if !row.Replace {
 			out.ID, out.Duplicate = r.recorded[i].Envelope.ID, true
-			return out
+			return out, nil
 		}
 		r.recorded = slices.Delete(r.recorded, i, i+1)
 		out.Replaced = waybill.CancelDone
 	}
 	r.recorded = append(r.recorded, Recorded[Tx]{StagedRow: *row, Tx: tx})
-	return out
+	return out, nil
 }
 
 // Recorded returns what was staged, in order; on the given topics only, if any. What was replaced is not among it.

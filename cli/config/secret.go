@@ -51,6 +51,18 @@ func (s Secret) Value() (string, error) {
 	return text, nil
 }
 
+// Stamp changes when the file of the secret does. It is empty if there is no file, or none that can be read.
+func (s Secret) Stamp() string {
+	if s.file == "" {
+		return ""
+	}
+	info, err := os.Stat(s.file)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+}
+
 // String hides the text.
 func (s Secret) String() string {
 	switch {

@@ -48,7 +48,7 @@
 //
 // # Limits
 //
-// MySQL 8.0.1 or MariaDB 10.6, and InnoDB. One primary: [Store.Check] refuses Galera, and several primaries
+// MySQL 8.0.13 or MariaDB 10.6, and InnoDB. One primary: [Store.Check] refuses Galera, and several primaries
 // (auto_increment_increment above 1). All connections lead to that primary; a fail-over to a server with another
 // server_id counts as a restore. After a restore, raise the row "epoch" of waybill_meta.
 //
@@ -79,7 +79,7 @@ package waybillmysql
 // without times, expiries and dedupe keys. It stops neither a route nor the keys of others. Give it those on the
 // application's own tables, too.
 const StagerGrants = `
-GRANT SELECT (id, route), INSERT (route, id, topic, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) ON shop.waybill_outbox TO 'service'@'%';
+GRANT SELECT (id, route, source), INSERT (route, id, topic, source, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) ON shop.waybill_outbox TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_marks TO 'service'@'%';
 `
 
@@ -107,6 +107,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_fence TO 'service'@'
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_units TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_routes TO 'service'@'%';
 GRANT SELECT, INSERT, DELETE ON shop.waybill_outbox_control TO 'service'@'%';
+GRANT SELECT, INSERT (act, phase, who, via, origin, action, target, filter, ids, body_before, body_after, result) ON shop.waybill_outbox_audit TO 'service'@'%';
 GRANT SELECT, INSERT, DELETE ON shop.waybill_inbox TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE ON shop.waybill_meta TO 'service'@'%';
 `

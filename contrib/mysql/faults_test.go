@@ -279,7 +279,7 @@ func TestCheck(t *testing.T) {
 	}
 	for version, want := range map[string]bool{
 		"10.11.19-MariaDB-0+deb12u1": true, "10.6.0-MariaDB": true, "10.5.9-MariaDB": false, "5.5.5-10.6.3-MariaDB": true, "11.4.2-MariaDB": true,
-		"8.0.36": true, "8.0.0": false, "5.7.44-log": false, "8.4.0": true, "9.1.0": true, "8.0.1-cluster": true, "": false,
+		"8.0.36": true, "8.0.0": false, "5.7.44-log": false, "8.4.0": true, "9.1.0": true, "8.0.13-cluster": true, "8.0.12": false, "": false,
 	} {
 		if got := waybillmysql.Recent(version); got != want {
 			t.Errorf("version %q is recent: %v", version, got)

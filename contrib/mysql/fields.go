@@ -8,7 +8,7 @@ import (
 )
 
 // numColumns is how many columns the statements have that begin with columns.
-const numColumns = 23
+const numColumns = 24
 
 // fields reads the columns of a row, one after the other. Scan alone would allocate a string for each number. fields
 // does not, and it keeps a text that is the same as in the row before.

@@ -27,7 +27,7 @@ const stateWithdrawn core.State = 6
 // The statements that return a row all have the same columns: those of the record itself, and what costs more.
 const (
 	columns = `SELECT seq, route, id, version, slot, k, state, hold, due_at, ends_at, ready_since, flags, attempts, deliveries, crashes,
-		topic, hlc, reason, error, error_at, dedupe_key, `
+		topic, source, hlc, reason, error, error_at, dedupe_key, `
 	lightSQL  = columns + `'', '' FROM waybill_outbox `
 	attrsSQL  = columns + `attrs, '' FROM waybill_outbox `
 	recordSQL = columns + `attrs, body FROM waybill_outbox `
@@ -77,7 +77,8 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		r.Slot, e.Key, r.state, r.Holder = uint8(f.number()), f.text(), core.State(f.number()), core.Session(f.number())
 		r.due, r.ends, r.since, r.flags = f.number(), f.number(), f.number(), uint8(f.number())
 		r.Attempts, r.Deliveries, r.Crashes = int(f.number()), int(f.number()), int(f.number())
-		e.Topic, e.HLC, r.reason, r.lastError = f.text(), hlc.Timestamp(f.number()), waybill.Reason(f.text()), f.text()
+		e.Topic, e.Source, e.HLC = f.text(), f.text(), hlc.Timestamp(f.number())
+		r.reason, r.lastError = waybill.Reason(f.text()), f.text()
 		r.errorAt, r.dedupe, r.attrs, e.Body = f.number(), f.text(), f.text(), f.bytes()
 		e.ID, r.Failed, r.Withdrawable = r.ID, r.state == core.StateFailed, r.has(flagWithdrawable)
 		if r.state == stateWithdrawn {
@@ -156,7 +157,8 @@ func encode(e *waybill.Envelope) []byte {
 	add(core.AttrContentType, e.ContentType)
 	for _, at := range core.AppendAttributes(make([]core.Attribute, 0, 16), e) {
 		switch at.Name {
-		case core.AttrSpecVersion, core.AttrID, core.AttrKey, core.AttrHLC: // they have columns
+		// They have columns.
+		case core.AttrSpecVersion, core.AttrID, core.AttrSource, core.AttrKey, core.AttrHLC:
 		default:
 			add(at.Name, at.Value)
 		}

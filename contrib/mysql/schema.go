@@ -51,7 +51,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return classify("check", err)
 	}
 	if !recent(v) {
-		return misconfigured("the server's version is %q; MySQL 8.0.1 or MariaDB 10.6 is needed, for SKIP LOCKED", v)
+		return misconfigured("the server's version is %q; MySQL 8.0.13 or MariaDB 10.6 is needed, for SKIP LOCKED and defaults that are expressions", v)
 	}
 	w := &work{s: s, q: s.own}
 	var step, flush, all, version int64
@@ -118,7 +118,7 @@ func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB"
 
 // recent reports whether the server knows SKIP LOCKED and keeps its numbers over a restart.
 func recent(version string) bool {
-	least := 8_000_001
+	least := 8_000_013
 	if isMariaDB(version) {
 		least, version = 10_006_000, strings.TrimPrefix(version, "5.5.5-")
 	}

@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	route       VARBINARY(300)   NOT NULL,
 	id          VARBINARY(255)   NOT NULL,
 	topic       VARBINARY(255)   NOT NULL,
+	source      VARBINARY(255)   NOT NULL DEFAULT '',
 	k           VARBINARY(255)   NOT NULL,            -- ordering key; empty = unordered
 	slot        TINYINT UNSIGNED NOT NULL,            -- 0 to 63, from route and key, or from route and id
 	version     BIGINT           NOT NULL DEFAULT 1,  -- grows with every change but a hold
@@ -116,6 +117,25 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_control (
 	id     VARBINARY(255)   NOT NULL,
 	reason VARBINARY(255)   NOT NULL,
 	KEY waybill_outbox_control_route (route)
+) ENGINE = InnoDB;
+
+-- Acts of operators. Logins add lines, and the grants let none change or delete one, nor choose its time or its role.
+CREATE TABLE IF NOT EXISTS waybill_outbox_audit (
+	number      BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
+	at          BIGINT         NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+	role        VARBINARY(400) NOT NULL DEFAULT (SESSION_USER()), -- login that wrote it
+	act         BLOB           NOT NULL,              -- the same for both lines of an act
+	phase       VARBINARY(5)   NOT NULL,              -- begin or end
+	who         BLOB           NOT NULL,              -- who acts, as the program knows
+	via         BLOB           NOT NULL,              -- how, such as command or password
+	origin      BLOB           NOT NULL,              -- from where: an address, or a host
+	action      BLOB           NOT NULL,
+	target      BLOB           NOT NULL,              -- on what, such as a queue
+	filter      BLOB           NOT NULL,              -- what is selected
+	ids         MEDIUMBLOB     NOT NULL,              -- JSON: the messages, as far as they are known, at most 100
+	body_before BLOB           NOT NULL,              -- SHA-256 of a body that was replaced
+	body_after  BLOB           NOT NULL,              -- SHA-256 of the body in its place
+	result      BLOB           NOT NULL               -- what became of it
 ) ENGINE = InnoDB;
 
 -- One row an effect that was committed.

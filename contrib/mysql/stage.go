@@ -17,8 +17,8 @@ const (
 )
 
 const (
-	insertSQL = `INSERT INTO waybill_outbox (route, id, topic, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) VALUES `
-	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	insertSQL = `INSERT INTO waybill_outbox (route, id, topic, source, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) VALUES `
+	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	asideInto = `INSERT INTO waybill_outbox_aside (seq, route, k, slot, state, due_at, ends_at, hold, flags) VALUES `
 	asideRow  = `(?,?,?,?,1,?,?,0,?)`
 	dedupeSQL = `INSERT INTO waybill_outbox_dedupe (dedupe_key, topic, route, id) VALUES `
@@ -79,8 +79,12 @@ func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybil
 	first, err := w.insert(ctx, rows)
 	if number(err) == duplicateEntry && len(rows) == 1 {
 		// The server has locked the entry of the index only. Lock the record, so that others see that.
-		_, err = w.one(ctx, []any{new(int)}, `SELECT 1 FROM waybill_outbox `+byIDSQL+`LOCK IN SHARE MODE`, rows[0].Envelope.ID, rows[0].Route)
-		staged[0] = waybill.Staged{ID: rows[0].Envelope.ID, Route: rows[0].Route, Duplicate: true}
+		e, source := &rows[0].Envelope, ""
+		found, err := w.one(ctx, []any{&source}, `SELECT source FROM waybill_outbox `+byIDSQL+`LOCK IN SHARE MODE`, e.ID, rows[0].Route)
+		if err == nil && found && source != e.Source {
+			err = rows[0].IDTaken("waybill/mysql: stage")
+		}
+		staged[0] = waybill.Staged{ID: e.ID, Route: rows[0].Route, Duplicate: true}
 		return err
 	}
 	if number(err) == duplicateEntry {
@@ -162,7 +166,7 @@ func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *
 
 // insert writes rows, and returns the number of the first one. The rows of one INSERT are numbered in turn.
 func (w *work) insert(ctx context.Context, rows []core.StagedRow) (first int64, err error) {
-	args := make([]any, 0, len(rows)*13)
+	args := make([]any, 0, len(rows)*14)
 	for i := range rows {
 		r := &rows[i]
 		e := &r.Envelope
@@ -171,7 +175,7 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (first int64, 
 		if body == nil {
 			body = []byte{}
 		}
-		args = append(args, r.Route, e.ID, e.Topic, e.Key, core.SlotOf(r.Route, e.Key, e.ID), due, micros(e.Expires), since, flagsOf(r),
+		args = append(args, r.Route, e.ID, e.Topic, e.Source, e.Key, core.SlotOf(r.Route, e.Key, e.ID), due, micros(e.Expires), since, flagsOf(r),
 			int64(e.HLC), r.DedupeKey, encode(e), body)
 	}
 	res, err := w.q.ExecContext(ctx, insertSQL+insertRow+strings.Repeat(","+insertRow, len(rows)-1), args...)

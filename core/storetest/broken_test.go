@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/hlc"
@@ -34,6 +35,8 @@ type broken struct {
 	wait     func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error)
 	cancel   func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error)
 	counts   func(cs []admin.Count)
+	recorded func(e *audit.Entry) (again bool) // a line to store
+	lines    func(list []audit.Entry) []audit.Entry
 	deaf     bool // ignores contexts
 	lateSend bool // stages at commit
 	commits  bool // commits what should roll back
@@ -156,6 +159,23 @@ func (b *broken) Counts(ctx context.Context) ([]admin.Count, error) {
 		b.counts(cs)
 	}
 	return cs, err
+}
+
+func (b *broken) AppendAudit(ctx context.Context, e audit.Entry) error {
+	again := b.recorded != nil && b.recorded(&e)
+	err := b.inner.AppendAudit(ctx, e)
+	if again && err == nil {
+		err = b.inner.AppendAudit(ctx, e)
+	}
+	return err
+}
+
+func (b *broken) ListAudit(ctx context.Context, before int64, limit int) ([]audit.Entry, error) {
+	list, err := b.inner.ListAudit(ctx, before, limit)
+	if b.lines != nil {
+		list = b.lines(list)
+	}
+	return list, err
 }
 
 func (b *broken) Records(_ context.Context, route string) ([]storetest.StoredRecord, error) {

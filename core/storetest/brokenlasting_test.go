@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/hlc"
@@ -233,6 +234,24 @@ var lastingFaults = []struct {
 	{"topics without case", "dedupe-keys-are-compared-exactly", without(noCase, topicIn)},
 	{"dedupe keys without spaces", "dedupe-keys-are-compared-exactly", without(noSpace, dedupeOf)},
 	{"tenants share dedupe keys", "dedupe-keys-belong-to-tenants", without(func(string) string { return "" }, func(m *waybill.Message) *string { return &m.Tenant })},
+	{"sources share ids", "id-of-another-source-is-refused", without(func(string) string { return "/x" }, func(m *waybill.Message) *string { return &m.Source })},
+	{"writes a line twice", "audit-record-is-added-to", broken{recorded: func(*audit.Entry) bool { return true }}},
+	{"takes any phase", "audit-record-is-added-to", broken{recorded: func(e *audit.Entry) bool {
+		if e.Action == "" {
+			e.Action, e.Phase = "x", "end"
+		}
+		return false
+	}}},
+	{"forgets the ids of a line", "audit-record-is-added-to", broken{recorded: func(e *audit.Entry) bool { e.IDs = nil; return false }}},
+	{"takes the role from the writer", "audit-record-is-added-to", broken{lines: func(list []audit.Entry) []audit.Entry {
+		for i := range list {
+			list[i].Role = "eve"
+		}
+		return list
+	}}},
+	{"lists one line more", "audit-record-is-added-to", broken{lines: func(list []audit.Entry) []audit.Entry {
+		return append(list, list...)
+	}}},
 	{"tenants without case", "filters-compare-exactly", without(noCase, func(m *waybill.Message) *string { return &m.Tenant })},
 	{"keys without spaces", "filters-compare-exactly", without(noSpace, keyOf)},
 }

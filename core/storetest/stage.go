@@ -21,6 +21,7 @@ var stageChecks = []named{
 	{"many-messages-mixed-topics", manyMessagesMixedTopics},
 	{"several-routes-of-one-message", severalRoutesOfOneMessage},
 	{"duplicate-is-reported", duplicateIsReported},
+	{"id-of-another-source-is-refused", idOfAnotherSourceIsRefused},
 	{"duplicate-of-rolled-back-is-none", duplicateOfRolledBackIsNone},
 	{"duplicate-of-abandoned-is-reported", duplicateOfAbandonedIsReported},
 	{"duplicate-of-running-transaction-waits", duplicateOfRunningTransactionWaits},
@@ -127,6 +128,45 @@ func duplicateIsReported(k *kit) {
 	tx = k.begin()
 	expect("while it is held", k.stageIn(tx, k.msg(waybill.ID(id))), true)
 	k.commit(tx)
+}
+
+// A message with the id of another source's is another message. Stage fails, alone and beside others, with a dedupe key
+// or without, within a call and across transactions, and while the other one is kept: as a duplicate it would be lost
+// without a word. ST-05.
+func idOfAnotherSourceIsRefused(k *kit) {
+	id := waybill.NewID()
+	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
+		m := k.msg(append([]waybill.MessageOption{waybill.ID(id)}, opts...)...)
+		m.Source = source
+		return m
+	}
+	refused := func(where string, msgs ...waybill.Message) {
+		tx := k.begin()
+		_, err := tx.Stage(k.ctx, msgs...)
+		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict {
+			k.fail("%s: the same id from another source: stage answered %v, want class %v and reason %q", where,
+				err, waybill.ClassPermanent, waybill.ReasonIDConflict)
+		}
+		k.rollback(tx)
+	}
+	refused("within one call", of("/storetest/a"), of("/storetest/b"))
+	k.stage(of("/storetest/a"))
+	refused("alone", of("/storetest/b"))
+	refused("beside others", k.msg(), of("/storetest/b"), k.msg())
+	refused("with a dedupe key", of("/storetest/b", waybill.DedupeKey("k")))
+	if s := k.stageNow(of("/storetest/a"))[0]; !s.Duplicate {
+		k.fail("the same id from the same source: stage answered %+v, want a duplicate", s)
+	}
+	other := k.other(k.h)
+	elsewhere := other.msg(waybill.ID(id))
+	elsewhere.Source = "/storetest/b"
+	if s := k.stageNow(elsewhere)[0]; s.Duplicate {
+		k.fail("the same id from another source on another route: stage answered %+v", s)
+	}
+	k.abandon(waybill.ReasonRejected, id)
+	if rec, ok := k.stored(id); !ok || rec != nil {
+		refused("while the other one is kept", of("/storetest/b"))
+	}
 }
 
 // A message that was rolled back makes no later one a duplicate. ST-05.

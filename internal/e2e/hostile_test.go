@@ -305,3 +305,127 @@ func TestProducerOfItsOwnRoute(t *testing.T) {
 	sent = append(sent, "one", "two")
 	bus.await(t, sent)
 }
+
+// A canceller that Grants binds to routes and sources of its own withdraws and replaces nothing of others, and tells
+// their relays nothing. Its own messages it can cancel and replace, those that are kept and those that are deleted.
+// SE-01.
+func TestCancellerOfItsOwnRoute(t *testing.T) {
+	t.Parallel()
+	for name, retention := range map[string]waybill.Retention{"deleted": {}, "kept": {Withdrawn: time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := testenv.Postgres(t)
+			admin := openPool(t, pg.DSN)
+			m := migrate(t, admin)
+			evil, evilName := role(t, pg, admin, "evil")
+			good, goodName := role(t, pg, admin, "good")
+			for range 2 { // it can run again
+				exec(t, admin, m.Grants(postgres.Roles{Canceller: evilName, Routes: []string{"evil", "shared"}, Sources: []string{"/evil"}}))
+			}
+			exec(t, admin, m.Grants(postgres.Roles{Canceller: goodName}))
+			later := func(source, route, id string, opts ...waybill.MessageOption) waybill.Message {
+				msg := raw("t.x", append(opts, waybill.ID(id), waybill.Routes(route), waybill.Delay(time.Hour), waybill.Key("k"))...)
+				msg.Source = source
+				return msg
+			}
+			options := postgres.Options{Retention: retention}
+			from := func(pool *pgxpool.Pool, msgs ...waybill.Message) []waybill.Staged {
+				t.Helper()
+				s, err := stageOn(t, pool, newOutbox(t, pool, options), msgs...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			cancel := func(pool *pgxpool.Pool, route, id string) (st []waybill.CancelStatus, err error) {
+				o := newOutbox(t, pool, options)
+				err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
+					st, err = o.Cancel(t.Context(), tx, waybill.CancelKey{Route: route, ID: id})
+					return err
+				})
+				return st, err
+			}
+			from(good, later("/good", "good", "1"), later("/good", "shared", "2"), later("/good", "shared", "3", waybill.DedupeKey("month")))
+			if st, err := cancel(evil, "good", "1"); err != nil || st[0] != waybill.CancelNotFound {
+				t.Errorf("it cancels on another route: %v, %v", st, err)
+			}
+			if st, err := cancel(evil, "shared", "2"); err == nil {
+				t.Errorf("it cancels a message of another source: %v", st)
+			}
+			thief := later("/evil", "shared", "4", waybill.Replace("month"))
+			if _, err := stageOn(t, evil, newOutbox(t, evil, options), thief); err == nil {
+				t.Error("it replaces a message of another source")
+			}
+			for i, sql := range []string{
+				`UPDATE waybill.waybill_outbox SET due_at = now() + interval '1 year' WHERE route = 'shared'`,
+				`DELETE FROM waybill.waybill_outbox WHERE route = 'shared'`,
+				`INSERT INTO waybill.waybill_outbox_control (slots, kind, route, seq) VALUES (-1, 1, 'good', 0)`,
+				`INSERT INTO waybill.waybill_outbox_control (slots, kind, route, seq, reason) VALUES (-1, 4, 'shared', 1, 'skipped')`,
+			} {
+				tag, err := evil.Exec(t.Context(), sql)
+				if err == nil && tag.RowsAffected() > 0 {
+					t.Errorf("attack %d has changed %d rows", i, tag.RowsAffected())
+				}
+			}
+			if n := number(t, admin, `SELECT count(*) FROM waybill.waybill_outbox WHERE source = '/good' AND due_at < now() + interval '2 hours'`); n != 3 {
+				t.Errorf("of 3 messages of others %d are as they were", n)
+			}
+			// Its own.
+			from(evil, later("/evil", "evil", "a"), later("/evil", "shared", "b"), later("/evil", "evil", "c", waybill.DedupeKey("month")))
+			for _, own := range [][2]string{{"evil", "a"}, {"shared", "b"}} {
+				if st, err := cancel(evil, own[0], own[1]); err != nil || st[0] != waybill.CancelDone {
+					t.Errorf("its own %q: %v, %v", own[1], st, err)
+				}
+			}
+			if s := from(evil, later("/evil", "evil", "d", waybill.Replace("month"))); s[0].Duplicate || s[0].Replaced != waybill.CancelDone {
+				t.Errorf("its own replacement: %+v", s)
+			}
+			if st, err := cancel(good, "shared", "2"); err != nil || st[0] != waybill.CancelDone {
+				t.Errorf("the other one's own: %v, %v", st, err)
+			}
+		})
+	}
+}
+
+// On a route that services share an id names one message. The stage of another source's is refused, so that nobody
+// loses a message without a word: with a transaction by hand, and with the unit of work, which hears of no duplicates.
+func TestIDOfAnotherIsTold(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	admin := openPool(t, pg.DSN)
+	m := migrate(t, admin)
+	evil, evilName := role(t, pg, admin, "evil")
+	good, goodName := role(t, pg, admin, "good")
+	exec(t, admin, m.Grants(postgres.Roles{Producer: evilName, Sources: []string{"/evil"}}))
+	exec(t, admin, m.Grants(postgres.Roles{Producer: goodName}))
+	for _, id := range []string{"pay-1", "pay-2", "pay-3"} {
+		exec(t, evil, `INSERT INTO waybill.waybill_outbox (topic, source, body, id, slot, due_at) VALUES ('t.x', '/evil', 'x', '`+id+`', 3, now() + interval '100 years')`)
+	}
+	o := newOutbox(t, good, postgres.Options{})
+	told := func(what string, err error) {
+		t.Helper()
+		if waybill.ReasonOf(err) != waybill.ReasonIDConflict || waybill.ClassOf(err) != waybill.ClassPermanent || !strings.Contains(err.Error(), `"pay-`) ||
+			!strings.Contains(err.Error(), `route "default"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := stageOn(t, good, o, raw("t.x", waybill.ID("pay-1")))
+	told("one message", err)
+	_, err = stageOn(t, good, o, raw("t.x"), raw("t.x", waybill.ID("pay-2")), raw("t.x", waybill.ID("other")))
+	told("among others", err)
+	for _, id := range []string{"pay-3", "fine", "fine"} {
+		err = o.UnitOfWork().Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+			return o.UnitOfWork().Stage(ctx, raw("t.x", waybill.ID(id)))
+		})
+		if id == "fine" {
+			if err != nil {
+				t.Errorf("a free id, and the same again: %v", err)
+			}
+			continue
+		}
+		told("a unit of work", err)
+	}
+	if n := number(t, admin, `SELECT count(*) FROM waybill.waybill_outbox WHERE source <> '/evil'`); n != 1 {
+		t.Errorf("%d messages of the service are there, want the one with a free id", n)
+	}
+}

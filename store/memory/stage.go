@@ -37,7 +37,10 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 	})
 	if err != nil {
 		tx.Fail(err)
-		return nil, outage("stage", err)
+		if waybill.ReasonOf(err) != waybill.ReasonIDConflict {
+			err = outage("stage", err)
+		}
+		return nil, err
 	}
 	return staged, nil
 }
@@ -88,6 +91,8 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 		return out, 0, twin.staging, nil
 	case twin.withdrawn() && twin.lock != tx:
 		return out, 0, twin.lock, nil
+	case twin.env.Source != row.Envelope.Source && twin.env.Source != "" && row.Envelope.Source != "":
+		return out, 0, nil, row.IDTaken("waybill/memory: stage")
 	default:
 		out.Duplicate = true
 		return out, 0, nil, nil

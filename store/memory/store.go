@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
@@ -54,9 +55,10 @@ type Store struct {
 	bounds    waybill.Limits
 
 	mu       sync.Mutex // never held while anything waits
-	seq      int64      // the last sequence that was drawn
-	lastTx   int64      // the last transaction id that was drawn
-	told     int64      // the number of the last control record
+	audit    []audit.Entry
+	seq      int64 // the last sequence that was drawn
+	lastTx   int64 // the last transaction id that was drawn
+	told     int64 // the number of the last control record
 	restores int
 	routes   map[string]*route
 	holders  map[liveKey]*record // live records with a dedupe key

@@ -105,6 +105,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		{{Key: "_id", Value: "sequence"}, {Key: "value", Value: int64(0)}, {Key: "open", Value: bson.A{}}},
 		{{Key: "_id", Value: "epoch"}, {Key: "database", Value: bson.NewObjectID().Hex()}, {Key: "epoch", Value: int64(1)}},
 		{{Key: "_id", Value: "hlc"}, {Key: "hlc", Value: int64(0)}},
+		{{Key: "_id", Value: "audit"}, {Key: "number", Value: int64(0)}},
 		{{Key: "_id", Value: "cleaner"}, {Key: "owner", Value: ""}},
 		{{Key: "_id", Value: "schema"}, {Key: "version", Value: int32(version)}},
 	} {

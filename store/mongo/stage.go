@@ -72,7 +72,9 @@ func (s *Store) stageRows(ctx context.Context, rows []core.StagedRow) ([]waybill
 	}
 	staged := make([]waybill.Staged, len(rows))
 	for i := range rows {
-		staged[i] = l.stage(&rows[i], first+int64(i))
+		if staged[i], err = l.stage(&rows[i], first+int64(i)); err != nil {
+			return nil, err
+		}
 	}
 	return staged, l.flush(ctx)
 }
@@ -97,12 +99,16 @@ func (l *ledger) loadStaged(ctx context.Context, rows []core.StagedRow) error {
 }
 
 // stage adds a row, unless it is a duplicate.
-func (l *ledger) stage(r *core.StagedRow, seq int64) waybill.Staged {
+func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	id := recordID{r.Route, r.Envelope.ID}
 	out := waybill.Staged{ID: id.ID, Route: id.Route}
-	if l.byID[id] != nil {
+	if twin := l.byID[id]; twin != nil {
+		// A document that cannot be read has no source.
+		if e, _ := l.s.envelope(twin); e.Source != r.Envelope.Source {
+			return out, r.IDTaken("waybill/mongo: stage")
+		}
 		out.Duplicate = true
-		return out
+		return out, nil
 	}
 	var dedupe *dedupeID
 	if r.DedupeKey != "" {
@@ -110,7 +116,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) waybill.Staged {
 		holder := l.byKey[*dedupe]
 		if holder != nil && !r.Replace {
 			out.ID, out.Duplicate = holder.ID.ID, true
-			return out
+			return out, nil
 		}
 		if holder != nil {
 			out.Replaced = l.withdraw(holder, waybill.ReasonReplaced)
@@ -120,7 +126,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) waybill.Staged {
 		}
 	}
 	l.add(l.s.newRecord(r, id, dedupe, seq, l.now))
-	return out
+	return out, nil
 }
 
 // newRecord returns the document of a row.

@@ -25,7 +25,7 @@ type Store struct {
 	opts    Options
 	stamper *core.Stamper
 
-	outbox, members, fences, routes, control, tickets, inbox, meta *driver.Collection
+	outbox, members, fences, routes, control, tickets, inbox, audit, meta *driver.Collection
 
 	counter *driver.Collection // meta, for draws, which need not wait for a majority: the commit after them does
 
@@ -82,7 +82,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 func (s *Store) collections() map[string]**driver.Collection {
 	return map[string]**driver.Collection{
 		"outbox": &s.outbox, "members": &s.members, "fences": &s.fences, "routes": &s.routes, "control": &s.control,
-		"tickets": &s.tickets, "inbox": &s.inbox, "meta": &s.meta,
+		"tickets": &s.tickets, "inbox": &s.inbox, "audit": &s.audit, "meta": &s.meta,
 	}
 }
 

@@ -111,7 +111,7 @@ func (s *stager) cancel(ctx context.Context, keys []waybill.CancelKey, query que
 	for look := 0; len(ask) > 0; look++ {
 		if look == maxLooks {
 			return nil, &waybill.Error{Op: "waybill/postgres: cancel", Class: waybill.ClassOutage, Err: errors.New(
-				"a message changes hands faster than it can be cancelled: roll back and try again")}
+				"a message changes hands faster than it can be cancelled, or is of a source that the role may not cancel for (Roles.Sources): roll back and try again")}
 		}
 		if ask, err = s.cancelOnce(ctx, keys, ask, out, query); err != nil {
 			return nil, s.failure("cancel", err)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/waybill-go/waybill"
@@ -83,19 +84,31 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	live := map[liveKey]string{}
-	var raced []int // duplicates of what was committed after the statement had begun
+	// Duplicates, with and without a dedupe key, of what was committed after the statement had begun.
+	var raced, others []int
+	resolve := func() error {
+		late := func(i int) bool { return slices.Contains(raced, i) || slices.Contains(others, i) }
+		if err := c.refuseTaken(ctx, c.rows, late, c.query); err != nil {
+			return err
+		}
+		return c.resolve(ctx, raced)
+	}
 	for i := range c.rows {
 		row, out, key := &c.rows[i], &c.staged[i], liveKeyOf(&c.rows[i])
 		*out = waybill.Staged{ID: row.Envelope.ID, Route: row.Route, Duplicate: !c.inserted[i], Replaced: max(out.Replaced, c.status[i])}
 		switch {
 		case c.inserted[i]:
 			live[key] = out.ID
-		case row.DedupeKey == "", c.known[i] && out.Replaced == waybill.CancelNotFound:
+		case row.DedupeKey == "":
+			if !c.known[i] {
+				others = append(others, i)
+			}
+		case c.known[i] && out.Replaced == waybill.CancelNotFound:
 		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
 			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New(
 				"another transaction staged the same id at the same time: roll back and try again")}
 		case row.Replace:
-			if err := c.resolve(ctx, raced); err != nil {
+			if err := resolve(); err != nil {
 				return 0, err
 			}
 			return i, c.unstage(ctx, i+1)
@@ -107,7 +120,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 			raced = append(raced, i)
 		}
 	}
-	return len(c.rows), c.resolve(ctx, raced)
+	return len(c.rows), resolve()
 }
 
 // run runs the statement and reads what became of the rows.
@@ -143,7 +156,9 @@ func (c *chunk) run(ctx context.Context) error {
 		}
 		switch kind {
 		case 1:
-			c.known[at-1] = true
+			if c.known[at-1] = true; status != 0 {
+				return c.rows[at-1].IDTaken("waybill/postgres: stage")
+			}
 		case 2:
 			c.holder[at-1], c.status[at-1] = id, waybill.CancelStatus(status)
 		default:

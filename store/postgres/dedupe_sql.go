@@ -10,8 +10,8 @@ const (
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
         AS r(` + insertedSQL + `, at, delay, dedupe_key, replace, n)`
 
-	// knownSQL is true if the id of r is there already on its route.
-	knownSQL = `(SELECT true FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)`
+	// knownSQL is the source of what has the id of r on its route; null = nothing has it.
+	knownSQL = `(SELECT o.source FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)`
 
 	// holderOfSQL is the live message with the dedupe key of r; a producer may read no more of it than its id.
 	holderOfSQL  = `CROSS JOIN LATERAL (SELECT ` + lookedUpSQL + liveOfKeySQL
@@ -48,7 +48,7 @@ func keyedSQL(notify bool) string {
 WITH r AS MATERIALIZED (SELECT * FROM ` + keyedFromSQL + `), ` + insertKeyedSQL(notify, "") + `
 UNION ALL (
     WITH left_out AS MATERIALIZED (SELECT r.* FROM r WHERE (r.route, r.id) NOT IN (SELECT i.route, i.id FROM i))
-    SELECT 1, r.n, '', '', 0 FROM left_out r WHERE ` + knownSQL + `
+    SELECT 1, r.n, '', '', (k.source <> r.source)::int FROM left_out r CROSS JOIN LATERAL (SELECT ` + knownSQL + ` AS source) k WHERE k.source IS NOT NULL
     UNION ALL
     SELECT 2, r.n, '', o.id, 0 FROM left_out r ` + holderIDSQL + ` WHERE r.dedupe_key <> ''
 )`
@@ -66,9 +66,9 @@ UNION ALL (
 func replacingSQL(notify, keep bool) string {
 	return `
 WITH r AS MATERIALIZED (
-    SELECT r.*, coalesce(` + knownSQL + `, false) AS known FROM ` + keyedFromSQL + `
+    SELECT r.*, k.source AS known FROM ` + keyedFromSQL + ` CROSS JOIN LATERAL (SELECT ` + knownSQL + ` AS source) k
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND NOT r.known AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status
+    SELECT r.n, r.replace AND r.known IS NULL AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status
     FROM r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
 ), l AS MATERIALIZED (
     SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f ` + lockFoundSQL + `
@@ -79,8 +79,8 @@ WITH r AS MATERIALIZED (
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = {in_flight}
     RETURNING 1
 ), ` + insertKeyedSQL(notify, `
-    WHERE NOT r.known AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0`) + `
-UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
+    WHERE r.known IS NULL AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0`) + `
+UNION ALL SELECT 1, r.n, '', '', (r.known <> r.source)::int FROM r WHERE r.known IS NOT NULL
 UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n`
 }
 

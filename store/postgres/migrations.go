@@ -123,13 +123,13 @@ type Roles struct {
 	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
 
-	// Routes and Sources bound what Producer stages, by row-level security: messages on these routes, with their
-	// lanes and sub-routes, and of these sources. With Routes it sees no rows of other routes. Empty = all.
+	// Routes and Sources bind Producer and Canceller, by row-level security: to messages on these routes, with
+	// their lanes and sub-routes, and of these sources. With Routes they see no rows of other routes. Empty = all.
 	Routes, Sources []string
 }
 
 // Grants returns the SQL that gives each role what it needs and no more. It can run again. With Roles.Routes or
-// Roles.Sources it enables row-level security on the outbox table, which concerns that producer alone: call Grants once
+// Roles.Sources it enables row-level security, which concerns that producer and canceller alone: call Grants once
 // for each.
 func (m *Migrations) Grants(r Roles) string { return m.m.Grants(schema.Roles(r)) }
 

@@ -33,6 +33,7 @@ type stageStatements struct {
 	seed                               string
 	inserts                            map[insertForm]string
 	keyed, replacing, holders, unstage string
+	taken                              string
 	cancel                             string
 	raise                              string // for errors
 }
@@ -44,6 +45,7 @@ func newStageStatements(n schema.Names, opts *Options) stageStatements {
 		seed: n.SQL(seedSQL), inserts: map[insertForm]string{},
 		keyed: n.SQL(keyedSQL(notify)), replacing: n.SQL(replacingSQL(notify, keep)),
 		holders: n.SQL(holdersSQL), unstage: n.SQL(unstageSQL),
+		taken:  n.SQL(takenSQL),
 		cancel: n.SQL(cancelSQL(keep)),
 		raise:  n.SQL("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"),
 	}
@@ -116,6 +118,9 @@ func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write
 		}
 		return errors.New("the database returned a row that was not staged")
 	})
+	if err == nil {
+		err = s.refuseTaken(ctx, rows, func(i int) bool { return staged[i].Duplicate }, write)
+	}
 	if err != nil {
 		return nil, s.failure("stage", err)
 	}
@@ -146,7 +151,32 @@ func (s *stager) seedOnce(ctx context.Context, msgs []waybill.Message, query que
 	return nil
 }
 
+// takenSQL fails if a message of another source has an id. Nobody reads its answer where staging is the last that a
+// transaction does. Its error names the route and the id; see [dberr.IDTaken].
+const takenSQL = `
+SELECT ('` + dberr.TakenMark + `' || r.route || E'\x1f' || r.id || E'\x1f')::boolean
+FROM unnest($1::text[], $2::text[], $3::text[]) AS r(route, id, source) CROSS JOIN LATERAL (
+    SELECT o.source FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1
+) o WHERE o.source <> r.source LIMIT 1`
+
+// refuseTaken fails if one of the rows that were left out has the id of a message of another source.
+func (s *stager) refuseTaken(ctx context.Context, rows []core.StagedRow, leftOut func(i int) bool, query queryFunc) error {
+	var routes, ids, sources []string
+	for i := range rows {
+		if leftOut(i) {
+			routes, ids, sources = append(routes, rows[i].Route), append(ids, rows[i].Envelope.ID), append(sources, rows[i].Envelope.Source)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return query(ctx, s.sql.taken, []any{routes, ids, sources}, func(func(...any) error) error { return nil })
+}
+
 func (s *stager) failure(op string, err error) error {
+	if e := dberr.IDTaken(op, err); e != nil {
+		return e
+	}
 	if e := dberr.NotOpen(op, err); e != nil {
 		return e
 	}

@@ -62,6 +62,9 @@ func (u unit) runOn(ctx context.Context, conn *pgx.Conn, fn func(ctx context.Con
 	if failed := t.BeginError(); failed != nil {
 		return dberr.Failure(beginOp, failed)
 	}
+	if e := dberr.IDTaken("unit of work: stage and commit", err); e != nil {
+		return e
+	}
 	if err != nil {
 		return dberr.CommitError("unit of work: stage and commit", err)
 	}

@@ -23,6 +23,9 @@ var needed = []struct {
 	{"outbox_units", []string{"route", "from_slot", "to_slot", "owner", "term", "low", "careful"}},
 	{"outbox_routes", []string{"route", "low", "careful", "term"}},
 	{"outbox_control", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
+	{"outbox_audit", []string{
+		"number", "at", "act", "phase", "who", "via", "origin", "action", "target", "filter", "ids", "before", "after", "result",
+	}},
 	{"inbox", []string{"consumer", "source", "id", "handled_at", "print"}},
 	{"limits", []string{"name", "state"}},
 	{"meta", []string{"name", "value", "owner"}},

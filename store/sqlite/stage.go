@@ -104,7 +104,16 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 		staged[i] = waybill.Staged{
 			ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status,
 		}
-		if !staged[i].Duplicate || r.DedupeKey == "" {
+		if !staged[i].Duplicate {
+			continue
+		}
+		taken, err := w.one(ctx, []any{new(int)}, takenText, r.Route, r.Envelope.ID, r.Envelope.Source)
+		switch {
+		case err != nil:
+			return err
+		case taken:
+			return r.IDTaken("waybill/sqlite: stage")
+		case r.DedupeKey == "":
 			continue
 		}
 		// Is it a duplicate of its own id, or of the live message with its key?

@@ -16,7 +16,10 @@ const (
 		WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL`
 	byKeyText = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL`
-	stagedText   = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
+	stagedText = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
+	// takenText finds a message of another source with an id. A row that was put in by hand can have no source.
+	takenText = `SELECT 1 FROM waybill_outbox
+		WHERE route = ?1 AND id = ?2 AND CASE WHEN json_valid(attrs) THEN attrs ->> '$.a.source' <> ?3 END`
 	deleteText   = `DELETE FROM waybill_outbox WHERE seq = ?1`
 	withdrawText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3

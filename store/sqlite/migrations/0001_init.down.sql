@@ -1,5 +1,6 @@
 DROP TABLE waybill_meta;
 DROP TABLE waybill_inbox;
+DROP TABLE waybill_outbox_audit;
 DROP TABLE waybill_outbox_control;
 DROP TABLE waybill_outbox_routes;
 DROP TABLE waybill_outbox_units;

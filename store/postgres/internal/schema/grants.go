@@ -1,10 +1,15 @@
 package schema
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
 )
 
 // Roles names the database roles that Grants grants to; an empty one is left out.
@@ -15,8 +20,8 @@ type Roles struct {
 	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
 
-	// Routes and Sources bound what Producer stages, by row-level security: messages on these routes, with their
-	// lanes and sub-routes, and of these sources. With Routes it sees no rows of other routes. Empty = all.
+	// Routes and Sources bind Producer and Canceller, by row-level security: to messages on these routes, with
+	// their lanes and sub-routes, and of these sources. With Routes they see no rows of other routes. Empty = all.
 	Routes, Sources []string
 }
 
@@ -42,7 +47,7 @@ func (m *Migrations) Grants(r Roles) string {
 	}
 	if slices.Contains(m.parts, PartOutbox) {
 		for _, role := range []string{r.Producer, r.Canceller} {
-			grant(role, "INSERT ("+stagedColumns+"), SELECT (seq, hlc, route, id, topic, dedupe_key, settled_at, own_id) ON {outbox}")
+			grant(role, "INSERT ("+stagedColumns+"), SELECT (seq, hlc, route, id, source, topic, dedupe_key, settled_at, own_id) ON {outbox}")
 			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
 			grant(role, "SELECT ON {wake}")
 			grant(role, "SELECT ON {routes}")
@@ -62,9 +67,14 @@ func (m *Migrations) Grants(r Roles) string {
 			grant(role, "SELECT, INSERT ("+auditColumns+") ON {audit}") // added to, and never changed
 		}
 	}
-	if slices.Contains(m.parts, PartOutbox) && r.Producer != "" && len(r.Routes)+len(r.Sources) > 0 {
-		b.WriteString(m.names.With("{role}", pgx.Identifier{r.Producer}.Sanitize(),
-			"{routes_only}", oneOf(baseRouteSQL, r.Routes), "{sources_only}", oneOf("source", r.Sources)).SQL(boundSQL))
+	for _, role := range []string{r.Producer, r.Canceller} {
+		if slices.Contains(m.parts, PartOutbox) && role != "" && len(r.Routes)+len(r.Sources) > 0 {
+			sum := sha256.Sum256([]byte(role)) // a name can have as many bytes as a role
+			of := hex.EncodeToString(sum[:8])
+			b.WriteString(m.names.With("{role}", pgx.Identifier{role}.Sanitize(), "{role_changes}", "waybill_changes_"+of, "{role_deletes}", "waybill_deletes_"+of,
+				"{key_kind}", strconv.Itoa(int(core.ControlKey)),
+				"{routes_only}", oneOf(baseRouteSQL, r.Routes), "{sources_only}", oneOf("source", r.Sources)).SQL(boundSQL))
+		}
 	}
 	if slices.Contains(m.parts, PartInbox) {
 		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
@@ -76,13 +86,23 @@ func (m *Migrations) Grants(r Roles) string {
 	return b.String()
 }
 
-// boundSQL binds a producer to its routes and sources. The first policy lets every role have what it was granted; the
-// second one is restrictive, and so takes from that.
+// boundSQL binds a producer or a canceller to its routes and sources. The first policy lets every role have what it was
+// granted. The others are restrictive, and so take from that. A role sees the rows of all sources on its routes, since
+// staging looks for ids. A canceller tells owners of keys on its routes, and ends no record by their hands.
 const boundSQL = `ALTER TABLE {outbox} ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS waybill_granted ON {outbox};
 CREATE POLICY waybill_granted ON {outbox} USING (true) WITH CHECK (true);
 DROP POLICY IF EXISTS {role} ON {outbox};
 CREATE POLICY {role} ON {outbox} AS RESTRICTIVE TO {role} USING ({routes_only}) WITH CHECK ({routes_only} AND {sources_only});
+DROP POLICY IF EXISTS {role_changes} ON {outbox};
+CREATE POLICY {role_changes} ON {outbox} AS RESTRICTIVE FOR UPDATE TO {role} USING ({sources_only});
+DROP POLICY IF EXISTS {role_deletes} ON {outbox};
+CREATE POLICY {role_deletes} ON {outbox} AS RESTRICTIVE FOR DELETE TO {role} USING ({sources_only});
+ALTER TABLE {control} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS waybill_granted ON {control};
+CREATE POLICY waybill_granted ON {control} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS {role} ON {control};
+CREATE POLICY {role} ON {control} AS RESTRICTIVE TO {role} USING (true) WITH CHECK ({routes_only} AND kind = {key_kind});
 `
 
 // baseRouteSQL is waybill.BaseRoute of a row: without its lane, and the number of a sub-route.

@@ -2400,7 +2400,7 @@ WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[],
 SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
 UNION ALL (
     WITH left_out AS MATERIALIZED (SELECT r.* FROM r WHERE (r.route, r.id) NOT IN (SELECT i.route, i.id FROM i))
-    SELECT 1, r.n, '', '', 0 FROM left_out r WHERE (SELECT true FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)
+    SELECT 1, r.n, '', '', (k.source <> r.source)::int FROM left_out r CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k WHERE k.source IS NOT NULL
     UNION ALL
     SELECT 2, r.n, '', o.id, 0 FROM left_out r CROSS JOIN LATERAL (SELECT o.id FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
@@ -2413,12 +2413,12 @@ SELECT setval('"waybill"."waybill_outbox_seq"', (SELECT max(seq) FROM "waybill".
 
 -- statement stage.replacing
 WITH r AS MATERIALIZED (
-    SELECT r.*, coalesce((SELECT true FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1), false) AS known FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+    SELECT r.*, k.source AS known FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
-        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n)
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND NOT r.known AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+    SELECT r.n, r.replace AND r.known IS NULL AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
@@ -2456,12 +2456,12 @@ WITH r AS MATERIALIZED (
            CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
-    WHERE NOT r.known AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0
+    WHERE r.known IS NULL AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0
     ON CONFLICT DO NOTHING
     RETURNING route, id
 )
 SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
-UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
+UNION ALL SELECT 1, r.n, '', '', (r.known <> r.source)::int FROM r WHERE r.known IS NOT NULL
 UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
 
 -- statement stage.seed
@@ -2481,6 +2481,12 @@ FROM (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 100
         WHERE o.route = r.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 1000
         ORDER BY o.seq DESC LIMIT 1000
     ) n) s
+
+-- statement stage.taken
+SELECT ('waybill: id taken: ' || r.route || E'\x1f' || r.id || E'\x1f')::boolean
+FROM unnest($1::text[], $2::text[], $3::text[]) AS r(route, id, source) CROSS JOIN LATERAL (
+    SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1
+) o WHERE o.source <> r.source LIMIT 1
 
 -- statement stage.unstage
 DELETE FROM "waybill"."waybill_outbox" o USING unnest($1::text[], $2::text[]) AS r(route, id)

@@ -117,6 +117,28 @@ CREATE TABLE waybill_outbox_control (
 -- The control records of a route.
 CREATE INDEX waybill_outbox_control_route ON waybill_outbox_control (route);
 
+-- Acts of operators: lines are added, and never changed.
+CREATE TABLE waybill_outbox_audit (
+	number INTEGER PRIMARY KEY AUTOINCREMENT,         -- names it, in the order of the lines
+	at     INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000), -- microseconds since 1970: when it was written
+	act    TEXT    NOT NULL,                          -- the same for both lines of an act
+	phase  TEXT    NOT NULL,                          -- begin or end
+	who    TEXT    NOT NULL,                          -- who acts, as the program knows
+	via    TEXT    NOT NULL,                          -- how, such as command or password
+	origin TEXT    NOT NULL,                          -- from where: an address, or a host
+	action TEXT    NOT NULL,                          -- what is done
+	target TEXT    NOT NULL,                          -- on what, such as a queue
+	filter TEXT    NOT NULL,                          -- what is selected
+	ids    TEXT    NOT NULL,                          -- JSON: the messages, as far as they are known, at most 100
+	before TEXT    NOT NULL,                          -- SHA-256 of a body that was replaced
+	after  TEXT    NOT NULL,                          -- SHA-256 of the body in its place
+	result TEXT    NOT NULL                           -- what became of it
+) STRICT;
+CREATE TRIGGER waybill_outbox_audit_update BEFORE UPDATE ON waybill_outbox_audit BEGIN SELECT RAISE(ABORT, 'the audit record is only added to'); END;
+CREATE TRIGGER waybill_outbox_audit_delete BEFORE DELETE ON waybill_outbox_audit BEGIN SELECT RAISE(ABORT, 'the audit record is only added to'); END;
+-- A REPLACE deletes without the trigger.
+CREATE TRIGGER waybill_outbox_audit_insert BEFORE INSERT ON waybill_outbox_audit WHEN EXISTS (SELECT 1 FROM waybill_outbox_audit WHERE number = NEW.number) BEGIN SELECT RAISE(ABORT, 'the audit record is only added to'); END;
+
 -- One row an effect that was committed.
 CREATE TABLE waybill_inbox (
 	consumer   TEXT    NOT NULL,                      -- whose effect
