@@ -56,7 +56,8 @@ func (r *Row) Retry() bool { return r.Waits && r.State == core.StateFailed }
 // Is reports whether ref names the record as it is now.
 func (r *Row) Is(ref core.Ref) bool { return r.Live() && r.Ref == ref }
 
-// Unit is what the rules need to know of the unit of a record. The zero value is that of a route that nobody has served.
+// Unit is what the rules need to know of the unit of a record. The zero value is that of a route that
+// nobody has served.
 type Unit struct {
 	Owner core.Session
 	// Careful is core.OwnedUnit.Careful; that of the route while it has no units.

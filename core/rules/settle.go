@@ -26,7 +26,7 @@ type Change struct {
 //	self neither holds it nor owns its unit        fenced
 //	released, and another session holds it         nothing changes
 //	released                                       no hold; a retry that self held is due after In
-//	an attempt failed                              failed, waits for In; its crashes are over, since nobody died of it
+//	an attempt failed                              failed, waits for In; nobody died of it: no crashes
 //	given up, or withdrawn                         abandoned, now
 //
 // Whatever changes it ends its hold and raises its version. An unknown result makes it one that may have been sent.

@@ -24,7 +24,8 @@ var ruleChecks = []named{
 	{"rules-purge", rulesPurge},
 }
 
-// Cancel answers as rules.Withdrawal does, ends what that withdraws and nothing else, and tells the owners of keys. ST-09.
+// Cancel answers as rules.Withdrawal does, ends what that withdraws and nothing else, and tells the owners of keys.
+// ST-09.
 func rulesCancel(k *kit) {
 	k.mustCancel()
 	t := k.table(combinations(func(f facts) bool { return f.held != self && f.unit == self }))

@@ -1994,8 +1994,9 @@ WITH u AS MATERIALIZED (
         reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
         settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
         retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
-        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR r.retry)
-                      THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        due_at = CASE WHEN l.state IN (3, 5) THEN NULL
+                      WHEN l.rejected OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
     FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15) AND NOT l.others
