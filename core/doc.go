@@ -19,7 +19,8 @@
 //
 // # Guarantees
 //
-//   - One table decides every change of state ([Next]). Stores persist an outcome; they never decide.
+//   - One table decides every change of state ([Next]), and package rules everything else that is the same in every
+//     store. Stores persist what these say; they never decide.
 //   - A batch has exactly one place for errors: its [Results], one slot a message in input order.
 //   - Traits are promises. Their zero value promises nothing. The conformance suites test exactly the declared ones.
 //   - Every method of an OutboxStore is atomic. The engine can repeat a call after a lost answer: the second call

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 const (
@@ -188,7 +189,8 @@ func (d *due) stay(ctx context.Context, r *row) error {
 		return err
 	}
 	d.page.Moved++
-	return d.tell(ctx, kindFor(r), r)
+	_, kind := rules.Requeue(r.facts())
+	return d.tell(ctx, kind, r)
 }
 
 // move changes numbers. The index of ids then has an entry with the same id, and the server locks the one behind it,

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // The bounds of one step: rows of a kind that Clean touches, and rows that List reads at once.
@@ -48,14 +50,19 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 		if err != nil {
 			return err
 		}
-		if err := w.suspect(ctx, rows); err != nil {
+		units, err := w.unitsOf(ctx, rows)
+		if err != nil {
 			return err
 		}
-		if err := w.abandon(ctx, rows, waybill.ReasonExpired, flagBlocks); err != nil {
+		if err := w.abandon(ctx, rows, units, waybill.ReasonExpired); err != nil {
 			return err
 		}
 		out.Expired, out.More = len(rows), len(rows) == cleanBatch
-		if err := w.tell(ctx, core.ControlKey, keyed(rows, 0)...); err != nil {
+		told := slices.DeleteFunc(rows, func(r *row) bool {
+			_, tells := rules.Sweeps(r.facts(), units(r))
+			return !tells
+		})
+		if err := w.tell(ctx, core.ControlKey, told...); err != nil {
 			return err
 		}
 		for _, class := range core.RetentionClasses() {
@@ -83,16 +90,6 @@ func (w *work) pick(ctx context.Context, text string, args ...any) (out []*row, 
 	return out, err
 }
 
-// keyed returns the rows that have a key, and the flags.
-func keyed(rows []*row, flags uint8) (out []*row) {
-	for _, r := range rows {
-		if r.Envelope.Key != "" && r.flags&flags == flags {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
 // purge deletes the oldest rows of class whose time is over. A key that one of them blocked goes on.
 func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.Cleaned) error {
 	keep, state := class.KeptFor(w.s.opts.Retention), class.State()
@@ -113,7 +110,7 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 	if err := w.remove(ctx, rows); err != nil {
 		return err
 	}
-	return w.tell(ctx, core.ControlKey, keyed(rows, flagBlocks)...)
+	return w.tell(ctx, core.ControlKey, slices.DeleteFunc(rows, func(r *row) bool { return !rules.Tells(r.facts()) })...)
 }
 
 // stored returns r as operators see it.
@@ -256,6 +253,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 			return err
 		}
 		given := map[[3]string]bool{} // dedupe keys that this step gave a live message
+		var back []*row
 		for i, r := range rows {
 			if now := got[r.Seq]; now == nil || now.Version != r.Version || now.Holder != r.Holder {
 				continue // somebody was faster
@@ -276,47 +274,56 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 			if out.Count(cause); cause != "" {
 				continue
 			}
-			if given[key] = true; !req.DryRun {
-				if err := w.requeue(ctx, r, req.Body); err != nil {
-					return err
-				}
-			}
+			given[key], back = true, append(back, r)
 		}
-		return nil
+		if req.DryRun {
+			return nil
+		}
+		return w.requeue(ctx, req.Body, back...)
 	})
 	return out, err
 }
 
-// requeue makes a record that is locked ready again, at its place, and tells its owner. It removes an expiry that has
-// passed. body, if not nil, replaces the body.
-func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
-	if r.Envelope.Expired(time.UnixMicro(w.now)) {
-		r.Envelope.Expires = time.Time{}
-		if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, encode(&r.Envelope)); err != nil {
-			return err
-		}
+// requeue makes records that are locked ready again, at their places, and tells their owners. It removes expiries that
+// have passed. body, if not nil, replaces the bodies.
+func (w *work) requeue(ctx context.Context, body []byte, rows ...*row) error {
+	if len(rows) == 0 {
+		return nil
 	}
-	if err := w.set(ctx, []int64{r.Seq}, `state = 1, due_at = 0, ends_at = ?, version = version + 1, flags = (flags & ~1) | IF(crashes > 0, 4, 0),
-		attempts = 0, crashes = 0, deliveries = 0, reason = '', error = '', error_at = 0`, micros(r.Envelope.Expires)); err != nil {
+	var changes []change
+	var keys []any
+	told := map[core.ControlKind][]*row{}
+	for _, r := range rows {
+		if r.Envelope.Expired(time.UnixMicro(w.now)) {
+			r.Envelope.Expires = time.Time{}
+			if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, encode(&r.Envelope)); err != nil {
+				return err
+			}
+		}
+		if r.dedupe != "" && !r.live() {
+			keys = append(keys, r.dedupe, r.Envelope.Topic, r.Route, r.ID)
+		}
+		to, kind := rules.Requeue(r.facts())
+		r.ends = micros(r.Envelope.Expires)
+		changes, told[kind] = append(changes, change{r, rules.Change{Row: to}}), append(told[kind], r)
+	}
+	if err := w.become(ctx, `, error = '', error_at = 0`, changes...); err != nil {
 		return err
 	}
-	if r.dedupe != "" && !r.live() {
-		if _, err := w.exec(ctx, dedupeSQL+dedupeRow, r.dedupe, r.Envelope.Topic, r.Route, r.ID); err != nil {
+	if len(keys) > 0 {
+		if _, err := w.exec(ctx, dedupeSQL+dedupeRow+strings.Repeat(`,`+dedupeRow, len(keys)/4-1), keys...); err != nil {
 			return err
 		}
 	}
 	if body != nil {
-		if err := w.set(ctx, []int64{r.Seq}, `body = ?`, body); err != nil {
+		if err := w.set(ctx, seqsOf(rows), `body = ?`, body); err != nil {
 			return err
 		}
 	}
-	return w.tell(ctx, kindFor(r), r)
-}
-
-// kindFor returns the kind of control record for a record that is ready again.
-func kindFor(r *row) core.ControlKind {
-	if r.Envelope.Key != "" {
-		return core.ControlKey
+	for kind, rows := range told {
+		if err := w.tell(ctx, kind, rows...); err != nil {
+			return err
+		}
 	}
-	return core.ControlRecord
+	return nil
 }

@@ -279,7 +279,10 @@ func (rd *reader) again(ctx context.Context) error {
 		case !r.is(refs[r.Seq]):
 		case r.ready(), r.live() && r.Holder != 0:
 			rd.page.Again = append(rd.page.Again, r.decode().Record)
-		case waits:
+		case waits, r.facts().Retry():
+			if !waits {
+				w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
+			}
 			rd.page.AgainWaiting = append(rd.page.AgainWaiting, w)
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -55,7 +57,6 @@ type row struct {
 
 func (r *row) live() bool           { return r.state == core.StatePending || r.state == core.StateFailed }
 func (r *row) ready() bool          { return r.state == core.StatePending && r.due == 0 }
-func (r *row) timer() bool          { return r.state == core.StatePending && r.due != 0 }
 func (r *row) has(flag uint8) bool  { return r.flags&flag != 0 }
 func (r *row) is(ref core.Ref) bool { return r.ID == ref.ID && r.Route == ref.Route }
 
@@ -174,16 +175,139 @@ func encode(e *waybill.Envelope) []byte {
 
 // waiting returns r as a record that blocks its key, seen by self.
 func (r *row) waiting(self core.Session, blocks bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder}
-	switch {
-	case r.Holder != 0 && r.Holder != self:
-		w.Why = core.ObstacleHeld
-	case r.Failed:
-		w.Why = core.ObstacleRetrying
-	case r.has(flagBlocks) && blocks:
-		w.Why = core.ObstacleBlocking
-	}
+	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder, Why: r.facts().Obstructs(self, blocks)}
 	return w, w.Why != 0
+}
+
+// facts returns what the rules need to know of r; nil if r is.
+func (r *row) facts() *rules.Row {
+	if r == nil {
+		return nil
+	}
+	return &rules.Row{
+		Ref: r.Ref, Slot: r.Slot, State: r.state, Reason: r.reason, Holder: r.Holder, Keyed: r.Envelope.Key != "", Waits: r.live() && r.due != 0,
+		Withdrawable: r.Withdrawable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
+		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
+	}
+}
+
+// named returns the one of rows that ref names, whatever its version, or nil.
+func named(rows map[int64]*row, ref core.Ref) *row {
+	if r := rows[ref.Seq]; r != nil && r.is(ref) {
+		return r
+	}
+	return nil
+}
+
+// change is a record that is locked, as it was, and what a rule has made of it.
+type change struct {
+	*row
+	to rules.Change
+}
+
+// maxChanges bounds the records that one statement changes each in another way.
+const maxChanges = 500
+
+// become makes records what the rules have made of them, in two statements. also are more assignments.
+func (w *work) become(ctx context.Context, also string, changes ...change) error {
+	for len(changes) > 0 {
+		n := min(len(changes), maxChanges)
+		if err := w.becomeSome(ctx, also, changes[:n]); err != nil {
+			return err
+		}
+		changes = changes[n:]
+	}
+	return nil
+}
+
+func (w *work) becomeSome(ctx context.Context, also string, changes []change) error {
+	seqs, ended := make([]int64, len(changes)), []*row(nil)
+	for i, c := range changes {
+		if seqs[i] = c.Seq; !c.to.Live() {
+			ended = append(ended, c.row)
+		}
+	}
+	var sets []string
+	var args []any
+	// One value for all, or one for each. A list of sequences begins with one that is none.
+	assign := func(column string, value func(c *change) any) {
+		values := make([]any, 0, len(changes))
+		for i := range changes {
+			if v := value(&changes[i]); len(values) < 1 || len(values) > 1 || v != values[0] {
+				for len(values) < i {
+					values = append(values, values[0])
+				}
+				values = append(values, v)
+			}
+		}
+		text := `?`
+		if len(values) > 1 {
+			field := list(seqsOf(rowsOf(changes)))
+			text = `ELT(FIELD(seq, ` + field[1:len(field)-1] + `), 0` + strings.Repeat(`, ?`, len(values)) + `)`
+		}
+		if column == "error" {
+			text, values = `IF(`+text+` = '', error, `+text+`)`, append(slices.Clip(values), values...)
+		}
+		sets, args = append(sets, column+` = `+text), append(args, values...)
+	}
+	assign("state", func(c *change) any { return storedState(c.to.State, c.to.Reason) })
+	assign("due_at", func(c *change) any {
+		switch {
+		case c.to.Due:
+			return w.now + c.to.In.Microseconds()
+		case c.to.Waits:
+			return c.due
+		}
+		return int64(0)
+	})
+	assign("ends_at", func(c *change) any {
+		if c.to.Live() {
+			return c.ends
+		}
+		return w.now
+	})
+	assign("flags", func(c *change) any { return flags(&c.to.Row) })
+	assign("hold", func(c *change) any { return int64(c.to.Holder) })
+	assign("attempts", func(c *change) any { return int64(c.to.Attempts) })
+	assign("deliveries", func(c *change) any { return int64(c.to.Deliveries) })
+	assign("crashes", func(c *change) any { return int64(c.to.Crashes) })
+	assign("reason", func(c *change) any { return string(c.to.Reason) })
+	assign("error_at", func(c *change) any {
+		if c.to.Error == "" {
+			return c.errorAt
+		}
+		return w.now
+	})
+	assign("error", func(c *change) any { return c.to.Error })
+	if err := w.set(ctx, seqs, `version = version + 1, `+strings.Join(sets, `, `)+also, args...); err != nil {
+		return err
+	}
+	return w.free(ctx, ended)
+}
+
+func rowsOf(changes []change) []*row {
+	out := make([]*row, len(changes))
+	for i := range changes {
+		out[i] = changes[i].row
+	}
+	return out
+}
+
+// storedState is the state as it is stored.
+func storedState(s core.State, reason waybill.Reason) int64 {
+	if s == core.StateAbandoned && reason.Withdrawn() {
+		s = stateWithdrawn
+	}
+	return int64(s)
+}
+
+func flags(r *rules.Row) (out int64) {
+	for flag, is := range map[int64]bool{flagBlocks: r.Blocks, flagWithdrawable: r.Withdrawable, flagMaybe: r.MaybeSent} {
+		if is {
+			out |= flag
+		}
+	}
+	return out
 }
 
 // lock locks the records at seqs that no transaction has locked. Busy are the others that are there. Only the primary
@@ -269,29 +393,54 @@ func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
 	return w.set(ctx, seqs, `hold = ?, deliveries = deliveries + ?`, w.self, deliveries)
 }
 
-// abandon ends records for good, and tells the owners of their keys if asked to. blocks are the new flags.
-func (w *work) abandon(ctx context.Context, rows []*row, reason waybill.Reason, blocks int) error {
-	state := core.StateAbandoned
-	if reason.Withdrawn() {
-		state = stateWithdrawn
+// abandon ends records that are locked, for somebody other than their owners.
+func (w *work) abandon(ctx context.Context, rows []*row, units func(r *row) rules.Unit, reason waybill.Reason) error {
+	changes := make([]change, len(rows))
+	for i, r := range rows {
+		changes[i] = change{r, rules.Change{Row: rules.End(r.facts(), units(r), reason)}}
 	}
-	err := w.set(ctx, seqsOf(rows), `state = ?, version = version + 1, due_at = 0, ends_at = ?, flags = (flags & ~1) | IF(k = '', 0, ?),
-		reason = ?`, state, w.now, blocks, string(reason))
-	if err != nil {
-		return err
+	return w.become(ctx, "", changes...)
+}
+
+// unitsOf returns what the rules need to know of the units of rows.
+func (w *work) unitsOf(ctx context.Context, rows []*row) (func(r *row) rules.Unit, error) {
+	var routes []any
+	for _, r := range rows {
+		if !slices.Contains(routes, any(r.Route)) {
+			routes = append(routes, r.Route)
+		}
 	}
-	return w.free(ctx, rows)
+	var units []core.OwnedUnit
+	if len(routes) > 0 {
+		var err error
+		units, err = w.units(ctx, `WHERE route IN `+places(len(routes))+` UNION ALL SELECT route, 0, 64, 0, term, low, careful FROM waybill_outbox_routes
+			WHERE route IN `+places(len(routes)), append(slices.Clip(routes), routes...)...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return func(r *row) (out rules.Unit) {
+		for _, u := range units {
+			if u.Unit.Route == r.Route && u.Unit.Slots().Has(r.Slot) {
+				return rules.Unit{Owner: u.Owner, Careful: u.Careful}
+			}
+		}
+		return out
+	}, nil
 }
 
 // tell writes control records for the owners of rows.
 func (w *work) tell(ctx context.Context, kind core.ControlKind, rows ...*row) error {
-	for _, r := range rows {
-		if _, err := w.exec(ctx, `INSERT INTO waybill_outbox_control (route, kind, slot, seq, k, id, reason) VALUES (?, ?, ?, ?, ?, ?, '')`,
-			r.Route, kind, r.Slot, r.Seq, r.Envelope.Key, r.ID); err != nil {
-			return err
-		}
+	if len(rows) == 0 {
+		return nil
 	}
-	return nil
+	var args []any
+	for _, r := range rows {
+		args = append(args, r.Route, kind, r.Slot, r.Seq, r.Envelope.Key, r.ID)
+	}
+	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_control (route, kind, slot, seq, k, id, reason) VALUES `+
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?, '')`, len(rows))[2:], args...)
+	return err
 }
 
 func seqsOf(rows []*row) []int64 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -29,7 +30,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	}
 	settle := func(how func(st *settler, ctx context.Context) error) error {
 		return s.fenced(ctx, "settle", self, func(w *work) error {
-			st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes))}
+			st = settler{work: w, outcomes: outcomes, res: make(core.Results, len(outcomes)), changes: make([]change, len(outcomes))}
 			return how(&st, ctx)
 		})
 	}
@@ -56,6 +57,7 @@ type settler struct {
 	outcomes  []core.Outcome
 	res       core.Results
 	got, busy map[int64]*row
+	changes   []change // of outcomes other than published
 	mark      int64
 }
 
@@ -70,9 +72,10 @@ func (st *settler) run(ctx context.Context) (err error) {
 	if st.got, st.busy, err = st.lock(ctx, slices.Compact(seqs)); err != nil {
 		return err
 	}
-	var published []int
+	var published, others []int
 	for i := range st.outcomes {
 		o := &st.outcomes[i]
+		var err error
 		switch {
 		case o.Control() != 0:
 			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_control WHERE number = ? AND route = ?`, o.Control(), o.Ref().Route)
@@ -84,17 +87,49 @@ func (st *settler) run(ctx context.Context) (err error) {
 		case o.Event() == core.EventNone:
 			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		default:
-			err = st.other(ctx, o)
+			if err = st.other(ctx, i); err == nil && st.changes[i].row != nil {
+				others = append(others, i)
+			}
 		}
 		if err = classify("settle", err); waybill.ClassOf(err) == waybill.ClassOutage {
 			return err
 		}
 		st.res[i] = err
 	}
-	if err := st.publish(ctx, published); err != nil {
+	err = st.halves(others, func(at []int) error {
+		changes := make([]change, len(at))
+		for n, i := range at {
+			changes[n] = st.changes[i]
+		}
+		return st.become(ctx, "", changes...)
+	})
+	if err == nil {
+		err = st.halves(published, func(at []int) error { return st.publish(ctx, at) })
+	}
+	if err != nil {
 		return err
 	}
 	return st.stamp(ctx)
+}
+
+// halves runs do for outcomes at once, or one by one if the database refuses one.
+func (st *settler) halves(at []int, do func(at []int) error) error {
+	if len(at) == 0 {
+		return nil
+	}
+	err := classify("settle", do(at))
+	switch half := len(at) / 2; {
+	case err == nil || waybill.ClassOf(err) == waybill.ClassOutage:
+		return err
+	case half == 0:
+		st.res[at[0]] = err
+		return nil
+	default:
+		if err := st.halves(at[:half], do); err != nil {
+			return err
+		}
+		return st.halves(at[half:], do)
+	}
 }
 
 // canDeleteAtOnce reports whether all outcomes are those of published records, none of them is kept, and the server can
@@ -139,98 +174,66 @@ func (st *settler) atOnce(ctx context.Context) error {
 	return st.stamp(ctx)
 }
 
-// confirmed answers for a published record: gone, or published and kept, is as good as done now.
+// confirmed answers for a published record. One that is there no more, or kept, is not in got then.
 func (st *settler) confirmed(ref core.Ref) error {
 	r, busy := st.got[ref.Seq], st.busy[ref.Seq]
+	var err error
 	switch {
 	case busy != nil && busy.is(ref) && busy.live():
-		return core.Refused("waybill/mysql: settle", ref, core.ErrBusy)
-	case r != nil && (!r.is(ref) || !r.live() && r.state != core.StatePublished), busy != nil && !busy.is(ref):
-		return core.Refused("waybill/mysql: settle", ref, core.ErrChanged)
-	case r != nil && !r.live():
-		delete(st.got, ref.Seq)
+		err = core.ErrBusy
+	case busy != nil:
+		err = rules.Confirmed(busy.facts(), ref)
+	case r != nil && r.is(ref) && r.live():
+		return nil
+	default:
+		if err = rules.Confirmed(r.facts(), ref); err == nil {
+			delete(st.got, ref.Seq)
+		}
 	}
-	return nil
+	if err != nil {
+		err = core.Refused("waybill/mysql: settle", ref, err)
+	}
+	return err
 }
 
-// publish ends published records at once, or one by one if the database refuses one.
-func (st *settler) publish(ctx context.Context, at []int) (err error) {
-	if len(at) == 0 {
-		return nil
-	}
+// publish ends published records.
+func (st *settler) publish(ctx context.Context, at []int) error {
 	rows := make([]*row, len(at))
 	for i, j := range at {
 		rows[i] = st.got[st.outcomes[j].Ref().Seq]
 	}
 	if core.RetentionPublished.DroppedAtOnce(st.s.opts.Retention) {
-		err = st.remove(ctx, rows)
-	} else if err = st.set(ctx, seqsOf(rows), `state = 3, version = version + 1, due_at = 0, ends_at = ?, hold = 0, flags = flags & ~1`, st.now); err == nil {
-		err = st.free(ctx, rows)
+		return st.remove(ctx, rows)
 	}
-	err = classify("settle", err)
-	switch half := len(at) / 2; {
-	case err == nil || waybill.ClassOf(err) == waybill.ClassOutage:
-		return err
-	case half == 0:
-		st.res[at[0]] = err
-		return nil
-	default:
-		if err := st.publish(ctx, at[:half]); err != nil {
-			return err
-		}
-		return st.publish(ctx, at[half:])
+	changes := make([]change, len(rows))
+	for i, r := range rows {
+		changes[i] = change{r, rules.Change{Row: rules.Publish(r.facts())}}
 	}
+	return st.become(ctx, "", changes...)
 }
 
-// other persists an outcome other than published.
-func (st *settler) other(ctx context.Context, o *core.Outcome) error {
+// other decides about an outcome other than published.
+func (st *settler) other(ctx context.Context, i int) error {
+	o := &st.outcomes[i]
 	ref := o.Ref()
-	refuse := func(why error) error { return core.Refused("waybill/mysql: settle", ref, why) }
-	r, busy := st.got[ref.Seq], st.busy[ref.Seq]
-	switch {
-	case busy != nil && busy.is(ref) && busy.live() && busy.Version == ref.Version:
-		return refuse(core.ErrBusy)
-	case r == nil, !r.is(ref), !r.live(), r.Version != ref.Version:
-		return refuse(core.ErrChanged)
-	case r.Holder != st.self:
-		if own, err := st.owns(ctx, ref.Route); err != nil || !own.Has(r.Slot) {
-			if err == nil {
-				err = refuse(core.ErrFenced)
-			}
-			return err
-		}
+	if busy := named(st.busy, ref); busy != nil && busy.facts().Is(ref) {
+		return core.Refused("waybill/mysql: settle", ref, core.ErrBusy)
 	}
-	r.Version++ // a second outcome of the call finds it changed
-	flags, seq := 0, []int64{ref.Seq}
-	if o.Unknown() {
-		flags = flagMaybe
-	}
-	due, blocks, attempts := st.now+o.In().Microseconds(), 0, 0
-	if o.CountsAttempt() {
-		attempts = 1
-	}
-	if o.Reason().Blocks() {
-		blocks = flagBlocks
-	}
-	var err error
-	switch {
-	case o.Event() == core.EventReleased && r.Holder != 0 && r.Holder != st.self:
-		r.Version--
-		return nil // the hold is another's
-	case o.Event() == core.EventReleased && (!r.Failed || r.Holder != st.self):
-		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?`, flags)
-	case o.Event() == core.EventReleased:
-		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?, due_at = ?`, flags, due)
-	case o.State() == core.StateFailed:
-		err = st.set(ctx, seq, `state = 4, version = version + 1, due_at = ?, crashes = 0, flags = flags & ~1`, due)
-	default:
-		err = st.abandon(ctx, []*row{r}, o.Reason(), blocks)
-	}
+	own, err := st.owns(ctx, ref.Route)
 	if err != nil {
 		return err
 	}
-	return st.set(ctx, seq, `hold = 0, attempts = attempts + ?, flags = flags | ?, error_at = IF(? = '', error_at, ?), error = IF(? = '', error, ?)`,
-		attempts, flags, o.Error(), st.now, o.Error(), o.Error())
+	r := named(st.got, ref)
+	f := r.facts()
+	to, err := rules.Settle(f, o, st.self, r != nil && own.Has(r.Slot))
+	if err != nil {
+		return core.Refused("waybill/mysql: settle", ref, err)
+	}
+	if to.Row != *f {
+		was := *r
+		st.changes[i], r.Version = change{&was, to}, to.Version // a second outcome of the call finds it changed
+	}
+	return nil
 }
 
 // stamp keeps a mark above the stamps that were settled, until a settle reaches it.

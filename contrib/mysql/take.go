@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 const (
@@ -39,22 +40,17 @@ func (w *work) named(ctx context.Context, want *core.Want) (out []core.Taken, er
 		if err != nil {
 			return nil, err
 		}
-		t, r := core.Taken{Ref: ref, Grip: core.GripHeld}, got[ref.Seq]
+		t, r, locked := core.Taken{Ref: ref}, named(got, ref), false
 		if r == nil {
-			r = busy[ref.Seq]
+			r = named(busy, ref)
+			locked = r != nil
 		}
-		switch {
-		case r == nil, !r.is(ref), !r.live(), r.Version != ref.Version, r.Holder != w.self && !own.Has(r.Slot):
-			t.Grip = core.GripGone
-		case busy[ref.Seq] != nil, r.Holder != 0 && r.Holder != w.self:
-			t.Grip = core.GripLocked
-		case r.Holder == 0:
-			if r.Holder = w.self; want.Deliver {
-				r.Deliveries++
-			}
-			fresh = append(fresh, r.Seq)
-			fallthrough
-		default:
+		var writes bool
+		if t.Grip, writes = rules.Hold(r.facts(), ref, w.self, r != nil && own.Has(r.Slot), locked); writes {
+			r.Holder, fresh = w.self, append(fresh, r.Seq)
+			r.Deliveries += deliveries(want)
+		}
+		if t.Grip == core.GripHeld {
 			t.Deliveries = r.Deliveries
 		}
 		out = append(out, t)
@@ -122,11 +118,14 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUn
 		} else if err == nil {
 			_, err = w.one(ctx, []any{&term}, `SELECT term FROM waybill_outbox_routes WHERE route = ?`, u.Route)
 		}
-		switch {
-		case err != nil, term > unit.Term: // it was given up before
+		if err != nil {
 			return err
-		case term != unit.Term || owner != self:
-			return core.Fenced("waybill/mysql: give a unit up", self)
+		}
+		if before, err := rules.GivenUp(owner, term, self, unit.Term); before || err != nil {
+			if err != nil {
+				err = core.Fenced("waybill/mysql: give a unit up", self)
+			}
+			return err
 		}
 		if done, err = w.keep(ctx, u, out); err != nil || !done {
 			return err
@@ -154,10 +153,7 @@ func (w *work) keep(ctx context.Context, unit core.Unit, out []core.Ref) (bool, 
 		}
 	}
 	got, busy, err := w.lock(ctx, seqs)
-	isOut := func(r *row) bool {
-		ref := wanted[r.Seq]
-		return r.is(ref) && r.live() && r.Version == ref.Version && (r.Holder == 0 || r.Holder == w.self)
-	}
+	isOut := func(r *row) bool { return rules.Kept(r.facts(), wanted[r.Seq], w.self, true) }
 	for _, r := range busy {
 		if r.Route == unit.Route && unit.Slots().Has(r.Slot) && (isOut(r) || r.Holder == w.self) {
 			return false, err

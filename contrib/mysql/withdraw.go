@@ -3,10 +3,10 @@ package waybillmysql
 import (
 	"context"
 	"database/sql"
-	"slices"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Cancel withdraws staged messages in tx; see [waybill.Canceller]. It withdraws messages that are scheduled, wait for a
@@ -60,46 +60,22 @@ func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybi
 
 // withdraw takes a record away that is locked, if nobody can have it out.
 func (w *work) withdraw(ctx context.Context, r *row, reason waybill.Reason) (waybill.CancelStatus, error) {
-	careful, err := w.careful(ctx, r)
-	if err != nil || r.Holder != 0 || r.ready() && !r.has(flagWithdrawable) && r.Crashes == 0 && !careful {
-		return waybill.CancelInFlight, err
+	units, err := w.unitsOf(ctx, []*row{r})
+	if err != nil {
+		return waybill.CancelNotFound, err
 	}
-	if core.RetentionWithdrawn.DroppedAtOnce(w.s.opts.Retention) {
+	f := r.facts()
+	status := rules.Withdrawal(f, units(r))
+	switch {
+	case status == waybill.CancelInFlight:
+		return status, nil
+	case core.RetentionWithdrawn.DroppedAtOnce(w.s.opts.Retention):
 		err = w.remove(ctx, []*row{r})
-	} else {
-		err = w.abandon(ctx, []*row{r}, reason, 0)
+	default:
+		err = w.abandon(ctx, []*row{r}, units, reason)
 	}
-	if err == nil && r.Envelope.Key != "" && !r.timer() {
+	if err == nil && rules.Tells(f) {
 		err = w.tell(ctx, core.ControlKey, r)
 	}
-	if r.has(flagMaybe) || r.Crashes > 0 || careful {
-		return waybill.CancelMaybe, err
-	}
-	return waybill.CancelDone, err
-}
-
-// suspect notes of rows that a dead member can have had out that they may have arrived.
-func (w *work) suspect(ctx context.Context, rows []*row) error {
-	due := slices.DeleteFunc(slices.Clone(rows), (*row).timer)
-	if len(due) == 0 {
-		return nil
-	}
-	seqs, err := collect(ctx, w.q, func(rows *sql.Rows) (seq int64, err error) { return seq, rows.Scan(&seq) },
-		`SELECT seq FROM waybill_outbox FORCE INDEX (PRIMARY) WHERE (`+at(seqsOf(due))+`) AND seq <= GREATEST(
-			COALESCE((SELECT MAX(u.careful) FROM waybill_outbox_units u WHERE u.route = waybill_outbox.route
-				AND u.from_slot <= waybill_outbox.slot AND u.to_slot > waybill_outbox.slot), 0),
-			COALESCE((SELECT r.careful FROM waybill_outbox_routes r WHERE r.route = waybill_outbox.route), 0))`)
-	if err != nil {
-		return err
-	}
-	return w.set(ctx, seqs, `flags = flags | ?`, flagMaybe)
-}
-
-// careful reports whether a dead member can have had r out, and no crash window has passed it yet.
-func (w *work) careful(ctx context.Context, r *row) (bool, error) {
-	var careful int64
-	_, err := w.one(ctx, []any{&careful}, `SELECT GREATEST(
-		COALESCE((SELECT MAX(careful) FROM waybill_outbox_units WHERE route = ? AND from_slot <= ? AND to_slot > ?), 0),
-		COALESCE((SELECT careful FROM waybill_outbox_routes WHERE route = ?), 0))`, r.Route, r.Slot, r.Slot, r.Route)
-	return r.Seq <= careful && !r.timer(), err
+	return status, err
 }

@@ -148,6 +148,25 @@ var withdrawFaults = []struct {
 	},
 	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
 	{"tells nobody", "owner-is-told-of-cancel", mute},
+	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelMaybe)},
+	{"cancels what may be out", "rules-cancel", answers(waybill.CancelDone, waybill.CancelInFlight)},
+	{"tells nobody", "rules-cancel", mute},
+	{"loses the last error", "rules-settle", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Retry(r, nil, o.In())
+	})},
+	{"forgets that a result is unknown", "rules-settle", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Release(r, o.In(), false)
+	})},
+	{"counts no delivery", "rules-hold", broken{take: func(want *core.Want) { want.Deliver = false }}},
+	{"shows no holder", "rules-give-up", broken{page: func(_ *broken, p *core.Page) {
+		for i := range p.Again {
+			p.Again[i].Holder = 0
+		}
+	}}},
+	{"nobody is told of a redrive", "rules-redrive", mute},
+	{"nobody is told of a sweep", "rules-sweep", mute},
+	{"nobody is told of a decision", "rules-decide", mute},
+	{"nobody is told of a purge", "rules-purge", mute},
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
 }
 

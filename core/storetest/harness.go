@@ -78,7 +78,7 @@ func Checks() []Check {
 	for _, group := range [...][]named{
 		stageChecks, sequenceChecks, timeChecks, readChecks, settleChecks, dedupeChecks, cancelChecks, blockChecks, waitChecks, cleanChecks,
 		inspectChecks, redriveChecks, purgeChecks, headChecks, decideChecks, decideManyChecks, tellChecks,
-		auditChecks, nameChecks, lastingChecks, waitManyChecks, yearChecks,
+		auditChecks, nameChecks, lastingChecks, waitManyChecks, yearChecks, ruleChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})

@@ -41,11 +41,12 @@ type kit struct {
 
 // opened is what the check has to end.
 type opened struct {
-	join sync.Once
-	mu   sync.Mutex
-	txs  []Tx
-	kits []*kit
-	ids  []string // of all that was staged, in this order
+	join    sync.Once
+	mu      sync.Mutex
+	txs     []Tx
+	kits    []*kit
+	players []*player
+	ids     []string // of all that was staged, in this order
 }
 
 func newKit(ctx context.Context, h Harness) *kit {
@@ -98,6 +99,10 @@ func (k *kit) close() {
 	}
 	for _, tx := range k.txs {
 		_ = tx.Rollback(ctx)
+	}
+	for _, p := range k.players {
+		_, err := p.k.store.Meet(ctx, core.Meeting{Self: p.Member, Leave: true})
+		k.must("leave", err)
 	}
 	k.must("leave", k.driver.leave(ctx))
 }

@@ -33,7 +33,8 @@ const mostVague = 5
 var (
 	// vaguePronoun finds pronouns for a person or thing without a name.
 	vaguePronoun = regexp.MustCompile(`(?i)(?:^|[^\w"` + "`" + `])(?:whatever|whoever|whichever|nobody|somebody|anybody)(?:[^\w"` + "`" + `]|$)`)
-	// vagueClause finds a clause as a subject, at the start of a sentence, or as an object, behind a verb or a preposition.
+	// vagueClause finds a clause as a subject, at the start of a sentence, or as an object, behind a verb or a
+	// preposition.
 	vagueClause = regexp.MustCompile(`(?i)(?:^|[.;:,(]\s*|\b(?:and|or|but|of|by|for|to|in|with|from|than|that|only|also|on|at|as|over|all|` +
 		`lists?|shows?|says?|counts?|returns?|reports?|knows?|takes?|reads?|leaves?|keeps?|stores?|deletes?|finds?|gives?|sends?|holds?|needs?)\s+)` +
 		`(?:what|who)\s+(?:the|a|an|it|they|this|that|no|others?|would|will|should|can|must|may|had|comes?|goes|came|went|\w+ed|\w+s)\b`)

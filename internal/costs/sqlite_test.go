@@ -6,12 +6,16 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	sqlitedriver "modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
@@ -54,6 +58,30 @@ func TestSQLite(t *testing.T) {
 	stage(many, 1000)
 	records := read(t, s, self, many)
 	row("read", many, func() { read(t, s, self, many) })
+	byHundreds := func(records []core.Record, fn func(some []core.Record)) {
+		for some := range slices.Chunk(records, 100) {
+			fn(some)
+		}
+	}
+	row("take, 100 a call", some, func() {
+		byHundreds(records[:some], func(some []core.Record) {
+			refs := make([]core.Ref, len(some))
+			for i := range some {
+				refs[i] = some[i].Ref
+			}
+			_, err := s.Take(t.Context(), self, core.Want{Refs: refs})
+			must(t, err)
+		})
+	})
+	row("retry, 100 a call", some, func() {
+		byHundreds(records[:some], func(some []core.Record) {
+			outcomes := make([]core.Outcome, len(some))
+			for i := range some {
+				outcomes[i] = core.Retry(&some[i], errors.New("no"), time.Hour+time.Duration(i)*time.Second)
+			}
+			must(t, s.Settle(t.Context(), self, outcomes).FirstErr())
+		})
+	})
 	row("settle", many, func() { settle(t, s, self, records) })
 
 	is["sqlite: consume one by one"], is["sqlite: consume in batches of 100"] = consumed[*sql.Tx](t, meter, s)

@@ -34,7 +34,7 @@ func (g group) of(all ...mutant) []mutant {
 // list returns all mutants.
 func list() []mutant {
 	return slices.Concat(
-		root(), relay(), dispatched(), ruled(), consumed(), inboxed(), tabled(), scheduled(), transformed(), postgresql(), sqlite(),
+		root(), decided(), relay(), dispatched(), ruled(), consumed(), inboxed(), tabled(), scheduled(), transformed(), postgresql(), sqlite(),
 		remembered(), mongodb(), rabbit(), redis(), queued(), contributed(), histories(), shown(), commanded(), spares(),
 	)
 }

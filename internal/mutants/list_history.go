@@ -30,14 +30,8 @@ func remembered() []mutant {
 	return append(group{pkg: "./core/outboxtest"}.of(
 		mutant{id: "memory-units", fault: "the store does not free the units of who is gone", file: "store/memory/meet.go", old: "if u.Owner == m.Session {\n\t\t\t\tu.give(0)", new: "if false {\n\t\t\t\tu.give(0)", tests: "^TestMemory$"},
 		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/take.go", old: "scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)", new: "scope.To = min(scope.To, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
-		mutant{id: "memory-held", fault: "the store takes what another holds", file: "store/memory/take.go", old: "case r.lock != nil, r.holder != 0:", new: "case r.lock != nil:", tests: "^TestMemory$"},
-		mutant{id: "memory-version", fault: "the store's settle ignores the version", file: "store/memory/settle.go", old: "!published && r.version != ref.Version", new: "false", tests: "^TestMemory$"},
-		mutant{id: "memory-owner", fault: "the store's settle ignores who owns the unit", file: "store/memory/settle.go", old: "case !published && r.holder != self && !r.owned(self):", new: "case false:", tests: "^TestMemory$"},
 		mutant{id: "memory-crashes", fault: "the store forgets who removed a member", file: "store/memory/meet.go", old: "r.crashes++", new: "_ = r", tests: "^TestMemory$"},
 		mutant{id: "memory-due-half", fault: "a part of which a member owns half brings nothing due", file: "store/memory/due.go", old: "if part.Slots &= rt.owned(self); part.Slots == 0 {", new: "if part.Slots&^rt.owned(self) != 0 || part.Slots == 0 {", tests: "^TestMemory$"},
 		mutant{id: "memory-tidy", fault: "units that nobody serves any more stay", file: "store/memory/meet.go", old: "\t\ts.tidy()\n", new: "", tests: "^TestMemory$"},
-	), group{pkg: "./core/storetest"}.of(
-		mutant{id: "memory-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: "store/memory/withdraw.go", old: "r.crashes == 0 && !careful", new: "!careful", tests: "^TestSuiteAcceptsGoodStore$/^cancel-after-a-crash$"},
-		mutant{id: "memory-cancel-left", fault: "what a member held that has left is withdrawn though its successor hands it out", file: "store/memory/withdraw.go", old: "r.crashes == 0 && !careful", new: "!r.maybe && !careful", tests: "^TestSuiteAcceptsGoodStore$/^cancel-after-a-leave$"},
-	)...)
+	), group{pkg: "./core/storetest"}.of()...)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
@@ -55,16 +56,17 @@ func (s *Store) sweep(now time.Time) int {
 			if r.env.Expires.After(now) || len(list) == cleanBatch {
 				break
 			}
-			if r.holder == 0 && r.lock == nil && (r.waits() || r.untended()) {
+			f := r.facts()
+			if ends, _ := rules.Sweeps(&f, r.unit()); ends && r.lock == nil {
 				list = append(list, r)
 			}
 		}
 	}
 	for _, r := range list {
-		tell := r.env.Key != "" && !r.timer()
-		r.maybe = r.maybe || r.careful()
-		s.giveUp(r, waybill.ReasonExpired, now)
-		if tell {
+		f := r.facts()
+		_, tells := rules.Sweeps(&f, r.unit())
+		s.abandon(r, waybill.ReasonExpired, now)
+		if tells {
 			s.tellOwner(r)
 		}
 	}
@@ -87,7 +89,7 @@ func (s *Store) purge(class core.RetentionClass, now time.Time, deleted map[core
 	for _, r := range list {
 		s.unplace(r)
 		s.forget(r)
-		if r.env.Key != "" && r.blocks() {
+		if f := r.facts(); rules.Tells(&f) {
 			s.tellOwner(r)
 		}
 		deleted[core.CleanedKind{State: r.state, Reason: r.reason}]++

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Decider = (*Store)(nil)
@@ -32,6 +33,11 @@ func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]a
 
 func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.Time) {
 	r := s.stored(d.Route, d.ID)
+	var ends, tells bool
+	if r != nil {
+		f := r.facts()
+		ends, tells = rules.Decides(&f, r.unit())
+	}
 	_, told := slices.BinarySearchFunc(s.control, d.Number, byNumber)
 	switch {
 	case r == nil || r.seq != d.Seq || r.live() && d.Number != 0 && !told:
@@ -40,7 +46,7 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 		d.Fate = admin.FateEnded
 	case !r.live():
 		d.Fate = admin.FateOtherwise
-	case r.holder != 0 || !r.waits() && !r.withdrawable && !r.untended():
+	case !ends:
 		d.Fate = admin.FatePending
 		if d.Number == 0 {
 			c := s.about(r)
@@ -52,18 +58,11 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 		d.Fate = admin.FateLocked
 	default:
 		d.Fate = admin.FateEnded
-		s.endDue(r, reason, now)
-	}
-}
-
-// endDue ends r, which nobody can have out, and whatever was decided about it before.
-func (s *Store) endDue(r *record, reason waybill.Reason, now time.Time) {
-	s.undecide(r)
-	tell := r.env.Key != "" && !r.timer() && !r.untended()
-	r.maybe = r.maybe || r.careful()
-	s.giveUp(r, reason, now)
-	if tell {
-		s.tellOwner(r)
+		s.undecide(r)
+		s.abandon(r, reason, now)
+		if tells {
+			s.tellOwner(r)
+		}
 	}
 }
 

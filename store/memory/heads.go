@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -206,7 +205,7 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Co
 		return nil, admin.HeadInFlight(op, route, key, id)
 	case !r.isHead(), r.ready() && action == admin.HeadRequeue:
 		return nil, admin.NotHead(op, route, key, id)
-	case r.ready() && !r.untended():
+	case r.ready() && r.unit().Owner != 0:
 		c := s.about(r)
 		c.Kind, c.Reason = core.ControlDecide, headReason(action)
 		s.tell(c)
@@ -214,8 +213,7 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Co
 	}
 	switch action {
 	case admin.HeadSkip, admin.HeadSetAside:
-		r.maybe = r.maybe || r.careful()
-		s.giveUp(r, headReason(action), now)
+		s.abandon(r, headReason(action), now)
 	case admin.HeadRequeue:
 		if r.env.Expired(now) {
 			return nil, admin.HeadExpired(id, r.env.Expires)
@@ -243,10 +241,4 @@ func (r *record) isHead() bool {
 		return false
 	}
 	return k.head(true) == r || k.head(false) == r || k.next() == r
-}
-
-// giveUp abandons r, or gives another reason for it, so that its key goes on. Its retention counts from now.
-func (s *Store) giveUp(r *record, reason waybill.Reason, now time.Time) {
-	s.unplace(r)
-	s.retire(r, core.StateAbandoned, reason, now)
 }

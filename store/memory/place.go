@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // route is a route with its records and units.
@@ -232,33 +233,26 @@ func (s *Store) uncover(r *record) {
 	}
 }
 
-// retire makes r, which is in no index, terminal. It deletes r, or keeps it for its retention.
-func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now time.Time) {
-	s.release(r)
-	r.state, r.reason, r.settledAt, r.waiting = state, reason, now, false
-	r.version++
-	if r.class().DroppedAtOnce(s.retention) {
-		s.forget(r)
-	} else {
-		s.place(r)
-	}
-}
-
-// requeue makes r ready again, with its counts at zero. What was decided about it before is void.
+// requeue makes r ready again. What was decided about it before is void.
 func (s *Store) requeue(r *record, now time.Time) {
 	s.undecide(r)
+	f := r.facts()
+	back, _ := rules.Requeue(&f)
 	s.unplace(r)
-	r.maybe = r.maybe || r.crashes > 0
-	r.state, r.reason, r.lastErr = core.StatePending, waybill.ReasonNone, ""
-	r.errAt, r.settledAt = time.Time{}, time.Time{}
-	r.attempts, r.crashes, r.deliveries = 0, 0, 0
-	r.waiting, r.due = false, now
-	r.version++
+	r.lastErr, r.errAt, r.settledAt, r.env.Expires = "", time.Time{}, time.Time{}, unexpired(r.env.Expires, now)
 	if r.dedupe != "" && s.holders[r.liveKey()] == nil {
 		s.holders[r.liveKey()] = r
 	}
 	s.place(r)
-	s.changed(r)
+	s.become(r, &rules.Change{Row: back, Due: true}, now)
+}
+
+// unexpired returns an expiry, or the zero time if it has passed.
+func unexpired(at, now time.Time) time.Time {
+	if at.After(now) {
+		return at
+	}
+	return time.Time{}
 }
 
 // release frees the dedupe key of r.

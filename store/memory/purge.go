@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Purger = (*Store)(nil)
@@ -31,11 +32,11 @@ func (s *Store) PurgeRecords(ctx context.Context, req admin.PurgeRequest) (admin
 		if r.lock == nil && req.Takes(st.State, r.holder == 0 && r.waits()) {
 			out.Deleted++
 			if !req.DryRun {
-				tell := r.env.Key != "" && (r.blocks() || r.live() && !r.timer())
+				f := r.facts()
 				s.unplace(r)
 				s.release(r)
 				s.forget(r)
-				if tell {
+				if rules.Tells(&f) {
 					s.tellOwner(r)
 				}
 			}

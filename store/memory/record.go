@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // record is a row. Only [Store.place] and [Store.unplace] know in which indexes it is.
@@ -76,26 +77,59 @@ func (r *record) ref() core.Ref {
 	return core.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
 }
 
-// careful reports whether a dead member can have had it out, and no crash window has passed it yet.
-func (r *record) careful() bool {
-	careful := r.route.kept.Careful
-	if u := r.route.bySlot[r.slot]; u != nil {
-		careful = u.Careful
+// facts returns what the rules need to know of r.
+func (r *record) facts() rules.Row {
+	return rules.Row{
+		Ref: r.ref(), Slot: r.slot, State: r.state, Reason: r.reason, Holder: r.holder, Keyed: r.env.Key != "", Waits: r.waits(),
+		Withdrawable: r.withdrawable, Blocks: r.blocks() && r.env.Key != "", MaybeSent: r.maybe,
+		Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
 	}
-	return r.seq <= careful && !r.timer()
+}
+
+// unit returns what the rules need to know of the unit of r.
+func (r *record) unit() rules.Unit {
+	u := r.route.kept
+	if now := r.route.bySlot[r.slot]; now != nil {
+		u = now.OwnedUnit
+	}
+	return rules.Unit{Owner: u.Owner, Careful: u.Careful}
+}
+
+// become makes r what a rule has made of it. A record that has ended is deleted, or kept for its retention.
+func (s *Store) become(r *record, to *rules.Change, now time.Time) {
+	s.unplace(r)
+	if r.holder != to.Holder {
+		s.setHolder(r, to.Holder)
+	}
+	r.state, r.reason, r.version, r.waiting, r.maybe = to.State, to.Reason, to.Version, to.Waits, to.MaybeSent
+	r.attempts, r.deliveries, r.crashes = to.Attempts, to.Deliveries, to.Crashes
+	if to.Due {
+		r.due = now.Add(to.In)
+	}
+	if to.Error != "" {
+		r.lastErr, r.errAt = to.Error, now
+	}
+	if to.Live() {
+		s.place(r)
+		s.changed(r)
+		return
+	}
+	s.release(r)
+	if r.settledAt = now; r.class().DroppedAtOnce(s.retention) {
+		s.forget(r)
+	} else {
+		s.place(r)
+	}
+}
+
+// abandon ends r for somebody other than its owner.
+func (s *Store) abandon(r *record, reason waybill.Reason, now time.Time) {
+	f := r.facts()
+	s.become(r, &rules.Change{Row: rules.End(&f, r.unit(), reason)}, now)
 }
 
 // owned reports whether self, which is a member, owns the record's unit.
-func (r *record) owned(self core.Session) bool {
-	u := r.route.bySlot[r.slot]
-	return u != nil && u.Owner == self
-}
-
-// untended reports whether nobody owns the record's unit.
-func (r *record) untended() bool {
-	u := r.route.bySlot[r.slot]
-	return u == nil || u.Owner == 0
-}
+func (r *record) owned(self core.Session) bool { return r.unit().Owner == self }
 
 // record returns r as the contract shows it.
 func (r *record) record(now time.Time) core.Record {
@@ -110,19 +144,9 @@ func (r *record) record(now time.Time) core.Record {
 	return out
 }
 
-// obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
-// set.
+// obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
 func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.ref(), Slot: r.slot, Key: r.env.Key, Holder: r.holder}
-	switch {
-	case r.holder != 0 && r.holder != self:
-		w.Why = core.ObstacleHeld
-	case r.retry() && r.env.Key != "":
-		w.Why = core.ObstacleRetrying
-	case r.blocks() && r.env.Key != "" && block:
-		w.Why = core.ObstacleBlocking
-	default:
-		return w, false
-	}
-	return w, true
+	f := r.facts()
+	w := core.Waiting{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder, Why: f.Obstructs(self, block)}
+	return w, w.Why != 0
 }

@@ -42,7 +42,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 			if req.Body != nil {
 				r.env.Body = bytes.Clone(req.Body)
 			}
-			s.redrive(r, now)
+			s.requeue(r, now)
 			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" {
 				keyless = append(keyless, r)
 			} else if !told[key] {
@@ -54,16 +54,6 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	})
 	s.tellOwners(keyless)
 	return out, nil
-}
-
-// redrive makes r ready again. It removes an expiry that has passed.
-func (s *Store) redrive(r *record, now time.Time) {
-	if r.env.Expired(now) {
-		s.unplace(r)
-		r.env.Expires = time.Time{}
-		s.place(r)
-	}
-	s.requeue(r, now)
 }
 
 // refusal returns why r cannot be put back, or "".

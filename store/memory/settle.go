@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Settle persists outcomes, as core.OutboxStore says. A stale outcome is core.ErrChanged even if its unit has another
@@ -33,69 +34,53 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 		s.heeded(self, n, o.Ref())
 		return nil
 	}
-	switch o.State() {
-	case core.StatePending, core.StateFailed, core.StatePublished, core.StateAbandoned:
-	case core.StateNone, core.StateProcessing:
+	if o.Event() == core.EventNone {
 		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Withdraw, Release or Heeded")
 	}
 	ref := o.Ref()
-	published := o.Event() == core.EventConfirmed
 	r := s.find(ref)
-	switch {
-	case published && (r == nil && !s.renumbered(ref) || r != nil && r.state == core.StatePublished):
-		return nil
-	case r == nil, !r.live(), !published && r.version != ref.Version:
-		return core.Refused("waybill/memory: settle", ref, core.ErrChanged)
-	case !published && r.holder != self && !r.owned(self):
-		return core.Refused("waybill/memory: settle", ref, core.ErrFenced)
-	case r.lock != nil:
-		return core.Refused("waybill/memory: settle", ref, core.ErrBusy)
+	if o.Event() == core.EventConfirmed {
+		return s.publish(r, ref, now)
 	}
-	s.unplace(r)
-	s.change(r, self, o, now)
+	var f *rules.Row
+	if r != nil {
+		facts := r.facts()
+		f = &facts
+	}
+	to, err := rules.Settle(f, o, self, r != nil && r.owned(self))
+	if err == nil && r.lock != nil {
+		err = core.ErrBusy
+	}
+	if err != nil {
+		return core.Refused("waybill/memory: settle", ref, err)
+	}
+	if to.Row != *f {
+		s.become(r, &to, now)
+	}
 	return nil
 }
 
-// change applies o to r, which is in no index.
-func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.Time) {
-	if o.Event() == core.EventReleased {
-		s.letGo(r, self, o, now)
-		return
+// publish ends a record that was published. r is nil if nobody has the number and the id of ref.
+func (s *Store) publish(r *record, ref core.Ref, now time.Time) (err error) {
+	var f *rules.Row
+	if r == nil && s.renumbered(ref) {
+		f = &rules.Row{}
+	} else if r != nil {
+		facts := r.facts()
+		f = &facts
 	}
-	r.maybe = r.maybe || o.Unknown()
-	s.setHolder(r, 0)
-	if o.CountsAttempt() {
-		r.attempts++
+	switch {
+	case f == nil || !f.Live():
+		err = rules.Confirmed(f, ref)
+	case r == nil:
+		err = core.ErrChanged
+	case r.lock != nil:
+		err = core.ErrBusy
+	default:
+		s.become(r, &rules.Change{Row: rules.Publish(f)}, now)
 	}
-	if o.Error() != "" {
-		r.lastErr, r.errAt = o.Error(), now
+	if err != nil {
+		err = core.Refused("waybill/memory: settle", ref, err)
 	}
-	if o.State().Terminal() {
-		s.retire(r, o.State(), o.Reason(), now)
-		return
-	}
-	r.state, r.reason, r.waiting, r.due = o.State(), o.Reason(), false, now
-	r.version++
-	if r.state == core.StateFailed {
-		r.crashes = 0 // the attempt has ended, and nobody died of it
-		r.waiting, r.due = true, now.Add(o.In())
-	}
-	s.place(r)
-	s.changed(r)
-}
-
-// letGo ends self's hold. A hold of another session stays.
-func (s *Store) letGo(r *record, self core.Session, o *core.Outcome, now time.Time) {
-	if r.holder == self || r.holder == 0 {
-		r.version++
-		r.maybe = r.maybe || o.Unknown()
-	}
-	if r.holder == self {
-		s.setHolder(r, 0)
-		if r.retry() {
-			r.due = now.Add(o.In())
-		}
-		defer s.changed(r)
-	}
-	s.place(r)
+	return err
 }

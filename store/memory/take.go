@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is GripGone. A
@@ -31,19 +32,17 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.Taken {
 	out := core.Taken{Ref: ref, Grip: core.GripGone}
 	r := s.find(ref)
-	switch {
-	case r == nil, !r.live(), r.version != ref.Version:
+	if r == nil {
 		return out
-	case r.holder == self:
-	case !r.owned(self):
-		return out
-	case r.lock != nil, r.holder != 0:
-		out.Grip = core.GripLocked
-		return out
-	default:
+	}
+	f := r.facts()
+	var writes bool
+	if out.Grip, writes = rules.Hold(&f, ref, self, r.owned(self), r.lock != nil); writes {
 		s.grip(r, self, deliver)
 	}
-	out.Grip, out.Deliveries = core.GripHeld, r.deliveries
+	if out.Grip == core.GripHeld {
+		out.Deliveries = r.deliveries
+	}
 	return out
 }
 
@@ -165,18 +164,24 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	}
 	name := what.Unit
 	u := s.unit(name)
-	switch {
-	case u != nil && u.Term > what.Term, u == nil && s.route(name.Route).kept.Term > what.Term:
-		return true, nil
-	case u == nil || u.Owner != self || u.Term != what.Term:
-		return false, core.Fenced("waybill/memory: give up", self)
+	now := s.route(name.Route).kept
+	if u != nil {
+		now = u.OwnedUnit
+	}
+	if before, err := rules.GivenUp(now.Owner, now.Term, self, what.Term); before || err != nil {
+		if err != nil {
+			err = core.Fenced("waybill/memory: give up", self)
+		}
+		return before, err
 	}
 	slots := name.Slots()
 	keep := map[*record]bool{}
 	for _, ref := range out {
 		r := s.find(ref)
-		if r == nil || !r.live() || r.version != ref.Version || ref.Route != name.Route ||
-			!slots.Has(r.slot) || r.holder != 0 && r.holder != self {
+		if r == nil {
+			continue
+		}
+		if f := r.facts(); !rules.Kept(&f, ref, self, ref.Route == name.Route && slots.Has(r.slot)) {
 			continue
 		}
 		if r.lock != nil {

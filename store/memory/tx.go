@@ -261,11 +261,9 @@ func (s *Store) admit(r *record) {
 func (s *Store) apply(r *record, v verdict, now time.Time) {
 	switch v {
 	case cancelled:
-		s.unplace(r)
-		s.retire(r, core.StateAbandoned, waybill.ReasonCancelled, now)
+		s.abandon(r, waybill.ReasonCancelled, now)
 	case replaced:
-		s.unplace(r)
-		s.retire(r, core.StateAbandoned, waybill.ReasonReplaced, now)
+		s.abandon(r, waybill.ReasonReplaced, now)
 	case requeued:
 		s.requeue(r, now)
 	case freed:

@@ -7,6 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ waybill.Canceller[*Tx] = (*Store)(nil)
@@ -122,22 +123,23 @@ func (tx *Tx) withdraw(r *record, why verdict) (status waybill.CancelStatus, wai
 	if r.lock != nil && r.lock != tx {
 		return waybill.CancelNotFound, r.lock
 	}
-	careful := r.careful()
-	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && r.crashes == 0 && !careful) {
+	f := r.facts()
+	if tx.made[r] == requeued {
+		f, _ = rules.Requeue(&f)
+		f.Withdrawable = true // it is out with nobody before tx commits
+	}
+	if status = rules.Withdrawal(&f, r.unit()); status == waybill.CancelInFlight {
 		if why == replaced {
 			tx.decide(r, freed)
 		}
-		return waybill.CancelInFlight, nil
+		return status, nil
 	}
 	tx.take(r)
 	tx.decide(r, why)
-	if r.env.Key != "" && !r.timer() {
+	if rules.Tells(&f) {
 		tx.tell(r)
 	}
-	if r.maybe || careful {
-		return waybill.CancelMaybe, nil
-	}
-	return waybill.CancelDone, nil
+	return status, nil
 }
 
 // Redrive makes a failed or an abandoned record ready again, with its counts at zero, and tells the owner of its slot.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ core.Cleaner = (*Store)(nil)
@@ -151,11 +152,9 @@ func (w *work) expire(ctx context.Context, list []*record) (int, error) {
 	var models []driver.WriteModel
 	var told []core.Control
 	for _, r := range now {
-		r.Maybe = r.Maybe || docs[r.Route].careful(r)
-		r.abandon(waybill.ReasonExpired, w.now)
-		r.Blocks = r.Key != ""
-		models = append(models, change(r.ID, abandoned(r)))
-		if r.Key != "" {
+		_, tells := rules.Sweeps(r.facts(), docs[r.Route].unitOf(r))
+		models = append(models, change(r.ID, r.abandon(docs[r.Route], waybill.ReasonExpired, w.now)))
+		if tells {
 			told = append(told, controlOf(core.ControlKey, r))
 		}
 	}
@@ -228,7 +227,7 @@ func (w *work) drop(ctx context.Context, list []*record) ([]*record, error) {
 	var told []core.Control
 	for _, r := range now {
 		ids = append(ids, r.ID)
-		if r.Blocks {
+		if rules.Tells(r.facts()) {
 			told = append(told, controlOf(core.ControlKey, r))
 		}
 	}

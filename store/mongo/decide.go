@@ -85,43 +85,27 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 		d.answer = d.notHead()
 		return nil
 	}
-	if isNext {
-		tended, err := w.tended(ctx, r)
-		if err != nil {
-			return err
-		}
-		if tended {
-			c := controlOf(core.ControlDecide, r)
-			c.Reason = d.reason
-			list := []core.Control{c}
-			err := w.tell(ctx, list)
-			d.told = &list[0]
-			return err
-		}
-	}
-	return w.putAway(ctx, r, d.reason)
-}
-
-// tended reports whether the unit of r has an owner. If not, nobody takes it until the transaction has ended.
-func (w *work) tended(ctx context.Context, r *record) (bool, error) {
 	docs, err := w.routeDocs(ctx, []string{r.Route})
 	if err != nil {
-		return false, err
+		return err
 	}
-	if docs[r.Route].tends(r.Slot) {
-		return true, nil
+	if isNext && docs[r.Route].unitOf(r).Owner != 0 {
+		c := controlOf(core.ControlDecide, r)
+		c.Reason = d.reason
+		list := []core.Control{c}
+		err := w.tell(ctx, list)
+		d.told = &list[0]
+		return err
 	}
-	return false, w.keepUnowned(ctx, r.Route)
-}
-
-// tends reports whether the unit of a slot has an owner. d can be nil.
-func (d *routeDoc) tends(slot int32) bool {
-	for i := 0; d != nil && i < len(d.Units); i++ {
-		if u := &d.Units[i]; u.From <= slot && slot < u.To {
-			return u.Owner != 0
+	if isNext { // nobody takes its unit until the transaction has ended
+		if err := w.keepUnowned(ctx, r.Route); err != nil {
+			return err
 		}
 	}
-	return false
+	if err := w.write(ctx, []driver.WriteModel{change(r.ID, r.abandon(docs[r.Route], d.reason, w.now))}); err != nil {
+		return locked(err)
+	}
+	return w.tell(ctx, []core.Control{controlOf(core.ControlKey, r)})
 }
 
 // keepUnowned conflicts with a move of a unit of the route: until the transaction ends, nobody takes one.
@@ -173,21 +157,4 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 		return err
 	}
 	return w.tell(ctx, []core.Control{told})
-}
-
-// putAway abandons r, which nobody holds, for a reason that does not block its key.
-func (w *work) putAway(ctx context.Context, r *record, reason waybill.Reason) error {
-	docs, err := w.routeDocs(ctx, []string{r.Route})
-	if err != nil {
-		return err
-	}
-	r.Maybe = r.Maybe || docs[r.Route].careful(r)
-	r.abandon(reason, w.now)
-	if err := w.write(ctx, []driver.WriteModel{change(r.ID, abandoned(r))}); err != nil {
-		return locked(err)
-	}
-	if r.Key == "" {
-		return nil
-	}
-	return w.tell(ctx, []core.Control{controlOf(core.ControlKey, r)})
 }

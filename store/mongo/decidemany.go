@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Decider = (*Store)(nil)
@@ -91,7 +92,7 @@ func (d *decider) run(ctx context.Context) error {
 			c.Reason = d.reason
 			d.told, d.asked = append(d.told, c), append(d.asked, i)
 		case to.Fate == admin.FateEnded && r.live():
-			if r.Key != "" && r.Phase != phaseTimer && d.routes[r.Route].tends(r.Slot) {
+			if _, tells := rules.Decides(r.facts(), d.routes[r.Route].unitOf(r)); tells {
 				keys = append(keys, controlOf(core.ControlKey, r))
 			}
 			d.end(r)
@@ -133,7 +134,8 @@ func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.Fate {
 		return admin.FateEnded
 	case !r.live():
 		return admin.FateOtherwise
-	case r.Hold != 0 || !r.waits() && !r.Withdrawable && d.routes[r.Route].tends(r.Slot):
+	}
+	if ends, _ := rules.Decides(r.facts(), d.routes[r.Route].unitOf(r)); !ends {
 		return admin.FatePending
 	}
 	return admin.FateEnded
@@ -144,9 +146,7 @@ func (d *decider) end(r *record) {
 	if !r.waits() && !r.Withdrawable {
 		d.free[r.Route] = true
 	}
-	r.Maybe = r.Maybe || d.routes[r.Route].careful(r)
-	r.abandon(d.reason, d.now)
-	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, abandoned(r)))
+	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, r.abandon(d.routes[r.Route], d.reason, d.now)))
 }
 
 // store writes what was decided.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -95,20 +96,61 @@ func (r *record) waits() bool          { return r.Phase == phaseTimer || r.Phase
 func (r *record) holder() core.Session { return core.Session(r.Hold) }
 func (r *record) slot() uint8          { return uint8(r.Slot) }
 
+// facts returns what the rules need to know of r; nil if r is.
+func (r *record) facts() *rules.Row {
+	if r == nil {
+		return nil
+	}
+	return &rules.Row{
+		Ref: r.ref(), Slot: r.slot(), State: r.Phase.state(), Reason: waybill.Reason(r.Reason), Holder: r.holder(), Keyed: r.Key != "",
+		Waits: r.waits(), Withdrawable: r.Withdrawable, Blocks: r.Blocks, MaybeSent: r.Maybe,
+		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
+	}
+}
+
+// become makes r what a rule has made of it, and returns the update that makes the stored record the same.
+func (r *record) become(to *rules.Change, now time.Time) bson.M {
+	r.Phase, r.Reason, r.Hold, r.Version = phase(to.State), string(to.Reason), int64(to.Holder), to.Version
+	if to.Timer() {
+		r.Phase = phaseTimer
+	}
+	r.Blocks, r.Maybe, r.Attempts, r.Deliveries, r.Crashes = to.Blocks, to.MaybeSent, to.Attempts, to.Deliveries, to.Crashes
+	set := bson.M{
+		"phase": r.Phase, "hold": r.Hold, "version": r.Version, "blocks": r.Blocks, "maybe": r.Maybe,
+		"attempts": r.Attempts, "deliveries": r.Deliveries, "crashes": r.Crashes,
+	}
+	unset := bson.M{"held": ""}
+	if r.Reason != "" {
+		set["reason"] = r.Reason
+	} else {
+		unset["reason"] = ""
+	}
+	if to.Due {
+		set["due"] = later(now, to.In)
+	} else if !to.Waits {
+		unset["due"] = ""
+	}
+	if to.Error != "" {
+		set["error"], set["error_at"] = to.Error, now
+	}
+	if !to.Live() {
+		class := int32(core.RetentionClassOf(to.State, to.Reason))
+		r.Settled, r.Class, r.Dedupe = now, &class, nil
+		set["settled"], set["class"] = now, class
+		unset["dedupe"] = ""
+	}
+	return bson.M{"$set": set, "$unset": unset}
+}
+
+// abandon ends r for somebody other than its owner, and returns the update that does.
+func (r *record) abandon(d *routeDoc, reason waybill.Reason, now time.Time) bson.M {
+	return r.become(&rules.Change{Row: rules.End(r.facts(), d.unitOf(r), reason)}, now)
+}
+
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
 func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.ref(), Slot: r.slot(), Key: r.Key, Holder: r.holder()}
-	switch {
-	case r.live() && r.Hold != 0 && r.holder() != self:
-		w.Why = core.ObstacleHeld
-	case r.Phase == phaseRetry && r.Key != "":
-		w.Why = core.ObstacleRetrying
-	case r.Blocks && block:
-		w.Why = core.ObstacleBlocking
-	default:
-		return w, false
-	}
-	return w, true
+	w := core.Waiting{Ref: r.ref(), Slot: r.slot(), Key: r.Key, Holder: r.holder(), Why: r.facts().Obstructs(self, block)}
+	return w, w.Why != 0
 }
 
 // decode reads a document. Of one that somebody spoiled it reads what can be read, and sets unreadable.

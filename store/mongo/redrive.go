@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var (
@@ -153,25 +154,23 @@ func (w *work) outlived(ctx context.Context, r *record) (bool, error) {
 // requeue returns the change that makes r, which nobody holds, ready again at its place, and what tells its owner. An
 // expiry that has passed goes.
 func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control) {
-	set := bson.M{
-		"phase": phaseReady, "blocks": false, "maybe": r.Maybe || r.Crashes > 0,
-		"attempts": 0, "crashes": 0, "deliveries": 0,
+	key, ended := r.dedupeKey(), !r.live()
+	to, kind := rules.Requeue(r.facts())
+	update := r.become(&rules.Change{Row: to}, w.now)
+	set, unset := update["$set"].(bson.M), update["$unset"].(bson.M) //nolint:forcetypeassert // become made them
+	for _, name := range []string{"settled", "class", "error", "error_at"} {
+		unset[name] = ""
 	}
-	unset := bson.M{"due": "", "settled": "", "class": "", "reason": "", "error": "", "error_at": ""}
 	if !r.Expires.IsZero() && !r.Expires.After(w.now) {
 		unset["expires"], unset["attrs.a."+core.AttrExpires] = "", ""
 	}
-	if key := r.dedupeKey(); key != nil && r.Phase == phaseAbandoned { // a live one has it, unless it was replaced
+	if key != nil && ended { // a live one has it, unless it was replaced
 		set["dedupe"] = key
 	}
 	if body != nil {
 		set["body"] = body
 	}
-	kind := core.ControlRecord
-	if r.Key != "" {
-		kind = core.ControlKey
-	}
-	return change(r.ID, bson.M{"$set": set, "$unset": unset, "$inc": bson.M{"version": int64(1)}}), controlOf(kind, r)
+	return change(r.ID, update), controlOf(kind, r)
 }
 
 // PurgeRecords deletes records for good, in one bounded step; see [admin.Purger]. It finds them as List does, and then
@@ -229,8 +228,7 @@ func (w *work) purge(ctx context.Context, req *admin.PurgeRequest, found []*reco
 			continue
 		}
 		ids = append(ids, r.ID)
-		live := !st.State.Terminal()
-		if r.Key != "" && (live && r.Phase != phaseTimer || !live && r.Blocks) {
+		if rules.Tells(r.facts()) {
 			told = append(told, controlOf(core.ControlKey, r))
 		}
 	}

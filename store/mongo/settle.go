@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -168,7 +169,10 @@ func (st *settler) publish(ctx context.Context) error {
 		ref := st.outcomes[i].Ref()
 		key := recordID{ref.Route, ref.ID}
 		same, other := id[key], seq[ref.Seq]
-		if same != nil && (same.Seq != ref.Seq || same.Phase != phasePublished) || other != nil && other.ID != key {
+		if other == nil {
+			other = same
+		}
+		if rules.Confirmed(other.facts(), ref) != nil || same != nil && same.Seq != ref.Seq {
 			st.res[i] = core.Refused("waybill/mongo: settle", ref, core.ErrChanged)
 		}
 	}
@@ -179,57 +183,15 @@ func (st *settler) publish(ctx context.Context) error {
 func (st *settler) other(o *core.Outcome) error {
 	ref := o.Ref()
 	r := st.found[recordID{ref.Route, ref.ID}]
-	switch {
-	case r == nil || r.Seq != ref.Seq || !r.live() || r.Version != ref.Version:
-		return core.Refused("waybill/mongo: settle", ref, core.ErrChanged)
-	case r.holder() != st.self && !st.own[ref.Route].Has(r.slot()):
-		return core.Refused("waybill/mongo: settle", ref, core.ErrFenced)
+	f := r.facts()
+	to, err := rules.Settle(f, o, st.self, r != nil && st.own[ref.Route].Has(r.slot()))
+	if err != nil {
+		return core.Refused("waybill/mongo: settle", ref, err)
 	}
-	if o.Event() == core.EventReleased {
-		st.release(r, o)
-		return nil
+	if to.Row != *f {
+		st.changes = append(st.changes, change(r.ID, r.become(&to, st.now))) // a second outcome for it is stale
 	}
-	r.Version++ // a second outcome for it is stale
-	set := bson.M{"hold": int64(0), "phase": phase(o.State()), "blocks": o.Reason().Blocks() && r.Key != ""}
-	unset := bson.M{"held": ""}
-	inc := bson.M{"version": int64(1)}
-	if o.CountsAttempt() {
-		inc["attempts"] = 1
-	}
-	switch o.State() { //nolint:exhaustive // what is rejected or given up
-	case core.StateFailed:
-		set["due"], set["crashes"] = later(st.now, o.In()), 0
-	default:
-		set["settled"], set["reason"] = st.now, string(o.Reason())
-		set["class"] = int32(core.RetentionClassOf(core.StateAbandoned, o.Reason()))
-		unset["due"], unset["dedupe"] = "", ""
-	}
-	if o.Unknown() {
-		set["maybe"] = true
-	}
-	if text := o.Error(); text != "" {
-		set["error"], set["error_at"] = text, st.now
-	}
-	st.changes = append(st.changes, change(r.ID, bson.M{"$set": set, "$unset": unset, "$inc": inc}))
 	return nil
-}
-
-// release ends self's hold. A hold of another session stays.
-func (st *settler) release(r *record, o *core.Outcome) {
-	if r.Hold != 0 && r.holder() != st.self {
-		return
-	}
-	set := bson.M{"hold": int64(0)}
-	if r.Phase == phaseRetry && r.holder() == st.self {
-		set["due"] = later(st.now, o.In())
-	}
-	if o.Unknown() {
-		set["maybe"] = true
-	}
-	r.Version++
-	st.changes = append(st.changes, change(r.ID, bson.M{
-		"$set": set, "$unset": bson.M{"held": ""}, "$inc": bson.M{"version": int64(1)},
-	}))
 }
 
 // heeded deletes a control record. A ControlFrom concerns all slots of a route: it goes when all owners have heeded it.

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is core.GripGone.
@@ -48,22 +49,16 @@ func (w *work) named(ctx context.Context, self core.Session, refs []core.Ref, de
 	out := make([]core.Taken, len(refs))
 	var grip []*record
 	for i, ref := range refs {
-		out[i] = core.Taken{Ref: ref, Grip: core.GripGone}
+		out[i].Ref = ref
 		r := found[recordID{ref.Route, ref.ID}]
-		switch {
-		case r == nil || !r.live() || r.Seq != ref.Seq || r.Version != ref.Version:
-			continue
-		case r.holder() == self:
-		case !own[ref.Route].Has(r.slot()):
-			continue
-		case r.Hold != 0:
-			out[i].Grip = core.GripLocked
-			continue
-		default:
+		var writes bool
+		if out[i].Grip, writes = rules.Hold(r.facts(), ref, self, r != nil && own[ref.Route].Has(r.slot()), false); writes {
 			grip = append(grip, r)
 			r.grip(self, deliver)
 		}
-		out[i].Grip, out[i].Deliveries = core.GripHeld, r.Deliveries
+		if out[i].Grip == core.GripHeld {
+			out[i].Deliveries = r.Deliveries
+		}
 	}
 	return out, w.hold(ctx, self, grip, deliver)
 }
@@ -217,11 +212,14 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUn
 			return core.Fenced("waybill/mongo: "+op, self)
 		}
 		u := d.unit(unit.Unit)
-		switch {
-		case u == nil && len(d.Units) == 0 && d.Term > unit.Term, u != nil && u.Term > unit.Term:
-			return nil // it was given up before
-		case u == nil || u.Term != unit.Term || u.Owner != int64(self):
+		owner, term := int64(0), d.Term
+		if u != nil {
+			owner, term = u.Owner, u.Term
+		}
+		if before, err := rules.GivenUp(core.Session(owner), term, self, unit.Term); err != nil {
 			return core.Fenced("waybill/mongo: "+op, self)
+		} else if before {
+			return nil
 		}
 		if err := w.giveUp(ctx, self, unit.Unit, out); err != nil {
 			return err
@@ -247,8 +245,7 @@ func (w *work) giveUp(ctx context.Context, self core.Session, unit core.Unit, ou
 	var grip []*record
 	for _, ref := range out {
 		r := found[recordID{ref.Route, ref.ID}]
-		if r == nil || !r.live() || r.Seq != ref.Seq || r.Version != ref.Version || ref.Route != unit.Route ||
-			!slots.Has(r.slot()) || r.Hold != 0 && r.holder() != self {
+		if !rules.Kept(r.facts(), ref, self, r != nil && ref.Route == unit.Route && slots.Has(r.slot())) {
 			continue
 		}
 		keep = append(keep, r.ID)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ waybill.Canceller[*driver.Session] = (*Store)(nil)
@@ -26,15 +27,16 @@ type ledger struct {
 	byKey  map[dedupeID]*record
 	routes map[string]*routeDoc
 
-	added         []*record
-	stored, dirty map[*record]bool
-	tell          []core.Control
+	added  []*record
+	stored map[*record]bool
+	dirty  map[*record]bson.M // the updates; none of one that goes
+	tell   []core.Control
 }
 
 func (s *Store) newLedger(now time.Time) *ledger {
 	return &ledger{
 		s: s, now: now, keep: !core.RetentionWithdrawn.DroppedAtOnce(s.opts.Retention),
-		byID: map[recordID]*record{}, byKey: map[dedupeID]*record{}, stored: map[*record]bool{}, dirty: map[*record]bool{},
+		byID: map[recordID]*record{}, byKey: map[dedupeID]*record{}, stored: map[*record]bool{}, dirty: map[*record]bson.M{},
 	}
 }
 
@@ -86,78 +88,57 @@ func (l *ledger) add(r *record) {
 func (l *ledger) forget(r *record) {
 	delete(l.byKey, *r.Dedupe)
 	r.Dedupe, r.DedupeKey = nil, ""
-	l.dirty[r] = true
+	l.dirty[r] = bson.M{"$unset": bson.M{"dedupe": "", "dedupe_key": ""}}
 }
 
 // withdraw takes r away, if nobody can have it out.
 func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus {
-	if !r.live() {
-		return waybill.CancelNotFound
+	f, d := r.facts(), l.routes[r.Route]
+	status := rules.Withdrawal(f, d.unitOf(r))
+	if status == waybill.CancelNotFound || status == waybill.CancelInFlight {
+		return status
 	}
-	if r.Hold != 0 {
-		return waybill.CancelInFlight
-	}
-	careful := l.careful(r)
-	if !r.waits() && !r.Withdrawable && r.Crashes == 0 && !careful {
-		return waybill.CancelInFlight
-	}
-	if r.Key != "" && r.Phase != phaseTimer {
+	if rules.Tells(f) {
 		l.tell = append(l.tell, controlOf(core.ControlKey, r))
 	}
 	if r.Dedupe != nil {
 		delete(l.byKey, *r.Dedupe)
 		r.Dedupe = nil
 	}
-	l.dirty[r] = true
 	if l.keep {
-		r.abandon(reason, l.now)
+		l.dirty[r] = r.abandon(d, reason, l.now)
 	} else {
 		delete(l.byID, r.ID)
-		r.Phase = 0 // it goes
+		r.Phase, l.dirty[r] = 0, nil // it goes
 	}
-	if r.Maybe || r.Crashes > 0 || careful {
-		return waybill.CancelMaybe
-	}
-	return waybill.CancelDone
+	return status
 }
 
-// abandon makes r an abandoned record that blocks nothing.
-func (r *record) abandon(reason waybill.Reason, now time.Time) {
-	class := int32(core.RetentionClassOf(core.StateAbandoned, reason))
-	r.Phase, r.Due, r.Settled, r.Class, r.Reason = phaseAbandoned, time.Time{}, now, &class, string(reason)
-	r.Blocks, r.Dedupe = false, nil
-	r.Version++
-}
-
-// careful reports whether a dead member can have had r out, and no crash window has passed it yet.
-func (l *ledger) careful(r *record) bool { return l.routes[r.Route].careful(r) }
-
-func (d *routeDoc) careful(r *record) bool {
-	if d == nil || r.Phase == phaseTimer {
-		return false
+// unitOf returns what the rules need to know of the unit of r. d is nil for a route that was never served.
+func (d *routeDoc) unitOf(r *record) (out rules.Unit) {
+	if d == nil {
+		return out
 	}
-	careful := d.Careful
+	out.Careful = d.Careful
 	for i := range d.Units {
 		if u := &d.Units[i]; u.From <= r.Slot && r.Slot < u.To {
-			careful = max(careful, u.Careful)
+			out = rules.Unit{Owner: core.Session(u.Owner), Careful: u.Careful}
 		}
 	}
-	return r.Seq <= careful
+	return out
 }
 
 // flush writes what the ledger decided.
 func (l *ledger) flush(ctx context.Context) error {
 	gone := bson.A{}
 	var models []driver.WriteModel
-	for r := range l.dirty {
+	for r, update := range l.dirty {
 		switch {
 		case !l.stored[r]:
-		case r.Phase == 0:
+		case update == nil:
 			gone = append(gone, r.ID)
-		case r.Phase == phaseAbandoned:
-			models = append(models, change(r.ID, abandoned(r)))
 		default:
-			models = append(models, change(r.ID, bson.M{"$unset": bson.M{"dedupe": "", "dedupe_key": ""}}))
+			models = append(models, change(r.ID, update))
 		}
 	}
 	if len(gone) > 0 {
@@ -184,17 +165,6 @@ func (l *ledger) flush(ctx context.Context) error {
 		}
 	}
 	return w.tell(ctx, l.tell)
-}
-
-// abandoned is the update that makes the stored record what abandon made of r.
-func abandoned(r *record) bson.M {
-	return bson.M{
-		"$set": bson.M{
-			"phase": r.Phase, "settled": r.Settled, "class": *r.Class, "reason": r.Reason,
-			"blocks": r.Blocks, "version": r.Version, "maybe": r.Maybe,
-		},
-		"$unset": bson.M{"due": "", "dedupe": ""},
-	}
 }
 
 // Cancel withdraws staged messages in the transaction of sess, by id or by dedupe key; see [waybill.Canceller]. It

@@ -25,7 +25,7 @@ RETURNING true`
 
 // sweepSQL abandons what expired while it waited for a time, and what is due in units that nobody owns. What is due in
 // other units is left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a
-// retry held; nobody remembers anything of what is due and has no owner.
+// retry held; nobody remembers a timer, nor anything of what is due and has no owner.
 //
 //	f  the routes with live records that expire some day
 //	n  the slots of these that nobody owns
@@ -41,8 +41,8 @@ WITH RECURSIVE f AS (
     SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
-    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM {outbox} o
+    SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.retry FROM {outbox} o
         WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 0 AND o.expires_at <= statement_timestamp()
           AND NOT ` + liveHoldSQL + `
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -60,7 +60,7 @@ WITH RECURSIVE f AS (
     UPDATE {outbox} o
     SET state = {abandoned}, reason = {expired}, blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ` + carefulSQL + `
-    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
+    FROM (SELECT w.route, w.seq, w.retry AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (

@@ -37,7 +37,8 @@ SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config(
 
 	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
 	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
-	// deleted unless $15. A retry waits on when it is released. A release leaves what another session holds.
+	// deleted unless $15. A retry that $1 held is due anew when it is released. A release leaves what another
+	// session holds.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
@@ -58,8 +59,9 @@ WITH u AS MATERIALIZED (
         reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
         settled_at = CASE WHEN l.state IN {terminal} THEN clock_timestamp() END,
         retry = l.state NOT IN {terminal} AND (l.rejected OR r.retry),
-        due_at = CASE WHEN l.state NOT IN {terminal} AND (l.rejected OR r.retry)
-                      THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        due_at = CASE WHEN l.state IN {terminal} THEN NULL
+                      WHEN l.rejected OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
     FROM l WHERE r.ctid = l.at AND (l.state <> {published} OR $15) AND NOT l.others

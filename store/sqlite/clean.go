@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 const (
@@ -29,11 +30,6 @@ const (
 			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0
 				AND (r.slot IS NULL OR u.from_slot <= r.slot AND u.to_slot > r.slot)))
 		ORDER BY r.expires_at LIMIT ?2`
-	// expireText leaves the key blocked if abandoned messages block it.
-	expireText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = key <> '',
-			reason = {expired}, settled_at = ?2, maybe_sent = maybe_sent OR ?3
-		WHERE seq = ?1`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
@@ -114,14 +110,14 @@ func (c *cleaner) expire(ctx context.Context) error {
 	}
 	for i := range expired {
 		r := &expired[i]
-		careful, err := c.careful(ctx, r)
+		u, err := c.unit(ctx, r)
 		if err != nil {
 			return err
 		}
-		if _, err := c.exec(ctx, expireText, r.Seq, c.now, careful); err != nil {
+		if err := c.abandon(ctx, r, u, waybill.ReasonExpired); err != nil {
 			return err
 		}
-		if r.key != "" {
+		if _, tells := rules.Sweeps(&r.Row, u); tells {
 			if err := c.tell(ctx, core.ControlKey, r); err != nil {
 				return err
 			}
@@ -142,8 +138,8 @@ func (c *cleaner) purge(ctx context.Context, class core.RetentionClass, until in
 		if err := r.scan(rows, &reason); err != nil {
 			return false, err
 		}
-		c.done.Deleted[core.CleanedKind{State: r.state, Reason: reason}]++
-		if total++; r.blocks {
+		c.done.Deleted[core.CleanedKind{State: r.State, Reason: reason}]++
+		if total++; rules.Tells(&r.Row) {
 			freed = append(freed, r)
 		}
 		return true, nil

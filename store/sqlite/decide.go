@@ -18,7 +18,6 @@ const (
 				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
 				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = {failed} OR x.hold <> 0))
 		ORDER BY r.seq LIMIT 1`
-	tendedText    = `SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2 AND owner <> 0`
 	tellOwnerText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 		RETURNING number`
@@ -90,20 +89,20 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 		d.answer = d.notHead()
 		return nil
 	}
-	if isNext {
-		var one int
-		tended, err := w.one(ctx, []any{&one}, tendedText, d.route, int64(r.row.slot))
-		if err != nil {
-			return err
-		}
-		if tended {
-			d.told = &core.Control{Kind: core.ControlDecide, Route: d.route, Key: d.key, ID: d.id, Seq: r.Seq, Reason: d.reason}
-			_, err = w.one(ctx, []any{&d.told.Number}, tellOwnerText,
-				int64(core.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
-			return err
-		}
+	u, err := w.unit(ctx, &r.row)
+	if err != nil {
+		return err
 	}
-	return w.putAway(ctx, &r.row, d.reason)
+	if isNext && u.Owner != 0 {
+		d.told = &core.Control{Kind: core.ControlDecide, Route: d.route, Key: d.key, ID: d.id, Seq: r.Seq, Reason: d.reason}
+		_, err = w.one(ctx, []any{&d.told.Number}, tellOwnerText,
+			int64(core.ControlDecide), d.route, int64(r.row.Slot), d.key, d.id, r.Seq, string(d.reason))
+		return err
+	}
+	if err := w.abandon(ctx, &r.row, u, d.reason); err != nil {
+		return err
+	}
+	return w.tell(ctx, core.ControlKey, &r.row)
 }
 
 // isHead reports whether r, which nobody holds, blocks its key, and whether it is the first of its key that is due.
@@ -138,19 +137,4 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 		return nil
 	}
 	return w.requeue(ctx, new(pending), &r.row)
-}
-
-// putAway abandons r, which nobody holds, for a reason that does not block its key.
-func (w *work) putAway(ctx context.Context, r *row, reason waybill.Reason) error {
-	careful, err := w.careful(ctx, r)
-	if err != nil {
-		return err
-	}
-	if _, err := w.exec(ctx, endDueText, r.Seq, w.now, string(reason), careful); err != nil {
-		return err
-	}
-	if r.key == "" {
-		return nil
-	}
-	return w.tell(ctx, core.ControlKey, r)
 }

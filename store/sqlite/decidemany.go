@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Decider = (*Store)(nil)
@@ -15,11 +16,6 @@ var _ admin.Decider = (*Store)(nil)
 const (
 	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_control WHERE kind = {tell_decide}`
 	undecideText  = `DELETE FROM waybill_outbox_control WHERE number = ?1`
-	// endDueText abandons a record for a reason that does not block its key. ?4: it can have been delivered.
-	endDueText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
-			maybe_sent = maybe_sent OR ?4
-		WHERE seq = ?1 AND hold = 0`
 )
 
 // DecideRecords ends records, or tells their owners to; see [admin.Decider]. It is one transaction with SQLite's write
@@ -98,37 +94,31 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 			return err
 		}
 	}
-	tended, err := d.one(ctx, []any{&one}, tendedText, to.Route, int64(r.row.slot))
+	u, err := d.unit(ctx, &r.row)
+	ends, tells := rules.Decides(&r.row.Row, u)
 	switch {
 	case err != nil:
 		return err
-	case r.row.holder == 0 && (r.row.waits || r.row.withdrawable || !tended):
+	case ends:
 		to.Fate = admin.FateEnded
-		return d.end(ctx, &r.row, tended)
+		return d.end(ctx, &r.row, u, tells)
 	case to.Number == 0:
 		d.changed = true
 		_, err = d.one(ctx, []any{&to.Number}, tellOwnerText,
-			int64(core.ControlDecide), to.Route, int64(r.row.slot), r.row.key, to.ID, to.Seq, string(d.reason))
+			int64(core.ControlDecide), to.Route, int64(r.row.Slot), r.row.key, to.ID, to.Seq, string(d.reason))
 	}
 	to.Fate = admin.FatePending
 	return err
 }
 
 // end ends r, which nobody can have out, and whatever was decided about it before.
-func (d *decider) end(ctx context.Context, r *row, tended bool) error {
+func (d *decider) end(ctx context.Context, r *row, u rules.Unit, tells bool) error {
 	d.changed = true
 	if err := d.pending.undecide(ctx, d.work, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
 		return err
 	}
-	careful, err := d.careful(ctx, r)
-	if err != nil {
+	if err := d.abandon(ctx, r, u, d.reason); err != nil || !tells {
 		return err
-	}
-	if _, err := d.exec(ctx, endDueText, r.Seq, d.now, string(d.reason), careful); err != nil {
-		return err
-	}
-	if r.key == "" || r.timer() || !tended {
-		return nil
 	}
 	return d.tell(ctx, core.ControlKey, r)
 }

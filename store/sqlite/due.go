@@ -89,7 +89,7 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 			continue
 		}
 		for _, r := range mine {
-			if !part.DueNew && r.Route == part.Route && part.Slots.Has(r.slot) {
+			if !part.DueNew && r.Route == part.Route && part.Slots.Has(r.Slot) {
 				held = append(held, r)
 			}
 		}
@@ -125,7 +125,7 @@ func (d *due) scan(ctx context.Context, list []row, part *core.Part, due, next s
 		if err := r.scan(rows); err != nil {
 			return false, err
 		}
-		if part.Slots.Has(r.slot) {
+		if part.Slots.Has(r.Slot) {
 			list = append(list, r)
 			n++
 		}
@@ -136,7 +136,7 @@ func (d *due) scan(ctx context.Context, list []row, part *core.Part, due, next s
 	}
 	err = d.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row
-		if err := r.scan(rows); err != nil || !part.Slots.Has(r.slot) {
+		if err := r.scan(rows); err != nil || !part.Slots.Has(r.Slot) {
 			return true, err
 		}
 		if in := duration(r.due - d.now); d.page.NextIn < 0 || in < d.page.NextIn {
@@ -157,20 +157,21 @@ func (d *due) cut(list []row) []row {
 
 // take holds the retries and makes the timers ready.
 func (d *due) take(ctx context.Context) error {
+	var fresh, retries []int64
 	for _, r := range d.retries {
-		if r.holder != d.self {
-			if _, err := d.exec(ctx, holdText, r.Seq, int64(d.self), d.now, 0); err != nil {
-				return err
-			}
+		if retries = append(retries, r.Seq); r.Holder != d.self {
+			fresh = append(fresh, r.Seq)
 		}
-		rec, err := d.load(ctx, r.Seq)
-		if err != nil {
-			return err
-		}
-		d.page.Retries = append(d.page.Retries, rec)
 	}
-	if len(d.timers) == 0 {
-		return nil
+	if err := d.hold(ctx, d.self, fresh, false); err != nil {
+		return err
+	}
+	err := d.load(ctx, retries, func(rec *core.Record) bool {
+		d.page.Retries = append(d.page.Retries, *rec)
+		return true
+	})
+	if err != nil || len(d.timers) == 0 {
+		return err
 	}
 	last, err := d.last(ctx)
 	if err != nil {

@@ -15,9 +15,9 @@ var small = []string{"other_outbox_members", "other_outbox_units", "u", "sqlite_
 func allTexts() []string {
 	return append(hot(),
 		beatText, flagText, anyUnitText, hintText, makeUnitText, forgetText, ownerText, moveText, storeHintText, unservedText, endHoldsText, endUnitsText, endText, keepHintText,
-		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, withdrawText, giveUpKeyText, holderText,
-		carefulText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tendedText, tellOwnerText, untoldText, undecideText, endDueText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
-		expiredText, expireText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
+		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
+		unitText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
+		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
 }
 
 // ST-08 ST-09 ST-10 DB-20: every statement that is repeated is served by indexes.

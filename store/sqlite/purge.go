@@ -6,6 +6,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Purger = (*Store)(nil)
@@ -50,8 +51,7 @@ func (w *work) purgeRecords(ctx context.Context, req *admin.PurgeRequest, found 
 			continue // somebody was faster
 		}
 		out.Matched++
-		live := !r.State.Terminal()
-		if !req.Takes(r.State, r.row.holder == 0 && r.row.waits) {
+		if !req.Takes(r.State, r.row.Holder == 0 && r.row.Waits) {
 			continue
 		}
 		out.Deleted++
@@ -61,7 +61,7 @@ func (w *work) purgeRecords(ctx context.Context, req *admin.PurgeRequest, found 
 		if _, err := w.exec(ctx, deleteText, r.Seq); err != nil {
 			return out, err
 		}
-		if r.row.key == "" || !live && !r.row.blocks || live && r.row.timer() {
+		if !rules.Tells(&r.row.Row) {
 			continue
 		}
 		if err := w.tell(ctx, core.ControlKey, &r.row); err != nil {

@@ -146,7 +146,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 				if err := r.scan(rows); err != nil {
 					return false, err
 				}
-				if w, ok := r.obstructs(rd.self, block); ok && part.Slots.Has(r.slot) {
+				if w, ok := r.obstructs(rd.self, block); ok && part.Slots.Has(r.Slot) {
 					p.Waiting = append(p.Waiting, w)
 					n++
 				}
@@ -166,7 +166,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 
 // span answers a range.
 func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
-	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.slot) },
+	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.Slot) },
 		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.Keyed, list(rg.Skip), list(rg.Leave))
 }
 
@@ -221,29 +221,30 @@ func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool
 // again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
 	p := &rd.page
+	rows, err := rd.at(ctx, seqsOf(rd.look.Again))
+	if err != nil {
+		return err
+	}
+	var ready []int64
 	for _, ref := range rd.look.Again {
-		r, err := rd.find(ctx, ref)
-		if err != nil {
-			return err
-		}
-		if r == nil {
+		if named(rows, ref) == nil {
 			continue
 		}
+		r := rows[ref.Seq]
 		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
-		case r.ready(), r.live() && r.holder != 0:
-			rec, err := rd.load(ctx, ref.Seq)
-			if err != nil {
-				return err
-			}
-			p.Again = append(p.Again, rec)
+		case r.Ready(), r.Live() && r.Holder != 0:
+			ready = append(ready, r.Seq)
 		case ok:
 			p.AgainWaiting = append(p.AgainWaiting, w)
-		case r.retry():
+		case r.Retry():
 			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		}
 	}
-	return nil
+	return rd.load(ctx, ready, func(rec *core.Record) bool {
+		p.Again = append(p.Again, *rec)
+		return true
+	})
 }
 
 // controls returns the control records of parts, by number.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -19,8 +20,10 @@ const (
 	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
 
-	findText = `SELECT ` + rowSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
-	loadText = `SELECT ` + recordSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
+	// atSQL are the records whose sequences are in the JSON array ?1, in its order.
+	atSQL    = ` FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value`
+	findText = `SELECT ` + rowSQL + atSQL
+	loadText = `SELECT ` + recordSQL + atSQL
 
 	// slotSQL is true if record r is in the slots ?2, or was inserted by hand: then the program computes its slot.
 	slotSQL = `((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL)`
@@ -31,40 +34,22 @@ const (
 
 // row is a record as the database has it, without its message.
 type row struct {
-	core.Ref
-	key                           string
-	slot                          uint8
-	state                         core.State // pending, failed, published or abandoned
-	holder                        core.Session
-	due                           int64 // if it waits
-	waits                         bool
-	blocks, withdrawable, maybe   bool
-	attempts, deliveries, crashes int
-	slotColumn                    int64
-}
-
-func (r *row) live() bool  { return !r.state.Terminal() }
-func (r *row) retry() bool { return r.state == core.StateFailed }
-func (r *row) timer() bool { return r.waits && r.state == core.StatePending }
-func (r *row) ready() bool { return r.live() && !r.waits }
-
-// dest returns the destinations of rowSQL.
-func (r *row) dest() []any {
-	return []any{
-		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits,
-		&r.blocks, &r.withdrawable,
-		&r.maybe, &r.attempts, &r.deliveries, &r.crashes,
-	}
+	rules.Row
+	key        string
+	due        int64 // if it waits
+	slotColumn int64
 }
 
 // scan reads rowSQL and the columns after it.
 func (r *row) scan(rows *sql.Rows, after ...any) error {
-	if err := rows.Scan(append(r.dest(), after...)...); err != nil {
+	dest := append(make([]any, 0, 16+len(after)), &r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.State, (*int64)(&r.Holder), &r.due,
+		&r.Waits, &r.Blocks, &r.Withdrawable, &r.MaybeSent, &r.Attempts, &r.Deliveries, &r.Crashes)
+	if err := rows.Scan(append(dest, after...)...); err != nil {
 		return err
 	}
-	r.slot = uint8(r.slotColumn)
+	r.Slot, r.Keyed = uint8(r.slotColumn), r.key != ""
 	if r.slotColumn < 0 || r.slotColumn >= core.NumSlots {
-		r.slot = core.SlotOf(r.Route, r.key, r.ID)
+		r.Slot = core.SlotOf(r.Route, r.key, r.ID)
 	}
 	return nil
 }
@@ -72,18 +57,8 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 // obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
 // set.
 func (r *row) obstructs(self core.Session, block bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.key, Holder: r.holder}
-	switch {
-	case r.holder != 0 && r.holder != self:
-		w.Why = core.ObstacleHeld
-	case r.retry() && r.key != "":
-		w.Why = core.ObstacleRetrying
-	case r.blocks && block:
-		w.Why = core.ObstacleBlocking
-	default:
-		return w, false
-	}
-	return w, true
+	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.key, Holder: r.Holder, Why: r.Obstructs(self, block)}
+	return w, w.Why != 0
 }
 
 // record reads recordSQL.
@@ -95,8 +70,8 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	if err := r.scan(rows, &e.Topic, &stamp, &expires, &since, &attrs, &e.Body); err != nil {
 		return r, rec, err
 	}
-	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.slot, r.attempts, r.deliveries, r.crashes
-	rec.Failed, rec.Withdrawable, rec.Holder = r.retry(), r.withdrawable, r.holder
+	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.Slot, r.Attempts, r.Deliveries, r.Crashes
+	rec.Failed, rec.Withdrawable, rec.Holder = r.State == core.StateFailed, r.Withdrawable, r.Holder
 	rec.Age = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {
@@ -123,28 +98,55 @@ func (s *Store) complete(e *waybill.Envelope) {
 	}
 }
 
-// find returns the record that ref names, whatever its version, or nil.
-func (w *work) find(ctx context.Context, ref core.Ref) (*row, error) {
-	var r row
-	found := false
-	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-		found = true
-		return false, r.scan(rows)
-	}, findText, ref.Seq)
-	if err != nil || !found || r.ID != ref.ID || r.Route != ref.Route {
-		return nil, err
+// at returns the rows at seqs, by sequence.
+func (w *work) at(ctx context.Context, seqs []int64) (map[int64]*row, error) {
+	out := make(map[int64]*row, len(seqs))
+	if len(seqs) == 0 {
+		return out, nil
 	}
-	return &r, nil
+	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		r := &row{}
+		err := r.scan(rows)
+		out[r.Seq] = r
+		return true, err
+	}, findText, list(seqs))
+	return out, err
 }
 
-// load returns the whole record at seq, which must exist.
-func (w *work) load(ctx context.Context, seq int64) (rec core.Record, err error) {
-	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
-		var err error
-		_, rec, err = w.record(rows)
-		return false, err
-	}, loadText, seq)
-	return rec, err
+// named returns the one of rows that ref names, whatever its version, or nil.
+func named(rows map[int64]*row, ref core.Ref) *rules.Row {
+	if r := rows[ref.Seq]; r != nil && r.ID == ref.ID && r.Route == ref.Route {
+		return &r.Row
+	}
+	return nil
+}
+
+// load calls fn with the whole records at seqs, in their order, until it returns false.
+func (w *work) load(ctx context.Context, seqs []int64, fn func(rec *core.Record) bool) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	return w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		_, rec, err := w.record(rows)
+		return err == nil && fn(&rec), err
+	}, loadText, list(seqs))
+}
+
+// hold writes holds of self, and adds to the deliveries.
+func (w *work) hold(ctx context.Context, self core.Session, seqs []int64, deliver bool) error {
+	if len(seqs) == 0 {
+		return nil
+	}
+	_, err := w.exec(ctx, holdText, list(seqs), int64(self), w.now, deliver)
+	return err
+}
+
+func seqsOf(refs []core.Ref) []int64 {
+	out := make([]int64, len(refs))
+	for i, ref := range refs {
+		out[i] = ref.Seq
+	}
+	return out
 }
 
 // member reports whether the session is a member, and its flag.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -24,15 +25,14 @@ const (
 	keepText = `UPDATE waybill_outbox
 		SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL` + publishedSQL
 
+	// settleText makes records what rules.Settle has made of them: the JSON array ?1 has an array for each.
 	settleText = `UPDATE waybill_outbox
-		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL,
-			attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6,
-			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
-			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END
-		WHERE seq = ?1`
-	// releaseText ends the hold of ?3, if there is one. A retry then waits on, until ?2.
-	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
-		due_at = CASE WHEN state = {failed} AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
+		SET state = j.state, version = j.version, due_at = j.due, settled_at = j.settled, hold = 0, held_since = NULL,
+			attempts = j.attempts, crashes = j.crashes, reason = j.reason, blocks = j.blocks, maybe_sent = j.maybe,
+			error = coalesce(j.error, waybill_outbox.error), error_at = CASE WHEN j.error IS NULL THEN error_at ELSE ?2 END
+		FROM (SELECT value->>0 AS seq, value->>1 AS state, value->>2 AS version, value->>3 AS due, value->>4 AS settled, value->>5 AS attempts,
+			value->>6 AS crashes, value->>7 AS reason, value->>8 AS blocks, value->>9 AS maybe, value->>10 AS error FROM json_each(?1)) j
+		WHERE waybill_outbox.seq = j.seq`
 	// A record that was abandoned, or published and kept, can have a stamp above those of all that are left.
 	// A mark that is too far ahead itself, such as after the clock was set back, is lowered.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND (value < ?1 OR value > ?2)`
@@ -80,33 +80,84 @@ type settler struct {
 	res      core.Results
 	keeps    bool // published records stay
 	changed  bool
+
+	rows    map[int64]*row // for outcomes other than published
+	changes map[int]rules.Change
 }
 
 func (st *settler) run(ctx context.Context) error {
 	if _, err := st.exec(ctx, savepointText); err != nil {
 		return err
 	}
-	var published []int
+	if err := st.find(ctx); err != nil {
+		return err
+	}
+	var published, others []int
 	for i := range st.outcomes {
 		o := &st.outcomes[i]
 		switch {
-		case o.Control() == 0 && o.Event() == core.EventConfirmed:
-			published = append(published, i)
-		case o.Control() == 0 && o.Event() == core.EventNone:
-			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; "+
-				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
-		default:
-			err := st.other(ctx, o)
+		case o.Control() != 0:
+			err := st.heeded(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
 				return err
 			}
 			st.changed = st.changed || st.res[i] == nil
+		case o.Event() == core.EventConfirmed:
+			published = append(published, i)
+		case o.Event() == core.EventNone:
+			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; "+
+				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+		default:
+			if ok, err := st.other(ctx, i); err != nil {
+				return err
+			} else if ok {
+				others = append(others, i)
+			}
 		}
 	}
-	if err := st.publish(ctx, published); err != nil {
+	if err := st.halves(ctx, others, st.store); err != nil {
+		return err
+	}
+	if err := st.halves(ctx, published, st.publish); err != nil {
 		return err
 	}
 	return st.stamp(ctx)
+}
+
+// find reads the records of outcomes other than published.
+func (st *settler) find(ctx context.Context) (err error) {
+	var seqs []int64
+	for i := range st.outcomes {
+		if o := &st.outcomes[i]; o.Control() == 0 && o.Event() != core.EventConfirmed {
+			seqs = append(seqs, o.Ref().Seq)
+		}
+	}
+	st.changes = map[int]rules.Change{}
+	st.rows, err = st.at(ctx, seqs)
+	return err
+}
+
+// halves runs do for outcomes at once, or one by one if the database refuses one.
+func (st *settler) halves(ctx context.Context, at []int, do func(ctx context.Context, at []int) error) error {
+	if len(at) == 0 {
+		return nil
+	}
+	err := do(ctx, at)
+	if err == nil {
+		return nil
+	}
+	of, fatal := st.alone(ctx, err)
+	switch {
+	case fatal != nil:
+		return fatal
+	case len(at) == 1:
+		st.res[at[0]] = of
+		return nil
+	}
+	if err := st.halves(ctx, at[:len(at)/2], do); err != nil {
+		return err
+	}
+	return st.halves(ctx, at[len(at)/2:], do)
 }
 
 // alone reports whether err concerns one outcome only. Otherwise, or if the whole transaction is gone, it is fatal.
@@ -126,53 +177,50 @@ func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 	return err, fatal
 }
 
-// other persists an outcome other than published.
-func (st *settler) other(ctx context.Context, o *core.Outcome) error {
-	ref := o.Ref()
-	if o.Control() != 0 {
-		return st.heeded(ctx, o)
+// other decides about an outcome other than published, and reports whether there is something to store.
+func (st *settler) other(ctx context.Context, i int) (bool, error) {
+	o := &st.outcomes[i]
+	own, err := st.owns(ctx, st.self, o.Ref().Route)
+	if err != nil {
+		return false, err
 	}
-	r, err := st.find(ctx, ref)
-	switch {
-	case err != nil:
-		return err
-	case r == nil, !r.live(), r.Version != ref.Version:
-		return core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
-	case r.holder != st.self:
-		own, err := st.owns(ctx, st.self, ref.Route)
-		if err != nil {
-			return err
-		}
-		if !own.Has(r.slot) {
-			return core.Refused("waybill/sqlite: settle", ref, core.ErrFenced)
-		}
+	r := named(st.rows, o.Ref())
+	to, err := rules.Settle(r, o, st.self, r != nil && own.Has(r.Slot))
+	if err != nil {
+		st.res[i] = core.Refused("waybill/sqlite: settle", o.Ref(), err)
+		return false, nil
 	}
-	if o.Event() == core.EventReleased {
-		return st.release(ctx, r, o)
+	if to.Row == *r {
+		return false, nil
 	}
-	attempt := 0
-	if o.CountsAttempt() {
-		attempt = 1
-	}
-	var due, settled any
-	switch o.State() { //nolint:exhaustive // what is rejected or given up
-	case core.StateFailed:
-		due = st.now + micros(o.In())
-	case core.StateAbandoned:
-		settled = st.now
-	default:
-	}
-	_, err = st.exec(ctx, settleText, r.Seq, int64(o.State()), due, settled, attempt,
-		nullable(string(o.Reason())), o.Reason().Blocks(), o.Unknown(), nullable(o.Error()), st.now)
-	return err
+	*r, st.changes[i] = to.Row, to // a second outcome of the call finds it changed
+	return true, nil
 }
 
-// release ends self's hold. A hold of another session stays.
-func (st *settler) release(ctx context.Context, r *row, o *core.Outcome) error {
-	if r.holder != 0 && r.holder != st.self {
-		return nil
+// store stores the changes of outcomes.
+func (st *settler) store(ctx context.Context, at []int) error {
+	list := make([][11]any, len(at))
+	for n, i := range at {
+		c := st.changes[i]
+		var due, settled any
+		switch {
+		case !c.Live():
+			settled = st.now
+		case c.Due:
+			due = st.now + micros(c.In)
+		case c.Waits:
+			due = st.rows[c.Seq].due
+		}
+		list[n] = [11]any{
+			c.Seq, c.State, c.Version, due, settled, c.Attempts, c.Crashes, nullable(string(c.Reason)), c.Blocks, c.MaybeSent, nullable(c.Error),
+		}
 	}
-	_, err := st.exec(ctx, releaseText, r.Seq, st.now+micros(o.In()), int64(st.self), o.Unknown())
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	_, err = st.exec(ctx, settleText, string(text), st.now)
+	st.changed = st.changed || err == nil
 	return err
 }
 
@@ -190,35 +238,12 @@ func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
 	return err
 }
 
-// publish deletes the published records at once, or one by one if the database refuses one.
+// publish deletes the published records.
 func (st *settler) publish(ctx context.Context, at []int) error {
-	if len(at) == 0 {
-		return nil
-	}
-	err := st.publishAll(ctx, at)
-	if err == nil {
-		return nil
-	}
-	of, fatal := st.alone(ctx, err)
-	switch {
-	case fatal != nil:
-		return fatal
-	case len(at) == 1:
-		st.res[at[0]] = of
-		return nil
-	}
-	if err := st.publish(ctx, at[:len(at)/2]); err != nil {
-		return err
-	}
-	return st.publish(ctx, at[len(at)/2:])
-}
-
-func (st *settler) publishAll(ctx context.Context, at []int) error {
-	type named [3]any
-	refs := make([]named, len(at))
+	refs := make([][3]any, len(at))
 	for i, j := range at {
 		ref := st.outcomes[j].Ref()
-		refs[i] = named{ref.Seq, ref.ID, ref.Route}
+		refs[i] = [3]any{ref.Seq, ref.ID, ref.Route}
 	}
 	text, err := json.Marshal(refs)
 	if err != nil {
@@ -240,34 +265,36 @@ func (st *settler) publishAll(ctx context.Context, at []int) error {
 		return err
 	}
 	st.changed = st.changed || len(done) > 0
+	var missing []int64
+	for _, j := range at {
+		if ref := st.outcomes[j].Ref(); done[ref.Seq] != ref.ID {
+			missing = append(missing, ref.Seq)
+		}
+	}
+	rows, err := st.at(ctx, missing)
+	if err != nil {
+		return err
+	}
 	for _, j := range at {
 		ref := st.outcomes[j].Ref()
-		switch id, ok := done[ref.Seq]; {
-		case !ok:
-			if st.res[j], err = st.published(ctx, ref); err != nil {
-				return err
-			}
-		case id != ref.ID:
-			st.res[j] = core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
+		id, ok := done[ref.Seq]
+		var r *rules.Row
+		if other := rows[ref.Seq]; other != nil {
+			r = &other.Row
+		}
+		switch {
+		case ok && id == ref.ID:
+			err = nil
+		case ok:
+			err = core.ErrChanged
 		default:
-			st.res[j] = nil
+			err = rules.Confirmed(r, ref)
+		}
+		if st.res[j] = err; err != nil {
+			st.res[j] = core.Refused("waybill/sqlite: settle", ref, err)
 		}
 	}
 	return nil
-}
-
-// published answers for a published record that was not live: it can be gone, or kept; both are a success.
-func (st *settler) published(ctx context.Context, ref core.Ref) (answer, err error) {
-	var r row
-	there := false
-	err = st.each(ctx, func(rows *sql.Rows) (bool, error) {
-		there = true
-		return false, r.scan(rows)
-	}, findText, ref.Seq)
-	if there && (r.ID != ref.ID || r.Route != ref.Route || r.state != core.StatePublished) {
-		answer = core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
-	}
-	return answer, err
 }
 
 // stamp keeps the highest stamp that was settled.

@@ -5,12 +5,13 @@ import (
 	"database/sql"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 const (
-	// holdText holds the record at ?1, and adds ?4 to its deliveries.
-	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq = ?1`
-	dropText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq = ?1`
+	// holdText holds the records whose sequences are in the JSON array ?1, and adds ?4 to their deliveries.
+	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq IN (SELECT value FROM json_each(?1))`
+	dropText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq IN (SELECT value FROM json_each(?1))`
 	// heldText selects the records that a session holds.
 	heldText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq`
 	// freeText selects the ready records without key and holder.
@@ -32,10 +33,8 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 			return false, err
 		}
 		t := taker{work: w, self: self, want: &want}
-		for _, ref := range want.Refs {
-			if err := t.named(ctx, ref); err != nil {
-				return false, err
-			}
+		if err := t.named(ctx); err != nil {
+			return false, err
 		}
 		if want.N > 0 {
 			if err := t.next(ctx); err != nil {
@@ -60,41 +59,35 @@ type taker struct {
 	changed bool
 }
 
-// named takes one record of Want.Refs.
-func (t *taker) named(ctx context.Context, ref core.Ref) error {
-	found := core.Taken{Ref: ref, Grip: core.GripGone}
-	defer func() { t.out = append(t.out, found) }()
-	r, err := t.find(ctx, ref)
-	if err != nil || r == nil || !r.live() || r.Version != ref.Version {
+// named takes the records of Want.Refs.
+func (t *taker) named(ctx context.Context) error {
+	rows, err := t.at(ctx, seqsOf(t.want.Refs))
+	if err != nil {
 		return err
 	}
-	if r.holder != t.self {
+	var fresh []int64
+	for _, ref := range t.want.Refs {
 		own, err := t.owns(ctx, t.self, ref.Route)
-		if err != nil || !own.Has(r.slot) {
+		if err != nil {
 			return err
 		}
-		if r.holder != 0 {
-			found.Grip = core.GripLocked
-			return nil
+		found, r := core.Taken{Ref: ref}, named(rows, ref)
+		var writes bool
+		if found.Grip, writes = rules.Hold(r, ref, t.self, r != nil && own.Has(r.Slot), false); writes {
+			*r, fresh = rules.Held(r, t.self, t.want.Deliver), append(fresh, ref.Seq)
 		}
-		if err := t.grip(ctx, r); err != nil {
-			return err
+		if found.Grip == core.GripHeld {
+			found.Deliveries = r.Deliveries
 		}
+		t.out = append(t.out, found)
 	}
-	found.Grip, found.Deliveries = core.GripHeld, r.deliveries
-	return nil
+	return t.grip(ctx, fresh)
 }
 
-// grip holds r, which self does not hold.
-func (t *taker) grip(ctx context.Context, r *row) error {
-	add := 0
-	if t.want.Deliver {
-		add = 1
-	}
-	r.deliveries += add
-	t.changed = true
-	_, err := t.exec(ctx, holdText, r.Seq, int64(t.self), t.now, add)
-	return err
+// grip holds records that self does not hold.
+func (t *taker) grip(ctx context.Context, seqs []int64) error {
+	t.changed = t.changed || len(seqs) > 0
+	return t.hold(ctx, t.self, seqs, t.want.Deliver)
 }
 
 // next takes the next N without a key: first records that self holds and does not know.
@@ -108,7 +101,7 @@ func (t *taker) next(ctx context.Context) error {
 	}
 	mine, err := t.held(ctx, t.self, func(r *row) bool {
 		id, out := known[r.Seq]
-		return r.Route == want.Part.Route && want.Part.Slots.Has(r.slot) && r.ready() && r.key == "" && (!out || id != r.ID)
+		return r.Route == want.Part.Route && want.Part.Slots.Has(r.Slot) && r.Ready() && r.key == "" && (!out || id != r.ID)
 	})
 	if err != nil {
 		return err
@@ -120,23 +113,27 @@ func (t *taker) next(ctx context.Context) error {
 		}
 	}
 	var bytes int64
-	for i, r := range append(mine[:min(len(mine), want.N)], free...) {
-		rec, err := t.load(ctx, r.Seq)
-		if err != nil {
-			return err
+	var seqs, fresh []int64
+	for _, r := range append(mine[:min(len(mine), want.N)], free...) {
+		seqs = append(seqs, r.Seq)
+	}
+	err = t.load(ctx, seqs, func(rec *core.Record) bool {
+		if bytes += int64(len(rec.Envelope.Body)); bytes > want.Bytes && want.Bytes > 0 && bytes > int64(len(rec.Envelope.Body)) {
+			return false
 		}
-		if bytes += int64(len(rec.Envelope.Body)); i > 0 && want.Bytes > 0 && bytes > want.Bytes {
-			break
-		}
-		if r.holder != t.self {
-			if err := t.grip(ctx, &r); err != nil {
-				return err
+		if rec.Holder != t.self {
+			fresh = append(fresh, rec.Seq)
+			if rec.Holder = t.self; want.Deliver {
+				rec.Deliveries++
 			}
 		}
-		rec.Holder, rec.Deliveries = t.self, r.deliveries
-		t.out = append(t.out, core.Taken{Ref: rec.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: rec.Deliveries})
+		t.out = append(t.out, core.Taken{Ref: rec.Ref, Grip: core.GripHeld, Record: rec, Deliveries: rec.Deliveries})
+		return true
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	return t.grip(ctx, fresh)
 }
 
 // held returns the wanted ones of the records that the session holds, by sequence.
@@ -164,7 +161,7 @@ func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 		if err := r.scan(rows, &size); err != nil {
 			return false, err
 		}
-		if !part.Slots.Has(r.slot) {
+		if !part.Slots.Has(r.Slot) {
 			return true, nil
 		}
 		out = append(out, r)
@@ -188,44 +185,52 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUn
 		if err == nil && !found {
 			_, err = w.one(ctx, []any{&low, &careful, &term}, hintText, u.Route)
 		}
-		switch {
-		case err != nil:
-			return false, err
-		case known && term > unit.Term:
-			return false, nil // it was given up before
-		case known && term == unit.Term && core.Session(owner) == self:
-			return true, w.giveUp(ctx, self, u, unit.Low, out)
+		if err == nil && known {
+			var before bool
+			if before, err = rules.GivenUp(core.Session(owner), term, self, unit.Term); err == nil {
+				if before {
+					return false, nil
+				}
+				return true, w.giveUp(ctx, self, u, unit.Low, out)
+			}
+			err = nil
 		}
-		return false, core.Fenced("waybill/sqlite: give a unit up", self)
+		if err == nil {
+			err = core.Fenced("waybill/sqlite: give a unit up", self)
+		}
+		return false, err
 	})
 	return err == nil, err
 }
 
 func (w *work) giveUp(ctx context.Context, self core.Session, unit core.Unit, low int64, out []core.Ref) error {
 	slots := unit.Slots()
-	keep := map[int64]bool{}
-	for _, ref := range out {
-		r, err := w.find(ctx, ref)
-		if err != nil {
-			return err
-		}
-		if r == nil || !r.live() || r.Version != ref.Version || ref.Route != unit.Route ||
-			!slots.Has(r.slot) || r.holder != 0 && r.holder != self {
-			continue
-		}
-		keep[r.Seq] = true
-		if r.holder == 0 {
-			if _, err := w.exec(ctx, holdText, r.Seq, int64(self), w.now, 0); err != nil {
-				return err
-			}
-		}
-	}
-	drop, err := w.held(ctx, self, func(r *row) bool { return r.Route == unit.Route && slots.Has(r.slot) && !keep[r.Seq] })
+	rows, err := w.at(ctx, seqsOf(out))
 	if err != nil {
 		return err
 	}
-	for i := range drop {
-		if _, err := w.exec(ctx, dropText, drop[i].Seq); err != nil {
+	keep := map[int64]bool{}
+	var hold, drop []int64
+	for _, ref := range out {
+		r := named(rows, ref)
+		if rules.Kept(r, ref, self, r != nil && ref.Route == unit.Route && slots.Has(r.Slot)) && !keep[ref.Seq] {
+			if keep[ref.Seq] = true; r.Holder == 0 {
+				hold = append(hold, ref.Seq)
+			}
+		}
+	}
+	if err := w.hold(ctx, self, hold, false); err != nil {
+		return err
+	}
+	held, err := w.held(ctx, self, func(r *row) bool { return r.Route == unit.Route && slots.Has(r.Slot) && !keep[r.Seq] })
+	if err != nil {
+		return err
+	}
+	for i := range held {
+		drop = append(drop, held[i].Seq)
+	}
+	if len(drop) > 0 {
+		if _, err := w.exec(ctx, dropText, list(drop)); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,7 @@ func hot() []string {
 		inboxText, lockText, lastText, memberText, ownedText, pageText, findText, loadText, rangeText,
 		keyRangeText, keyWaitingText, keyBlockingText,
 		waitingText, blockingText, anyControlText, controlText, heldText, holdText, freeText,
-		dropText, publishText, keepText, settleText, releaseText,
+		dropText, publishText, keepText, settleText,
 		stampText, ownRetriesText, retriesText, timersText, nextRetryText, nextTimerText, renewText, unitsText, membersText,
 	}
 }

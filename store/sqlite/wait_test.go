@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // DB-10: new records and new commands wake at once. What was there at the last wake-up wakes again only after a while:
@@ -46,7 +47,7 @@ func TestNews(t *testing.T) {
 	old.seq = look(old).seq
 	wakes("nothing new again", old, false)
 	err := s.write(t.Context(), "tell", func(w *work) (bool, error) {
-		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Ref: core.Ref{Route: route}, key: "k"})
+		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +94,7 @@ func TestIdleLooksRarely(t *testing.T) {
 	look()
 	pause("after a commit of others", quietTimes*DefaultPollInterval)
 	err := s.write(t.Context(), "tell", func(w *work) (bool, error) {
-		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Ref: core.Ref{Route: route}, key: "k"})
+		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
 	})
 	if err != nil {
 		t.Fatal(err)

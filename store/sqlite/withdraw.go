@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ waybill.Canceller[*sql.Tx] = (*Store)(nil)
@@ -20,9 +21,10 @@ const (
 	// takenText finds a message of another source with an id. A row that was put in by hand can have no source.
 	takenText = `SELECT 1 FROM waybill_outbox
 		WHERE route = ?1 AND id = ?2 AND CASE WHEN json_valid(attrs) THEN attrs ->> '$.a.source' <> ?3 END`
-	deleteText   = `DELETE FROM waybill_outbox WHERE seq = ?1`
-	withdrawText = `UPDATE waybill_outbox
-		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3
+	deleteText = `DELETE FROM waybill_outbox WHERE seq = ?1`
+	// abandonText abandons a record. ?4: it blocks its key. ?5: it can have been delivered.
+	abandonText = `UPDATE waybill_outbox
+		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3, blocks = ?4, maybe_sent = ?5
 		WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
 	// holderText selects the live message with a dedupe key, unless the id is staged.
@@ -31,12 +33,9 @@ const (
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
 
-	// carefulText returns the sequence up to which a dead member can have had records of a slot out that no crash
-	// window has passed yet.
-	carefulText = `SELECT max(coalesce((SELECT max(careful)
-			FROM waybill_outbox_units
-			WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
-		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))`
+	// unitText selects the unit of a slot, or what the next ones of the route begin with.
+	unitText = `SELECT owner, careful FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
+		UNION ALL SELECT 0, careful FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1`
 
 	tellText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
 )
@@ -129,43 +128,41 @@ func (w *withdrawer) cancel(
 
 // withdraw takes a message away, if nobody can have it out.
 func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Reason) (waybill.CancelStatus, error) {
-	if t.holder != 0 {
-		return waybill.CancelInFlight, nil
-	}
-	careful, err := w.careful(ctx, &t.row)
+	u, err := w.unit(ctx, &t.row)
 	if err != nil {
 		return waybill.CancelNotFound, err
 	}
-	if !t.waits && !t.withdrawable && t.crashes == 0 && !careful {
-		return waybill.CancelInFlight, nil
-	}
-	if w.keep {
-		_, err = w.exec(ctx, withdrawText, t.Seq, string(reason), w.now)
-	} else {
+	status := rules.Withdrawal(&t.Row, u)
+	switch {
+	case status == waybill.CancelInFlight:
+		return status, nil
+	case w.keep:
+		err = w.abandon(ctx, &t.row, u, reason)
+	default:
 		_, err = w.exec(ctx, deleteText, t.Seq)
 	}
-	if err == nil && t.key != "" && !t.timer() {
+	if err == nil && rules.Tells(&t.Row) {
 		err = w.tell(ctx, core.ControlKey, &t.row)
 	}
-	if t.maybe || t.crashes > 0 || careful {
-		return waybill.CancelMaybe, err
-	}
-	return waybill.CancelDone, err
+	return status, err
 }
 
-// careful reports whether a dead member can have had r out, and no crash window has passed it yet.
-func (w *work) careful(ctx context.Context, r *row) (bool, error) {
-	if r.timer() {
-		return false, nil
-	}
-	var careful int64
-	_, err := w.one(ctx, []any{&careful}, carefulText, r.Route, int64(r.slot))
-	return r.Seq <= careful, err
+// unit returns what the rules need to know of the unit of r.
+func (w *work) unit(ctx context.Context, r *row) (u rules.Unit, err error) {
+	_, err = w.one(ctx, []any{(*int64)(&u.Owner), &u.Careful}, unitText, r.Route, int64(r.Slot))
+	return u, err
+}
+
+// abandon ends r, which nobody holds, for somebody other than its owner.
+func (w *work) abandon(ctx context.Context, r *row, u rules.Unit, reason waybill.Reason) error {
+	end := rules.End(&r.Row, u, reason)
+	_, err := w.exec(ctx, abandonText, r.Seq, string(reason), w.now, end.Blocks, end.MaybeSent)
+	return err
 }
 
 // tell writes a control record about r.
 func (w *work) tell(ctx context.Context, kind core.ControlKind, r *row) error {
-	_, err := w.exec(ctx, tellText, int64(kind), r.Route, int64(r.slot), r.key, r.ID, r.Seq)
+	_, err := w.exec(ctx, tellText, int64(kind), r.Route, int64(r.Slot), r.key, r.ID, r.Seq)
 	return err
 }
 

@@ -62,7 +62,7 @@ SELECT
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -119,7 +119,7 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -612,7 +612,7 @@ SELECT
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -670,7 +670,7 @@ LEFT JOIN (
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -723,7 +723,7 @@ LEFT JOIN (
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -792,7 +792,7 @@ LEFT JOIN (
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -1238,7 +1238,7 @@ SELECT
     o.occurred_at, o.hlc, o.expires_at, o.attrs,
     CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
          THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
@@ -1312,8 +1312,8 @@ WITH RECURSIVE f AS (
     SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
-    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o
+    SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
+        SELECT o.route, o.seq, o.retry FROM "waybill"."waybill_outbox" o
         WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 0 AND o.expires_at <= statement_timestamp()
           AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -1333,7 +1333,7 @@ WITH RECURSIVE f AS (
         settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
-    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
+    FROM (SELECT w.route, w.seq, w.retry AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
@@ -1994,8 +1994,9 @@ WITH u AS MATERIALIZED (
         reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
         settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
         retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
-        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR r.retry)
-                      THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        due_at = CASE WHEN l.state IN (3, 5) THEN NULL
+                      WHEN l.rejected OR r.retry AND r.hold = $1 THEN clock_timestamp() + l.wait * interval '1 microsecond'
+                      ELSE r.due_at END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
     FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15) AND NOT l.others

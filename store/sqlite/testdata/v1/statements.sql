@@ -108,9 +108,6 @@ SELECT 1 FROM waybill_outbox_control LIMIT 1
 SELECT 1 FROM waybill_outbox_control WHERE number = ?1
 
 -- statement
-SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2 AND owner <> 0
-
--- statement
 SELECT 1 FROM waybill_outbox_units WHERE route = ?1 LIMIT 1
 
 -- statement
@@ -170,12 +167,6 @@ SELECT id
 SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?1
 
 -- statement
-SELECT max(coalesce((SELECT max(careful)
-			FROM waybill_outbox_units
-			WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
-		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))
-
--- statement
 SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key > ?2
 
 -- statement
@@ -197,6 +188,10 @@ SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_contr
 		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3
 
 -- statement
+SELECT owner, careful FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
+		UNION ALL SELECT 0, careful FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1
+
+-- statement
 SELECT owner, term FROM waybill_outbox_units WHERE route = ?1 AND from_slot = ?2 AND to_slot = ?3
 
 -- statement
@@ -206,6 +201,11 @@ SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
 				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
 				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = 4 OR x.hold <> 0))
 		ORDER BY r.seq LIMIT 1
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
@@ -279,11 +279,6 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
 		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
-	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r WHERE r.seq = ?1
-
--- statement
-SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
@@ -303,6 +298,11 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
 		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
+
+-- statement
+SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL
 			AND r.settled_at IS NULL
@@ -316,11 +316,6 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 			AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) AND (r.key <> '' OR NOT ?5)
 		AND r.seq NOT IN (SELECT value FROM json_each(?6)) AND (r.key = '' OR r.key NOT IN (SELECT value FROM json_each(?7)))
 		ORDER BY r.seq
-
--- statement
-SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
-	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r WHERE r.seq = ?1
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
@@ -422,41 +417,26 @@ UPDATE waybill_outbox
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2,
-			maybe_sent = maybe_sent OR ?4
-		WHERE seq = ?1 AND hold = 0
-
--- statement
-UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, blocks = key <> '',
-			reason = 'expired', settled_at = ?2, maybe_sent = maybe_sent OR ?3
+		SET state = 5, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3, blocks = ?4, maybe_sent = ?5
 		WHERE seq = ?1
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 5, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3
-		WHERE seq = ?1
-
--- statement
-UPDATE waybill_outbox
-		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL,
-			attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6,
-			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
-			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END
-		WHERE seq = ?1
+		SET state = j.state, version = j.version, due_at = j.due, settled_at = j.settled, hold = 0, held_since = NULL,
+			attempts = j.attempts, crashes = j.crashes, reason = j.reason, blocks = j.blocks, maybe_sent = j.maybe,
+			error = coalesce(j.error, waybill_outbox.error), error_at = CASE WHEN j.error IS NULL THEN error_at ELSE ?2 END
+		FROM (SELECT value->>0 AS seq, value->>1 AS state, value->>2 AS version, value->>3 AS due, value->>4 AS settled, value->>5 AS attempts,
+			value->>6 AS crashes, value->>7 AS reason, value->>8 AS blocks, value->>9 AS maybe, value->>10 AS error FROM json_each(?1)) j
+		WHERE waybill_outbox.seq = j.seq
 
 -- statement
 UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1
 
 -- statement
-UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq = ?1
+UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- statement
-UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
-		due_at = CASE WHEN state = 4 AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1
-
--- statement
-UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq = ?1
+UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- statement
 UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1

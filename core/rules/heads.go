@@ -1,0 +1,33 @@
+package rules
+
+import "github.com/waybill-go/waybill/core"
+
+// Obstructs returns why r keeps later records of its key waiting, as self sees it, or why self must not hand it out; 0
+// if neither is so. blocking says whether abandoned records hold their keys on the route.
+func (r *Row) Obstructs(self core.Session, blocking bool) core.Obstacle {
+	switch {
+	case r.Live() && r.Holder != 0 && r.Holder != self:
+		return core.ObstacleHeld
+	case r.Retry() && r.Keyed:
+		return core.ObstacleRetrying
+	case r.Blocks && r.Keyed && blocking:
+		return core.ObstacleBlocking
+	}
+	return 0
+}
+
+// Sweeps reports whether the cleaning ends r, whose expiry has passed, and whether it tells the owner of its key. It
+// leaves what somebody holds, and what its owner can have out, to them. Nobody remembers a timer, nor what is in line
+// in a unit that nobody owns: only of a retry somebody must be told.
+func Sweeps(r *Row, u Unit) (ends, tells bool) {
+	ends = r.Live() && r.Holder == 0 && (r.Waits || u.Owner == 0)
+	return ends, ends && r.Keyed && r.Retry()
+}
+
+// Decides reports whether an operator's decision ends r at once, and whether the owner of its key is told then. If it
+// does not end r, the owner of its unit does as soon as r is not out. The decision keeps a unit without an owner as it
+// is, so that nobody can remember r.
+func Decides(r *Row, u Unit) (ends, tells bool) {
+	ends = r.Live() && r.Holder == 0 && (r.Waits || r.Withdrawable || u.Owner == 0)
+	return ends, ends && u.Owner != 0 && Tells(r)
+}

@@ -1,0 +1,68 @@
+// Package rules says what every store of an outbox decides, as functions of facts, without a database: which message
+// can be withdrawn, what an outcome changes, who may hold a record, what blocks a key, who must be told.
+//
+// # Guarantees
+//
+// Each rule stands here and nowhere else. A store reads the facts in its transaction, asks the rule, and writes what it
+// answers. A store that decides in its own language, as store/postgres does in SQL, is compared with the rules: the
+// checks of package storetest whose names begin with "rules-" bring records into all combinations of facts, and compare
+// what the store answers and what it has stored then.
+//
+// # Concurrency and ownership
+//
+// The functions keep nothing and change nothing of their arguments.
+//
+// # Limits
+//
+// There are no times here, as there are none in the contract of stores: only delays, which a store adds to its own
+// clock. What a store locks, and in which order it works, is its own business. The package may change until version 1.
+package rules
+
+import (
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Row is what the rules need to know of a stored record: everything but its message and its times.
+type Row struct {
+	core.Ref
+	Slot   uint8
+	State  core.State     // pending, failed, published or abandoned: a hold does not show in it
+	Reason waybill.Reason // of an abandoned record
+	Holder core.Session   // the live session that holds it; 0 = none
+	Keyed  bool           // it has a key
+	Waits  bool           // for a time: a timer, or a retry
+	// Withdrawable: it must be held before it is handed out.
+	Withdrawable bool
+	// Blocks: it was abandoned, and holds its key on routes that block.
+	Blocks bool
+	// MaybeSent: it may have arrived, for all that is known. A record with a crash always may.
+	MaybeSent                     bool
+	Attempts, Deliveries, Crashes int
+}
+
+// Live reports whether the record has not ended.
+func (r *Row) Live() bool { return !r.State.Terminal() }
+
+// Ready reports whether it is in line, also while somebody holds it.
+func (r *Row) Ready() bool { return r.Live() && !r.Waits }
+
+// Timer reports whether it is scheduled for later. Nobody reads or holds such a record.
+func (r *Row) Timer() bool { return r.Waits && r.State == core.StatePending }
+
+// Retry reports whether it waits for its next attempt.
+func (r *Row) Retry() bool { return r.Waits && r.State == core.StateFailed }
+
+// Is reports whether ref names the record as it is now.
+func (r *Row) Is(ref core.Ref) bool { return r.Live() && r.Ref == ref }
+
+// Unit is what the rules need to know of the unit of a record. The zero value is that of a route that
+// nobody has served.
+type Unit struct {
+	Owner core.Session
+	// Careful is core.OwnedUnit.Careful; that of the route while it has no units.
+	Careful int64
+}
+
+// Suspects reports whether a member that died can have had r out, and no crash window has passed it since.
+func (u Unit) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.Careful }

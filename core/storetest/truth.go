@@ -1,0 +1,496 @@
+package storetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+// The checks whose names begin with "rules-" are truth tables: they bring records into all combinations of the facts
+// that a rule asks for, by calls that an engine makes, and compare with package core/rules what the store answers and
+// what it has stored then. A call is about all records at once, so that a table takes some dozens of calls.
+
+// line is where a record stands.
+type line uint8
+
+const (
+	inLine line = iota
+	timer
+	retry
+)
+
+func (l line) String() string { return [...]string{"ready", "timer", "retry"}[l] }
+
+// past is what happened to a record before.
+type past uint8
+
+const (
+	untouched past = iota
+	unknown        // it was released, and may have arrived
+	left           // the member that held it has left
+	crashed        // the member that held it was removed
+)
+
+func (p past) String() string {
+	return [...]string{"untouched", "released as unknown", "its holder left", "its holder died"}[p]
+}
+
+// who is a session, as a table sees it.
+type who uint8
+
+const (
+	nobody who = iota
+	self
+	other
+)
+
+func (w who) String() string { return [...]string{"nobody", "self", "another"}[w] }
+
+// facts are one combination.
+type facts struct {
+	line                         line
+	past                         past
+	held, unit                   who // its holder, and the owner of its unit
+	keyed, withdrawable, careful bool
+	expires                      bool // soon
+}
+
+func (f facts) String() string {
+	var more []string
+	for text, is := range map[string]bool{
+		"keyed": f.keyed, "withdrawable": f.withdrawable, "in a crash window": f.careful, "expired": f.expires,
+	} {
+		if is {
+			more = append(more, ", "+text)
+		}
+	}
+	slices.Sort(more)
+	return fmt.Sprintf("%s, %s, held by %s, in a unit of %s%s", f.line, f.past, f.held, f.unit, strings.Join(more, ""))
+}
+
+// combinations returns all combinations that keep accepts. Nobody reads a timer, so nothing can have happened to it.
+func combinations(keep func(f facts) bool) (out []facts) {
+	bools := []bool{false, true}
+	for _, l := range []line{inLine, timer, retry} {
+		for _, p := range []past{untouched, unknown, left, crashed} {
+			for _, held := range []who{nobody, self, other} {
+				for _, unit := range []who{nobody, self, other} {
+					for _, keyed := range bools {
+						for _, withdrawable := range bools {
+							for _, careful := range bools {
+								f := facts{l, p, held, unit, keyed, withdrawable, careful, false}
+								if keep(f) && (l != timer || p == untouched && held == nobody) {
+									out = append(out, f)
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// truth is a record in one combination, and what the rules know of it.
+type truth struct {
+	facts
+	rules.Row
+	in        rules.Unit
+	rec       core.Record // as it was read; not of a timer
+	was, next rules.Row   // before the last step, and after the next one
+	kind      core.ControlKind
+	tells     bool
+	way       string // what is done with it
+	got, want string
+}
+
+func (r *truth) String() string {
+	if r.way == "" {
+		return r.facts.String()
+	}
+	return r.way + ": " + r.facts.String()
+}
+
+// player is a member of a table.
+type player struct {
+	k *kit
+	core.Member
+}
+
+// table is a truth table: a route of 8 units, and records on it.
+type table struct {
+	k           *kit
+	self, other *player
+	rows        []*truth
+	byID        map[string]*truth
+}
+
+// unitOf returns the number of the unit of records with these facts: their owners and crash windows differ.
+func unitOf(f facts) uint8 {
+	n := uint8(f.unit)
+	if f.careful {
+		n += 3
+	}
+	return n
+}
+
+const tableUnits = 8
+
+func (k *kit) player() *player {
+	p := &player{k, core.Member{
+		Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1,
+		Serves: []core.Serving{{Route: k.route, Units: tableUnits}},
+	}}
+	p.meet(core.Meeting{Join: true})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.players = append(k.players, p)
+	return p
+}
+
+func (p *player) meet(m core.Meeting) core.Roster {
+	p.Beat++
+	m.Self = p.Member
+	r, err := p.k.store.Meet(p.k.ctx, m)
+	p.k.must("meet", err)
+	return r
+}
+
+// move gives the units of the route that are from's to whom to says.
+func (p *player) move(from core.Session, to func(unit uint8) core.Session) {
+	var moves []core.Move
+	for _, u := range p.meet(core.Meeting{}).Units {
+		if u.Unit.Route == p.k.route && u.Owner == from {
+			moves = append(moves, core.Move{Unit: u.Unit, From: from, To: to(u.Unit.From / (core.NumSlots / tableUnits))})
+		}
+	}
+	p.meet(core.Meeting{Moves: moves})
+}
+
+// own makes p the owner of all units, which are from's.
+func (p *player) own(from core.Session) { p.move(from, func(uint8) core.Session { return p.Session }) }
+
+func (p *player) take(deliver bool, refs ...core.Ref) []core.Taken {
+	got, err := p.k.store.Take(p.k.ctx, p.Session, core.Want{Refs: refs, Deliver: deliver})
+	p.k.must("take", err)
+	if len(got) != len(refs) {
+		p.k.fail("take answered %d records for %d refs", len(got), len(refs))
+	}
+	return got
+}
+
+// hold takes the records that of selects, which must work.
+func (p *player) hold(t *table, of func(f facts) bool) {
+	var refs []core.Ref
+	for _, r := range t.rows {
+		if of(r.facts) {
+			refs = append(refs, r.Ref)
+			r.Holder = p.Session
+		}
+	}
+	for i, got := range p.take(false, refs...) {
+		if got.Grip != core.GripHeld {
+			p.k.fail("take of a record that nobody holds (%s) answered %v", t.byID[refs[i].ID].facts, got.Grip)
+		}
+	}
+}
+
+// settle persists what fn makes of the records that of selects, which must work.
+func (p *player) settle(t *table, of func(f facts) bool, fn func(r *core.Record) core.Outcome) {
+	var out []core.Outcome
+	for _, r := range t.rows {
+		if of(r.facts) {
+			out = append(out, fn(&r.rec))
+			r.Version++
+			r.rec.Version++
+		}
+	}
+	res := p.k.store.Settle(p.k.ctx, p.Session, out)
+	if len(res) != len(out) {
+		p.k.fail("settle returned %d results for %d outcomes", len(res), len(out))
+	}
+	p.k.must("settle", res.FirstErr())
+}
+
+// table brings records into all combinations of list.
+func (k *kit) table(list []facts) *table {
+	k.inspector()
+	t := &table{k: k, byID: map[string]*truth{}}
+	first := k.player()
+	first.own(0)
+	t.stage(list)
+	t.read(first)
+	first.settle(t, func(f facts) bool { return f.line == retry }, func(r *core.Record) core.Outcome {
+		r.Failed = true
+		return core.Retry(r, errNo, far)
+	})
+	first.settle(t, func(f facts) bool { return f.past == unknown }, func(r *core.Record) core.Outcome { return core.Release(r, far, true) })
+	first.hold(t, func(f facts) bool { return f.past == left })
+	first.meet(core.Meeting{Leave: true})
+	dead := k.player()
+	dead.own(0)
+	dead.hold(t, func(f facts) bool { return f.past == crashed })
+	t.self, t.other = k.player(), k.player()
+	t.self.meet(core.Meeting{Remove: []core.Removal{{Session: dead.Session, Beat: dead.Beat}}})
+	for _, r := range t.rows {
+		if r.past == crashed {
+			r.Crashes, r.Version = 1, r.Version+1
+		}
+	}
+	t.self.own(0)
+	t.self.move(t.self.Session, func(uint8) core.Session { return t.self.Session }) // the hints of all become 0
+	t.windows()
+	t.self.hold(t, func(f facts) bool { return f.held == self })
+	t.other.ownOf(t.self)
+	t.other.hold(t, func(f facts) bool { return f.held == other })
+	t.other.move(t.other.Session, func(unit uint8) core.Session { return t.session(who(unit % 3)) })
+	t.know()
+	return t
+}
+
+// ownOf makes p the owner of what from gives away.
+func (p *player) ownOf(from *player) {
+	from.move(from.Session, func(uint8) core.Session { return p.Session })
+}
+
+// windows stores the crash windows.
+func (t *table) windows() {
+	var moves []core.Move
+	for _, u := range t.self.meet(core.Meeting{}).Units {
+		n := u.Unit.From / (core.NumSlots / tableUnits)
+		if u.Unit.Route == t.k.route && n >= 3 && n < 6 {
+			moves = append(moves, core.Move{Unit: u.Unit, From: t.self.Session, To: t.self.Session, Careful: math.MaxInt32})
+		}
+	}
+	t.self.meet(core.Meeting{Moves: moves})
+}
+
+func (t *table) session(w who) core.Session {
+	return [...]core.Session{0, t.self.Session, t.other.Session}[w]
+}
+
+// stage stages a record for each combination, in the slots of its unit.
+func (t *table) stage(list []facts) {
+	k := t.k
+	const size = core.NumSlots / tableUnits
+	msgs := make([]waybill.Message, 0, len(list))
+	for i, f := range list {
+		id, key, unit := waybill.NewID(), "", unitOf(f)
+		for n := 0; f.keyed && (key == "" || core.SlotOf(k.route, key, "")/size != unit); n++ {
+			key = fmt.Sprintf("k-%d-%d", i, n)
+		}
+		for !f.keyed && core.SlotOf(k.route, "", id)/size != unit {
+			id = waybill.NewID()
+		}
+		opts := []waybill.MessageOption{waybill.ID(id)}
+		if f.keyed {
+			opts = append(opts, waybill.Key(key))
+		}
+		if f.withdrawable {
+			opts = append(opts, waybill.DedupeKey(id))
+		}
+		if f.line == timer {
+			opts = append(opts, waybill.Delay(far))
+		}
+		if f.expires {
+			opts = append(opts, waybill.TTL(short))
+		}
+		msgs = append(msgs, k.msg(opts...))
+		r := &truth{facts: f, Row: rules.Row{
+			Ref: core.Ref{Route: k.route, ID: id, Version: 1}, Slot: core.SlotOf(k.route, key, id), State: core.StatePending,
+			Keyed: f.keyed, Withdrawable: f.withdrawable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
+		}}
+		if f.line == retry {
+			r.State, r.Attempts = core.StateFailed, 1
+		}
+		t.rows, t.byID[id] = append(t.rows, r), r
+	}
+	tx := k.raw()
+	k.mustStage(tx, msgs...)
+	k.commit(tx)
+}
+
+// raw is begin, without a member of the check.
+func (k *kit) raw() Tx {
+	tx, err := k.h.Begin(k.ctx)
+	k.must("begin", err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.txs = append(k.txs, tx)
+	return tx
+}
+
+// read finds the records that are in line.
+func (t *table) read(p *player) {
+	found := 0
+	for after, pages := int64(0), 0; ; pages++ {
+		page := p.look(core.Look{
+			Ranges: []core.Range{{Part: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
+		})
+		if len(page.Ranges) != 1 || pages > maxPages {
+			t.k.fail("read answered %d ranges, want 1, or its pages do not end", len(page.Ranges))
+		}
+		for _, rec := range page.Ranges[0].Records {
+			if r := t.byID[rec.ID]; r != nil {
+				r.rec, r.Ref = rec, rec.Ref
+				found++
+			}
+			after = max(after, rec.Seq)
+		}
+		if !page.Ranges[0].More {
+			break
+		}
+	}
+	want := 0
+	for _, r := range t.rows {
+		if r.line != timer {
+			want++
+		}
+	}
+	if found != want {
+		t.k.fail("%d records were read, want %d", found, want)
+	}
+}
+
+func (p *player) look(look core.Look) core.Page {
+	page, err := p.k.store.Read(p.k.ctx, p.Session, look)
+	p.k.must("read", err)
+	if !page.Known {
+		p.k.fail("a member read, and the answer says that it is none")
+	}
+	return page
+}
+
+// know fills in what came of the last steps, and compares it with what is stored: the table is as it was meant to be.
+func (t *table) know() {
+	stored := t.stored()
+	for _, r := range t.rows {
+		r.Holder, r.in.Owner = t.session(r.held), t.session(r.unit)
+		if r.careful {
+			r.in.Careful = math.MaxInt32
+		}
+		if st := stored[r.ID]; st != nil {
+			r.Seq = st.Seq
+		}
+		r.rec.Ref, r.rec.Holder, r.rec.Crashes, r.rec.Attempts = r.Ref, r.Holder, r.Crashes, r.Attempts
+	}
+	t.compare("before", func(r *truth) *rules.Row { return &r.Row })
+}
+
+// stored returns what operators see.
+func (t *table) stored() map[string]*admin.Stored {
+	out := map[string]*admin.Stored{}
+	page := admin.PageRequest{Limit: admin.MaxPageLimit, Budget: 1_000_000}
+	for range maxPages {
+		l, err := t.k.inspector().List(t.k.ctx, admin.Filter{Routes: []string{t.k.route}}, page)
+		t.k.must("list", err)
+		for i := range l.Records {
+			out[l.Records[i].Envelope.ID] = &l.Records[i]
+		}
+		if page.After = l.Next; l.Next == 0 {
+			return out
+		}
+	}
+	t.k.fail("the pages of a listing do not end")
+	return nil
+}
+
+// seen is what the store shows of a record.
+type seen struct {
+	State                         core.State
+	Reason                        waybill.Reason
+	Holder                        core.Session
+	Version                       int64
+	Attempts, Deliveries, Crashes int
+	Waits, Withdrawable           bool
+	Why                           core.Obstacle
+}
+
+// compare compares what is stored with what want says of each record; nil = it is gone. Of a record that has ended only
+// operators see something, and it may be gone.
+func (t *table) compare(when string, want func(r *truth) *rules.Row) {
+	got := t.seen()
+	t.differences(when, func(r *truth) (string, string) {
+		is, was := want(r), got[r.ID]
+		switch {
+		case was == nil && (is == nil || !is.Live() && core.RetentionClassOf(is.State, is.Reason) != core.RetentionAbandoned):
+			return "", ""
+		case is == nil || was == nil:
+			return fmt.Sprint("stored: ", was != nil), fmt.Sprint("stored: ", is != nil)
+		}
+		to := seen{State: is.State, Reason: is.Reason, Attempts: is.Attempts, Crashes: is.Crashes, Why: is.Obstructs(t.self.Session, true)}
+		if is.Holder != 0 {
+			to.State = core.StateProcessing
+		}
+		if is.Live() && !is.Timer() { // nobody reads others
+			to.Holder, to.Version, to.Waits = is.Holder, is.Version, is.Holder == 0 && is.Waits
+			if !to.Waits {
+				to.Deliveries, to.Withdrawable = is.Deliveries, is.Withdrawable
+			}
+		}
+		return fmt.Sprintf("%+v", *was), fmt.Sprintf("%+v", to)
+	})
+}
+
+// seen returns what the store shows of all records, to operators and to members.
+func (t *table) seen() map[string]*seen {
+	out := map[string]*seen{}
+	for id, st := range t.stored() {
+		out[id] = &seen{State: st.State, Reason: st.Reason, Attempts: st.Attempts, Crashes: st.Crashes}
+	}
+	of := func(id string) *seen {
+		if out[id] == nil {
+			t.k.fail("a member reads a record that no operator sees")
+		}
+		return out[id]
+	}
+	refs := make([]core.Ref, len(t.rows))
+	for i, r := range t.rows {
+		refs[i] = r.Ref
+	}
+	page := t.self.look(core.Look{Again: refs, Limit: pageSize, Bytes: math.MaxInt32})
+	for i := range page.Again {
+		r := &page.Again[i]
+		g := of(r.ID)
+		g.Holder, g.Version, g.Deliveries, g.Withdrawable = r.Holder, r.Version, r.Deliveries, r.Withdrawable
+		if r.Attempts != g.Attempts || r.Crashes != g.Crashes {
+			t.k.fail("a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
+		}
+	}
+	for _, w := range page.AgainWaiting {
+		g := of(w.ID)
+		g.Waits, g.Holder, g.Version = true, w.Holder, w.Version
+	}
+	for more, after, pages := true, int64(0), 0; more; pages++ {
+		page := t.self.look(core.Look{Fresh: all(t.k.route), AfterFresh: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
+		for _, w := range page.Waiting {
+			of(w.ID).Why = w.Why
+			after = max(after, w.Seq)
+		}
+		if more = page.MoreWaiting; pages > maxPages {
+			t.k.fail("the pages of what waits do not end")
+		}
+	}
+	return out
+}
+
+// differences fails the check if fn answers two texts that differ, of any record.
+func (t *table) differences(when string, fn func(r *truth) (got, want string)) {
+	var bad []string
+	for _, r := range t.rows {
+		if got, want := fn(r); got != want {
+			bad = append(bad, fmt.Sprintf("%s: got %s, want %s", r, got, want))
+		}
+	}
+	if len(bad) > 0 {
+		t.k.fail("%s: %d of %d records are not what the rules say:\n%s", when, len(bad), len(t.rows), strings.Join(bad[:min(len(bad), 6)], "\n"))
+	}
+}

@@ -1,0 +1,470 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+var ruleChecks = []named{
+	{"rules-cancel", rulesCancel},
+	{"rules-settle", rulesSettle},
+	{"rules-hold", rulesHold},
+	{"rules-give-up", rulesGiveUp},
+	{"rules-redrive", rulesRedrive},
+	{"rules-sweep", rulesSweep},
+	{"rules-decide", rulesDecide},
+	{"rules-purge", rulesPurge},
+}
+
+// Cancel answers as rules.Withdrawal does, ends what that withdraws and nothing else, and tells the owners of keys.
+// ST-09.
+func rulesCancel(k *kit) {
+	k.mustCancel()
+	t := k.table(combinations(func(f facts) bool { return f.held != self && f.unit == self }))
+	told := t.told(func() {
+		got := t.cancel()
+		t.differences("cancel", func(r *truth) (string, string) { return got[r.ID].String(), rules.Withdrawal(&r.Row, r.in).String() })
+		t.now("after a cancel", func(r *truth) *rules.Row {
+			if !withdraws(got[r.ID]) {
+				return &r.Row
+			}
+			end := rules.End(&r.Row, r.in, waybill.ReasonCancelled)
+			return &end
+		})
+	})
+	t.differences("who is told of a cancel", func(r *truth) (string, string) {
+		return yes(told(r, core.ControlKey)), yes(!r.Live() && rules.Tells(&r.was))
+	})
+}
+
+// Settle answers as rules.Settle and rules.Confirmed do, and stores what they say. ST-07.
+func rulesSettle(k *kit) {
+	ways := []struct {
+		name string
+		fn   func(r core.Record) core.Outcome
+	}{
+		{"published", func(r core.Record) core.Outcome { return core.Published(&r) }},
+		{"an old version published", func(r core.Record) core.Outcome { r.Version--; return core.Published(&r) }},
+		{"another message published", func(r core.Record) core.Outcome { r.ID = "another"; return core.Published(&r) }},
+		{"rejected", func(r core.Record) core.Outcome { return core.Retry(&r, errors.New("again no"), 3*far) }},
+		{"an old version rejected", func(r core.Record) core.Outcome { r.Version--; return core.Retry(&r, errNo, 3*far) }},
+		{"rejected and unknown", func(r core.Record) core.Outcome { return core.Retry(&r, nil, 3*far).WithUnknown() }},
+		{"abandoned", func(r core.Record) core.Outcome { return core.Abandon(&r, waybill.ReasonRejected, errors.New("never")) }},
+		{"expired", func(r core.Record) core.Outcome { return core.Abandon(&r, waybill.ReasonExpired, nil) }},
+		{"set aside", func(r core.Record) core.Outcome { return core.Withdraw(&r, waybill.ReasonSetAside) }},
+		{"released", func(r core.Record) core.Outcome { return core.Release(&r, 3*far, false) }},
+		{"released as unknown", func(r core.Record) core.Outcome { return core.Release(&r, 3*far, true) }},
+	}
+	list := combinations(func(f facts) bool {
+		return f.line != timer && f.past != left && f.past != unknown && f.unit != nobody && f.withdrawable && !f.careful
+	})
+	t := k.table(slices.Repeat(list, len(ways)))
+	outcomes, wants := make([]core.Outcome, len(t.rows)), make([]rules.Change, len(t.rows))
+	for i, r := range t.rows {
+		r.way = ways[i/len(list)].name
+		outcomes[i] = ways[i/len(list)].fn(r.rec)
+		wants[i] = rules.Change{Row: r.Row}
+		switch o := &outcomes[i]; {
+		case o.Event() != core.EventConfirmed:
+			to, err := rules.Settle(&r.Row, o, t.self.Session, r.unit == self)
+			if r.want = answer(err); err == nil {
+				wants[i] = to
+			}
+		case o.Ref().ID != r.ID:
+			r.want = answer(rules.Confirmed(&r.Row, o.Ref()))
+		default:
+			r.want, wants[i].Row = "done", rules.Publish(&r.Row)
+		}
+	}
+	res := k.store.Settle(k.ctx, t.self.Session, outcomes)
+	if len(res) != len(outcomes) {
+		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
+	}
+	t.each("settle", func(i int, r *truth) (string, string) { return answer(res[i]), r.want })
+	t.now("after a settle", func(r *truth) *rules.Row { return &wants[slices.Index(t.rows, r)].Row })
+	stored := t.stored()
+	t.each("after a settle", func(i int, r *truth) (string, string) {
+		st := stored[r.ID]
+		if st == nil {
+			return "", ""
+		}
+		text, due := wants[i].Error, time.Duration(0)
+		if text == "" && r.line == retry {
+			text = errNo.Error()
+		}
+		if r.Holder == 0 && r.Waits {
+			if due = far; wants[i].Due {
+				due = wants[i].In
+			}
+		}
+		return fmt.Sprintf("error %q, due in %s", st.LastError, st.DueIn.Round(far)), fmt.Sprintf("error %q, due in %s", text, due)
+	})
+	t.probe("after a settle")
+}
+
+// answer is the answer to an outcome, in a word.
+func answer(err error) string {
+	for _, why := range []error{core.ErrBusy, core.ErrChanged, core.ErrFenced} {
+		if errors.Is(err, why) {
+			return why.Error()
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "done"
+}
+
+// misnamed returns the ref of r as it is named: as it is, by an old version, or with another message's id.
+func misnamed(r *truth, way int) core.Ref {
+	ref := r.Ref
+	switch way {
+	case 1:
+		ref.Version--
+	case 2:
+		ref.ID = "another"
+	}
+	return ref
+}
+
+// Take answers as rules.Hold does, and holds what that says. DB-02.
+func rulesHold(k *kit) {
+	list := combinations(func(f facts) bool {
+		return f.line != timer && f.past == untouched && !f.withdrawable && !f.careful
+	})
+	t := k.table(slices.Repeat(list, 6))
+	for _, deliver := range []bool{false, true} {
+		var refs []core.Ref
+		var of []*truth
+		for i, r := range t.rows {
+			if way := i / len(list); deliver == (way > 2) {
+				r.way = []string{"named", "an old version", "another message"}[way%3]
+				refs, of = append(refs, misnamed(r, way%3)), append(of, r)
+			}
+		}
+		for i, got := range t.self.take(deliver, refs...) {
+			r := of[i]
+			f := &r.Row
+			if refs[i].ID != r.ID {
+				f = nil
+			}
+			grip, writes := rules.Hold(f, refs[i], t.self.Session, r.unit == self, false)
+			to := r.Row
+			if writes {
+				to = rules.Held(&r.Row, t.self.Session, deliver)
+			}
+			deliveries := 0
+			if grip == core.GripHeld {
+				deliveries = to.Deliveries
+			}
+			r.got, r.want = fmt.Sprint(got.Grip, got.Deliveries), fmt.Sprint(grip, deliveries)
+			r.next = to
+		}
+	}
+	t.differences("take", func(r *truth) (string, string) { return r.got, r.want })
+	t.now("after a take", func(r *truth) *rules.Row { return &r.next })
+}
+
+// GiveUp leaves the holds that rules.Kept says, and answers as rules.GivenUp does. DB-04.
+func rulesGiveUp(k *kit) {
+	// Records in a crash window are in another unit.
+	list := combinations(func(f facts) bool {
+		return f.line != timer && f.past == untouched && f.unit == self && !f.withdrawable
+	})
+	t := k.table(slices.Repeat(list, 4))
+	var refs []core.Ref
+	for i, r := range t.rows {
+		way := i / len(list)
+		r.way, r.next = []string{"named", "an old version", "another message", "not named"}[way], r.Row
+		in := !r.careful
+		if way == 3 || !rules.Kept(&r.Row, misnamed(r, way), t.self.Session, in) {
+			if in && r.held == self {
+				r.next.Holder = 0
+			}
+		} else {
+			r.next.Holder = t.self.Session
+		}
+		if way != 3 {
+			refs = append(refs, misnamed(r, way))
+		}
+	}
+	for _, u := range t.units() {
+		for _, by := range []int64{-1, 0, 1} {
+			asked := u
+			asked.Term, asked.Low = u.Term+by, 7
+			wantDone, wantErr := rules.GivenUp(u.Owner, u.Term, t.self.Session, asked.Term)
+			if !wantDone && wantErr == nil {
+				continue // below
+			}
+			done, err := k.store.GiveUp(k.ctx, t.self.Session, asked, nil)
+			if done != wantDone || answer(err) != answer(wantErr) {
+				k.fail("a unit of session %d in term %d was given up by %d for term %d: got %v and %v, want %v and %v", u.Owner, u.Term,
+					t.self.Session, asked.Term, done, err, wantDone, wantErr)
+			}
+		}
+	}
+	unit := t.units()[unitOf(facts{unit: self})]
+	unit.Low = 7
+	if done, err := k.store.GiveUp(k.ctx, t.self.Session, unit, refs); !done || err != nil {
+		k.fail("give a unit up: %v and %v", done, err)
+	}
+	now := unit
+	now.Owner, now.Term = 0, unit.Term+1
+	if got := t.units()[unitOf(facts{unit: self})]; got != now {
+		k.fail("a unit was given up, and is %+v, want %+v", got, now)
+	}
+	t.now("after a give-up", func(r *truth) *rules.Row { return &r.next })
+}
+
+// A redrive makes of a record what rules.Requeue says, and tells its owner. OP-05.
+func rulesRedrive(k *kit) {
+	k.redriver()
+	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.unit == self && f.withdrawable })
+	t := k.table(slices.Repeat(list, 3))
+	var outcomes []core.Outcome
+	for i, r := range t.rows {
+		way := i / len(list)
+		r.way = []string{"live", "abandoned", "skipped"}[way]
+		if r.next = r.Row; way > 0 {
+			o := core.Abandon(&r.rec, waybill.ReasonRejected, errNo)
+			if way == 2 {
+				o = core.Withdraw(&r.rec, waybill.ReasonSkipped)
+			}
+			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
+			k.must("end a record", err)
+			outcomes, r.next = append(outcomes, o), to.Row
+		}
+	}
+	k.must("end records", k.store.Settle(k.ctx, t.self.Session, outcomes).FirstErr())
+	t.now("before a redrive", func(r *truth) *rules.Row { return &r.next })
+	told := t.told(func() {
+		k.redrive(admin.RedriveRequest{Force: true})
+		t.now("after a redrive", func(r *truth) *rules.Row {
+			if r.State == core.StateAbandoned || r.State == core.StateFailed && r.Holder == 0 {
+				r.Row, r.kind = rules.Requeue(&r.Row)
+			}
+			return &r.Row
+		})
+	})
+	t.differences("who is told of a redrive", func(r *truth) (string, string) {
+		if r.kind == 0 {
+			return "", ""
+		}
+		return yes(told(r, r.kind) || told(r, core.ControlFrom) && r.kind == core.ControlRecord), yes(true)
+	})
+	t.probe("after a redrive")
+}
+
+// The cleaning ends what rules.Sweeps says, and tells the owners of keys. ST-11.
+func rulesSweep(k *kit) {
+	k.cleaner()
+	list := combinations(func(f facts) bool {
+		return f.held != self && f.unit != other && f.past != left && f.past != unknown && f.withdrawable
+	})
+	for i := range list {
+		list[i].expires = true
+	}
+	t := k.table(list)
+	k.expire(2 * short)
+	told := t.told(func() {
+		k.clean()
+		t.now("after a cleaning", func(r *truth) *rules.Row {
+			var ends bool
+			if ends, r.tells = rules.Sweeps(&r.Row, r.in); ends {
+				r.Row = rules.End(&r.Row, r.in, waybill.ReasonExpired)
+			}
+			return &r.Row
+		})
+	})
+	t.differences("who is told of a cleaning", func(r *truth) (string, string) {
+		return yes(told(r, core.ControlKey)), yes(r.tells)
+	})
+	if _, ok := core.As[admin.Redriver](k.store); !ok {
+		return
+	}
+	k.redrive(admin.RedriveRequest{Force: true})
+	t.now("after a redrive of what was cleaned", func(r *truth) *rules.Row {
+		if !r.Live() || r.State == core.StateFailed && r.Holder == 0 {
+			r.Row, _ = rules.Requeue(&r.Row)
+		}
+		return &r.Row
+	})
+	t.probe("after a cleaning and a redrive")
+}
+
+// A decision ends what rules.Decides says, and tells the owner of anything else. OP-18.
+func rulesDecide(k *kit) {
+	k.decider()
+	t := k.table(combinations(func(f facts) bool { return f.held != self && f.unit != other && f.past != left && f.past != unknown }))
+	var asked []admin.Decision
+	for _, r := range t.rows {
+		asked = append(asked, admin.Decision{Route: k.route, Seq: r.Seq, ID: r.ID})
+	}
+	told := t.told(func() {
+		got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSetAside, Decisions: asked})
+		k.must("decide about records", err)
+		if len(got) != len(asked) {
+			k.fail("%d answers to %d decisions", len(got), len(asked))
+		}
+		t.each("decide", func(i int, r *truth) (string, string) {
+			want := admin.FatePending
+			if ends, _ := rules.Decides(&r.Row, r.in); ends {
+				want = admin.FateEnded
+			}
+			return got[i].Fate.String(), want.String()
+		})
+		t.now("after a decision", func(r *truth) *rules.Row {
+			var ends bool
+			if ends, r.tells = rules.Decides(&r.Row, r.in); ends {
+				r.Row = rules.End(&r.Row, r.in, waybill.ReasonSetAside)
+			}
+			return &r.Row
+		})
+	})
+	t.differences("who is told of a decision", func(r *truth) (string, string) {
+		return yes(told(r, core.ControlDecide)) + yes(told(r, core.ControlKey)),
+			yes(r.Live()) + yes(r.tells)
+	})
+}
+
+// A purge deletes what admin.PurgeRequest.Takes says, and tells the owners of keys. OP-10.
+func rulesPurge(k *kit) {
+	k.purger()
+	list := combinations(func(f facts) bool {
+		return f.held != self && f.unit == self && f.past == untouched && !f.withdrawable && !f.careful
+	})
+	t := k.table(slices.Repeat(list, 3))
+	var outcomes []core.Outcome
+	for i, r := range t.rows {
+		if r.next = r.Row; i >= len(list) && r.line != timer {
+			reason := []waybill.Reason{waybill.ReasonRejected, waybill.ReasonSkipped}[i/len(list)-1]
+			r.way = string(reason)
+			o := core.Withdraw(&r.rec, reason)
+			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
+			k.must("end a record", err)
+			outcomes, r.next = append(outcomes, o), to.Row
+		}
+	}
+	k.must("end records", k.store.Settle(k.ctx, t.self.Session, outcomes).FirstErr())
+	t.now("before a purge", func(r *truth) *rules.Row { return &r.next })
+	req := admin.PurgeRequest{Filter: k.mine(admin.Filter{}), Waiting: true, Page: admin.PageRequest{Limit: admin.MaxPageLimit}}
+	takes := func(r *truth) bool { return req.Takes(r.State, r.Holder == 0 && r.Waits) }
+	told := t.told(func() {
+		_, err := k.purger().PurgeRecords(k.ctx, req)
+		k.must("purge", err)
+		t.compare("after a purge", func(r *truth) *rules.Row {
+			if takes(r) {
+				return nil
+			}
+			return &r.Row
+		})
+	})
+	t.differences("who is told of a purge", func(r *truth) (string, string) {
+		return yes(told(r, core.ControlKey)), yes(takes(r) && rules.Tells(&r.Row))
+	})
+}
+
+func withdraws(s waybill.CancelStatus) bool {
+	return s == waybill.CancelDone || s == waybill.CancelMaybe
+}
+
+func yes(is bool) string {
+	if is {
+		return "yes "
+	}
+	return "no "
+}
+
+// mustCancel ends the check if the harness cannot cancel.
+func (k *kit) mustCancel() {
+	if !k.cancels() {
+		k.undeclared("cancelling")
+	}
+}
+
+func (k *kit) cancels() bool {
+	tx := k.raw()
+	defer k.rollback(tx)
+	_, ok := tx.(Canceller)
+	return ok
+}
+
+// now compares what is stored with what want says of each record, which is what the record is from then on.
+func (t *table) now(when string, want func(r *truth) *rules.Row) {
+	for _, r := range t.rows {
+		r.was = r.Row
+		r.Row = *want(r)
+	}
+	t.compare(when, func(r *truth) *rules.Row { return &r.Row })
+}
+
+// each is differences, with the numbers of records.
+func (t *table) each(when string, fn func(i int, r *truth) (got, want string)) {
+	i := -1
+	t.differences(when, func(r *truth) (string, string) {
+		i++
+		return fn(i, r)
+	})
+}
+
+// probe cancels all records, as far as the harness can: the answers tell whether a record may have been sent.
+func (t *table) probe(when string) {
+	if !t.k.cancels() {
+		return
+	}
+	got := t.cancel()
+	t.differences("cancel "+when, func(r *truth) (string, string) { return got[r.ID].String(), rules.Withdrawal(&r.Row, r.in).String() })
+}
+
+// cancel cancels all records, and returns the answers by id.
+func (t *table) cancel() map[string]waybill.CancelStatus {
+	var keys []waybill.CancelKey
+	for _, r := range t.rows {
+		keys = append(keys, t.k.byID(r.ID))
+	}
+	tx := t.k.raw()
+	got := t.k.cancelIn(tx, keys...)
+	t.k.commit(tx)
+	out := map[string]waybill.CancelStatus{}
+	for i, key := range keys {
+		out[key.ID] = got[i]
+	}
+	return out
+}
+
+// told runs fn and returns whether it wrote a control record of a kind about a record.
+func (t *table) told(fn func()) func(r *truth, kind core.ControlKind) bool {
+	look := core.Look{Parts: all(t.k.route), Bytes: math.MaxInt32}
+	before := map[int64]bool{}
+	for _, c := range t.self.look(look).Control {
+		before[c.Number] = true
+	}
+	fn()
+	after := t.self.look(look).Control
+	return func(r *truth, kind core.ControlKind) bool {
+		return slices.ContainsFunc(after, func(c core.Control) bool {
+			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.ControlFrom && c.Seq <= r.Seq)
+		})
+	}
+}
+
+// units returns the units of the route, in order.
+func (t *table) units() (out []core.OwnedUnit) {
+	for _, u := range t.self.meet(core.Meeting{}).Units {
+		if u.Unit.Route == t.k.route {
+			out = append(out, u)
+		}
+	}
+	if len(out) != tableUnits {
+		t.k.fail("a route of %d units has %d", tableUnits, len(out))
+	}
+	return out
+}
