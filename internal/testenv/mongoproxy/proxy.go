@@ -85,7 +85,7 @@ func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	cfg.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
 		if waitsForAnother(n.Message) {
-			soon, cancel := context.WithTimeout(context.Background(), time.Second) // ctx was for the connection
+			soon, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			_ = c.CancelRequest(soon) // it goes on waiting
 		}
