@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/recurring"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -53,6 +54,7 @@ func (w *world) Unwrap() any { return w.store }
 func virtual(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +66,7 @@ func virtual(t *testing.T, test func(w *world)) {
 // run runs a job for a time, n times at once.
 func (w *world) run(n int, d time.Duration, j recurring.Job) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), d)
+	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	var group sync.WaitGroup
 	for range n {
@@ -78,6 +80,8 @@ func (w *world) run(n int, d time.Duration, j recurring.Job) {
 			}
 		})
 	}
+	patience.Pass(w.t, d)
+	cancel()
 	group.Wait()
 }
 
@@ -104,9 +108,9 @@ func TestEachTickOnce(t *testing.T) { // OP-14
 	}
 	virtual(t, func(w *world) {
 		j := recurring.Job{Name: "report", Schedule: "30 2 * * *", Location: zone, Message: message}
-		time.Sleep(day(83))
+		patience.Pass(w.t, day(83))
 		w.run(3, day(6), j) // the 24th to the 29th of March
-		time.Sleep(day(211))
+		patience.Pass(w.t, day(211))
 		w.run(3, day(4), j) // the 27th to the 30th of October
 		want := []string{
 			"03-24 02:30", "03-25 02:30", "03-26 03:30", "03-27 02:30", "03-28 02:30", "03-29 02:30",
@@ -147,9 +151,9 @@ func TestCatchUp(t *testing.T) { // OP-14
 			virtual(t, func(w *world) {
 				j := recurring.Job{Name: "hourly", Schedule: "@hourly", Message: message}
 				c.set(&j)
-				time.Sleep(time.Minute + time.Second)
+				patience.Pass(w.t, time.Minute+time.Second)
 				w.run(2, 2*time.Hour, j)
-				time.Sleep(3*time.Hour + 29*time.Minute) // 05:30
+				patience.Pass(w.t, 3*time.Hour+29*time.Minute) // 05:30
 				w.run(2, time.Hour, j)
 				got := strings.ReplaceAll(strings.Join(w.ticks(), " "), "01-01 ", "")
 				if got != c.want {
@@ -285,9 +289,12 @@ func TestBadFunctions(t *testing.T) { // OP-14
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Hour)
-		defer cancel()
-		if err := r.Run(ctx); err != nil {
+		ctx, cancel := context.WithCancel(w.t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		patience.Pass(w.t, 2*time.Hour)
+		cancel()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		if got := w.ticks(); len(got) != 2 || w.logged("recurring.failed") != 3 {

@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transform"
@@ -51,6 +52,7 @@ func (r *ring) add(id string) {
 func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		kept, known := &blobs{down: true}, &ring{}
 		steps := func(id string) []transform.Step {
 			return []transform.Step{transform.Gzip{MinBytes: 1}, transform.Encrypt{KeyID: id, Keys: known.find}, transform.ClaimCheck{Blobs: kept, MinBytes: 1}}
@@ -118,14 +120,14 @@ func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 		ended := make(chan error, 1)
 		go func() { ended <- waybill.Run(ctx, c, r) }()
 
-		time.Sleep(3 * time.Hour)
+		patience.Pass(t, 3*time.Hour)
 		for _, rec := range store.Records() {
 			if rec.State != core.StatePending || rec.Attempts != 0 {
 				t.Errorf("while blobs are away a record is %s with %d attempts", rec.State, rec.Attempts)
 			}
 		}
 		kept.set(false)
-		time.Sleep(3 * time.Hour)
+		patience.Pass(t, 3*time.Hour)
 		if n, parked := len(store.Records()), bus.Parked("q"); n != 0 || len(parked) != 0 {
 			t.Errorf("%d records are left, %d are parked", n, len(parked))
 		}
@@ -135,7 +137,7 @@ func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 		}
 		mu.Unlock()
 		known.add("new")
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -192,6 +192,12 @@ var brokenEdges = []fault{
 		}
 		return res
 	}}},
+	{"is content with the answer of one replica", "publish-refused", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+		if messages, _ := b.refuses(); messages {
+			return b.Transport.Publish(ctx, batch) // it is there, until another replica takes over
+		}
+		return b.send(ctx, batch)
+	}}},
 	{"acks before the copy", "copy-refused", copies(true, true)},
 	{"does not wait for the copy", "copy-refused", copies(false, false)},
 	{"takes a refused settle for a success", "settle-refused", settled(func(_ context.Context, _ *brokenReceiver, _ []core.Ack, res core.Results) {

@@ -27,7 +27,7 @@ var timed = []struct {
 	why    string
 }{
 	{"consumer", 22, "helpers of tests in bubbles"},
-	{"recurring", 16, "helpers of tests in bubbles"},
+	{"recurring", 10, "helpers of tests in bubbles"},
 	{"relay", 13, "helpers of tests in bubbles"},
 	{"inbox", 2, "helpers of tests in bubbles"},
 	{"waybilltest", 5, "the loops that it drives are in bubbles"},

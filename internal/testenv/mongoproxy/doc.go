@@ -21,7 +21,7 @@
 //
 // # Limits
 //
-// It is not MongoDB. A conflicting write waits a millisecond before it fails, since PostgreSQL waits for locks.
+// It is not MongoDB. A conflicting write waits some milliseconds before it fails, since PostgreSQL waits for locks.
 // There is no replica set, so no fail-over, no change stream, no retryable write and no unknown result of a commit.
 // It speaks OP_MSG, without compression.
 package mongoproxy

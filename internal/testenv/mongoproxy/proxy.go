@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Options configures a Proxy. All but Go and Lifetime are required.
@@ -78,7 +79,18 @@ func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
 		p.idle = p.idle[:n-1]
 		return c, nil
 	}
-	return pgx.Connect(ctx, p.opts.Postgres)
+	cfg, err := pgx.ParseConfig(p.opts.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	cfg.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
+		if waitsForAnother(n.Message) {
+			soon, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = c.CancelRequest(soon) // it goes on waiting
+		}
+	}
+	return pgx.ConnectConfig(ctx, cfg)
 }
 
 func (p *Proxy) release(c *pgx.Conn) {

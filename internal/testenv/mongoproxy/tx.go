@@ -40,8 +40,17 @@ type command struct {
 	body  bson.Raw // without what belongs to the transaction
 }
 
-// begin waits for locks no longer than a millisecond: MongoDB does not wait at all.
-const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL lock_timeout = '1ms'"
+// begin has PostgreSQL say what a command waits for, after a millisecond. A lock_timeout would also end the short wait
+// until another transaction has made a table larger.
+const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL deadlock_timeout = '1ms'; SET LOCAL log_lock_waits = on; SET LOCAL client_min_messages = log"
+
+// waitsForAnother reports whether a notice says that a command waits for the end of another transaction. MongoDB does
+// not wait then: the command fails.
+func waitsForAnother(notice string) bool {
+	_, lock, waits := strings.Cut(notice, " still waiting for ")
+	_, of, _ := strings.Cut(lock, " on ")
+	return waits && (strings.HasPrefix(of, "transaction ") || strings.HasPrefix(of, "tuple ") || strings.HasPrefix(of, "speculative token "))
+}
 
 // ours returns the command of m, if it belongs to a transaction.
 func (p *Proxy) ours(m message) (command, bool) {
@@ -205,7 +214,7 @@ func (t *tx) failed(ctx context.Context, err error) bson.Raw {
 // conflict says whether a state of PostgreSQL means that another transaction was in the way.
 func conflict(state string) bool {
 	switch state {
-	case "40001", "40P01", "55P03":
+	case "40001", "40P01", "57014": // the latter: see waitsForAnother
 		return true
 	}
 	return false
