@@ -40,7 +40,7 @@ func tabled() []mutant {
 		mutant{id: "table-presence-missed", fault: "a token that others missed is kept", file: pump, old: "\tr.missed()\n", new: "", tests: "^TestPresence$"},
 		mutant{id: "table-presence-lost", fault: "a token that was lost is shown on", file: presence, old: "\tt.show(presence{})\n", new: "", tests: "^TestPresence$"},
 		mutant{id: "table-presence-rest", fault: "a token that cannot be had is asked for ten times a second", file: presence, old: "rest = min(max(2*rest, attendFirst), attendLast)", new: "rest = attendFirst", tests: "^TestPresenceFails$"},
-		mutant{id: "table-presence-off", fault: "behind a pooler a token is asked for again and again", file: presence, old: "\t\treturn false\n", new: "\t\treturn true\n", tests: "^TestPresenceFails$"},
+		mutant{id: "table-presence-off", fault: "behind a pooler a token is asked for again and again", file: presence, old: "others wait for its lease\")\n\t\treturn false\n", new: "others wait for its lease\")\n\t\treturn true\n", tests: "^TestPresenceFails$"},
 		mutant{id: "table-unseen-lease", fault: "the lease is a minute although the store does not know who is there", file: transport, old: "!shows && opts.Lease == 0", new: "!shows && opts.Lease < 0", tests: "^TestKilledProcessIsMissed$"},
 		mutant{id: "table-batch", fault: "the lease of a queue's own options is ignored", file: "transport/table/options.go", old: "return q.or(o.base())", new: "q.Lease = 0\n\treturn q.or(o.base())", tests: "^TestLeaseOfAQueue$"},
 		mutant{id: "table-clean-jitter", fault: "all processes clean at the same moment", file: upkeep, old: "wait := chance.N(interval); pause", new: "wait := interval; pause", tests: "^TestCleansAtItsOwnTime$"},
