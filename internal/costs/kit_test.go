@@ -50,10 +50,13 @@ type order struct {
 
 // messages returns n messages of 1,000 keys.
 func messages(n int) []waybill.Message {
+	// One stamp for all: each second of stamps costs a mark, and a slow machine would have more seconds.
+	stamp := hlc.Timestamp(time.Now().UnixMilli()) << 16
 	out := make([]waybill.Message, n)
 	for i := range out {
 		out[i] = topic.Message(order{i, "two hundred bytes, as an order may have: " + fmt.Sprintf("%0160d", i)},
 			waybill.Key("customer-"+strconv.Itoa(i%1000)), waybill.Header("tenant", "t1"))
+		out[i].HLC = stamp
 	}
 	return out
 }
