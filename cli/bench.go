@@ -66,7 +66,7 @@ takes an SQLite file that it deletes.`,
 	fl.IntVar(&o.window, "window", relay.DefaultWindow, "Window of the relays, at most 256")
 	fl.IntVar(&o.consumers, "consumers", 0, "consumers, each with connections of its own, at most 16; 0 = none")
 	fl.IntVar(&o.concurrency, "concurrency", 10, "Concurrency of each consumer, at most 1000")
-	fl.IntVar(&o.prefetch, "prefetch", 0, "Prefetch of each consumer, at most 65535; 0 = twice the concurrency")
+	fl.IntVar(&o.prefetch, "prefetch", 0, "Prefetch of each consumer, at most 65535; 0 = it adapts")
 	fl.BoolVar(&o.inbox, "inbox", false, "the consumers handle through the inbox of the store: one transaction a message")
 	fl.BoolVar(&o.inOrder, "in-order", false, "the consumers keep the order of a key")
 	fl.BoolVar(&o.besideWaiting, "beside-waiting", false, "run although messages wait in the store")

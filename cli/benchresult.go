@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -84,7 +83,7 @@ func newBenchResult(c *command, o *benchOptions) benchResult {
 		r.Transport = kind("embedded", "memory")
 	}
 	if o.consumers > 0 {
-		r.Concurrency, r.Prefetch, r.Inbox, r.InOrder = o.concurrency, cmp.Or(o.prefetch, 2*o.concurrency), o.inbox, o.inOrder
+		r.Concurrency, r.Prefetch, r.Inbox, r.InOrder = o.concurrency, o.prefetch, o.inbox, o.inOrder
 	}
 	return r
 }
@@ -102,7 +101,11 @@ func (c *command) showBench(r *benchResult) error {
 	say(c.io.Out, "%s: batch size %d, window %d\n", counted(r.Relays, "relay"), r.BatchSize, r.Window)
 	if r.Consumers > 0 {
 		until = "handled"
-		say(c.io.Out, "%s: concurrency %d, prefetch %d, inbox %t, in order %t\n", counted(r.Consumers, "consumer"), r.Concurrency, r.Prefetch, r.Inbox, r.InOrder)
+		prefetch := "not set"
+		if r.Prefetch > 0 {
+			prefetch = strconv.Itoa(r.Prefetch)
+		}
+		say(c.io.Out, "%s: concurrency %d, prefetch %s, inbox %t, in order %t\n", counted(r.Consumers, "consumer"), r.Concurrency, prefetch, r.Inbox, r.InOrder)
 	}
 	row := func(name string, p phase) []string {
 		perSecond, cpu := "", ""

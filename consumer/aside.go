@@ -148,7 +148,7 @@ func (r *runner) goesAside(m *message, v *verdict) bool {
 	case v.of.alone == 0 && (!v.of.again || r.pause.probe != m):
 		return false
 	}
-	room := len(r.load.aside.waiting) < r.load.prefetch/2
+	room := len(r.load.aside.waiting) < r.load.roomAside()
 	if v.of.alone > 0 && room {
 		return true
 	}

@@ -355,7 +355,7 @@ func TestInboxBatch(t *testing.T) {
 		es[29].Body = []byte("{")
 		es = append(es, es[5]) // a duplicate
 		b.send(t, es...)
-		stop := start(t, b, consumer.Options{Concurrency: 1, Retry: waybill.RetryDelays()}, waybill.Subscription{}, h)
+		stop := start(t, b, consumer.Options{Concurrency: 1, Prefetch: 40, Retry: waybill.RetryDelays()}, waybill.Subscription{}, h)
 		settle()
 		stop()
 		want := append([]int{20}, slices.Repeat([]int{1}, 20)...)

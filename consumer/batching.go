@@ -21,12 +21,11 @@ type load struct {
 	prefetch  int // how many it may hold
 	held      int // received and not settled
 	unsettled int // decided and not settled
-	kept      kept
-	aside     asides
+	heldBytes int64
+	adaptive
+	kept  kept
+	aside asides
 }
-
-// full reports whether nothing more will arrive before something is settled.
-func (l *load) full() bool { return l.held >= l.prefetch }
 
 // job is what a worker handles. The zero job is none.
 type job struct {
@@ -86,7 +85,7 @@ func (b *batching) eligible() (at int, again time.Time) {
 	now := time.Now()
 	for at := b.ready.head; at < len(b.ready.list); at++ {
 		m := b.ready.list[at]
-		if m == nil || m.h.wait == 0 || m.h.waiting >= m.h.size || b.load.full() {
+		if m == nil || m.h.wait == 0 || m.h.waiting >= m.h.size || b.free() == 0 {
 			return at, again
 		}
 		end := m.since.Add(m.h.wait)

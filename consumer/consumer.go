@@ -32,6 +32,7 @@ type Consumer struct {
 // registration is a subscription with its handlers.
 type registration struct {
 	sub        waybill.Subscription
+	holding    holding
 	asked      core.Subscription          // the request to the transport
 	handlers   map[string]waybill.Handler // with middleware
 	checks     []func(context.Context) error
@@ -61,7 +62,7 @@ func New(bus core.Subscriber, opts Options) (*Consumer, error) {
 func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sub = c.opts.complete(sub, handlers)
+	sub, held := c.opts.complete(sub, handlers)
 	p := subscriptionProblems(&sub, handlers, c.tel.traits, c.opts.Limiter)
 	if c.running {
 		p = append(p, "Run has been called already; register before")
@@ -72,7 +73,7 @@ func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler)
 	if err := waybill.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
 		return err
 	}
-	reg := &registration{sub: sub, asked: request(&sub), handlers: make(map[string]waybill.Handler, len(handlers))}
+	reg := &registration{sub: sub, holding: held, asked: held.request(&sub), handlers: make(map[string]waybill.Handler, len(handlers))}
 	for _, h := range handlers {
 		for _, m := range slices.Backward(c.opts.Middleware) {
 			h.Handle = m(h.Handle)

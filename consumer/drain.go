@@ -59,6 +59,7 @@ func (r *runner) beginStop() (running int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopping = true
+	r.load.endLooks()
 	r.releaseAside()
 	r.releaseWaiting()
 	if r.running == 0 {

@@ -9,14 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// What the broker may send ahead.
-type flowState uint8
-
-const (
-	flowAll  flowState = iota // what Prefetch allows
-	flowOne                   // one message, to probe
-	flowNone                  // nothing: what it had sent was released
-)
+// flowNone: the broker may send nothing ahead, and what it had sent was released.
+const flowNone = 0
 
 // flowPatience is how long releases wait for the broker to be told that a pause began.
 const flowPatience = time.Second
@@ -61,7 +55,7 @@ func (f *flow) tell() {
 
 // toldFlow ends hold when the broker was told something. If that was to send, and a pause has begun meanwhile, hold
 // goes on.
-func (r *runner) toldFlow(told flowState) {
+func (r *runner) toldFlow(told int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if told == flowNone || r.pause.state != paused {
@@ -91,30 +85,24 @@ func (r *runner) awaitFlow(l *lane, batch *acks) {
 
 // setFlow changes what the broker may send ahead, if the transport can. With the order kept everything stays where it
 // is: another replica would handle what is behind.
-func (r *runner) setFlow(ctx context.Context, s *session, want flowState) {
+func (r *runner) setFlow(ctx context.Context, s *session, want int) {
 	p, ok := core.As[core.Pauser](s.rcv)
 	if !ok || r.sub.InOrder || s.flow == want {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
 	defer cancel()
-	r.mu.Lock()
-	aside := len(r.load.aside.waiting)
-	r.mu.Unlock()
 	var err error
-	switch want {
-	case flowAll:
-		err = p.Resume(ctx, 0)
-	case flowOne:
-		err = p.Resume(ctx, aside+1)
-	case flowNone:
+	if want == flowNone {
 		err = p.Pause(ctx)
+	} else {
+		err = p.Resume(ctx, want)
 	}
 	if err != nil {
 		r.log.Event(ctx, slog.LevelWarn, "consumer.flow", "cannot tell the broker how much to send", errAttr(err))
 		return
 	}
-	s.flow = want
+	s.flow, s.flowSince = want, time.Now()
 }
 
 // probeDependencies asks whether what handlers need is there, before a message probes. If not, the pause goes on.

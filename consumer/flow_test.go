@@ -85,7 +85,7 @@ func TestDeliveryInContext(t *testing.T) {
 	})
 }
 
-// CO-03: as many handlers at a time as allowed, and no more; by default ten, with twenty held.
+// CO-03: as many handlers at a time as allowed, and no more; by default ten, and as many messages held.
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -93,10 +93,12 @@ func TestConcurrency(t *testing.T) {
 		sub       waybill.Subscription
 		run, held int
 	}{
-		{consumer.Options{}, waybill.Subscription{}, 10, 20},
-		{consumer.Options{Concurrency: 3}, waybill.Subscription{}, 3, 6},
+		{consumer.Options{}, waybill.Subscription{}, 10, 10},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{}, 3, 3},
 		{consumer.Options{Concurrency: 3, Prefetch: 30}, waybill.Subscription{}, 3, 30},
-		{consumer.Options{Concurrency: 3}, waybill.Subscription{Concurrency: 5}, 5, 10},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{Concurrency: 5}, 5, 5},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{InOrder: true}, 3, 6},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{PerGroup: waybill.GroupLimit{Concurrency: 3}}, 3, 6},
 		{consumer.Options{Concurrency: 3}, waybill.Subscription{Concurrency: 5, Prefetch: 7}, 5, 7},
 		{consumer.Options{}, waybill.Subscription{Prefetch: 4}, 4, 4},
 	}

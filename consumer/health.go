@@ -90,7 +90,7 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 		h.Add(name, waybill.HealthDegraded, "subscribed, but %d messages meet outages while others are handled, and wait aside; the latest: %s",
 			len(r.load.aside.waiting), r.load.aside.cause)
 	default:
-		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago%s", r.load.held, ago(r.active), r.waits())
+		h.Add(name, waybill.HealthOK, "subscribed; %s, the latest activity %s ago%s", r.holds(), ago(r.active), r.waits())
 	}
 }
 

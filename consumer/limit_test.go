@@ -569,18 +569,18 @@ func TestHealthOfLimits(t *testing.T) {
 // CO-03: what a limit completes in a subscription.
 func TestLimitsComplete(t *testing.T) {
 	t.Parallel()
-	type counts struct{ Concurrency, Prefetch int }
+	type counts struct{ Concurrency, Prefetch, Max int }
 	for name, tt := range map[string]struct {
 		sub  waybill.Subscription
 		want counts
 	}{
-		"one a minute":             {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{1, 1}},
-		"a tenth a second":         {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 0.1}}, counts{6, 6}},
-		"a thousand a second":      {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 1000}}, counts{10, 20}},
-		"slow, with a concurrency": {waybill.Subscription{Concurrency: 4, Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{4, 4}},
-		"slow, with a prefetch":    {waybill.Subscription{Prefetch: 4, Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{1, 4}},
-		"two at a time":            {waybill.Subscription{Limit: waybill.SharedLimit{Concurrency: 2}}, counts{2, 4}},
-		"many at a time":           {waybill.Subscription{Limit: waybill.SharedLimit{Concurrency: 100}}, counts{10, 20}},
+		"one a minute":             {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{1, 1, 1}},
+		"a tenth a second":         {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 0.1}}, counts{6, 6, 6}},
+		"a thousand a second":      {waybill.Subscription{Limit: waybill.SharedLimit{Rate: 1000}}, counts{10, 10, 110}},
+		"slow, with a concurrency": {waybill.Subscription{Concurrency: 4, Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{4, 4, 4}},
+		"slow, with a prefetch":    {waybill.Subscription{Prefetch: 4, Limit: waybill.SharedLimit{Rate: 1.0 / 60}}, counts{1, 4, 0}},
+		"two at a time":            {waybill.Subscription{Limit: waybill.SharedLimit{Concurrency: 2}}, counts{2, 2, 1000}},
+		"many at a time":           {waybill.Subscription{Limit: waybill.SharedLimit{Concurrency: 100}}, counts{10, 10, 1000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -588,7 +588,7 @@ func TestLimitsComplete(t *testing.T) {
 				b := declared(t)
 				var got counts
 				b.subscribe = func(sub core.Subscription) error {
-					got = counts{sub.Concurrency, sub.Prefetch}
+					got = counts{sub.Concurrency, sub.Prefetch, sub.MaxPrefetch}
 					return nil
 				}
 				stop := start(t, b, consumer.Options{Limiter: newFleet(t, 0).store}, tt.sub, handle(func(context.Context, *waybill.Delivery) error { return nil }))

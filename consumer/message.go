@@ -23,6 +23,8 @@ type message struct {
 	merged   bool        // its stamp was merged into the clock
 	storing  bool        // its verdict is being stored, and its key waits for that
 	owed     bool        // its verdict could not be stored yet
+	bytes    int64       // of its body
+	again    bool        // it came before, and may have ended its process
 	releases int         // of it that could not be stored
 	yields   *yielding   // its key waits until it has gone back; nil if it does not
 	lost     func()      // ends its handler's context; nil if it cannot be lost, or has not begun

@@ -71,7 +71,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			if n > 1 || !fatal {
 				r.sayReopened(ctx)
 			}
-			return newSession(rcv), nil
+			return newSession(rcv, r.source.asked.Prefetch), nil
 		case ctx.Err() != nil:
 			tell(nil)
 			return nil, nil //nolint:nilerr // stopped before there was a session

@@ -51,8 +51,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
-	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default twice the
-	// concurrency, of batch handlers in batches.
+	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default 0: the number
+	// adapts, as [waybill.Subscription] says.
 	Prefetch int
 	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked, for
 	// subscriptions that set none; default 20, negative = off.

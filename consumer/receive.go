@@ -88,11 +88,13 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 		limit, wait := r.room()
 		r.bell.waiting = limit == 0
 		call := r.flow.begin(ctx)
-		send := flowAll
-		if r.pause.state == probing {
-			send = flowOne
-		}
+		send, back := r.ahead(s), r.load.goBack
 		r.mu.Unlock()
+		if back && ctx.Err() == nil {
+			r.setFlow(ctx, s, send)
+			r.giveBackWaiting()
+			continue
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0
@@ -122,7 +124,7 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 // mu is held.
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
-	limit = max(r.load.prefetch-r.load.held, 0)
+	limit = r.free()
 	if r.endYields() || r.owed.any() {
 		return 0, 0 // verdicts are stored first
 	}
@@ -146,7 +148,7 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	if len(r.suspects) > 0 || r.alone {
 		return 0, 0 // if a suspect ends the process, this would count against everything received
 	}
-	if limit < r.load.prefetch/4 && r.running == r.limit {
+	if limit < r.load.bound(0)/4 && r.running == r.limit {
 		return 0, 0 // nobody is free to handle it: wait for a worthwhile number
 	}
 	return limit, 0
@@ -181,7 +183,8 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.load.held += len(ds)
+	r.load.came(messages)
+	r.tel.held.Record(ctx, int64(r.load.held), r.tel.gauge...)
 	r.load.kept.add(messages)
 	r.active = now
 	r.place(ctx, messages)

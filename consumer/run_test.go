@@ -157,8 +157,8 @@ func TestSubscriptionIsCompleted(t *testing.T) {
 		settle()
 		stop()
 		s := got.all()[0]
-		want := []any{10, 20, 20, []time.Duration{time.Second, 10 * time.Second, time.Minute, 5 * time.Minute}, []string{"a"}}
-		if diff := cmp.Diff(want, []any{s.Concurrency, s.Prefetch, s.MaxDeliveries, s.RetryDelays, s.Bindings}); diff != "" {
+		want := []any{10, 10, 1000, 20, []time.Duration{time.Second, 10 * time.Second, time.Minute, 5 * time.Minute}, []string{"a"}}
+		if diff := cmp.Diff(want, []any{s.Concurrency, s.Prefetch, s.MaxPrefetch, s.MaxDeliveries, s.RetryDelays, s.Bindings}); diff != "" {
 			t.Error(diff)
 		}
 	})

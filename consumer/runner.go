@@ -94,9 +94,11 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		ending:   ending{idle: newSignal(), settled: newSignal()},
 	}
 	r.active = time.Now()
-	r.batching = batching{load: load{prefetch: sub.Prefetch, kept: newKept(&c.tel.traits)}, limit: sub.Concurrency, gate: newGate(&sub.Limit), schedule: schedule{
+	r.batching = batching{limit: sub.Concurrency, gate: newGate(&sub.Limit), schedule: schedule{
 		keys: map[string]keyQueue{}, inOrder: sub.InOrder, groups: newGroups(&sub.PerGroup),
 	}}
+	r.load.begin(reg, &c.tel.traits)
+	r.tellPrefetch()
 	return r
 }
 

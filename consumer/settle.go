@@ -16,13 +16,15 @@ type session struct {
 	rcv     core.Receiver
 	losses  core.LossTeller // nil if the receiver is none
 	trouble atomic.Int32    // settles in a row that failed altogether
-	flow    flowState       // of the receive loop
+	flow    int             // how many messages the broker may send ahead; of the receive loop
+	// flowSince is when it was told so.
+	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
 	quick, slow lane
 }
 
-func newSession(rcv core.Receiver) *session {
-	s := &session{rcv: rcv}
+func newSession(rcv core.Receiver, ahead int) *session {
+	s := &session{rcv: rcv, flow: ahead, flowSince: time.Now()}
 	s.losses, _ = core.As[core.LossTeller](rcv)
 	s.quick.session, s.slow.session = s, s
 	return s
@@ -156,6 +158,7 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 		}
 		over++
 		delete(r.load.kept, m)
+		r.load.left(m)
 		r.owed.stored(m)
 		r.sentBack(m)
 		if m.storing {
@@ -169,7 +172,8 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 	clear(batch.of)
 	l.spare = batch
 	r.active = time.Now()
-	r.load.held -= over
+	r.adapt(over, r.active)
+	r.tel.held.Record(r.settleCtx, int64(r.load.held), r.tel.gauge...)
 	if r.load.unsettled -= over; r.load.unsettled == 0 && r.stopping && r.running == 0 {
 		r.settled.set()
 	}

@@ -3,6 +3,7 @@ package consumer
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +13,9 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// complete fills sub from the options and from what its handlers ask for.
-func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) waybill.Subscription {
+// complete fills sub from the options and from what its handlers ask for. It also returns how messages are held.
+func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) (waybill.Subscription, holding) {
+	unset := sub.Prefetch == 0 && o.Prefetch == 0
 	sub.Bindings, sub.Sources = slices.Clone(sub.Bindings), maps.Clone(sub.Sources)
 	completeLimits(&sub)
 	held := mostHeld(&sub.Limit)
@@ -25,7 +27,8 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 			sub.Concurrency = min(sub.Concurrency, o.Prefetch)
 		}
 	}
-	if sub.Prefetch == 0 {
+	chosen := sub.Prefetch == 0 // by Waybill, or for all subscriptions of the consumer
+	if chosen {
 		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
 			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
 		}
@@ -35,7 +38,18 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 				sub.Prefetch = min(max(sub.Prefetch, 2*sub.Concurrency*batchSize(&handlers[i])), maxPrefetch)
 			}
 		}
+	}
+	h := holding{bounded: unset}
+	if unset && adapts(&sub) {
+		h.least = min(max(sub.Prefetch/2, sub.Concurrency), maxPrefetch)
+		sub.Prefetch = max(sub.Prefetch, mostAdapted)
+		if rate := sub.Limit.Rate; rate > 0 && rate <= maxRate {
+			sub.Prefetch = min(sub.Prefetch, h.least+int(math.Ceil(rate*holdTime.Seconds())))
+		}
+	}
+	if chosen {
 		sub.Prefetch = max(atMost(sub.Prefetch, held), min(sub.Concurrency, sub.Prefetch))
+		h.least = min(h.least, sub.Prefetch)
 	}
 	if sub.MaxDeliveries == 0 {
 		sub.MaxDeliveries = o.MaxDeliveries
@@ -46,12 +60,15 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 	if sub.InProcess == nil {
 		sub.InProcess = o.InProcess
 	}
-	return sub
+	return sub, h
 }
 
 // request returns the request to the transport for a completed subscription.
-func request(sub *waybill.Subscription) core.Subscription {
+func (h holding) request(sub *waybill.Subscription) core.Subscription {
 	asked := core.SubscriptionOf(sub)
+	if h.least > 0 {
+		asked.Prefetch, asked.MaxPrefetch = min(h.least, firstAsk), sub.Prefetch
+	}
 	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
 		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
 	}
@@ -151,7 +168,7 @@ func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []stri
 		p = append(p, fmt.Sprintf("Retry: the delays add up to %s. With InOrder a message waits for them in place, and the broker takes it back after %s: "+
 			"shorten them to half of that, or raise the broker's limit and declare it", total, traits.MaxHold))
 	}
-	for _, d := range request(sub).RetryDelays {
+	for _, d := range (holding{}).request(sub).RetryDelays {
 		if retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay {
 			p = append(p, fmt.Sprintf("Retry: the delay %s is more than the %s that this transport can hold; shorten it", d, traits.MaxRetryDelay))
 		}

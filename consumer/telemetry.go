@@ -38,8 +38,8 @@ type telemetry struct {
 	tracer                              trace.Tracer
 	traits                              core.SubscriberTraits
 	received, processed, retries, drift metric.Int64Counter
-	failures, repeats, lost             metric.Int64Counter
-	parked                              metric.Int64Gauge
+	failures, repeats, lost, givenBack  metric.Int64Counter
+	parked, held, prefetch              metric.Int64Gauge
 	active                              metric.Int64UpDownCounter
 	duration                            metric.Float64Histogram
 	limited                             metric.Float64Counter
@@ -48,7 +48,7 @@ type telemetry struct {
 func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 	m := obs.Meter(o.MeterProvider)
 	t := &telemetry{tracer: obs.Tracer(o.TracerProvider), system: core.DescriptionOf(bus)}
-	var errs [11]error
+	var errs [14]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
 	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
@@ -71,6 +71,12 @@ func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 		metric.WithDescription("Parked messages, read every 30 s where the transport can tell."))
 	t.limited, errs[10] = m.Float64Counter("waybill.consumer.limited", metric.WithUnit("s"),
 		metric.WithDescription("Time in which messages and handlers were ready, and waited for the limit over all processes."))
+	t.held, errs[11] = m.Int64Gauge("waybill.consumer.held", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries that are held and not settled."))
+	t.prefetch, errs[12] = m.Int64Gauge("waybill.consumer.prefetch", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries that may be held; without a Prefetch the number adapts."))
+	t.givenBack, errs[13] = m.Int64Counter("waybill.consumer.returned", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries given back since handlers had become slow."))
 	return t, errors.Join(errs[:]...)
 }
 
@@ -84,6 +90,7 @@ type queueTelemetry struct {
 	*telemetry
 	queue       attribute.KeyValue
 	plain       []metric.AddOption
+	gauge       []metric.RecordOption
 	plainRecord []metric.RecordOption
 	byStatus    [statuses][]metric.AddOption
 	delays      []time.Duration
@@ -103,7 +110,7 @@ func (t *telemetry) forQueue(ctx context.Context, sub *core.Subscription) *queue
 		semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(sub.Queue),
 	}
 	q := &queueTelemetry{
-		telemetry: t, queue: queue, plain: []metric.AddOption{set}, delays: sub.RetryDelays, name: "process " + sub.Queue, queueName: sub.Queue,
+		telemetry: t, queue: queue, plain: []metric.AddOption{set}, gauge: []metric.RecordOption{set}, delays: sub.RetryDelays, name: "process " + sub.Queue, queueName: sub.Queue,
 		plainRecord: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(common, queue)...))},
 		spanOptions: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(common...)},
 	}
@@ -115,7 +122,7 @@ func (t *telemetry) forQueue(ctx context.Context, sub *core.Subscription) *queue
 		q.byDelay = append(q.byDelay, []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(queue, attribute.String("delay", d.String())))})
 		t.retries.Add(ctx, 0, q.byDelay[len(q.byDelay)-1]...)
 	}
-	for _, c := range [...]metric.Int64Counter{t.received, t.drift, t.repeats, t.lost} {
+	for _, c := range [...]metric.Int64Counter{t.received, t.drift, t.repeats, t.lost, t.givenBack} {
 		c.Add(ctx, 0, q.plain...)
 	}
 	t.limited.Add(ctx, 0, q.plain...)

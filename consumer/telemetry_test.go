@@ -110,8 +110,8 @@ func TestMetrics(t *testing.T) {
 		b.send(t, es...)
 		patience.Pass(t, time.Minute)
 		want := map[string]int64{
-			// active, repeats, lease.lost, dropped, the other delays and failures
-			"received{queue=q}": 7, "at 0": 24,
+			// active, repeats, lease.lost, returned, dropped, the other delays and failures
+			"received{queue=q}": 7, "at 0": 25,
 			"messaging.process.duration{messaging.consumer.group.name=q,messaging.operation.name=process," +
 				"messaging.operation.type=process,messaging.system=waybill,queue=q}": 7,
 			"hlc.rejected{queue=q}": 1, "retries{delay=1m0s,queue=q}": 1,

@@ -167,6 +167,9 @@ type Subscription struct {
 	// the transport decides. The consumer enforces Prefetch: it never asks Receive for more. Only a receiver that
 	// the broker sends messages ahead, a [Pauser], has to bound what the broker sends.
 	Concurrency, Prefetch int
+	// MaxPrefetch, if not 0, says that the consumer adapts how many deliveries it holds. It begins with Prefetch,
+	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
+	MaxPrefetch int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
 	// MaxDeliveries bounds the deliveries of a message without an outcome. The consumer parks a message that
@@ -226,7 +229,8 @@ type Pauser interface {
 	// returned stays the caller's. It is not called during a Receive.
 	Pause(ctx context.Context) error
 	// Resume lets the broker send again: what prefetch deliveries not settled allow, or 0 = Subscription.Prefetch.
-	// It also changes that number while the broker sends. It is not called during a Receive.
+	// It also changes that number while the broker sends: a greater one when that costs least, a smaller one at
+	// once. It then releases what Receive has not returned. It is not called during a Receive.
 	Resume(ctx context.Context, prefetch int) error
 }
 

@@ -259,7 +259,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 func prefetch(sub core.Subscription) int {
 	switch {
 	case sub.Prefetch > 0:
-		return sub.Prefetch
+		return max(sub.Prefetch, sub.MaxPrefetch)
 	case sub.Concurrency > 0:
 		return 2 * sub.Concurrency
 	default:

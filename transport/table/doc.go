@@ -57,9 +57,9 @@
 //
 // # Limits
 //
-// A receiver has as many deliveries in hand as its subscription has handlers, although the default of
-// Subscription.Prefetch is twice as many; a greater Prefetch, as batch handlers have, is taken as it is. Every replica
-// of a queue must use the same Order. Records with a key are divided by units, and units between processes by their
+// A consumer without a Prefetch has as many deliveries in hand as it asks for. Otherwise a receiver has as many as its
+// subscription has handlers; a Prefetch of more than twice as many is taken as it is. Every replica of a queue must use
+// the same Order. Records with a key are divided by units, and units between processes by their
 // number, not by the work in them; a process gives up first those without any. So of a queue with few keys a process
 // that joins may get no work while another has all of it. What a process had that was killed comes when its lease ends,
 // by the clock of those that are left. What a handler did outside of its transaction is not undone when its delivery is

@@ -110,6 +110,8 @@ func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q Qu
 		r.handlers = defaultConcurrency
 	}
 	switch {
+	case sub.MaxPrefetch > 0: // the consumer asks for what it wants to hold
+		r.prefetch, r.handlers = sub.MaxPrefetch, sub.MaxPrefetch
 	case r.prefetch == 0:
 		r.prefetch = 2 * r.handlers
 	case r.prefetch > 2*r.handlers: // somebody wants messages to wait in the process: for batches, say

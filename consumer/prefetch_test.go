@@ -1,0 +1,531 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
+)
+
+// far is a bus that is so far away, and counts what a consumer does to it.
+type far struct {
+	*bus
+	trip time.Duration
+	mu   sync.Mutex
+	farCounts
+	last time.Time // of the latest settle
+	told []string  // a Pauser, and then the releases
+}
+
+type farCounts struct {
+	receives, settles   int
+	held, mostHeld      int
+	bytes, mostBytes    int
+	ask, mostAsk        int
+	released            int
+	releasedWhileAsking int // releases while a Receive was in progress
+}
+
+func (f *far) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	r, err := f.bus.Subscribe(ctx, sub)
+	return &farReceiver{Receiver: r, f: f}, err
+}
+
+type farReceiver struct {
+	core.Receiver
+	f *far
+}
+
+// goFar takes a round trip of virtual time.
+func (f *far) goFar() { time.Sleep(f.trip) }
+
+func (r *farReceiver) note(do func(f *far)) {
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	do(r.f)
+}
+
+func (r *farReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+	r.note(func(f *far) { f.receives, f.ask, f.mostAsk = f.receives+1, limit, max(f.mostAsk, limit) })
+	ds, err := r.Receiver.Receive(ctx, limit)
+	if len(ds) > 0 {
+		r.f.goFar()
+	}
+	r.note(func(f *far) {
+		f.ask = 0
+		f.held += len(ds)
+		for _, d := range ds {
+			f.bytes += len(d.Envelope.Body)
+		}
+		f.mostHeld, f.mostBytes = max(f.mostHeld, f.held), max(f.mostBytes, f.bytes)
+	})
+	return ds, err
+}
+
+func (r *farReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.note(func(f *far) {
+		f.settles++
+		for _, a := range acks {
+			if a.Verdict == core.VerdictRelease {
+				f.released++
+				if f.ask > 0 {
+					f.releasedWhileAsking++
+				}
+			}
+		}
+	})
+	r.f.goFar()
+	defer r.note(func(f *far) {
+		f.held -= len(acks)
+		f.last = time.Now()
+		for _, a := range acks {
+			f.bytes -= len(a.Delivery.Envelope.Body)
+		}
+	})
+	return r.Receiver.Settle(ctx, acks)
+}
+
+func (f *far) counts() farCounts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.farCounts
+}
+
+// empty waits until everything is handled, and returns how long that took.
+func (f *far) empty(t *testing.T, what string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	patience.Moving(t, what, func() (int, bool) {
+		d := f.Depth(queue)
+		return d.Ready + d.Held, d.Ready+d.Held == 0
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last.Sub(begin)
+}
+
+// CO-03: without a Prefetch quick handlers get what they can handle, near and far, in about as many round trips as with
+// the best Prefetch.
+func TestQuickHandlersGetEnough(t *testing.T) {
+	t.Parallel()
+	for _, handlers := range []int{1, 10, 100} {
+		for _, trip := range []time.Duration{time.Millisecond, 5 * time.Millisecond} {
+			t.Run(fmt.Sprint(handlers, " handlers, ", trip), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Calls(450, "all in less than a second of virtual time")
+					drain := func(prefetch int) (first, rest time.Duration, calls farCounts) {
+						f := &far{bus: declared(t), trip: trip}
+						f.publish(t, 3_000)
+						stop := start(t, f, consumer.Options{Concurrency: handlers, Prefetch: prefetch}, waybill.Subscription{},
+							handle(func(context.Context, *waybill.Delivery) error { return nil }))
+						defer stop()
+						first = f.empty(t, "the first ones are handled")
+						f.publish(t, 15_000)
+						return first, f.empty(t, "all are handled"), f.counts()
+					}
+					first, best, fewest := drain(1000)
+					begin, took, calls := drain(0)
+					t.Logf("%s, %s and %d round trips, with Prefetch 1,000 %s, %s and %d", begin, took, calls.receives+calls.settles,
+						first, best, fewest.receives+fewest.settles)
+					if took*8 > best*10 {
+						t.Errorf("it took %s, with Prefetch 1,000 %s", took, best)
+					}
+					if begin > first+150*time.Millisecond {
+						t.Errorf("the first ones took %s, with Prefetch 1,000 %s", begin, first)
+					}
+					if calls.mostAsk > 1000 {
+						t.Errorf("it asked for %d", calls.mostAsk)
+					}
+				})
+			})
+		}
+	}
+}
+
+// CO-03: slow handlers leave to others what they cannot begin, also if they become slow at once.
+func TestSlowHandlersShare(t *testing.T) {
+	t.Parallel()
+	for _, handlers := range []int{1, 10} {
+		for _, quick := range []int{0, 3000} {
+			t.Run(fmt.Sprint(handlers, " handlers after ", quick, " quick messages"), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Time(12*time.Second, "20 messages of a second, two at a time")
+					patience.BudgetOf(t).Calls(300, "3,000 quick ones")
+					f := &far{bus: declared(t), trip: time.Millisecond}
+					var by [2]atomic.Int32
+					slow := messages(20)
+					for n := range by {
+						stop := start(t, f, consumer.Options{Concurrency: handlers}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+							if strings.HasPrefix(d.Envelope.ID, "slow") {
+								by[n].Add(1)
+								time.Sleep(time.Second)
+							}
+							return nil
+						}))
+						defer stop()
+					}
+					if quick > 0 {
+						f.publish(t, quick)
+						f.empty(t, "the quick ones are handled")
+					}
+					for n := range slow {
+						slow[n].ID = fmt.Sprint("slow-", n)
+					}
+					f.send(t, slow...)
+					took := f.empty(t, "the slow ones are handled")
+					least := 20 * time.Second / time.Duration(2*handlers)
+					t.Logf("%d and %d in %s; %+v", by[0].Load(), by[1].Load(), took, f.counts())
+					if took > least*12/10 || by[0].Load() != 10 {
+						t.Errorf("%d and %d of 20 messages of a second in %s", by[0].Load(), by[1].Load(), took)
+					}
+					if n := f.counts().releasedWhileAsking; n > 0 {
+						t.Errorf("%d were released while a Receive could take them again", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// CO-03: what came again after a process had ended can end this one, too. That counts against all that is held, so few
+// are.
+func TestFewBesideRedelivered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(400, "500 messages, ten at a time, and 5,000 others")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var most atomic.Int32
+		f.redeliver = func(d *waybill.Delivery) {
+			if strings.HasPrefix(d.Envelope.ID, "again") {
+				d.Redeliveries = 1
+			}
+		}
+		stop := start(t, f, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			if strings.HasPrefix(d.Envelope.ID, "again") {
+				most.Store(max(most.Load(), int32(f.counts().held)))
+			}
+			return nil
+		}))
+		defer stop()
+		f.publish(t, 5000)
+		f.empty(t, "the first ones are handled")
+		again := messages(500)
+		for n := range again {
+			again[n].ID = fmt.Sprint("again-", n)
+		}
+		patience.Pass(t, 2*time.Second)
+		f.send(t, again...)
+		f.empty(t, "those that came again are handled")
+		if n := most.Load(); n > 10 {
+			t.Errorf("%d were held beside one that came again", n)
+		}
+	})
+}
+
+// CO-03: a pace is forgotten when there is nothing to do: what comes then can be slow.
+func TestPaceIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		stop := start(t, f, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { return nil }))
+		defer stop()
+		f.publish(t, 5000)
+		f.empty(t, "all are handled")
+		patience.Pass(t, 2*time.Second)
+		if n := f.counts().ask; n != 10 {
+			t.Errorf("it waits for %d messages, want 10", n)
+		}
+	})
+}
+
+// CO-03: a give-back lets no message of a key pass another, and costs no message a delivery.
+func TestWhatIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		key     func(n int) string
+		one     bool // the broker has one count
+		release bool
+	}{
+		"without a key":              {func(int) string { return "" }, false, true},
+		"with keys":                  {func(n int) string { return fmt.Sprint("k", n) }, false, false},
+		"a broker with one count":    {func(int) string { return "" }, true, false},
+		"with keys, and one without": {func(n int) string { return strings.Repeat("k", min(n, 19)%19) }, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(25*time.Second, "40 messages of a second, two at a time")
+				patience.BudgetOf(t).Calls(300, "3,000 quick ones")
+				f := &far{bus: declared(t), trip: time.Millisecond}
+				f.traits = func(tr *core.SubscriberTraits) { tr.AttemptsAreDeliveries = tt.one }
+				var slow atomic.Bool
+				retry := waybill.RetryDelays(time.Second)
+				stop := start(t, f, consumer.Options{Concurrency: 2}, waybill.Subscription{Retry: retry}, handle(func(context.Context, *waybill.Delivery) error {
+					if slow.Load() {
+						time.Sleep(time.Second)
+					}
+					return nil
+				}))
+				defer stop()
+				f.publish(t, 3000)
+				f.empty(t, "the quick ones are handled")
+				slow.Store(true)
+				list := messages(40)
+				for n := range list {
+					list[n].ID, list[n].Key = fmt.Sprint("slow-", n), tt.key(n)
+				}
+				f.send(t, list...)
+				f.empty(t, "the slow ones are handled")
+				if n := f.counts().released; (n > 0) != tt.release {
+					t.Errorf("%d were released", n)
+				}
+			})
+		})
+	}
+}
+
+// CO-03: messages behind one of their key keep no handler idle.
+func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var running atomic.Int32
+		end := make(chan struct{})
+		stop := start(t, f, consumer.Options{Concurrency: 4}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			running.Add(1)
+			<-end
+			return nil
+		}))
+		list := messages(8)
+		for n := range 4 {
+			list[n].Key = "k"
+		}
+		f.send(t, list...)
+		patience.Pass(t, time.Second)
+		if n := running.Load(); n != 4 {
+			t.Errorf("%d handlers run, want 4", n)
+		}
+		close(end)
+		f.empty(t, "all are handled")
+		stop()
+	})
+}
+
+// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, whatever the handlers.
+func TestHeldBytes(t *testing.T) {
+	t.Parallel()
+	const body, limit = 700 << 10, 64 << 20
+	for _, inOrder := range []bool{false, true} {
+		for _, mixed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("in order %t, mixed %t", inOrder, mixed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					patience.BudgetOf(t).Calls(400, "3,000 messages, about a hundred at a time")
+					f := &far{bus: declared(t), trip: time.Millisecond}
+					large := make([]byte, body)
+					var n atomic.Int32
+					f.redeliver = func(d *waybill.Delivery) { // all have one body
+						if at := n.Add(1); !mixed || at%3 == 0 {
+							d.Envelope.Body = large
+						}
+					}
+					var got batches
+					h := got.handler(0, func([]string) error {
+						time.Sleep(10 * time.Millisecond)
+						return nil
+					}, nil)
+					f.publish(t, 3000)
+					stop := start(t, f, consumer.Options{}, waybill.Subscription{InOrder: inOrder}, h)
+					f.empty(t, "all are handled")
+					stop()
+					if got := f.counts(); got.mostBytes > limit || got.mostBytes < limit/2 {
+						t.Errorf("%d MiB in %d messages were held at most", got.mostBytes>>20, got.mostHeld)
+					}
+				})
+			})
+		}
+	}
+}
+
+// CO-03: one message comes, however large it is.
+func TestOneLargeMessageComes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		large := make([]byte, 80<<20)
+		f.redeliver = func(d *waybill.Delivery) { d.Envelope.Body = large }
+		stop := start(t, f, consumer.Options{Concurrency: 1}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			time.Sleep(time.Second)
+			return nil
+		}))
+		defer stop()
+		f.publish(t, 3)
+		f.empty(t, "all are handled")
+		if n := f.counts().mostHeld; n != 1 {
+			t.Errorf("%d were held", n)
+		}
+	})
+}
+
+// pushing is a far bus that sends messages ahead.
+type pushing struct{ *far }
+
+func (p *pushing) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	p.told = append(p.told, fmt.Sprint("begin ", sub.Prefetch))
+	r, err := p.bus.Subscribe(ctx, sub)
+	return &pushingReceiver{farReceiver{Receiver: r, f: p.far}}, err
+}
+
+type pushingReceiver struct{ farReceiver }
+
+func (r *pushingReceiver) Pause(context.Context) error {
+	r.note(func(f *far) { f.told = append(f.told, "pause") })
+	return nil
+}
+
+func (r *pushingReceiver) Resume(_ context.Context, n int) error {
+	r.note(func(f *far) { f.told = append(f.told, strconv.Itoa(n)) })
+	return nil
+}
+
+func (r *pushingReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	if acks[0].Verdict == core.VerdictRelease {
+		r.note(func(f *far) { f.told = append(f.told, "release") })
+	}
+	return r.farReceiver.Settle(ctx, acks)
+}
+
+// CO-03: a broker that sends ahead is told how much, seldom, and before anything goes back.
+func TestBrokerIsToldHowMuchToSend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &pushing{&far{bus: declared(t), trip: time.Millisecond}}
+		var slow atomic.Bool
+		stop := start(t, p, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			if slow.Load() {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}))
+		defer stop()
+		p.publish(t, 20_000)
+		p.empty(t, "the quick ones are handled")
+		slow.Store(true)
+		list := messages(40)
+		for n := range list {
+			list[n].ID = fmt.Sprint("slow-", n)
+		}
+		p.send(t, list...)
+		p.empty(t, "the slow ones are handled")
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		t.Log(p.told)
+		at := slices.Index(p.told, "release")
+		if p.told[0] != "begin 10" || at < 3 || at > 7 || p.told[at-2] != "1000" || p.told[at-1] != "10" || len(p.told) != at+1 {
+			t.Errorf("told %v", p.told)
+		}
+		for _, told := range p.told[1 : at-1] {
+			if !slices.Contains([]string{"20", "40", "80", "160", "320", "640", "1000"}, told) {
+				t.Errorf("told %s, which is neither double nor all: %v", told, p.told)
+			}
+		}
+	})
+}
+
+// gauges returns the values of the gauges.
+func gauges(t *testing.T, reader *metric.ManualReader) map[string]int64 {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &rm); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	for _, sm := range rm.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			if data, ok := m.Data.(metricdata.Gauge[int64]); ok {
+				out[strings.TrimPrefix(m.Name, "waybill.consumer.")] = data.DataPoints[0].Value
+			}
+		}
+	}
+	return out
+}
+
+// OP-10: Health says how much is held, and why. So do the metrics.
+func TestHealthSaysWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var again atomic.Bool
+		f.redeliver = func(d *waybill.Delivery) {
+			if again.Load() {
+				d.Redeliveries = 1
+			}
+		}
+		patience.BudgetOf(t).Time(40*time.Second, "three times handlers of ten seconds")
+		patience.BudgetOf(t).Calls(400, "20,000 messages")
+		var slow atomic.Bool
+		var handled atomic.Int32
+		var quick string
+		reader := metric.NewManualReader()
+		c := newConsumer(t, f, consumer.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+		says := func() string {
+			checks := c.Health(t.Context()).Checks
+			return checks[len(checks)-1].Text
+		}
+		err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error {
+			if handled.Add(1) == 15_000 {
+				quick = says()
+			}
+			if slow.Load() {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		defer stop()
+		want := func(text string) {
+			t.Helper()
+			patience.Moving(t, "Health says "+text, func() (int, bool) {
+				return f.Depth(queue).Ready, strings.Contains(says(), text)
+			})
+		}
+		want("0 deliveries held of at most 10, ")
+		f.publish(t, 20_000)
+		f.empty(t, "all are handled")
+		if !strings.Contains(quick, "of at most 1000: what handlers settle in 100ms") {
+			t.Errorf("quick handlers: %s", quick)
+		}
+		slow.Store(true)
+		f.send(t, messages(30, waybill.Key(""))...)
+		want("of at most 10: handlers did not begin what waited within 100ms")
+		patience.Pass(t, 10*time.Millisecond) // the release
+		if g := gauges(t, reader); g["held"] != 10 || g["prefetch"] != 10 || counts(t, reader)["returned{queue=q}"] != 20 {
+			t.Errorf("gauges %v, counters %v", g, counts(t, reader))
+		}
+		again.Store(true)
+		slow.Store(false)
+		f.empty(t, "all are handled")
+		again.Store(false)
+		f.publish(t, 5000)
+		want("of at most 10: there was nothing to do")
+	})
+}
