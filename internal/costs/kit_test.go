@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
