@@ -156,8 +156,8 @@ func TestHostileStager(t *testing.T) {
 	}
 }
 
-// A service with the views of BoundStager stages on its routes and of its sources, and reaches nothing of others: it can
-// neither take an id or a key of theirs, nor write in their name, nor see, change or delete their rows.
+// A service with the views of BoundStager stages on its routes and of its sources, and reaches nothing of others: it
+// can neither take an id or a key of theirs, nor write in their name, nor see, change or delete their rows.
 // SE-01.
 func TestBoundStager(t *testing.T) {
 	t.Parallel()
@@ -227,7 +227,8 @@ func TestBoundStager(t *testing.T) {
 		_, err := evil.DB().Exec(a.sql)
 		code := number(err)
 		switch {
-		case code == noTable && a.code == tableDenied, code == noColumn && a.code == columnDenied: // the view does not have it
+		// The database or the view does not have it.
+		case code == noTable && a.code == tableDenied, code == noColumn && a.code == columnDenied:
 		case code != a.code || err != nil && code == 0:
 			t.Errorf("%s: the server says %v, want number %d", a.name, err, a.code)
 		}

@@ -116,7 +116,7 @@ func (w *work) untaken(ctx context.Context, r *core.StagedRow) error {
 	if _, err := w.one(ctx, []any{new(int)}, `SELECT 1 FROM waybill_outbox `+byIDSQL+locked, r.Envelope.ID, r.Route); err != nil {
 		return err
 	}
-	// The source is in no index. A lock on the row itself can end in a deadlock with a relay that deletes it, so it is
+	// The source is in no index. A lock on the row itself can end in a deadlock with a relay that deletes it. It is
 	// for a row that the snapshot of the transaction does not have.
 	for _, lock := range []string{``, locked} {
 		var source string

@@ -40,8 +40,8 @@ func (p *policy) allows(action, queue string) bool {
 	return false
 }
 
-// With its policy the relay of a service publishes, and its passive consumer receives, retries and parks. The relay, the
-// consumer and the operator of another one can do nothing with its queues, neither by the transport nor by hand.
+// With its policy the relay of a service publishes, and its passive consumer receives, retries and parks. The relay,
+// the consumer and the operator of another one can do nothing with its queues, neither by the transport nor by hand.
 // SE-03.
 func TestServicesKeepApart(t *testing.T) {
 	t.Parallel()
