@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
@@ -28,6 +32,7 @@ func openRedis(ctx context.Context, s *Redis, env cli.Env) (*cli.Transport, erro
 	if opts.TLS, err = s.TLS.Config(); err != nil {
 		return nil, invalid("%s", err)
 	}
+	redisLines.of(env.Logger, s.URL)
 	opts.Lazy, opts.Logger, opts.Passive = true, env.Logger, opts.Passive || env.Passive
 	opts.Credentials = func(context.Context) (user, password string, err error) { // a password that was rotated
 		text, err := s.URL.Value()
@@ -45,4 +50,57 @@ func openRedis(ctx context.Context, s *Redis, env cli.Env) (*cli.Transport, erro
 		return nil, err
 	}
 	return &cli.Transport{Publisher: bus, Close: bus.Close}, nil
+}
+
+// redisLines takes the lines that the client of Redis writes by itself to standard error: they go to the log of the
+// command, in its format, and without the passwords of the settings. The client has one such log for all connections.
+var redisLines redisLog
+
+type redisLog struct {
+	mu   sync.Mutex
+	log  *slog.Logger
+	urls []cli.Secret
+}
+
+// of gives the lines to log from now on.
+func (r *redisLog) of(log *slog.Logger, url cli.Secret) {
+	if log == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log, r.urls = log, append(r.urls, url)
+	redis.SetLogger(r)
+}
+
+// Printf logs a line of the client.
+func (r *redisLog) Printf(ctx context.Context, format string, v ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := fmt.Sprintf(format, v...)
+	for _, url := range r.urls {
+		for _, password := range passwordsIn(url) {
+			text = strings.ReplaceAll(text, password, "***")
+		}
+	}
+	r.log.LogAttrs(ctx, slog.LevelWarn, "the client of Redis reports", slog.String("event", "redis.client"),
+		slog.String("text", core.ErrorText(errors.New(text))))
+}
+
+// passwordsIn returns the password of a URL, as it is and as it stands there.
+func passwordsIn(url cli.Secret) (out []string) {
+	text, err := url.Value()
+	if err != nil {
+		return nil
+	}
+	if opts, err := redis.ParseURL(text); err == nil && opts.Password != "" {
+		out = append(out, opts.Password)
+	}
+	_, rest, _ := strings.Cut(text, "://")
+	if at := strings.LastIndexByte(rest, '@'); at > 0 {
+		if _, password, _ := strings.Cut(rest[:at], ":"); password != "" {
+			out = append(out, password)
+		}
+	}
+	return out
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/waybill-go/waybill"
 	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
 	"github.com/waybill-go/waybill/core"
@@ -26,6 +28,9 @@ const (
 	failsCheck   = 4025 // of MariaDB
 	failsCheckMy = 3819 // of MySQL
 	outOfRange   = 1264
+	notItsPart   = 1369
+	noTable      = 1146
+	noColumn     = 1054
 )
 
 // attack is a statement of a login that may only stage. KEY is the key of another service.
@@ -149,4 +154,107 @@ func TestHostileStager(t *testing.T) {
 		}
 		patience.Moving(t, "all messages come", func() (int, bool) { n := len(bus.missing(sent)); return n, n == 0 })
 	}
+}
+
+// A service with the views of BoundStager stages on its routes and of its sources, and reaches nothing of others: it
+// can neither take an id or a key of theirs, nor write in their name, nor see, change or delete their rows.
+// SE-01.
+func TestBoundStager(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	good := login(t, s, "g", waybillmysql.StagerGrants)
+	var outbox string
+	if err := s.DB().QueryRow(`SELECT DATABASE()`).Scan(&outbox); err != nil {
+		t.Fatal(err)
+	}
+	own := outbox + "_evil"
+	if _, err := s.DB().Exec("CREATE DATABASE " + own); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = s.DB().Exec("DROP DATABASE " + own) })
+	for range 2 { // it can run again
+		for text := range strings.SplitSeq(waybillmysql.BoundStager(outbox, own, []string{"evil", "it's"}, []string{"/evil"}), ";\n") {
+			text = strings.ReplaceAll(text, "'service'", "'e_"+outbox+"'")
+			if strings.Contains(text, "GRANT") {
+				if _, err := s.DB().Exec("CREATE USER IF NOT EXISTS 'e_" + outbox + "'@'%'"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := s.DB().Exec(text); err != nil && strings.TrimSpace(text) != "" {
+				t.Fatal(text, err)
+			}
+		}
+	}
+	t.Cleanup(func() { _, _ = s.DB().Exec("DROP USER 'e_" + outbox + "'@'%'") })
+	cfg, err := mysql.ParseDSN(dsnOf(t, own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.User, cfg.Passwd = "e_"+outbox, ""
+	evil := openAt(t, cfg.FormatDSN(), waybillmysql.Options{Source: "/evil"})
+	row := func(route, source, columns, values string) string {
+		return `INSERT INTO waybill_outbox (route, source, id, topic, k, attrs, body, slot` + columns + `) VALUES ('` + route + `', '` + source +
+			`', 'good-1', 't.x', 'k', '', 'x', 3` + values + `)`
+	}
+	bus := &came{}
+	r, err := relay.New(s, bus, relay.Options{
+		Logger: slog.New(slog.DiscardHandler), Routes: []relay.Route{{Name: "good", BlockAfterAbandon: true}, {Name: "evil", BlockAfterAbandon: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []attack{
+		{"its id, never due", row("good", "/evil", ", due_at", ", 9223372036854775807"), notItsPart},
+		{"on a lane of it", row("good/high", "/evil", "", ""), notItsPart},
+		{"on a part of it", row("good#3", "/evil", "", ""), notItsPart},
+		{"in its name", row("evil", "/test", "", ""), notItsPart},
+		{"on a route that begins as its own", row("evil2", "/evil", "", ""), notItsPart},
+		{"in the table itself", strings.Replace(row("evil", "/evil", "", ""), "waybill_outbox", outbox+".waybill_outbox", 1), tableDenied},
+		{"a retry in a hundred years", row("evil", "/evil", ", state", ", 4"), columnDenied},
+		{"a number of its own", row("evil", "/evil", ", seq", ", 9223372036854775807"), columnDenied},
+		{"held by a ghost", row("evil", "/evil", ", hold", ", 4711"), columnDenied},
+		{"reads the table", "SELECT id FROM " + outbox + ".waybill_outbox", tableDenied},
+		{"reads bodies", "SELECT body FROM waybill_outbox", columnDenied},
+		{"changes", "UPDATE waybill_outbox SET due_at = 1", tableDenied},
+		{"deletes", "DELETE FROM waybill_outbox", tableDenied},
+		{"tells owners", "INSERT INTO " + outbox + ".waybill_outbox_control (route, kind, slot, seq, k, id, reason) VALUES ('good', 3, 0, 0, '', '', '')", tableDenied},
+		{"looks for what it has no view of", "SELECT 1 FROM waybill_outbox_units", tableDenied},
+		{"its own route", row("evil", "/evil", "", ""), 0},
+		{"a lane of its own", row("evil/high", "/evil", "", ""), 0},
+		{"a part of its own, never due", row("evil#3", "/evil", ", due_at", ", 9223372036854775807"), 0},
+		{"undecodable, on its own key", strings.Replace(row("evil", "/evil", "", ""), "'good-1', 't.x', 'k', ''", "'bad', 't.x', 'k', '99:x'", 1), 0},
+	} {
+		_, err := evil.DB().Exec(a.sql)
+		code := number(err)
+		switch {
+		// The database or the view does not have it.
+		case code == noTable && a.code == tableDenied, code == noColumn && a.code == columnDenied:
+		case code != a.code || err != nil && code == 0:
+			t.Errorf("%s: the server says %v, want number %d", a.name, err, a.code)
+		}
+	}
+	on := func(route, id string) waybill.Message {
+		return waybill.RawMessage("t.x", "", nil, waybill.ID(id), waybill.Key("k"), waybill.Routes(route))
+	}
+	if err := stage(t.Context(), good, []waybill.Message{on("good", "good-1"), on("good", "good-2")}); err != nil {
+		t.Fatal(err)
+	}
+	var seen int
+	if err := evil.DB().QueryRow(`SELECT COUNT(id) FROM waybill_outbox WHERE route LIKE 'good%'`).Scan(&seen); err != nil || seen != 0 {
+		t.Errorf("it sees %d rows of another service: %v", seen, err)
+	}
+	own1 := waybill.RawMessage("t.x", "", nil, waybill.ID("own-1"), waybill.Routes("evil"))
+	many := []waybill.Message{own1, waybill.RawMessage("t.x", "", nil, waybill.Routes("evil")), waybill.RawMessage("t.x", "", nil, waybill.ID("own-2"), waybill.Routes("evil"))}
+	for range 2 { // the second time some are duplicates
+		if err := stage(t.Context(), evil, many); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = r.Run(ctx) })
+	defer run.Wait()
+	defer stop()
+	sent := []string{"good-1", "good-2", "own-1", "own-2"}
+	patience.Moving(t, "all messages come", func() (int, bool) { n := len(bus.missing(sent)); return n, n == 0 })
 }

@@ -78,14 +78,12 @@ func ended(ctx context.Context, err error) error {
 func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
 	first, err := w.insert(ctx, rows)
 	if number(err) == duplicateEntry && len(rows) == 1 {
-		// The server has locked the entry of the index only. Lock the record, so that others see that.
-		e, source := &rows[0].Envelope, ""
-		found, err := w.one(ctx, []any{&source}, `SELECT source FROM waybill_outbox `+byIDSQL+`LOCK IN SHARE MODE`, e.ID, rows[0].Route)
-		if err == nil && found && source != e.Source {
-			err = rows[0].IDTaken("waybill/mysql: stage")
+		e := &rows[0].Envelope
+		if err := w.untaken(ctx, &rows[0]); err != nil {
+			return err
 		}
 		staged[0] = waybill.Staged{ID: e.ID, Route: rows[0].Route, Duplicate: true}
-		return err
+		return nil
 	}
 	if number(err) == duplicateEntry {
 		for i := range rows {
@@ -109,6 +107,28 @@ func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybil
 		return err
 	}
 	return w.setAside(ctx, first, rows, staged)
+}
+
+// untaken fails if what has the id of a row on its route is of another source.
+func (w *work) untaken(ctx context.Context, r *core.StagedRow) error {
+	const locked = `LOCK IN SHARE MODE`
+	// The server has locked the entry of the index only. Lock the record, so that others see that.
+	if _, err := w.one(ctx, []any{new(int)}, `SELECT 1 FROM waybill_outbox `+byIDSQL+locked, r.Envelope.ID, r.Route); err != nil {
+		return err
+	}
+	// The source is in no index. A lock on the row itself can end in a deadlock with a relay that deletes it. It is
+	// for a row that the snapshot of the transaction does not have.
+	for _, lock := range []string{``, locked} {
+		var source string
+		found, err := w.one(ctx, []any{&source}, `SELECT source FROM waybill_outbox `+byIDSQL+lock, r.Envelope.ID, r.Route)
+		if err == nil && found && source != r.Envelope.Source {
+			return r.IDTaken("waybill/mysql: stage")
+		}
+		if err != nil || found {
+			return err
+		}
+	}
+	return nil
 }
 
 // claim writes the dedupe keys of rows that are there, and takes those back whose key another message has.

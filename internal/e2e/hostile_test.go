@@ -308,7 +308,6 @@ func TestProducerOfItsOwnRoute(t *testing.T) {
 
 // A canceller that Grants binds to routes and sources of its own withdraws and replaces nothing of others, and tells
 // their relays nothing. Its own messages it can cancel and replace, those that are kept and those that are deleted.
-// SE-01.
 func TestCancellerOfItsOwnRoute(t *testing.T) {
 	t.Parallel()
 	for name, retention := range map[string]waybill.Retention{"deleted": {}, "kept": {Withdrawn: time.Hour}} {

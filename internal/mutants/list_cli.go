@@ -15,11 +15,16 @@ func commanded() []mutant {
 	)...)
 	const validate = "cli/validate.go"
 	all = append(all, group{pkg: "./cli", server: true}.of(
+		mutant{id: "cli-migrate-recorded", fault: "migrate up is in no audit record", file: "cli/migrate.go", old: "c.actOnTables(ctx, s.Up)", new: "s.Up(ctx)", tests: "^TestAuditRecord$"},
+		mutant{id: "cli-migrate-first", fault: "migrate up that makes the audit record is not in it", file: "cli/act.go", old: "err != nil || !c.recorded(ctx, to) {", new: "err != nil || c.recorded(ctx, to) {", tests: "^TestAuditRecord$"},
+		mutant{id: "cli-topology-recorded", fault: "nobody sees which queues topology gc has deleted", file: "cli/topology.go", old: "c.acts.entry.Add(name)", new: "_ = name", tests: "^TestTopologyIsRecorded$"},
 		mutant{id: "cli-validate-declares", fault: "validate declares the exchange", file: validate, old: "env.Passive = true", new: "env.Passive = false", tests: "^TestValidateOfABroker$"},
 		mutant{id: "cli-validate-delays", fault: "validate looks for no subscription", file: validate, old: "subs := v.c.conf.subscriptionsOf(name)", new: "subs := v.c.conf.subscriptionsOf(name)[:0]", tests: "^TestValidateOfABroker$"},
 		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "for i := range page.Records {\n\t\ttopics =", new: "for i := range page.Records[:0] {\n\t\ttopics =", tests: "^TestValidateOfABroker$"},
 	)...)
 	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
+		mutant{id: "cli-rekeyed", fault: "a key that was changed needs a restart", file: "cli/transform.go", old: "k.now.Store(f.now.Load())", new: "f.now.Load()", tests: "^TestSignedRoute$"},
+		mutant{id: "cli-rekeyed-wrong", fault: "a key that is wrong takes the place of the old one", file: "cli/transform.go", old: "\t\t\tbad(k.path+\".\"+key, err.Error())\n\t\t\treturn\n", new: "\t\t\tbad(k.path+\".\"+key, err.Error())\n", tests: "^TestSignedRoute$"},
 		mutant{id: "cli-rotated-rabbitmq", fault: "a rotated password of RabbitMQ is not read again", file: rabbit, old: "if err != nil || u.User == nil || u.Query", new: "if err != nil || u.User != nil || u.Query", tests: "^TestRotatedBrokerPassword$"},
 	)...)
 }

@@ -45,5 +45,7 @@ func contributed() []mutant {
 		mutant{id: "mysql-mark-written", fault: "settling leaves a mark that is too far ahead", file: "contrib/mysql/settle.go", old: "st.res[i] == nil && s <= bound", new: "st.res[i] == nil", tests: "^TestStore$/^repeatable_read$/^high-water-is-bounded$"},
 		mutant{id: "mysql-stager-columns", fault: "a login that may only stage writes the relay's columns", file: "contrib/mysql/doc.go", old: "GRANT SELECT (id, route, source), INSERT (route, id, topic, source, k, slot, due_at, ends_at, ready_since, flags, hlc, dedupe_key, attrs, body) ON", new: "GRANT SELECT (id, route, source), INSERT ON", tests: "^TestHostileStager$"},
 		mutant{id: "mysql-slot-check", fault: "a slot that no relay reads is taken", file: "contrib/mysql/schema.sql", old: "CHECK (slot < 64)", new: "CHECK (slot < 256)", tests: "^TestHostileStager$"},
+		mutant{id: "mysql-id-taken", fault: "the id of another service makes a message a duplicate", file: "contrib/mysql/stage.go", old: "if err == nil && found && source != r.Envelope.Source {", new: "if err == nil && found && source < r.Envelope.Source[:0] {", tests: "^TestStore$/^repeatable_read$/^id-of-another-source-is-refused$"},
+		mutant{id: "mysql-audit-columns", fault: "a login chooses the time of its line in the audit record", file: "contrib/mysql/doc.go", old: "GRANT SELECT, INSERT (act, phase, who, via, origin, action, target, filter, ids, body_before, body_after, result) ON", new: "GRANT SELECT, INSERT ON", tests: "^TestAuditIsOnlyAddedTo$"},
 	)...)
 }

@@ -11,6 +11,7 @@ func mongodb() []mutant {
 		mutant{id: "mongo-prepared", fault: "a transaction that a prepared one was in the way of does not run again", file: errs, old: "267: kindConflict, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mongo-cache", fault: "a transaction that is too large for the cache is tried for ever", file: errs, old: ", 373: kindTooBig", new: "", tests: "^TestErrorClasses$"},
 	), group{pkg: pkg, server: true}.of(
+		mutant{id: "mongo-id-taken", fault: "the id of another service makes a message a duplicate", file: "store/mongo/stage.go", old: "e.Source != r.Envelope.Source {", new: "e.Source < r.Envelope.Source[:0] {", tests: "^TestStore$/^id-of-another-source-is-refused$"},
 		mutant{id: "mongo-count-least", fault: "the least number of records counts as an estimate", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.Estimated = true", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mongo-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: "store/mongo/heads.go", old: "if head == nil && len(unbound) > 0 {", new: "if head == nil && len(unbound) < 0 {", tests: "^TestStore$/^keys-behind-a-paused-topic$"},
 		mutant{id: "mongo-count-exact", fault: "an estimate of ready records counts as exact", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.AtLeast = true", tests: "^TestCountsSayHowExactTheyAre$"},

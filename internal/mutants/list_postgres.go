@@ -39,6 +39,7 @@ func postgresql() []mutant {
 		mutant{id: "postgres-mark-told", fault: "nobody hears of a stamp that is too far ahead", file: "store/postgres/clock.go", old: "if m.highest <= m.counts && err == nil {", new: "if m.highest != 0 && err == nil {", tests: "^TestStampTooFarAheadStopsNoStaging$"},
 		mutant{id: "postgres-mark-stops", fault: "a process whose clock is slow stages below the mark without a word", file: "store/postgres/clock.go", old: "err := s.stamper.Clock().SeedCapped(m.counts)", new: "err := s.stamper.Clock().Seed(0)", tests: "^TestSlowClockStages$"},
 		mutant{id: "postgres-mark-heals", fault: "a mark that is too far ahead stays", file: "store/postgres/clock.go", old: " OR m.value > b.at AND x.stamp > 0)", new: ")", tests: "^TestMarkTooFarAheadHeals$"},
+		mutant{id: "postgres-id-taken-keyed", fault: "with a dedupe key the id of another service makes a message a duplicate", file: "store/postgres/dedupe_sql.go", old: "(k.source <> r.source)::int", new: "(k.source < '')::int", tests: "^TestSuite$/^id-of-another-source-is-refused$"},
 	)
 	const grants, outbox = "store/postgres/internal/schema/grants.go", "store/postgres/internal/schema/migrations/0002_outbox_create.up.sql"
 	return append(all, group{pkg: "./internal/e2e", server: true}.of(
@@ -49,5 +50,10 @@ func postgresql() []mutant {
 		mutant{id: "postgres-bound-sees", fault: "a producer of one route sees the rows of others", file: grants, old: "USING ({routes_only}) WITH CHECK", new: "USING (true) WITH CHECK", tests: "^TestProducerOfItsOwnRoute$"},
 		mutant{id: "postgres-bound-sources", fault: "a producer of one source stages in the name of others", file: grants, old: "WITH CHECK ({routes_only} AND {sources_only})", new: "WITH CHECK ({routes_only})", tests: "^TestProducerOfItsOwnRoute$"},
 		mutant{id: "postgres-bound-lanes", fault: "a producer of one route cannot use its lanes", file: grants, old: "split_part(route, '/', 1)", new: "route", tests: "^TestProducerOfItsOwnRoute$"},
+		mutant{id: "postgres-id-taken", fault: "the id of another service makes a message a duplicate", file: "store/postgres/stage.go", old: ") o WHERE o.source <> r.source LIMIT 1", new: ") o WHERE o.source < '' LIMIT 1", tests: "^TestIDOfAnotherIsTold$"},
+		mutant{id: "postgres-canceller-changes", fault: "a canceller of one source withdraws messages of others", file: grants, old: "FOR UPDATE TO {role} USING ({sources_only})", new: "FOR UPDATE TO {role} USING (true)", tests: "^TestCancellerOfItsOwnRoute$"},
+		mutant{id: "postgres-canceller-deletes", fault: "a canceller of one source deletes messages of others", file: grants, old: "FOR DELETE TO {role} USING ({sources_only})", new: "FOR DELETE TO {role} USING (true)", tests: "^TestCancellerOfItsOwnRoute$"},
+		mutant{id: "postgres-canceller-tells", fault: "a canceller of one route tells the relays of others", file: grants, old: "WITH CHECK ({routes_only} AND kind = {key_kind})", new: "WITH CHECK (kind = {key_kind})", tests: "^TestCancellerOfItsOwnRoute$"},
+		mutant{id: "postgres-canceller-ends", fault: "a canceller has a relay end messages of others", file: grants, old: "WITH CHECK ({routes_only} AND kind = {key_kind})", new: "WITH CHECK ({routes_only} AND kind >= {key_kind})", tests: "^TestCancellerOfItsOwnRoute$"},
 	)...)
 }

@@ -31,6 +31,7 @@ type Server struct {
 // Request is what a fault is asked about: a whole call, or an entry of a batch.
 type Request struct {
 	Action string // such as "SendMessageBatch"
+	Key    string // id of the access key that signed a whole call
 	Queue  string
 	// Entry is the number of the entry, from 0; -1 = the whole call.
 	Entry int
@@ -129,7 +130,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if i := strings.LastIndexByte(in.QueueUrl, '/'); i >= 0 {
 		name = in.QueueUrl[i+1:]
 	}
-	if e := s.begin(action, name); e != nil {
+	_, key, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
+	key, _, _ = strings.Cut(key, "/")
+	if e := s.begin(action, name, key); e != nil {
 		answer(w, nil, e)
 		return
 	}
@@ -145,7 +148,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // begin counts a call and returns the fault that was asked for.
-func (s *Server) begin(action, queue string) *Error {
+func (s *Server) begin(action, queue, key string) *Error {
 	s.mu.Lock()
 	fn := s.fault
 	s.calls[action]++
@@ -153,7 +156,7 @@ func (s *Server) begin(action, queue string) *Error {
 	if fn == nil {
 		return nil
 	}
-	return fn(Request{Action: action, Queue: queue, Entry: -1})
+	return fn(Request{Action: action, Key: key, Queue: queue, Entry: -1})
 }
 
 // queryCodes are the codes of the older protocol, which SQS adds in a header, where they differ.
