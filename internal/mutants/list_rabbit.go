@@ -29,6 +29,11 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
 	return append(append(offline, twin...), group{pkg: pkg, server: true}.of(
+		mutant{id: "rabbit-raise", fault: "for a larger prefetch messages go back", file: "transport/rabbitmq/receiver.go", old: "wanted > s.wanted.Load() && !s.paused.Load() &&", new: "wanted < 0 && !s.paused.Load() &&", tests: "^TestPrefetchIsChanged$"},
+		mutant{id: "rabbit-raise-sent", fault: "a consumer is changed while messages are on their way to it", file: acks, old: "	if n == 0 {\n\t\tdo()", new: "	if n <= 1<<20 {\n\t\tdo()", tests: "^TestPrefetchIsChanged$"},
+		mutant{id: "rabbit-raise-held", fault: "acknowledgements that were held back never go out", file: acks, old: "a.held.Stop()\n\ta.held, a.inVain = nil, inVain", new: "a.held.Stop()", tests: "^TestAcknowledgementsAreHeldBack$"},
+		mutant{id: "rabbit-raise-hold", fault: "quick acknowledgements leave no moment for a larger prefetch", file: acks, old: "if a.held == nil && time.Since(a.inVain) >= holdBackAgain {", new: "if a.held != nil {", tests: "^TestAcknowledgementsAreHeldBack$"},
+		mutant{id: "rabbit-raise-again", fault: "acknowledgements are held back all the time", file: acks, old: "holdBackAgain = time.Second", new: "holdBackAgain = 0", tests: "^TestAcknowledgementsAreHeldBack$"},
 		mutant{id: "rabbit-bytes", fault: "bytes in hand are never given back", file: acks, old: "a.bytes.Add(-a.unacked.remove(tag))", new: "a.bytes.Add(0 * a.unacked.remove(tag))", tests: "^TestPrefetchBytes$"},
 		mutant{id: "rabbit-reject", fault: "a message for the dead-letter exchange is requeued", file: acks, old: "return a.ch.Nack(tag, false, false)", new: "return a.ch.Nack(tag, false, true)", tests: "^TestRefusedCopyIsParkedByTheBroker$"},
 		mutant{id: "rabbit-mandatory", fault: "an unroutable message is confirmed", file: batch, old: "PublishWithDeferredConfirm(exchange, key, true, false, p)", new: "PublishWithDeferredConfirm(exchange, key, false, false, p)", tests: "^TestPublishReceiveSettle$"},

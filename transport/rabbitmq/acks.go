@@ -26,6 +26,8 @@ type acks struct {
 	unacked held
 	waiting []uint64 // done, and waiting for a delivery below
 	timer   *time.Timer
+	held    *time.Timer // nil: acknowledgements go out
+	inVain  time.Time   // when they were held back for nothing for the last time
 
 	bytes atomic.Int64  // of the bodies of unacked
 	freed chan struct{} // capacity 1: there are fewer of them
@@ -185,12 +187,13 @@ func (a *acks) ackAll(tags []uint64) error {
 	waited := len(a.waiting) > 0
 	tags = append(tags, a.waiting...)
 	a.waiting = a.waiting[:0]
-	slices.Sort(tags)
-	if n := a.below(tags); n > 1 {
-		if err := a.ch.Ack(tags[n-1], true); err != nil {
-			return err
-		}
-		tags = tags[n:]
+	if a.held != nil {
+		a.waiting = append(a.waiting, tags...)
+		return nil
+	}
+	tags, err := a.first(tags)
+	if err != nil {
+		return err
 	}
 	if len(tags) < minWaiting {
 		return a.each(tags)
@@ -203,6 +206,47 @@ func (a *acks) ackAll(tags []uint64) error {
 		a.timer.Reset(maxWait)
 	}
 	return nil
+}
+
+// first acknowledges the tags below every unacknowledged one by one frame, and returns the others, sorted.
+func (a *acks) first(tags []uint64) ([]uint64, error) {
+	slices.Sort(tags)
+	if n := a.below(tags); n > 1 {
+		return tags[n:], a.ch.Ack(tags[n-1], true)
+	}
+	return tags, nil
+}
+
+const (
+	// holdBackFor is how long acknowledgements are held back at most: until the broker has sent all that it may, or
+	// has nothing more. holdBackAgain is how long after that they are not held back again.
+	holdBackFor   = 100 * time.Millisecond
+	holdBackAgain = time.Second
+)
+
+// holdBack holds acknowledgements back until goOn, or for holdBackFor.
+func (a *acks) holdBack() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held == nil && time.Since(a.inVain) >= holdBackAgain {
+		a.held = time.AfterFunc(holdBackFor, func() { a.goOn(time.Now()) })
+	}
+}
+
+// goOn lets acknowledgements out that were held back. InVain is when that was for nothing; zero = it was not.
+func (a *acks) goOn(inVain time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held == nil {
+		return
+	}
+	a.held.Stop()
+	a.held, a.inVain = nil, inVain
+	tags, err := a.first(a.waiting)
+	a.waiting = nil
+	if err == nil {
+		_ = a.each(tags) // an error is that of a closed channel: the broker delivers them again
+	}
 }
 
 // flush acknowledges what waits, and returns how many these were. On a closed channel it does nothing: the broker

@@ -176,3 +176,57 @@ func TestMultipleAckWaits(t *testing.T) {
 		}
 	})
 }
+
+// CO-03: acknowledgements that are held back leave a moment in which all that may be sent has been sent. They go out
+// after it, or after a tenth of a second without it, and are not held back again at once.
+func TestAcknowledgementsAreHeldBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
+		a := newAcks(broker)
+		arrive := func(tag uint64) {
+			broker.unacked[tag] = true
+			a.arrived(tag, time.Now(), 1, new(waybill.Delivery))
+			if err := a.ackAll([]uint64{tag}); err != nil {
+				t.Error(err)
+			}
+		}
+		moment := func(n int) (yes bool) {
+			a.ifSent(1, n, func() { yes = true })
+			return yes
+		}
+		arrive(1)
+		a.holdBack()
+		arrive(2)
+		arrive(3)
+		if broker.frames != 1 || !moment(2) {
+			t.Errorf("%d frames were sent, want that before they were held back", broker.frames)
+		}
+		a.goOn(time.Time{})
+		if broker.frames != 2 || len(broker.unacked) != 0 {
+			t.Errorf("%d frames were sent, and %d are unacknowledged", broker.frames, len(broker.unacked))
+		}
+		a.holdBack()
+		arrive(4)
+		if len(broker.unacked) != 1 {
+			t.Error("they were not held back a second time")
+		}
+		time.Sleep(holdBackFor) // virtual time
+		synctest.Wait()
+		if len(broker.unacked) != 0 {
+			t.Error("they were held back for longer")
+		}
+		a.holdBack()
+		arrive(5)
+		if len(broker.unacked) != 0 {
+			t.Error("they were held back again at once")
+		}
+		time.Sleep(holdBackAgain) // virtual time
+		a.holdBack()
+		arrive(6)
+		if len(broker.unacked) != 1 {
+			t.Error("they were not held back again")
+		}
+		a.goOn(time.Time{})
+	})
+}

@@ -56,6 +56,14 @@ func (t *Transport) MostAhead(ctx context.Context, queue string) (int, error) {
 	}
 }
 
+// PrefetchOf returns how many messages the broker may send ahead to r.
+func PrefetchOf(r core.Receiver) int {
+	rr := r.(*receiver)
+	rr.mu.Lock()
+	defer rr.mu.Unlock()
+	return rr.sess.prefetch
+}
+
 // Pushed returns how many messages the broker has pushed to r that Receive has not returned.
 func Pushed(r core.Receiver) int {
 	rr := r.(*receiver)

@@ -32,28 +32,36 @@ func (z *sizes) fit(bytes int64, most int) int {
 }
 
 // adapt ends the consumer of s if another prefetch is due: a smaller one when more bytes are held than the bound, a
-// larger one when the bodies have become small. Receive then returns what is here, and begins to consume with the new
-// one. A difference of less than a quarter, or than double, is let be: each change costs two questions to the broker.
+// larger one when the bodies have become small, or when Resume has said so. Receive then returns what is here, and
+// begins to consume with the new one. A difference of less than a quarter, or than double, is let be: each change costs
+// two questions to the broker.
 //
 // It waits until the broker has sent all that it may. Then nothing is on its way, and nothing will be until the broker
 // reads an acknowledgement, which comes behind the cancel. A message on its way to a consumer that is cancelled would
-// go back to the queue, with a count.
+// go back to the queue, with a count. Acknowledgements of quick handlers never leave such a moment. So for a larger
+// prefetch they are held back, for as long as the broker takes to send the rest.
 func (r *receiver) adapt(s *session, tag uint64) {
-	if r.sizes.bound == 0 || r.sub.InOrder || s.throttled.Load() {
+	if r.sub.InOrder || s.throttled.Load() {
 		return
 	}
 	if s.arrived++; s.arrived == 1 {
 		s.first = tag
 	}
-	held := s.acks.bytes.Load()
-	lower := held > r.sizes.bound && r.sizes.fit(r.sizes.bound, s.wanted) <= s.prefetch*3/4
-	fits := r.sizes.fit(r.sizes.bound-held, s.wanted)
-	raise := s.arrived >= s.prefetch && s.prefetch < s.wanted && (fits >= 2*s.prefetch || fits == s.wanted)
+	held, wanted := s.acks.bytes.Load(), int(s.wanted.Load())
+	lower := r.sizes.bound > 0 && held > r.sizes.bound && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
+	fits := r.sizes.fit(r.sizes.bound-held, wanted)
+	raise := s.arrived >= s.prefetch && s.prefetch < wanted && (fits >= 2*s.prefetch || fits == wanted)
+	if raise {
+		s.acks.holdBack()
+	}
 	if lower || raise {
 		s.acks.ifSent(s.first, s.prefetch, func() {
 			s.throttled.Store(true)
 			_ = s.ch.Cancel(s.tag, true) // an error is that of a closed channel
 		})
+	}
+	if raise && s.throttled.Load() {
+		s.acks.goOn(time.Time{})
 	}
 }
 
@@ -66,7 +74,7 @@ func (r *receiver) awaitRoom(ctx context.Context) bool {
 	r.mu.Lock()
 	s, begun := r.sess, r.reopening != nil
 	r.mu.Unlock()
-	if s == nil || !s.throttled.Load() || begun {
+	if s == nil || !s.throttled.Load() || begun || r.sizes.bound == 0 {
 		return true
 	}
 	look := time.NewTicker(patience) // at whether the channel is open, and at the time

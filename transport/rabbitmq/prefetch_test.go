@@ -151,3 +151,61 @@ func TestPrefetchBytesOff(t *testing.T) {
 		receive(t, r, 10)
 	}
 }
+
+// CO-03: a larger prefetch comes while acknowledgements go out all the time. No message goes back for it, so all come
+// in order, once and without a count. A smaller one comes at once.
+func TestPrefetchIsChanged(t *testing.T) {
+	t.Parallel()
+	for _, bytes := range []int{-1, 1 << 20} {
+		t.Run(fmt.Sprint(bytes, " bytes"), func(t *testing.T) {
+			t.Parallel()
+			mq := testenv.RabbitMQ(t)
+			bus := dial(t, mq.URL, rabbitmq.Options{PrefetchBytes: bytes})
+			r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Concurrency: 10, Prefetch: 10, MaxPrefetch: 1000})
+			const n = 12_000
+			if err := bus.Publish(t.Context(), sized("m", n, 100)).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			p, ok := core.As[core.Pauser](r)
+			if !ok {
+				t.Fatal("it is no Pauser")
+			}
+			seen := 0
+			stages := []int{10, 80, 1000}
+			for seen < n {
+				if len(stages) > 1 && seen > 100 && rabbitmq.PrefetchOf(r) == stages[0] {
+					stages = stages[1:]
+					if err := p.Resume(t.Context(), stages[0]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ds, err := r.Receive(t.Context(), 50)
+				if err != nil {
+					t.Fatal(err)
+				}
+				acks := make([]core.Ack, len(ds))
+				for i, d := range ds {
+					if want := fmt.Sprintf("m-%d", seen); d.Envelope.ID != want || d.Redeliveries != 0 {
+						t.Fatalf("%s comes with %d redeliveries, want %s", d.Envelope.ID, d.Redeliveries, want)
+					}
+					seen++
+					acks[i] = core.AckDone(d)
+				}
+				settle(t, r, acks...)
+			}
+			if got := rabbitmq.PrefetchOf(r); got != 1000 {
+				t.Errorf("the broker sends %d ahead, want 1,000; next of %v", got, stages)
+			}
+			if err := p.Resume(t.Context(), 10); err != nil {
+				t.Fatal(err)
+			}
+			if err := bus.Publish(t.Context(), sized("last", 30, 100)).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			receive(t, r, 10)
+			if got := rabbitmq.PrefetchOf(r); got != 10 {
+				t.Errorf("the broker sends %d ahead, want 10", got)
+			}
+		})
+	}
+}

@@ -240,16 +240,21 @@ func (r *receiver) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume implements core.Pauser. The next Receive begins to consume.
+// Resume implements core.Pauser. The next Receive begins to consume. A consumer that goes on gets a larger prefetch
+// when all that it may hold is here.
 func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 	if prefetch <= 0 {
 		prefetch = r.sub.Prefetch
 	}
 	r.mu.Lock()
 	r.prefetch = prefetch
-	same := r.sess != nil && r.sess.wanted == prefetch
+	s := r.sess
 	r.mu.Unlock()
-	if same {
+	switch wanted := int64(prefetch); {
+	case s != nil && wanted == s.wanted.Load():
+		return nil
+	case s != nil && wanted > s.wanted.Load() && !s.paused.Load() && !r.sub.InOrder:
+		s.wanted.Store(wanted) // adapt begins anew with it
 		return nil
 	}
 	return r.Pause(ctx) // the prefetch of a consumer cannot be changed

@@ -20,11 +20,12 @@ type session struct {
 	tag  string
 	// frameMax is the largest frame of the connection, in bytes.
 	frameMax int
-	// prefetch is what the broker sends ahead; wanted is that without Options.PrefetchBytes.
-	prefetch, wanted int
-	arrived          int         // deliveries; the pump's
-	first            uint64      // tag of them; the pump's
-	paused           atomic.Bool // by Pause: its consumer is cancelled, its channel is open
+	// prefetch is what the broker sends ahead; wanted is that without Options.PrefetchBytes, and Resume raises it.
+	prefetch int
+	wanted   atomic.Int64
+	arrived  int         // deliveries; the pump's
+	first    uint64      // tag of them; the pump's
+	paused   atomic.Bool // by Pause: its consumer is cancelled, its channel is open
 	// throttled: by adapt, which ends the consumer but not the channel.
 	throttled atomic.Bool
 	fullSince time.Time     // when Receive found no room for the next session
@@ -201,9 +202,10 @@ func (r *receiver) openOnce(ctx context.Context) (*session, error) {
 	prefetch, old := r.prefetch, r.sess
 	r.mu.Unlock()
 	s := &session{
-		tag: "waybill-" + waybill.NewID(), prefetch: prefetch, wanted: prefetch,
+		tag: "waybill-" + waybill.NewID(), prefetch: prefetch,
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	s.wanted.Store(int64(prefetch))
 	if !r.sub.InOrder {
 		s.prefetch = r.sizes.fit(r.sizes.bound, prefetch)
 	}
