@@ -19,7 +19,11 @@ func (r *runner) process(m *message) verdict {
 	r.merge(m)
 	m.begun = r.load.aside.outages.Load()
 	begin := time.Now()
-	ctx, span := r.tel.start(r.handlerCtx, d)
+	base := r.handlerCtx
+	if r.sharesLimit() {
+		base = r.limits.from(base, begin)
+	}
+	ctx, span := r.tel.start(base, d)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
 	ours, done := r.owned(waybill.WithDelivery(ctx, d), m)
 	defer done()
@@ -115,13 +119,18 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 
 // attempt runs m's handler once, within the time limit.
 func (r *runner) attempt(ctx context.Context, m *message) (waybill.HandlerStatus, error) {
-	if r.sub.Timeout < 0 {
+	switch {
+	case r.sub.Timeout < 0:
 		return call(ctx, m)
+	case r.sharesLimit():
+		st, err := call(ctx, m)
+		return st, overrun(r.handlerCtx, ctx, err, tooLong, DefaultTimeout)
 	}
-	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)
+	limit := orElse(r.sub.Timeout, DefaultTimeout)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	st, err := call(limited, m)
-	return st, overrun(ctx, limited, err, tooLong, r.sub.Timeout)
+	return st, overrun(ctx, limited, err, tooLong, limit)
 }
 
 // tooLong is the error of a handler that ran longer than its subscription allows.

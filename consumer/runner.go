@@ -24,6 +24,7 @@ type runner struct {
 	trouble func(error) // called when an outage begins; nil if nobody wants to know
 	counts  counts
 	contexts
+	limits limits // of handlers that have the default timeout
 
 	mu        sync.Mutex
 	batching  // waiting and running messages

@@ -51,9 +51,6 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 		sub.Prefetch = max(atMost(sub.Prefetch, held), min(sub.Concurrency, sub.Prefetch))
 		h.least = min(h.least, sub.Prefetch)
 	}
-	if sub.Timeout == 0 {
-		sub.Timeout = DefaultTimeout
-	}
 	if sub.MaxDeliveries == 0 {
 		sub.MaxDeliveries = o.MaxDeliveries
 	}
@@ -149,10 +146,6 @@ func wildcardsOf(binding string) core.Wildcards {
 var wildcards = [...]string{
 	core.WildcardsNone: "none", core.WildcardsWord: "*", core.WildcardsTail: "* and a # at the end", core.WildcardsAll: "* and #",
 }
-
-// DefaultTimeout is that of subscriptions that set none. It is half of the time after which RabbitMQ takes messages
-// back.
-const DefaultTimeout = 15 * time.Minute
 
 // DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
 const DefaultBatchSize = 100

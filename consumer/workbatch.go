@@ -142,10 +142,11 @@ func (r *runner) attemptBatch(ctx context.Context, h *entry, ds []*waybill.Deliv
 	if r.sub.Timeout < 0 {
 		return callBatch(ctx, h, ds)
 	}
-	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)
+	limit := orElse(r.sub.Timeout, DefaultTimeout)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	statuses, err := callBatch(limited, h, ds)
-	return statuses, overrun(ctx, limited, err, tooLong, r.sub.Timeout)
+	return statuses, overrun(ctx, limited, err, tooLong, limit)
 }
 
 // callBatch runs the batch handler; a panic is an error.

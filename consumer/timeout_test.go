@@ -1,0 +1,33 @@
+package consumer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// CO-13: handlers that begin within some seconds share the parent of their contexts, so that none costs them an
+// allocation. Each has a quarter of an hour, and no more than a hundredth of it beyond.
+func TestHandlersShareALimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l limits
+		made := 0
+		last := l.from(t.Context(), time.Now())
+		for range 1000 {
+			now := time.Now()
+			ctx := l.from(t.Context(), now)
+			if ctx != last {
+				made++
+			}
+			last = ctx
+			if deadline, _ := ctx.Deadline(); deadline.Sub(now) < DefaultTimeout || deadline.Sub(now) > DefaultTimeout+limitSlack {
+				t.Fatalf("a handler has %s", deadline.Sub(now))
+			}
+			time.Sleep(time.Second / 10)
+		}
+		if most := int(100*time.Second/limitSlack) + 1; made > most {
+			t.Errorf("%d contexts in 100 seconds, want %d at most", made, most)
+		}
+	})
+}
