@@ -38,18 +38,17 @@ func (s *servers) away(d time.Duration) (far *servers, end func(), err error) {
 	return &servers{pg: s.pg, mq: s.mq, url: mq.URL(s.url), proxy: pg}, func() { pg.Close(); mq.Close() }, nil
 }
 
-// farAway measures a drain, the time from commit to arrival and what staging costs, where database and broker are some
-// milliseconds away.
-func farAway(ctx context.Context, env *servers, s scale) (rows []row, err error) {
-	for _, d := range distances {
-		far, end, err := env.away(d)
-		if err != nil {
-			return nil, err
-		}
-		for _, measure := range []func(context.Context, *servers, *servers, scale) ([]row, error){farDrain, farLatency, farStage} {
-			some, err := measure(ctx, env, far, s)
+// from measures at each distance. Near are the servers themselves.
+func from(measure func(ctx context.Context, near, far *servers, s scale) ([]row, error)) func(context.Context, *servers, scale) ([]row, error) {
+	return func(ctx context.Context, env *servers, s scale) (rows []row, err error) {
+		for _, d := range distances {
+			far, end, err := env.away(d)
 			if err != nil {
-				end()
+				return nil, err
+			}
+			some, err := measure(ctx, env, far, s)
+			end()
+			if err != nil {
 				return nil, err
 			}
 			for i := range some {
@@ -57,9 +56,8 @@ func farAway(ctx context.Context, env *servers, s scale) (rows []row, err error)
 			}
 			rows = append(rows, some...)
 		}
-		end()
+		return rows, nil
 	}
-	return rows, nil
 }
 
 func farDrain(ctx context.Context, _, far *servers, s scale) ([]row, error) {

@@ -125,7 +125,9 @@ func benchmarks() []benchmark {
 		{"consume", consume},
 		{"consume-batch", consumeBatch},
 		{"timers", timers},
-		{"far", farAway},
+		{"far-drain", from(farDrain)},
+		{"far-latency", from(farLatency)},
+		{"far-stage", from(farStage)},
 	}
 }
 
