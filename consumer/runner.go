@@ -24,7 +24,6 @@ type runner struct {
 	trouble func(error) // called when an outage begins; nil if nobody wants to know
 	counts  counts
 	contexts
-	limits limits // of handlers that have the default timeout
 
 	mu        sync.Mutex
 	batching  // waiting and running messages
@@ -43,6 +42,7 @@ type runner struct {
 type contexts struct {
 	stopCtx      context.Context //nolint:containedctx // ends when the run must stop: nothing begins any more
 	handlerCtx   context.Context //nolint:containedctx // the parent of handlers' contexts; lives as long as the run
+	limits       *limits         // of handlers that have the default timeout
 	cutHandlers  context.CancelFunc
 	settleCtx    context.Context //nolint:containedctx // outlives the handlers, so that their results are settled
 	abortSettles context.CancelFunc
@@ -50,7 +50,7 @@ type contexts struct {
 }
 
 func newContexts(ctx context.Context) contexts {
-	c := contexts{stopCtx: ctx, ended: make(chan struct{})}
+	c := contexts{stopCtx: ctx, limits: &limits{}, ended: make(chan struct{})}
 	detached := context.WithoutCancel(ctx)
 	c.handlerCtx, c.cutHandlers = context.WithCancel(detached)
 	c.settleCtx, c.abortSettles = context.WithCancel(detached)
