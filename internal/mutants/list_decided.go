@@ -1,10 +1,12 @@
 package main
 
+import "slices"
+
 // decided are faults of the rules that all stores share. A truth table compares a store with them, so that it says
 // nothing about a store that calls them: other checks know what must come out.
 func decided() []mutant {
 	const row, withdraw, settle, hold, heads = "core/rules/row.go", "core/rules/withdraw.go", "core/rules/settle.go", "core/rules/hold.go", "core/rules/heads.go"
-	return append(group{pkg: "./core/storetest"}.of(
+	return slices.Concat(group{pkg: "./core/storetest"}.of(
 		mutant{id: "rules-cancel-held", fault: "what a member holds is cancelled", file: withdraw, old: "case r.Holder != 0:", new: "case r.Holder < 0:", tests: "^TestSuiteAcceptsGoodStore$/^cancel-of-held-is-in-flight$"},
 		mutant{id: "rules-cancel-due", fault: "what is due is cancelled", file: withdraw, old: "case r.Ready() && !r.Withdrawable", new: "case r.Retry() && !r.Withdrawable", tests: "^TestSuiteAcceptsGoodStore$/^cancel-of-due-is-in-flight$"},
 		mutant{id: "rules-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: withdraw, old: "r.Crashes == 0 && !u", new: "!u", tests: "^TestSuiteAcceptsGoodStore$/^cancel-after-a-crash$"},
@@ -27,8 +29,9 @@ func decided() []mutant {
 		mutant{id: "rules-released-due", fault: "a retry that is handed back is due at once", file: settle, old: "c.Due, c.In = true, o.In()\n\t\t}", new: "c.Due = true\n\t\t}", tests: "^TestMemory$"},
 		mutant{id: "rules-take-held", fault: "what another holds is taken", file: hold, old: "case r.Holder != 0 || locked:", new: "case locked:", tests: "^TestMemory$"},
 		mutant{id: "rules-take-own", fault: "records of foreign units are taken", file: hold, old: "case !owns:", new: "case false:", tests: "^TestMemory$"},
-		mutant{id: "rules-giveup-foreign", fault: "a unit goes with records that another holds", file: hold, old: "(r.Holder == 0 || r.Holder == self)", new: "true", tests: "^TestMemory$"},
 		mutant{id: "rules-giveup-term", fault: "a unit that was given up before is fenced", file: hold, old: "case term > asked:", new: "case false:", tests: "^TestMemory$"},
-		mutant{id: "rules-obstacle", fault: "a retry without a key holds the others without one", file: heads, old: "case r.Retry() && r.Keyed:", new: "case r.Retry():", tests: "^TestMemory$"},
-	)...)
+	), group{pkg: "./store/postgres", server: true}.of( // whose SQL is compared with the rules
+		mutant{id: "rules-giveup-foreign", fault: "a unit goes with records that another holds", file: hold, old: "(r.Holder == 0 || r.Holder == self)", new: "true", tests: "^TestSuite$/^rules-give-up$"},
+		mutant{id: "rules-obstacle", fault: "a retry without a key holds the others without one", file: heads, old: "case r.Retry() && r.Keyed:", new: "case r.Retry():", tests: "^TestSuite$/^rules-hold$"},
+	))
 }

@@ -1,0 +1,121 @@
+package waybillmysql_test
+
+// A call about many records takes as many round trips as one about few. On a server that is a millisecond away each
+// of them costs that, whatever the statement does.
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
+)
+
+// DB-20.
+func TestRoundTripsOfManyRecords(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int64
+	mysql.RegisterDialContext("counted", func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		return sharedtest.CountedConn{Conn: conn, Writes: &sent}, err
+	})
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
+	s := openAt(t, strings.Replace(dsn, "@tcp(", "@counted(", 1), waybillmysql.Options{})
+	if err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	trips := map[string][2]int64{}
+	for i, n := range []int{1, 100} {
+		msgs := make([]waybill.Message, n)
+		for i := range msgs {
+			msgs[i] = waybill.RawMessage("t", "", nil)
+		}
+		if err := stage(t.Context(), s, msgs); err != nil {
+			t.Fatal(err)
+		}
+		self := core.Session(i + 1)
+		records := ownAll(t, s, self)
+		refs, retries, never := make([]core.Ref, len(records)), make([]core.Outcome, len(records)), make([]core.Outcome, len(records))
+		for i := range records {
+			r := &records[i]
+			refs[i], retries[i] = r.Ref, core.Retry(r, errors.New("no"), time.Hour+time.Duration(i)*time.Millisecond)
+			r.Version++
+			never[i] = core.Abandon(r, waybill.ReasonRejected, errors.New("never"))
+		}
+		for _, c := range []struct {
+			name string
+			fn   func() error
+		}{
+			{"take", func() error {
+				_, err := s.Take(t.Context(), self, core.Want{Refs: refs})
+				return err
+			}},
+			{"retry", func() error { return s.Settle(t.Context(), self, retries).FirstErr() }},
+			{"abandon", func() error { return s.Settle(t.Context(), self, never).FirstErr() }},
+			{"redrive", func() error {
+				got, err := s.Redrive(t.Context(), admin.RedriveRequest{All: true, Force: true})
+				if err == nil && got.Changed != n {
+					t.Errorf("%d of %d records were redriven", got.Changed, n)
+				}
+				return err
+			}},
+		} {
+			before := sent.Load()
+			if err := c.fn(); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			both := trips[c.name]
+			both[i] = sent.Load() - before
+			trips[c.name] = both
+		}
+		var gone []core.Outcome
+		for _, r := range ownAll(t, s, self) {
+			gone = append(gone, core.Published(&r))
+		}
+		if err := s.Settle(t.Context(), self, gone).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self, Beat: 9}, Leave: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, got := range trips {
+		t.Logf("%s: %d round trips for one record, %d for 100", name, got[0], got[1])
+		if got[1] > got[0]+1 || got[1] > 14 {
+			t.Errorf("%s: %d round trips for one record, %d for 100", name, got[0], got[1])
+		}
+	}
+}
+
+// ownAll makes a member the owner of all of the default route, and returns the records there.
+func ownAll(t *testing.T, s *waybillmysql.Store, self core.Session) []core.Record {
+	t.Helper()
+	m := core.Member{Session: self, Name: "m", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}, Handlers: 1, Free: 1}
+	r, err := s.Meet(t.Context(), core.Meeting{Self: m, Join: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var moves []core.Move
+	for _, u := range r.Units {
+		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: self})
+	}
+	if _, err := s.Meet(t.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
+		t.Fatal(err)
+	}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	p, err := s.Read(t.Context(), self, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20})
+	if err != nil || len(p.Ranges) != 1 {
+		t.Fatalf("read: %d ranges, %v", len(p.Ranges), err)
+	}
+	return p.Ranges[0].Records
+}
