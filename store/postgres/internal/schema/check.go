@@ -194,8 +194,8 @@ func (a *answers) lacksPermission(what []string) error {
 		a.role, strings.Join(what, to+"; GRANT ")+to)
 }
 
-// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
-// keep for later, and another encoding, in which slots would not be those of package outbox.
+// checkServer looks for settings that would make relays lose messages or their order without an error: numbers that
+// processes keep for later, and another encoding, in which slots would not be those of package outbox.
 func (a *answers) checkServer() error {
 	switch {
 	case a.encoding != "UTF8":
