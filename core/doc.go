@@ -38,7 +38,7 @@
 // # Ownership
 //
 // A function never keeps or changes a slice, map or byte slice of its caller after it returned, unless its comment has
-// an exception. Results belong to the caller. An adapter closes only what it opened.
+// an exception. Results belong to the caller. An adapter closes only resources that it opened.
 //
 // # Limits
 //

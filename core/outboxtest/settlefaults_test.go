@@ -58,7 +58,7 @@ var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) 
 	return again(&o, r)
 }}
 
-// anyID settles the record with the number, whichever its id.
+// anyID settles the record with the number, under any id.
 var anyID = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return again(&o, r) }}
 
 // ownersOnly refuses a record that a session holds in the unit of another.
