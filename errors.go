@@ -29,9 +29,9 @@ var (
 	// serialisation. Roll back, and run the whole transaction again. Its class is outage.
 	ErrRetryTx = errors.New("the transaction conflicts with another one; run it again")
 	// ErrMisconfigured reports an object that is missing, has another shape, or is not permitted: a table that was
-	// not migrated, a queue with other arguments. Somebody must fix it. Its class is outage, because no message is
-	// at fault. Engines end with it if they meet it at the start. Later they pause and probe until it is fixed, as
-	// in any outage.
+	// not migrated, a queue with other arguments. An operator must repair it. Its class is outage, because no
+	// message is at fault. Engines end with it if they meet it at the start. Later they pause and probe until it is
+	// fixed, as in any outage.
 	ErrMisconfigured = errors.New("misconfigured")
 )
 

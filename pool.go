@@ -1,7 +1,7 @@
 package waybill
 
 // Pool describes the connection pool that a store works with, so that engines can say at their start that it is too
-// small. Everything works with one connection, too: what finds none free waits.
+// small. One connection is enough for everything: a call that finds no free connection waits.
 type Pool struct {
 	// ID is the same for the same pool, and comparable; nil = there is no pool.
 	ID any

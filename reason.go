@@ -39,7 +39,7 @@ func Reasons() []Reason {
 func (r Reason) Withdrawn() bool { return r == ReasonCancelled || r == ReasonReplaced }
 
 // Blocks reports whether an abandoned record with reason r blocks its key on a route with BlockAfterAbandon. A record
-// that somebody took out on purpose does not: cancelled, replaced, skipped, set aside.
+// that an operator or its application took out on purpose does not block it: cancelled, replaced, skipped, set aside.
 func (r Reason) Blocks() bool {
 	return r != ReasonNone && !r.Withdrawn() && r != ReasonSkipped && r != ReasonSetAside
 }

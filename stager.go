@@ -62,7 +62,7 @@ const (
 	OrderBestEffort
 	// OrderHLC is OrderBestEffort, but sorts by (HLC, sequence) what was read and not handed out yet. Reads follow
 	// the order of staging, up to BatchSize records at a time. So it is no order of a whole backlog: records of a
-	// later read come after those of an earlier one, whatever their stamps.
+	// later read come after the records of an earlier read, with any stamp.
 	OrderHLC
 )
 
@@ -82,11 +82,11 @@ func (o Order) String() string {
 // Stager writes messages through the caller's open transaction, typed per database driver. It is safe for concurrent
 // use with different transactions.
 type Stager[Tx any] interface {
-	// Stage writes msgs in tx, in a bounded number of round trips whatever the number of messages: in one where the
-	// database can. It never begins, commits or rolls back. It returns one Staged a message and route, in input
-	// order, routes in the message's order. Bad input is refused as a whole with an [*InvalidError] before the
-	// database is asked. If another transaction has staged the same (route, id) or dedupe key, Stage waits until
-	// that one ends, or fails, and the caller runs its transaction again. After any other error than an
+	// Stage writes msgs in tx, in a number of round trips that does not depend on the number of messages: in one
+	// where the database can. It never begins, commits or rolls back. It returns one Staged a message and route, in
+	// input order, routes in the message's order. Bad input is refused as a whole with an [*InvalidError] before
+	// the database is asked. If another transaction has staged the same (route, id) or dedupe key, Stage waits
+	// until that one ends, or fails, and the caller runs its transaction again. After any other error than an
 	// InvalidError the caller must roll the transaction back.
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
 }

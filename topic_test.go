@@ -137,7 +137,7 @@ func TestClasses(t *testing.T) {
 			waybill.ClassPermanent, waybill.ReasonNone,
 		},
 		"misconfigured": {fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause), waybill.ClassOutage, waybill.ReasonNone},
-		// who says so is believed
+		// a handler's Reject counts for more than the class of the cause
 		"misconfigured, rejected": {waybill.Reject(fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause)), waybill.ClassPermanent, waybill.ReasonRejected},
 	} {
 		if waybill.ClassOf(tc.err) != tc.class || waybill.ReasonOf(tc.err) != tc.reason {

@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// counting counts the calls of Stage and keeps what they staged.
+// counting counts the calls of Stage and keeps the staged messages.
 type counting struct {
 	waybill.Stager[*memory.Tx]
 	calls []int
@@ -78,7 +78,7 @@ func (b *bench) commit(tx *memory.Tx) error {
 	return tx.Commit()
 }
 
-// topics returns the topics of what is stored, in order.
+// topics returns the topics of the stored records, in order.
 func (b *bench) topics() []string {
 	var out []string
 	for _, r := range b.store.Records() {

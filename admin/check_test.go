@@ -65,7 +65,7 @@ func TestOperatorInputIsChecked(t *testing.T) {
 	}
 }
 
-// OR-04: what somebody took out on purpose does not block its key.
+// OR-04: a record that was taken out on purpose does not block its key.
 func TestReasonsThatBlock(t *testing.T) {
 	t.Parallel()
 	for r, want := range map[waybill.Reason]bool{
@@ -132,7 +132,7 @@ func TestFilterMatches(t *testing.T) {
 	}
 }
 
-// DB-11: what a redrive refuses, and what Force changes about it.
+// DB-11: the records that a redrive refuses, without and with Force.
 func TestRedriveRefuses(t *testing.T) {
 	t.Parallel()
 	abandoned := Candidate{State: core.StateAbandoned, Reason: waybill.ReasonAttempts, Age: time.Hour, Keyed: true}

@@ -21,8 +21,8 @@ type Count struct {
 	State  core.State
 	Reason waybill.Reason // of abandoned records, else empty
 	N      int64
-	// Due is how many of N are due and nobody has out: the others are scheduled, wait for their next attempt, are
-	// out, or have ended. It is as exact as N.
+	// Due is how many of N are due and not out: the others are scheduled, wait for their next attempt, are out, or
+	// have ended. It is as exact as N.
 	Due int64
 	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, by
 	// an unknown number.

@@ -31,7 +31,7 @@ func (f Fate) String() string {
 	return enum.Name("Fate", f, 1, "pending", "ended", "otherwise", "locked")
 }
 
-// Decision is an operator's decision to end one record, and what has become of it.
+// Decision is an operator's decision to end one record, with its fate.
 type Decision struct {
 	// Route, Seq and ID name the record, as [Stored] does.
 	Route string
@@ -55,12 +55,12 @@ type DecideRequest struct {
 // Decider ends records that are due, scheduled, wait for a retry, or are being processed. [DecideAll] does it for all
 // that a filter selects.
 type Decider interface {
-	// DecideRecords returns req.Decisions with their fates. A record that nobody can have out is ended at once:
-	// one that waits for a time, a withdrawable one that nobody holds, a due one whose unit has no owner. Any other
-	// can be out without a hold, and only the owner of its unit knows. So the owner is told. It ends the record as
-	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
+	// DecideRecords returns req.Decisions with their fates. A record that cannot be out is ended at once: one that
+	// waits for a time, a withdrawable one without a hold, a due one whose unit has no owner. Any other can be out
+	// without a hold, and only the owner of its unit knows. So the owner is told. It ends the record as soon as
+	// that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
 	// decisions that it returned, until none is pending. If the unit has no owner any more, that call carries the
-	// decision out. An ended record lets its key go on, whatever BlockAfterAbandon says. After an error the call
+	// decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an error the call
 	// can be repeated: decisions that owners were told about twice are carried out once.
 	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
 }
@@ -71,10 +71,10 @@ const (
 	headLook = 50 * time.Millisecond
 )
 
-// AwaitHead waits until the owner of a key has carried out the decision that told says, and returns what came of it.
-// Every store's DecideHead ends with it if the owner must be told. If the unit loses its owner meanwhile, AwaitHead
-// carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts of its
-// errors begin with op.
+// AwaitHead waits until the owner of a key has carried out the decision in told, and returns the decision with its
+// fate. Every store's DecideHead ends with it if the owner must be told. If the unit loses its owner meanwhile,
+// AwaitHead carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts
+// of its errors begin with op.
 func AwaitHead(ctx context.Context, op string, store Decider, told *core.Control) error {
 	look := time.NewTicker(headLook)
 	defer look.Stop()

@@ -30,7 +30,7 @@ type EndRequest struct {
 	Reason waybill.Reason
 	// Page bounds one step, and says where to begin. Its default limit is [MaxPageLimit].
 	Page PageRequest
-	// DryRun counts what matches, and changes nothing.
+	// DryRun counts the matching records, and changes nothing.
 	DryRun bool
 }
 
@@ -63,7 +63,7 @@ type Ender interface {
 // DecideAll ends all records that req selects, step by step, and waits until the owners of the records have carried
 // that out. Each step is a transaction of its own. So what was decided stays so when ctx ends, or a step fails. It
 // never has more than [MaxPending] decisions pending, and waits for owners before it goes on. If they carry nothing out
-// for opts.Wait, it returns an error that matches waybill.ErrInFlight. What is pending then stands.
+// for opts.Wait, it returns an error that matches waybill.ErrInFlight. A decision that is pending then stands.
 func DecideAll(ctx context.Context, store Ender, req EndRequest, opts EndOptions) (Ended, error) {
 	e := ender{store: store, req: req, opts: opts}
 	if e.opts.Wait == 0 {

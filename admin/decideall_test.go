@@ -137,7 +137,7 @@ func TestDecideAllGivesUp(t *testing.T) { // OP-18
 	}
 }
 
-// What was pending when the context ended, or a step failed, is told; and the sum says where to go on.
+// Decisions that were pending when the context ended, or a step failed, are counted; and the sum says where to go on.
 func TestDecideAllGoesOn(t *testing.T) { // OP-18
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// Delete what an outbox holds of a tenant, due or not.
+// Delete the records of a tenant from an outbox, due or not.
 func ExamplePurgeAll() {
 	ctx := context.Background()
 	outbox, err := memory.New(memory.Options{Source: "/orders"})

@@ -33,7 +33,7 @@ type Stored struct {
 	Age time.Duration
 	// DueIn is the time until its schedule or retry is due; 0 = at once, or not waiting.
 	DueIn time.Duration
-	// Owner is the member that holds it; empty if nobody does. LeaseIn is how long that member counts as alive
+	// Owner is the member that holds it; empty = no member does. LeaseIn is how long that member counts as alive
 	// without another sign of life.
 	Owner   string
 	LeaseIn time.Duration

@@ -38,7 +38,7 @@ type ParkedFilter struct {
 	Error string
 	// Since and Until bound Parked.At, Until excluded.
 	Since, Until time.Time
-	// Positions are places as a list has shown them. Between the list and the next call somebody else can have
+	// Positions are places as a list has shown them. Between the list and the next call another operator can have
 	// replayed older messages: set Since and Until to Parked.At too, so that no other message is taken.
 	Positions []int
 }

@@ -35,8 +35,8 @@ type Purged struct {
 
 // Purger deletes records for good.
 type Purger interface {
-	// PurgeRecords does one bounded step. It keeps no trace of what it deletes, and tells the owner of a key that
-	// may go on. A dedupe key of a deleted record is free; an id of one can be staged again. What was published is
+	// PurgeRecords does one bounded step. It keeps no trace of a deleted record, and tells the owner of a key that
+	// may go on. A dedupe key of a deleted record is free; an id of one can be staged again. Published messages are
 	// at the broker and its consumers, which it does not reach. An empty filter without All is an
 	// [*waybill.InvalidError].
 	PurgeRecords(ctx context.Context, req PurgeRequest) (Purged, error)
@@ -62,7 +62,7 @@ func CheckPurge(req PurgeRequest) (PurgeRequest, error) {
 }
 
 // Takes reports whether a purge deletes a record with state s that it selects. Timed says that the record waits for a
-// time, and that nobody holds it.
+// time, and that no member holds it.
 func (r *PurgeRequest) Takes(s core.State, timed bool) bool {
 	return s.Terminal() || r.Waiting && timed
 }

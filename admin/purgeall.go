@@ -12,16 +12,17 @@ type Eraser interface {
 	Purger
 }
 
-// Erased is the sum of a PurgeAll. In a dry run it has Purged only, with what would be deleted if nothing were due.
+// Erased is the sum of a PurgeAll. In a dry run it has Purged only: the count of the records that would be deleted if
+// none were due.
 type Erased struct {
 	Ended  Ended
 	Purged Purged
 }
 
 // PurgeAll deletes all records that req selects, those that are due and those that wait for a time, too. First it ends
-// what has not ended, as [DecideAll] does with opts and waybill.ReasonSkipped. Then it deletes step by step. What was
-// published meanwhile is at the broker. After an error call it again from the beginning. req.Filter must name neither
-// states nor reasons; req.Waiting is not heeded.
+// the records that have not ended, as [DecideAll] does with opts and waybill.ReasonSkipped. Then it deletes step by
+// step. A message that was published meanwhile is at the broker. After an error call it again from the beginning.
+// req.Filter must name neither states nor reasons; req.Waiting is not heeded.
 func PurgeAll(ctx context.Context, store Eraser, req PurgeRequest, opts EndOptions) (sum Erased, err error) {
 	var p []string
 	if len(req.Filter.States)+len(req.Filter.Reasons) > 0 {

@@ -86,8 +86,8 @@ func (r *RedriveRequest) Refusal(c *Candidate) string {
 type Redriver interface {
 	// Redrive does one bounded step. A record that is put back has no attempts, crashes, reason or error. The store
 	// still knows that it can have been delivered, for a later Cancel. Of records with one dedupe key the first is
-	// put back; a dry run counts the same. A decision about a record ([Decider], [KeyKeeper]) that nobody has
-	// carried out is void when the record is put back: the later command counts. An empty filter without All is an
+	// put back; a dry run counts the same. A decision about a record ([Decider], [KeyKeeper]) that is not carried
+	// out yet is void when the record is put back: the later command counts. An empty filter without All is an
 	// [*waybill.InvalidError].
 	Redrive(ctx context.Context, req RedriveRequest) (Redriven, error)
 }

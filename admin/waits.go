@@ -60,11 +60,11 @@ type Hindrances struct {
 	LockedBy []string
 }
 
-// Explainer knows what stands in the way of a record. Ask it by [WhyWaits].
+// Explainer knows the hindrances of a record. Ask it by [WhyWaits].
 type Explainer interface {
-	// Hindrances returns what stands in the way of rec, a record of this store. With blockAfterAbandon an abandoned
-	// record holds its key, as the option of the relay's route says. Bodies are left out. It changes and locks
-	// nothing.
+	// Hindrances returns the causes for which rec, a record of this store, waits. With blockAfterAbandon an
+	// abandoned record holds its key, as the option of the relay's route says. Bodies are left out. It changes and
+	// locks nothing.
 	Hindrances(ctx context.Context, rec *Stored, blockAfterAbandon bool) (Hindrances, error)
 }
 
@@ -146,7 +146,7 @@ func stillLocked(ctx context.Context, explainer Explainer, rec *Stored, block bo
 	return in.Locked, err
 }
 
-// askMembers sets the cause by who is registered for the route.
+// askMembers sets the cause by the members that are registered for the route.
 func (w *Waiting) askMembers(ctx context.Context, store core.OutboxStore) error {
 	roster, err := store.Meet(ctx, core.Meeting{})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// action is something that an operator asks for. It travels in the form of the preview, so that what is done is what
+// action is an operator's request. It travels in the form of the preview, so that the confirmed action is the one that
 // was shown.
 type action struct {
 	Name   string // redrive, purge, skip, aside, requeue, replay, purgeparked, pause, resume
@@ -77,7 +77,7 @@ func actionOf(r *http.Request) (*action, error) {
 	return a, nil
 }
 
-// previewData shows what an action would do.
+// previewData shows the effect that an action would have.
 type previewData struct {
 	Title, Text string
 	Facts       []pair
@@ -117,13 +117,13 @@ func (d *Dashboard) preview(w http.ResponseWriter, r *http.Request) error {
 	return d.render(w, r, http.StatusOK, "preview", data)
 }
 
-// seal signs what somebody was shown, for them and their session only.
+// seal signs the preview that a user was shown, for that user and session only.
 func (d *Dashboard) seal(r *http.Request, sealed string) string {
 	s := sessionOf(r)
 	return d.sessions.sign("action", s.token, s.via, s.user, sealed)
 }
 
-// dryRun says what a would do, and changes nothing.
+// dryRun returns the effect that a would have, and changes nothing.
 func (d *Dashboard) dryRun(ctx context.Context, a *action) (*previewData, error) {
 	if a.Edit != nil && a.Name != "replay" {
 		return nil, waybill.Invalid("action", "body: is given, and the action is no replay")
@@ -237,7 +237,8 @@ func (d *Dashboard) dryParked(ctx context.Context, a *action) (*previewData, err
 	return out, nil
 }
 
-// dryEdit says what a replay with another body would do. It is for one message that one has seen whole.
+// dryEdit returns the effect that a replay with another body would have. It is for one message that the user has seen
+// whole.
 func (d *Dashboard) dryEdit(ctx context.Context, q *Queue, a *action, f admin.ParkedFilter) (*previewData, error) {
 	if len(f.IDs)+len(f.Positions) == 0 {
 		return nil, waybill.Invalid("action", "body: is given for several messages: name one by its id, or by its position")
@@ -257,7 +258,7 @@ func (d *Dashboard) dryEdit(ctx context.Context, q *Queue, a *action, f admin.Pa
 	}, nil
 }
 
-// facts lists what an action selects.
+// facts lists the filters and values of an action.
 func (a *action) facts() []pair {
 	f := &a.Form
 	all := []pair{
@@ -378,7 +379,7 @@ func (a *action) target() string {
 	return "outbox " + a.Form.Outbox
 }
 
-// auditor returns who keeps the record of an action; nil = there is none.
+// auditor returns the store that keeps the record of an action; nil = there is none.
 func (d *Dashboard) auditor(a *action) audit.Recorder {
 	onQueue := a.Name == "replay" || a.Name == "purgeparked"
 	if onQueue && d.opts.Audit != nil {

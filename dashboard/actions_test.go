@@ -52,7 +52,7 @@ func equal(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// A preview changes nothing. What is confirmed is done, and leaves one line in the log.
+// A preview changes nothing. A confirmed action is done, and leaves one line in the log.
 // OP-07
 func TestActions(t *testing.T) {
 	t.Parallel()
@@ -218,7 +218,7 @@ func TestActionsOnManyMessages(t *testing.T) {
 	}
 }
 
-// What is refused for the sake of order can be sent again all the same, after another look.
+// A replay that is refused for the sake of order can be sent all the same, after another look.
 // OP-07
 func TestSendWhatIsRefused(t *testing.T) {
 	t.Parallel()
@@ -236,7 +236,7 @@ func TestSendWhatIsRefused(t *testing.T) {
 	}
 }
 
-// What vanishes between the preview and the confirmation is not done, and the answer says so.
+// A record that vanishes between the preview and the confirmation is not touched, and the answer says so.
 // OP-07
 func TestMessageThatVanishesAfterThePreview(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestMessageThatVanishesAfterThePreview(t *testing.T) {
 	}
 }
 
-// What would touch everything, or what nobody was shown, is not done.
+// An action that would touch everything, or whose preview was not shown, is not done.
 // OP-07
 func TestOnlyWhatWasShownIsDone(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func TestBodies(t *testing.T) {
 	has(t, page(t, d, []byte("\x00\x01PNG\xff"), nil), "000000 00 01 50 4e 47 ff", "..PNG.")
 }
 
-// A page stays small, whatever a body is.
+// A page stays small with a body of any size and content.
 // OP-07
 func TestHugeBodies(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func (hostileQueue) InspectParked(context.Context, string, admin.ParkedFilter) (
 	return hostileParked(), nil
 }
 
-// hostileName is a name that somebody could give; forms send no zero byte.
+// hostileName is a name that an attacker could give; forms send no zero byte.
 var hostileName = strings.TrimSuffix(hostile, "\x00")
 
 const hostile = `"'><script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">{{.}}</textarea>` + "\x1b[31m\u202e</pre>\x00"

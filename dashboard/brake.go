@@ -25,7 +25,8 @@ const (
 	maxComparing, maxQueued = 2, 8
 )
 
-// brakes slow guesses of passwords down. They never lock a user out for everybody: a stranger could do that to anybody.
+// brakes slow guesses of passwords down. They never lock a user out for everybody: a stranger could do that to any
+// user.
 type brakes struct {
 	mu sync.Mutex
 	of map[brakeKey]*brake
@@ -118,8 +119,8 @@ func (b *brakes) makeRoom() {
 	delete(b.of, first)
 }
 
-// right takes an attempt back that was right, and forgets the user at this address. The count of the address stays:
-// somebody with a password could reset it again and again.
+// right takes an attempt back that was right, and forgets the user at this address. The count of the address stays: a
+// guesser with a password of its own could reset it again and again.
 func (b *brakes) right(user, client string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -122,8 +122,8 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.StripPrefix(d.opts.Path, d.mux).ServeHTTP(w, r)
 }
 
-// Run keeps the history of the charts while nobody looks, until ctx ends. It costs the stores one set of questions in
-// five seconds.
+// Run keeps the history of the charts while no browser looks, until ctx ends. It costs the stores one set of questions
+// in five seconds.
 func (d *Dashboard) Run(ctx context.Context) error {
 	t := time.NewTicker(5 * time.Second)
 	defer t.Stop()

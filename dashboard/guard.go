@@ -17,7 +17,7 @@ import (
 
 const maxFormBytes = 2 << 20
 
-// guard lets in who may come in, and gives each request its session.
+// guard admits users who have a right, and gives each request its session.
 func (d *Dashboard) guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -114,7 +114,7 @@ func (d *Dashboard) SignInURL(base string) string {
 	return address
 }
 
-// enter begins the session of somebody who followed SignInURL, and leads to the same page without the token: the token
+// enter begins the session of a user who followed SignInURL, and leads to the same page without the token: the token
 // stays neither in the address bar nor in the history.
 func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
@@ -138,7 +138,7 @@ func (d *Dashboard) refuseLogin(r *http.Request, user string) {
 	d.tell(r, slog.LevelWarn, "dashboard.login_refused", "login refused", user)
 }
 
-// tell logs what became of somebody at the door.
+// tell logs the result of a login.
 func (d *Dashboard) tell(r *http.Request, level slog.Level, event, text, user string, more ...any) {
 	s := sessionOf(r)
 	facts := []any{"event", event, "user", clip(user, 100), "via", s.via, "remote", r.RemoteAddr, "client", s.from}
@@ -195,7 +195,7 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// leave ends the session of a request, if somebody has logged in to it.
+// leave ends the session of a request, if a user has logged in to it.
 func (d *Dashboard) leave(r *http.Request) {
 	if s := sessionOf(r); s.in && (s.via == viaToken || s.via == viaPassword) {
 		d.sessions.end(s.cookie)

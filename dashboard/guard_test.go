@@ -94,7 +94,7 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// A cookie that somebody else has made is worth nothing.
+// A cookie with another signature is worth nothing.
 // OP-07
 func TestForgedSession(t *testing.T) {
 	t.Parallel()
@@ -116,9 +116,9 @@ func TestForgedSession(t *testing.T) {
 	}
 }
 
-// Without users nobody looks without the token, as from another machine: this machine has other users, and programs
-// that fetch an address for somebody, and a proxy need not tell that it is one. nginx by its defaults asks by HTTP/1.0
-// for the name that its configuration has.
+// Without users a request from this machine needs the token, as one from another machine does: this machine has other
+// users and programs that fetch addresses for strangers, and a proxy need not tell that it is one. nginx by its
+// defaults asks by HTTP/1.0 for the name that its configuration has.
 // OP-07, SE-07
 func TestWithoutUsersTheTokenIsTheWayIn(t *testing.T) {
 	t.Parallel()
@@ -155,7 +155,7 @@ func TestWithoutUsersTheTokenIsTheWayIn(t *testing.T) {
 	}
 }
 
-// The token is in the address of one request only. What it leads to is the page that was asked for.
+// The token is in the address of one request only. It leads to the requested page.
 // OP-07
 func TestTheTokenDoesNotStayInTheAddress(t *testing.T) {
 	t.Parallel()
@@ -272,7 +272,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Nobody gets a list of the files.
+// The server lists no files.
 // OP-07
 func TestStaticFilesAreNotListed(t *testing.T) {
 	t.Parallel()
@@ -285,7 +285,7 @@ func TestStaticFilesAreNotListed(t *testing.T) {
 	b.get("/static/style.css", http.StatusOK)
 }
 
-// What changes something needs the token of the session, and comes from the page itself.
+// A request that changes something needs the token of the session, and comes from the page itself.
 // OP-07
 func TestForgedRequests(t *testing.T) {
 	t.Parallel()

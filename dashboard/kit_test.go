@@ -21,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// journal keeps what is logged.
+// journal keeps the lines of a log.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -89,7 +89,7 @@ func newShop(t *testing.T, more ...waybill.Message) *demo.Demo {
 	return d
 }
 
-// browser is somebody who looks at a dashboard.
+// browser is a viewer of a dashboard.
 type browser struct {
 	t            *testing.T
 	page         http.Handler
@@ -119,7 +119,7 @@ func visitor(t *testing.T, page http.Handler) *browser {
 	return b
 }
 
-// stranger is somebody who has not logged in.
+// stranger is a viewer without a session.
 func stranger(t *testing.T, opts dashboard.Options) (b *browser, signIn string, log *journal) {
 	t.Helper()
 	b, log = open(t, opts)
@@ -206,7 +206,7 @@ func fields(t *testing.T, page, with string) url.Values {
 	return nil
 }
 
-// ask presses the button of an action in a form of a page, and returns what would happen.
+// ask presses the button of an action in a form of a page, and returns the preview.
 func (b *browser) ask(target, action string, more url.Values) (preview string) {
 	b.t.Helper()
 	form := fields(b.t, b.get(target, http.StatusOK), `value="`+action+`"`)

@@ -16,7 +16,8 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// The overview shows the members of all processes, what they own, and who is silent. It changes nothing at the store.
+// The overview shows the members of all processes, their units, and the silent members. It changes nothing at the
+// store.
 // OP-07
 func TestMembersOfOtherProcesses(t *testing.T) {
 	t.Parallel()
@@ -85,7 +86,7 @@ func stage(t *testing.T, store *memory.Store, messages ...waybill.Message) {
 	}
 }
 
-// Due messages on a route that no member serves need attention, whoever runs here.
+// Due messages on a route that no member serves need attention, with or without a relay in this process.
 // OP-07
 func TestUnservedRoute(t *testing.T) {
 	t.Parallel()
@@ -111,7 +112,7 @@ func TestUnservedRoute(t *testing.T) {
 	})
 }
 
-// A store that does not say who its members are hides nothing else.
+// A store that cannot list its members hides nothing else.
 // OP-07
 func TestMembersThatAreUnknown(t *testing.T) {
 	t.Parallel()

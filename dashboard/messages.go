@@ -90,7 +90,7 @@ func (f *filterForm) filter() (admin.Filter, error) {
 
 var states = []core.State{core.StatePending, core.StateProcessing, core.StateFailed, core.StatePublished, core.StateAbandoned}
 
-// parseTime reads what a browser's field for a time sends, as UTC.
+// parseTime reads the value of a browser's field for a time, as UTC.
 func parseTime(s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -174,7 +174,7 @@ func (d *Dashboard) messages(w http.ResponseWriter, r *http.Request) error {
 	return d.render(w, r, http.StatusOK, "messages", data)
 }
 
-// actionsOf says what can be done with the records of an outbox.
+// actionsOf has the possible actions on the records of an outbox.
 type actionsOf struct{ Redrive, Purge, Keys, Pause bool }
 
 func (d *Dashboard) can(r *http.Request, b *Outbox) actionsOf {
@@ -276,7 +276,7 @@ func headersOf(e *waybill.Envelope) []pair {
 	return out
 }
 
-// factsOf lists what an envelope says, without what is empty. The messages that caused it lead to outbox.
+// factsOf lists the attributes of an envelope that are not empty. The messages that caused it lead to outbox.
 func (d *Dashboard) factsOf(outbox string, e *waybill.Envelope) []pair {
 	messages := func(ids ...string) (out []link) {
 		for _, id := range ids {

@@ -27,14 +27,14 @@ type Options struct {
 	// Metrics gives the rates and latencies of this process: a reader of its own, given to the MeterProvider of the
 	// relays and consumers. Nil = no charts.
 	Metrics *sdkmetric.ManualReader
-	// ReadOnly takes all actions away, whatever the rights are.
+	// ReadOnly takes all actions away, from users with each right.
 	ReadOnly bool
-	// ShowBodies shows bodies of messages. Mask, if not nil, returns what may be shown of one.
+	// ShowBodies shows bodies of messages. Mask, if not nil, returns the part of a body that may be shown.
 	ShowBodies bool
 	Mask       func(e *waybill.Envelope) []byte
 	// Hosts are the names by which browsers ask for the page, such as ops.example, or ops.example:8443 for one port
-	// only. A request for another name is refused, whatever else it brings. Empty = localhost and addresses; "*" =
-	// every name.
+	// only. A request for another name is refused, even with a password or token. Empty = localhost and addresses;
+	// "*" = every name.
 	Hosts []string
 	// Users may come in, by name. Without any one comes in with the token of Dashboard.SignInURL, unless Open or
 	// Proxy.UserHeader is set.
@@ -44,7 +44,7 @@ type Options struct {
 	Right Right
 	// Proxy says from where a reverse proxy comes, and in which header it names users.
 	Proxy Proxy
-	// Open lets everybody in who reaches the page, such as on a network of its own.
+	// Open admits every client that reaches the page, such as on a network of its own.
 	Open bool
 	// Audit keeps the record of acts on Queues; nil = the first of Outboxes that keeps one. Acts on an outbox are
 	// in its own record. An act whose begin cannot be recorded is not done.

@@ -22,7 +22,7 @@ type overviewData struct {
 	At        string
 }
 
-// attention is something that somebody should look at, in words, with where to go.
+// attention is a problem that needs an operator, in words, with the address of its page.
 type attention struct {
 	Level, Text, Link, Action string
 }
@@ -159,7 +159,7 @@ func (l *lookOf) rows() []routeRow {
 	return out
 }
 
-// attention says what is wrong with an outbox.
+// attention lists the problems of an outbox.
 func (l *lookOf) attention() []attention {
 	var out []attention
 	if l.Err != "" {
@@ -226,7 +226,7 @@ func (l *lookOf) attention() []attention {
 	return out
 }
 
-// live sends what changes on the overview as server-sent events, for a minute.
+// live sends the changing parts of the overview as server-sent events, for a minute.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) error {
 	flusher, ok := w.(http.Flusher)
 	if !ok {

@@ -159,8 +159,8 @@ func (d *Dashboard) parkedMessage(w http.ResponseWriter, r *http.Request) error 
 	return d.render(w, r, http.StatusOK, "parkedmessage", data)
 }
 
-// editable reports whether the body of a message can be replaced here. What is hidden, masked, cut or no text cannot,
-// and browsers do not keep a carriage return.
+// editable reports whether the body of a message can be replaced here. A body that is hidden, masked, cut or no text
+// cannot be, and browsers do not keep a carriage return.
 func (d *Dashboard) editable(p *admin.Parked) bool {
 	kind := d.show(&p.Envelope).Kind
 	return d.opts.ShowBodies && d.opts.Mask == nil && len(p.Envelope.Body) <= maxBody && (kind == "json" || kind == "text") &&

@@ -133,7 +133,7 @@ func TestCauses(t *testing.T) {
 	has(t, b.get("/waybill/", http.StatusOK), "What needs attention")
 }
 
-// shown is a store that shows something else, and counts what it is asked.
+// shown is a store that shows other records, and counts its calls.
 type shown struct {
 	core.OutboxStore
 	inspect func(*admin.Stored)
@@ -186,8 +186,8 @@ func (curious) HealthWith(ctx context.Context, c admin.Counter) waybill.Health {
 	return waybill.Health{Live: true, Ready: true}
 }
 
-// However many look at the overview, and whatever the relay wants to know, the store is asked once in two seconds. A
-// stream ends after a minute, and with its viewer.
+// With any number of viewers of the overview, and with the relay's own questions, the store is asked once in two
+// seconds. A stream ends after a minute, and with its viewer.
 // OP-07
 func TestViewersShareTheQuestions(t *testing.T) {
 	t.Parallel()
@@ -272,7 +272,7 @@ func TestSearchesEnd(t *testing.T) {
 	})
 }
 
-// What does not answer is said on top, and once it answers the page is as before.
+// The page names a store that does not answer on top. Once the store answers, the page is as before.
 // OP-07
 func TestStoreThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// statements counts what a pool sends, BEGIN and COMMIT too.
+// statements counts the statements of a pool, BEGIN and COMMIT too.
 type statements struct{ n atomic.Int64 }
 
 func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -43,7 +43,7 @@ func (*statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 func (s *statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) { s.n.Add(1) }
 func (*statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)       {}
 
-// outboxOf returns an outbox on a database, and the count of what it sends.
+// outboxOf returns an outbox on a database, and the count of its statements.
 func outboxOf(t *testing.T, dsn string) (*postgres.Outbox, *pgxpool.Pool, *statements) {
 	t.Helper()
 	sent := &statements{}

@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Right is what somebody may do. Each includes those before it.
+// Right is a set of actions that a user may take. Each includes the rights before it.
 type Right string
 
 // The rights.
@@ -29,7 +29,7 @@ const (
 
 var rights = []Right{RightLook, RightAct, RightEdit}
 
-// User is somebody who may come in.
+// User is an account of the dashboard.
 type User struct {
 	// Password is the bcrypt hash of the password (htpasswd -nB ada). Empty = the user comes through Proxy only.
 	Password string
@@ -40,11 +40,11 @@ type User struct {
 // Proxy is a reverse proxy before the dashboard.
 type Proxy struct {
 	// From are the addresses of the proxies, or their networks, such as 10.0.0.7 or 10.1.0.0/16. Every program
-	// there can pretend to be any user: name no network that others share. What other addresses say of users and
-	// clients counts nothing. The last address of X-Forwarded-For is that of the client.
+	// there can pretend to be any user: name no network that others share. Headers about users and clients from
+	// other addresses do not count. The last address of X-Forwarded-For is that of the client.
 	From []string
-	// UserHeader is the header in which the proxy names the user whom it has asked, such as X-Forwarded-User. The
-	// proxy must remove it from what its clients send. Empty = the proxy asks nobody.
+	// UserHeader is the header in which the proxy names the user whom it has asked, such as X-Forwarded-User. proxy
+	// must remove it from its clients' requests. Empty = the proxy has no logins.
 	UserHeader string
 	// TLS says that browsers ask the proxy by HTTPS: cookies are for HTTPS only then.
 	TLS bool
@@ -105,7 +105,7 @@ const (
 	viaOpen     = "open"
 )
 
-// enterBy completes the session of a request: who has come in on which way, and what they may do.
+// enterBy completes the session of a request with the user, the kind of the login, and the user's right.
 func (d *Dashboard) enterBy(r *http.Request, s *session) error {
 	user, err := d.opts.Proxy.user(r)
 	switch {
@@ -139,7 +139,7 @@ func (d *Dashboard) rightOf(s *session) Right {
 	return cmp.Or(d.opts.Right, RightLook)
 }
 
-// may reports whether somebody has come in with a right.
+// may reports whether the user of the session has a right.
 func (s *session) may(right Right) bool {
 	return s.in && slices.Index(rights, s.right) >= slices.Index(rights, right)
 }
@@ -152,7 +152,7 @@ func demand(r *http.Request, right Right) error {
 	return nil
 }
 
-// problemsOfRights returns what is wrong with who may come in, and with what right.
+// problemsOfRights returns the faults of the users and their rights.
 func (o *Options) problemsOfRights() (p []string) {
 	right := func(field string, r Right) {
 		if r != "" && !slices.Contains(rights, r) {

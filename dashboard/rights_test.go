@@ -77,7 +77,7 @@ func TestRights(t *testing.T) {
 			}
 		}
 	}
-	// What one was shown nobody else can do, although the browser is the same.
+	// A preview that one user was shown cannot be confirmed by another user, although the browser is the same.
 	b := as(t, first.page, "edsger")
 	preview := fields(t, b.ask(parked, "replay", url.Values{"body": {"{}"}}), `name="sealed"`)
 	for user, want := range map[string]int{"grace": http.StatusBadRequest, "ada": http.StatusBadRequest} {
@@ -96,7 +96,7 @@ func (b *browser) token() string {
 	return fields(b.t, b.get("/login", http.StatusOK), "password").Get("token")
 }
 
-// A body is edited one message at a time, and only by somebody who has seen it.
+// A body is edited one message at a time, and only by a user who has seen it.
 // OP-07
 func TestEditsAreForOneMessageThatIsShown(t *testing.T) {
 	t.Parallel()
@@ -145,7 +145,7 @@ func TestEditsAreForOneMessageThatIsShown(t *testing.T) {
 	}
 }
 
-// An edit says in the log, before it begins and when it has ended, who has put which body in the place of which.
+// An edit logs the user, the old body and the new one, before it begins and when it has ended.
 // OP-07
 func TestEditsAreInTheLog(t *testing.T) {
 	t.Parallel()
@@ -250,7 +250,7 @@ func TestUsersOfAProxy(t *testing.T) {
 			has(t, w.Body.String(), tc.users[0])
 		}
 	}
-	// Users with passwords come in from elsewhere, and the proxy's header makes them nobody else.
+	// Users with passwords come in from elsewhere, and the proxy's header does not change the user.
 	opts := byProxy(empty(t))
 	opts.Users["alan"] = empty(t, "alan").Users["alan"]
 	b, _ := open(t, opts)

@@ -23,7 +23,7 @@ const sessionTime = 12 * time.Hour
 const maxEnded = 10_000
 
 // sessions makes and reads the cookies of sessions. A cookie is a user, a time and a number, signed with a key of this
-// process. The numbers of sessions that somebody has ended are kept until the sessions would have been over.
+// process. The numbers of sessions that ended by a logout are kept until the sessions would have been over.
 type sessions struct {
 	mu    sync.Mutex
 	key   []byte
@@ -32,7 +32,7 @@ type sessions struct {
 	passwordOf func(user string) string
 }
 
-// session is what a cookie says, and what the request adds to it.
+// session has the values of a cookie, and those that the request adds.
 type session struct {
 	user   string // empty = the holder of the token, or nobody
 	in     bool   // it has passed the login
@@ -91,9 +91,9 @@ func (d *Dashboard) cookieName(r *http.Request) string {
 // guest and member begin the user of a cookie: before and after the login.
 const guest, member = "", "+"
 
-// cookie makes the cookie of a session of who, which is guest, or member and a user. It comes along when somebody
-// follows a link from another site, since otherwise a link in a chat would end the session. What changes something
-// needs the token, too.
+// cookie makes the cookie of a session of who, which is guest, or member and a user. A browser sends it for a link from
+// another site, too, since otherwise a link in a chat would end the session. A request that changes something needs the
+// token as well.
 func (d *Dashboard) cookie(r *http.Request, who string) *http.Cookie {
 	payload := base64.RawURLEncoding.EncodeToString([]byte(who)) + "." + strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 36) + "." + rand.Text()
 	c := &http.Cookie{ //nolint:gosec // secure with TLS

@@ -102,7 +102,7 @@ func TestGuessesOfManyNamesAreSlow(t *testing.T) {
 	}
 }
 
-// A proxy's clients are counted by the address that the proxy names, and nobody else names one.
+// A proxy's clients are counted by the address that the proxy names; no other client can name one.
 // OP-07
 func TestGuessesBehindAProxy(t *testing.T) {
 	t.Parallel()
@@ -258,7 +258,7 @@ func TestEndedSessionsDoNotComeBack(t *testing.T) {
 	b.get("/", http.StatusOK)
 }
 
-// What was refused is in the log.
+// A refused login is in the log.
 // OP-07
 func TestRefusedActionsAreInTheLog(t *testing.T) {
 	t.Parallel()

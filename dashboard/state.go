@@ -71,7 +71,7 @@ type histogram struct {
 	n      uint64
 }
 
-// look asks the stores, unless somebody did in the last two seconds, and returns what is known.
+// look asks the stores, unless their answers are less than two seconds old, and returns the latest answers.
 func (d *Dashboard) look(ctx context.Context) (looks []lookOf, parked []parkedOf, samples []sample) {
 	d.state.mu.Lock()
 	defer d.state.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Dashboard) ask(ctx context.Context, now time.Time) ([]lookOf, []parkedO
 	return looks, parked
 }
 
-// look asks one outbox. What its relay needs of the store is read already.
+// look asks one outbox. The counts for the health of its relay come from the same answers.
 func (b *Outbox) look(ctx context.Context, w *watch, now time.Time) lookOf {
 	l := lookOf{Name: b.Name, Running: b.Relay != nil}
 	var counter admin.Counter
@@ -199,7 +199,7 @@ func (h histogram) plus(bounds []float64, counts []uint64) histogram {
 	return h
 }
 
-// quantile returns the upper bound of the bucket in which the quantile q of what came since old is; 0 if nothing came.
+// quantile returns the upper bound of the bucket that has the quantile q of the values since old; 0 if there is none.
 func (h histogram) quantile(old histogram, q float64) float64 {
 	if h.n <= old.n {
 		return 0
@@ -216,7 +216,7 @@ func (h histogram) quantile(old histogram, q float64) float64 {
 	return h.bounds[len(h.bounds)-1]
 }
 
-// rates returns the rate per second of what grows from sample to sample.
+// rates returns the rate per second of a total that grows from sample to sample.
 func rates(samples []sample, total func(*sample) float64) []float64 {
 	var out []float64
 	for i := 1; i < len(samples); i++ {

@@ -152,7 +152,7 @@ type body struct {
 	Kind, Text, Note string
 }
 
-// show returns what may be shown of a body.
+// show returns the part of a body that may be shown.
 func (d *Dashboard) show(e *waybill.Envelope) body {
 	if !d.opts.ShowBodies {
 		return body{Note: fmt.Sprintf("%s of %s. Bodies are not shown here: Options.ShowBodies allows it.", plural(int64(len(e.Body)), "byte"), orNone(e.ContentType))}

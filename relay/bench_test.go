@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// feed is a store that always has a full page, and forgets what is settled: what is measured is the relay.
+// feed is a store that always has a full page, and forgets a settled record: the benchmark measures the relay alone.
 type feed struct {
 	mu      sync.Mutex
 	member  core.Member
@@ -113,7 +113,7 @@ func (sink) Publish(_ context.Context, b []waybill.Envelope) core.Results {
 	return make(core.Results, len(b))
 }
 
-// RL-11: what the relay itself costs a message, with a store and a broker that cost nothing.
+// RL-11: the relay's own cost of a message, with a store and a broker that cost nothing.
 func BenchmarkRelay(b *testing.B) {
 	for _, keyed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("keyed=%v", keyed), func(b *testing.B) {

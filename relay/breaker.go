@@ -12,8 +12,8 @@ import (
 // ableFor is how long a breaker may be open before the route's units should go to a relay whose broker may work.
 const ableFor = 5 * time.Second
 
-// forgetAfter is how long a topic may have no record to try until its breaker is forgotten: what waited has expired, or
-// was abandoned or withdrawn, and health must not tell of it for ever.
+// forgetAfter is how long a topic may have no record to try until its breaker is forgotten: its last records have
+// expired, or were abandoned or withdrawn, and health must not name the topic for ever.
 const forgetAfter = time.Minute
 
 // maxTopicBreakers bounds the topics of one route that are skipped separately; beyond it the whole route pauses.

@@ -25,8 +25,8 @@ func retaining(tb testing.TB, r waybill.Retention) *memory.Store {
 	return storeWith(tb, memory.Options{Source: "/test", Retention: r})
 }
 
-// DB-09: the relay cleans its store at an interval, in small steps, and says what it deleted; never what is not
-// settled.
+// DB-09: the relay cleans its store at an interval, in small steps, and reports the number of deleted records. It never
+// deletes a record that is not settled.
 func TestCleaning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func (c *countingCleaner) calls() int {
 	return c.n
 }
 
-// who returns how many have tried and how many were elected since the last call.
+// The method who returns the number of cleaners that have tried, and of those that were elected, since the last call.
 func (c *countingCleaner) who() (tried, elected int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

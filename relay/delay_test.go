@@ -20,7 +20,7 @@ func after(class waybill.Class, d time.Duration) error {
 	return &waybill.Error{Op: "test", Class: class, After: d, Err: errNo}
 }
 
-// RL-05: a message that the broker wants later comes then, whatever the policy says.
+// RL-05: a message that the broker wants later comes at the broker's time, not at the policy's.
 func TestBrokersDelayOfAMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestExpiresInYear9999(t *testing.T) {
 	})
 }
 
-// RL-07: a publisher that has worked ends no run: what it takes for a misconfiguration is tried again.
+// RL-07: a publisher that has worked ends no run: the relay tries again after an error that says misconfigured.
 func TestMisconfiguredAfterwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,8 +8,9 @@
 //   - A record counts as published only after the publisher said that the broker confirmed and routed it. Every record
 //     that was taken up is published, retried, abandoned with a reason, or released.
 //   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic
-//     clock, and what goes on then is cancelled. A lost lease is logged and counted; the relay joins anew.
-//   - What a relay owned that was killed goes on at others: within 1.5 s where both are connected to a store that is an
+//     clock, and a publish that is still in progress then is cancelled. A lost lease is logged and counted; the relay
+//     joins anew.
+//   - Other relays go on with the units of a killed relay: within 1.5 s where both are connected to a store that is an
 //     [core.Presence], else within the lease and a second.
 //   - On a route with [waybill.OrderPerKey] messages of a key are sent in staged order, one in flight at a time unless
 //     the publisher promises more. Nothing of a key is sent behind one that failed.
@@ -20,25 +21,26 @@
 //     that, a misconfiguration does, unless the same call has worked already.
 //   - A paused route is not sent; a limited one never exceeds its rate; while several routes have work, each gets its
 //     share by weight, and no lane starves.
-//   - [Relay.RunOnce] ends with nothing due, or with an error that says what is left and who has it.
+//   - [Relay.RunOnce] ends with nothing due, or with an error that counts the due records that are left and names their
+//     owners.
 //   - One of the relays of a store cleans it. Neither that nor the look for unserved routes delays a message.
-//   - When its context ends, Run sends nothing more, waits up to DrainTimeout for what was sent, and leaves: others go
-//     on at once.
+//   - When its context ends, Run sends nothing more, waits up to DrainTimeout for the confirms, and leaves: other
+//     relays go on at once.
 //
 // # How it works
 //
-// What is read when, which record may go, and who owns what is decided by a [dispatch.Dispatcher]. The relay decides
-// how records are sent and what became of them.
+// A [dispatch.Dispatcher] decides the time and the range of each read, the records that may go, and the owner of each
+// unit. The relay sends those records and classifies the results.
 //
 // One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own: those
 // that the dispatcher asks for, at most one of a kind, one wait, and several publishes. Ready records of a route travel
 // together in one Publish call; when it returns, the next of each key are ready. Calls do not wait for each other, so a
-// hot key slows nobody but itself. While publishes are in progress, a few confirms that nobody waits for gather for up
-// to 10 ms; what a crash makes arrive twice may be so much more.
+// hot key delays its own messages only. While publishes are in progress, the first confirms wait up to 10 ms for more
+// of them, unless a record waits for one; a crash can repeat the messages of that time.
 //
-// What others must see is written down before it is sent: retries, what may be withdrawn, and what a dead relay may
-// have had out. The latter goes 100 records at a time, more as they pass, and in half as many each time that a
-// relay dies with them.
+// The store has a hold of a record before the record is sent, if other processes must know: of a retry, of a
+// withdrawable record, and of a record that a dead relay may have had out. A record of the last kind goes 100 records
+// at a time, more as they pass, and in half as many each time that a relay dies with them.
 //
 // Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work
 // divide one window of records in flight. The lanes of a limited route share its tokens.

@@ -21,7 +21,7 @@ import (
 
 type Invoice struct{ Tenant, ID string }
 
-// Mails go on a route of their own, whatever the message says. The topic chooses it.
+// Mails go on a route of their own. The topic chooses it, not the message.
 var (
 	InvoiceDue = waybill.NewTopic("invoices.due", waybill.JSON[Invoice]())
 	MailWanted = waybill.NewTopic("mails.wanted", waybill.JSON[Invoice]()).On("mails")
@@ -46,8 +46,8 @@ func exampleStore() (*memory.Store, *memtransport.Transport) {
 	return store, bus
 }
 
-// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails
-// leave at ten a second at most. Who stages chooses the route, by tenant or by topic.
+// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails leave
+// at ten a second at most. The staging code chooses the route, by tenant or by topic.
 func ExampleRoute_fairShare() {
 	store, bus := exampleStore()
 	ctx := context.Background()
@@ -105,7 +105,7 @@ func ExampleRoute_lanes() {
 	// Output: the alarm was among the first twenty: true
 }
 
-// Pause stops a route while the others go on: for a maintenance of what is behind it, say.
+// Pause stops a route while the others go on: for a maintenance of the service behind it, say.
 func ExampleRelay_Pause() {
 	store, bus := exampleStore()
 	ctx := context.Background()
@@ -172,7 +172,7 @@ func ExampleRelay_Run_severalDatabases() {
 	// Output: <nil>
 }
 
-// New makes a relay of a store and a publisher. RunOnce sends what is due, and returns; Run works until its context
+// New makes a relay of a store and a publisher. RunOnce sends the due records, and returns; Run works until its context
 // ends.
 func ExampleNew() {
 	ctx := context.Background()

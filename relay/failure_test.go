@@ -236,8 +236,8 @@ func unroutableUntil(t *testing.T, option, want, idle time.Duration) {
 	})
 }
 
-// RL-03: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is
-// given up.
+// RL-03: a record that is older than the horizon when the broker comes back, empty, is tried for about an hour before
+// the relay gives it up.
 func TestUnroutableAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []bool{true, false} {
@@ -548,7 +548,7 @@ func TestSettleOutage(t *testing.T) {
 	})
 }
 
-// RL-06: what was claimed while the breaker opened is handed back, not sent.
+// RL-06: a record that was claimed while the breaker opened is handed back, not sent.
 func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

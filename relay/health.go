@@ -28,8 +28,9 @@ func (r *Relay) Health(ctx context.Context) waybill.Health {
 	return r.HealthWith(ctx, c)
 }
 
-// HealthWith is Health with the counts of c, and asks the store nothing: whoever has counted already, or shows several
-// relays of one store, spares it the rest. Without c, nil, the checks "backlog" and "unserved" are left out.
+// HealthWith is Health with the counts of c, and asks the store nothing: a caller that has counted already, or shows
+// several relays of one store, spares the store more questions. Without c, nil, the checks "backlog" and "unserved" are
+// left out.
 func (r *Relay) HealthWith(ctx context.Context, c admin.Counter) waybill.Health {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)

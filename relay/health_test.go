@@ -216,7 +216,7 @@ func collect(t *testing.T, reader *metric.ManualReader, name string) map[string]
 	return out
 }
 
-// ST-17: a route with due messages that nobody serves is named by health, the log and a metric; a scheduled message
+// ST-17: a route with due messages that no relay serves is named by health, the log and a metric; a scheduled message
 // is no reason, nor is one that is not old enough.
 func TestUnservedRoutes(t *testing.T) {
 	t.Parallel()

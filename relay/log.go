@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/internal/obs"
 )
 
-// debug reports whether the log wants single messages. What is logged about them is made only then.
+// debug reports whether the log wants single messages. The relay builds the lines about single messages only then.
 func (e *engine) debug() bool { return e.log.Enabled(e.base, slog.LevelDebug) }
 
 // note logs what happened to an item, at level debug.

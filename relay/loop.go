@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/internal/chance"
 )
 
-// minPause keeps the loop from spinning, whatever the dispatcher says.
+// minPause keeps the loop from spinning if the dispatcher wants to go on at once.
 const minPause = time.Millisecond
 
 // newEngine returns the engine of one Run.
@@ -113,7 +113,7 @@ func (e *engine) finished() bool {
 	return (e.d.Left() || e.drain.noLeave) && e.inProgress == 0 || !e.now.Before(e.drain.finalAt)
 }
 
-// end releases the run's resources, and reports what is left.
+// end releases the run's resources, and reports the records that are left.
 func (e *engine) end() {
 	e.drain.stopSend()
 	e.stopUpkeep()

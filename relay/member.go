@@ -221,8 +221,8 @@ func (e *engine) storeWorks(method string) {
 }
 
 // storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a
-// right that is missing is told at once. It ends none that has settled something: what is wrong since then will be
-// mended.
+// missing right is reported at once. It does not end a run that has settled a record: a later fault is an outage, which
+// passes.
 func (e *engine) storeFails(method string, err error) {
 	first := !e.worked.store[method] && !e.worked.store["settle"]
 	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && first) {
@@ -244,7 +244,8 @@ func (e *engine) storeFails(method string, err error) {
 	e.warn(nil, "relay.store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
 }
 
-// sessionLost notes that the session has ended: other relays may send what is out, too. The dispatcher joins again.
+// sessionLost notes that the session has ended: other relays may send the records that this one has out, too. The
+// dispatcher joins again.
 func (e *engine) sessionLost() {
 	for _, rt := range e.order {
 		e.tel.leaseLost(e.base, rt)

@@ -226,8 +226,8 @@ func TestOneRunAtATime(t *testing.T) {
 	})
 }
 
-// checkPublishSpans compares the spans of the messages "a" and "bad" with OpenTelemetry's conventions for messaging.
-// What travels is the context of the span that created the message.
+// checkPublishSpans compares the spans of the messages "a" and "bad" with OpenTelemetry's conventions for messaging. A
+// message carries the context of the span that created it.
 func checkPublishSpans(t *testing.T, published []trace.ReadOnlySpan, travels oteltrace.SpanContext) {
 	t.Helper()
 	for _, sp := range published {

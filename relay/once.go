@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// leftEvery is how often a pass without work of its own looks at what others have left.
+// leftEvery is the time between two looks of a pass that has no work of its own at the records of other relays.
 const leftEvery = 400 * time.Millisecond
 
 // pass is the end of a RunOnce.
@@ -140,7 +140,7 @@ func (e *engine) inMemory() (n int) {
 	return n
 }
 
-// whoHas names the owners of what is left.
+// whoHas names the owners of the records that are left.
 func (e *engine) whoHas(owners map[core.Session]int) string {
 	var parts []string
 	for _, rt := range e.order {

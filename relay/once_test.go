@@ -36,7 +36,8 @@ func TestRunOnceOfFewKeys(t *testing.T) {
 	}
 }
 
-// RL-15: what another relay owns is an error that says how much of it is due and who has it; nothing due is none.
+// RL-15: records of another relay are an error that counts the due ones and names their owner; without a due record
+// there is no error.
 func TestRunOnceBesideAnother(t *testing.T) {
 	t.Parallel()
 	for _, hidden := range []bool{false, true} {
@@ -100,7 +101,7 @@ func TestRunOnceAfterACrash(t *testing.T) {
 	})
 }
 
-// RL-15: an outage ends a pass with an error that says what is left and why.
+// RL-15: an outage ends a pass with an error that counts the records that are left and gives the cause.
 func TestRunOnceInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestRunOnceInAnOutage(t *testing.T) {
 	})
 }
 
-// P3 RL-10: relays divide the units between them; when one leaves or dies, another goes on with what it had, in order.
+// P3 RL-10: relays divide the units between them; when one leaves or dies, another goes on with its records, in order.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	for _, dies := range []bool{false, true} {
@@ -195,7 +196,7 @@ func TestTwoRelays(t *testing.T) {
 	}
 }
 
-// P7: of two relays the one whose broker works takes over what the other owns.
+// P7: of two relays the one whose broker works takes over the other's units.
 func TestOneBrokerDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -193,14 +193,14 @@ func (o *Options) bytes() int64 {
 	return max(o.BatchBytes, 1) * 4 // a read of the dispatcher brings a quarter of it
 }
 
-// Validate reports all problems of o as one [*waybill.InvalidError], or nil. What depends on the store and the
-// publishers is checked by New, together with this.
+// Validate reports all problems of o as one [*waybill.InvalidError], or nil. New checks the same, and the rules that
+// depend on the store and the publishers.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	return waybill.Invalid("waybill/relay: options", o.problems()...)
 }
 
-// problems lists what is wrong with o, whose defaults are set.
+// problems lists the faults of o, whose defaults are set.
 func (o *Options) problems() []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
@@ -284,7 +284,7 @@ func (o *Options) problems() []string {
 	return p
 }
 
-// promises lists what the options ask of the publishers, but these do not promise.
+// promises lists the properties that the options ask of the publishers and the publishers do not promise.
 func (o *Options) promises() []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }

@@ -22,7 +22,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// OR-02 RL-11: a hot key that holds half of the backlog slows nobody but itself.
+// OR-02 RL-11: a hot key that holds half of the backlog delays its own messages only.
 func TestHotKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func (s *reads) Read(ctx context.Context, self core.Session, look core.Look) (co
 	return p, err
 }
 
-// OR-02: nor does one whose backlog is longer than what the relay holds at a time.
+// OR-02: nor does a key whose backlog is longer than the relay's window.
 func TestHotKeyDoesNotFillTheRelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,8 @@ func TestBestEffortDoesNotStallTheKey(t *testing.T) {
 	})
 }
 
-// A publisher that pipelines gets a whole key in one call; what it fails behind a failure costs no attempt.
+// A publisher that pipelines gets a whole key in one call; a message that it fails behind another failure costs no
+// attempt.
 func TestPipelinedPrefix(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,8 +216,8 @@ func TestPipelinedPrefix(t *testing.T) {
 	})
 }
 
-// What is to be sent again behind a failed message of its key costs no attempt and no pause, also where the order
-// does not matter.
+// A message that must go again behind a failed one of its key costs no attempt and no pause, also where the order does
+// not matter.
 func TestBehindCostsNothing(t *testing.T) {
 	t.Parallel()
 	for _, order := range []waybill.Order{waybill.OrderPerKey, waybill.OrderBestEffort} {

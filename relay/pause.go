@@ -8,9 +8,9 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Pause stops a route: when Pause returns, nothing more of it is sent. What is being published finishes. If another
-// relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a Run too, for
-// this relay only. The name of a route stands for all its lanes and shares, too; [waybill.LaneRoute] and
+// Pause stops a route: when Pause returns, nothing more of it is sent. A publish in progress finishes. Another relay
+// that serves the route takes over this relay's units of it. The pause holds until Resume, over the end of a Run too,
+// for this relay only. The name of a route stands for all its lanes and shares, too; [waybill.LaneRoute] and
 // [waybill.NthShare] name one. Pausing twice is pausing once. An unknown route is an [*waybill.InvalidError]. It is
 // safe for concurrent use, also from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }

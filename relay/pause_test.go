@@ -137,7 +137,7 @@ func TestPauseWhileRunning(t *testing.T) {
 	})
 }
 
-// RL-13: what a read in progress brings of a route that is paused meanwhile goes back unsent.
+// RL-13: records that a read in progress brings of a route that is paused meanwhile go back unsent.
 func TestPauseDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestPauseDuringRead(t *testing.T) {
 	})
 }
 
-// RL-13: an unknown route is a clear error, lanes can be paused together or one by one, and anybody may call at any
-// time.
+// RL-13: an unknown route is a clear error, lanes can be paused together or one by one, and a call is safe at any time
+// from any goroutine.
 func TestPauseNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

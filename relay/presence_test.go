@@ -107,7 +107,7 @@ func sessionOf(t *testing.T, s *sharedtest.Attended) core.Session {
 	return r.Members[0].Session
 }
 
-// Whatever goes wrong with presence does not stop the relay, and is not tried without a pause.
+// An error of the presence does not stop the relay, which tries again after a pause.
 func TestPresenceFails(t *testing.T) { // DB-24
 	t.Parallel()
 	for name, tc := range map[string]struct {

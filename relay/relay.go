@@ -82,7 +82,7 @@ func (r *Route) stored() int {
 	return n
 }
 
-// worked knows what has answered once: methods of the store, and publishers of routes.
+// worked has the methods of the store, and the publishers of routes, that have answered once.
 type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
@@ -165,10 +165,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// RunOnce relays until nothing is due, or ctx ends, and says what it did. It drains like Run. What it cannot publish,
-// because another relay owns it or because of an outage, is an error that says how much of it is due; a paused route
-// is left out. Other errors are those of the store, which Run would have sat out, or a misconfiguration. A relay that
-// died is waited for until its lease is over.
+// RunOnce relays until nothing is due, or ctx ends, and returns the counts of its work. It drains like Run. Due records
+// that it cannot publish, because another relay owns them or because of an outage, are an error that counts them; a
+// paused route is left out. Other errors are those of the store, which Run would have sat out, or a misconfiguration. A
+// relay that died is waited for until its lease is over.
 func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
 	e, err := r.start(ctx, true)
 	if err != nil {

@@ -119,7 +119,7 @@ func TestRemoveDeadWithoutAStore(t *testing.T) {
 	})
 }
 
-// silent is a store that wakes nobody.
+// silent is a store without wake-ups.
 type silent struct{ core.OutboxStore }
 
 // OP-18: a relay that nothing wakes, and that is paused, carries out a decision within two heartbeats, however seldom

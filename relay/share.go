@@ -108,7 +108,7 @@ func (e *engine) handLimited(g *group) time.Time {
 				continue
 			}
 			ready += e.d.Ready(r.Name)
-			// a route that rested has no claim on what others got
+			// a route that rested has no claim on the time of the others
 			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got {
 				rt = r
 			}

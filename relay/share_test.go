@@ -48,8 +48,8 @@ func serial(b *bus, d time.Duration) {
 	}
 }
 
-// RL-13: routes that all have work get messages published in proportion to their weights, whatever is the bottleneck:
-// the time of a publish, or a broker that does one thing at a time.
+// RL-13: routes that all have work get messages published in proportion to their weights, with either bottleneck: the
+// time of a publish, or a broker that does one thing at a time.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -97,7 +97,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// ST-19: while all lanes have work, they get 6, 3 and 1 of ten messages; what a lane leaves goes to the others.
+// ST-19: while all lanes have work, they get 6, 3 and 1 of ten messages; the part that a lane does not use goes to the
+// others.
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -298,7 +299,7 @@ func TestNoCreditForRest(t *testing.T) {
 	})
 }
 
-// RL-13: what a route of little weight has published is stored at once if its next claim waits for that.
+// RL-13: the confirms of a route of little weight are stored at once if its next claim waits for them.
 func TestSmallShareIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -397,7 +398,7 @@ func TestShares(t *testing.T) {
 						return n
 					}
 					within(t, time.Minute, "the others", func() bool { return left() == 0 })
-					// each of the others gets as much, but for what was on its way
+					// each of the others gets as much, but for messages on their way
 					if got := b.count() - len(others)*small; got > 3*small+2*opts.BatchSize*relay.DefaultWindow {
 						t.Errorf("%d messages of the backlog were sent before %d of %d others", got, small, len(others))
 					}
@@ -410,7 +411,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A route's own name, its lanes in every share, and what is wrong with shares.
+// A route's own name, its lanes in every share, and the faults that shares can have.
 func TestSharesOfARoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

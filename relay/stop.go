@@ -41,7 +41,7 @@ func (e *engine) stop() {
 	}
 }
 
-// stopStep does what is due while stopping and returns what comes next.
+// stopStep does the due steps of a stop and returns the time of the next one.
 func (e *engine) stopStep() time.Time {
 	if len(e.publishes.inFlight) == 0 {
 		e.drain.finalAt = earliest(e.drain.finalAt, e.now.Add(stopSettle))

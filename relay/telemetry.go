@@ -277,8 +277,8 @@ func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer,
 type publishSpans []trace.Span
 
 // startPublish begins a span for each message of c that was staged in a sampled trace. The span is a child of the
-// message's create span, and linked to it. The message carries the context of the create span, which nobody changes on
-// the way.
+// message's create span, and linked to it. The message carries the context of the create span, which no process changes
+// on the way.
 func (t *telemetry) startPublish(ctx context.Context, c *call) (spans publishSpans) {
 	l := &c.route.labels
 	for i := range c.envs {

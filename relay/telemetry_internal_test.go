@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
-// OP-03, OP-04: with no-op providers nothing is allocated to count a message, whatever becomes of it, and a publish
-// call with sampled messages makes no spans. Not parallel: allocations are those of the process.
+// OP-03, OP-04: with no-op providers nothing is allocated to count a message with any outcome, and a publish call with
+// sampled messages makes no spans. Not parallel: allocations are those of the process.
 func TestTelemetryOff(t *testing.T) {
 	tel, err := newTelemetry(&Options{MeterProvider: metricnoop.NewMeterProvider(), TracerProvider: tracenoop.NewTracerProvider()})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// RL-01 P8: what is in flight may finish, what was not sent goes back at once.
+// RL-01 P8: a publish in flight may finish; a record that was not sent goes back at once.
 func TestStopDrains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestStopWithoutALeave(t *testing.T) { // RL-01
 	})
 }
 
-// RL-01: a read that is in progress at the stop is not waited for, and what it brings is not sent.
+// RL-01: a read that is in progress at the stop is not waited for, and its records are not sent.
 func TestStopDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestLeaseLost(t *testing.T) {
 	})
 }
 
-// P4: a relay that others took for dead says so, joins anew, and sends what it had out again, in order.
+// P4: a relay that others took for dead says so, joins anew, and sends again the records that it had out, in order.
 func TestSessionLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -517,7 +517,7 @@ func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, 
 	return core.WakeStop, errors.New("no")
 }
 
-// RL-07: a store that ends waits at once, whatever it says, is polled.
+// RL-07: a store that ends each wait at once, with an error or without, is polled.
 func TestBrokenWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -169,7 +169,7 @@ func (h *hanging) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// RL-01: a stop waits for what is in flight, not for a breaker's check.
+// RL-01: a stop waits for publishes in flight, not for a breaker's check.
 func TestStopDoesNotWaitForACheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ const warnUnbound = 3
 const triedBy = time.Second
 
 // unroutable gives a record up whose topic has had no queue for too long. Else it pauses the topic, and this record
-// tries again: so the topic goes on within seconds after its queue was bound, and what waits costs nothing.
+// tries again: so the topic goes on within seconds after its queue was bound, and a waiting record costs no attempt.
 func (e *engine) unroutable(item *dispatch.Item, err error, c *call) {
 	h := e.opts.UnroutableTimeout
 	b := c.route.breakers.topics[item.Record.Envelope.Topic]

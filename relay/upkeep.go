@@ -17,7 +17,7 @@ const (
 	remindAfter = 30 * time.Minute
 )
 
-// upkeepWork is a running relay's other work: cleaning the store, and looking for routes that nobody serves. Neither
+// upkeepWork is a running relay's other work: cleaning the store, and looking for routes that no relay serves. Neither
 // delays a message or ends the relay.
 type upkeepWork struct {
 	ctx context.Context //nolint:containedctx // ends when the engine stops
@@ -54,7 +54,7 @@ func (e *engine) startUpkeep() {
 
 func (e *engine) stopUpkeep() { e.upkeep.end() }
 
-// keepUp starts what is due and returns what comes next.
+// keepUp starts the due tasks and returns the time of the next one.
 func (e *engine) keepUp() (next time.Time) {
 	if e.drain.begun {
 		return time.Time{}

@@ -9,9 +9,9 @@
 //	publisher, err := transform.Publisher(bus, steps...)     // of a relay, or of one of its routes
 //	handler, err := transform.Handler(billing, steps...)     // of a subscription
 //
-// What was done stands in the header content-encoding, in the order in which it was done, as in HTTP (RFC 9110, 8.4).
-// So steps can be added while messages are under way, and a consumer that has more steps than were done does no harm:
-// give a new step to the consumers first.
+// The header content-encoding names the steps that were done, in their order, as in HTTP (RFC 9110, 8.4). So steps can
+// be added while messages are under way, and a consumer that has more steps than were done does no harm: give a new
+// step to the consumers first.
 //
 // # Guarantees
 //
@@ -19,10 +19,11 @@
 //     message's route, or of its subscription. It costs no attempt. The engine pauses and probes, and goes on when
 //     there are answers. At the relay a missing key is an outage, too.
 //   - A message that names a key, a blob or a coding which the consumer has not is retried with the subscription's
-//     delays, for what may come a little later, and parked as undecodable then. It stops no other message.
+//     delays, for a key or a blob that may come a little later, and parked as undecodable then. It stops no other
+//     message.
 //   - A body that no repair can make readable is parked as undecodable at once: it was changed on its way, or it is
 //     larger than the bound of a step.
-//   - Messages of one key keep their order: what follows a message that could not be changed is sent after it.
+//   - Messages of one key keep their order: a message behind one that could not be changed is sent after that one.
 //   - Message and header stay as they were in the outbox, in the queue and where messages are parked. So a retry, a
 //     redrive and a replay work as before.
 //   - A handler with [Encrypt] gets no body that was not encrypted for its message, and one with [Sign] no message that

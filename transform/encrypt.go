@@ -49,7 +49,7 @@ func StaticKeys(secrets map[string][]byte) KeySource {
 
 // Encrypt encrypts bodies with AES-256 in Galois/Counter Mode; its coding is waybill-aes256gcm. A new random salt for
 // each message gives each its own key, by HKDF with SHA-256 from the secret, and the nonce is random as well. The body
-// holds the id of the secret. docs/transform.md has the format, with the sources of what it does.
+// holds the id of the secret. docs/transform.md has the format, with its sources.
 //
 // A body is bound to its message: to id, source, topic, type, key, tenant, and to the codings before. A body that was
 // changed, or that came with another message, is parked as undecodable. So is a message that was not encrypted, unless
@@ -60,7 +60,7 @@ type Encrypt struct {
 	// Keys finds secrets by their ids.
 	Keys KeySource
 	// AllowPlain lets a handler take messages that were not encrypted: during a roll-out, while the relay does not
-	// encrypt yet. As long as it is set, whoever may publish to the broker can switch encryption off.
+	// encrypt yet. As long as it is set, each program that may publish to the broker can switch encryption off.
 	AllowPlain bool
 }
 
@@ -152,7 +152,7 @@ func (c Encrypt) cipher(ctx context.Context, salt []byte, id string) (cipher.AEA
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// bound returns the additional data: what the body is bound to.
+// bound returns the additional data, to which the body is bound: the key's id and the attributes of the message.
 func bound(keyID string, e *waybill.Envelope) []byte {
 	return fields(sealVersion, 0, keyID, codingList(e), e.ID, e.Source, e.Topic, e.Type, e.Key, e.Tenant)
 }

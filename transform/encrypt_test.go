@@ -35,8 +35,8 @@ var payment = waybill.Envelope{
 	Headers: map[string]string{"a": "b"}, Body: []byte(`{"to":"shop","amount":5}`),
 }
 
-// Who may publish cannot give an encrypted body to another message of the same key: not the body alone, and not with
-// any one attribute that says what the message is.
+// A program that may publish cannot give an encrypted body to another message of the same key: not the body alone, and
+// not with any one attribute of the message.
 func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18, SE-05
 	t.Parallel()
 	whole := sealed(t, payment, encrypt("old"))
@@ -77,8 +77,8 @@ func TestBodyIsBoundToItsMessage(t *testing.T) { // ST-18, SE-05
 	}
 }
 
-// Who may publish cannot switch encryption off: whatever the header says, a handler with Encrypt refuses plain text. A
-// named option lets it through during a roll-out.
+// A program that may publish cannot switch encryption off: a handler with Encrypt refuses plain text under each header.
+// A named option lets it through during a roll-out.
 func TestPlainTextIsRefused(t *testing.T) { // ST-18, SE-05
 	t.Parallel()
 	kept := &blobs{}
@@ -149,7 +149,7 @@ func TestSaltIsNew(t *testing.T) { // ST-18
 	}
 }
 
-// No body from outside makes a step panic, or read more than it is, and none that nobody sealed is opened.
+// No body from outside makes a step panic, or read beyond its end, and a body that no step sealed is not opened.
 func FuzzUndo(f *testing.F) { // ST-18
 	step := encrypt("old")
 	own, _, err := step.Do(f.Context(), &waybill.Envelope{ID: "1", Body: []byte("own")})

@@ -15,7 +15,7 @@ const (
 	defaultMaxBody = 32 << 20
 )
 
-// Gzip compresses bodies; its coding is gzip (RFC 1952). Put it before Encrypt: what is encrypted cannot be compressed.
+// Gzip compresses bodies; its coding is gzip (RFC 1952). Put it before Encrypt: an encrypted body cannot be compressed.
 // Do not compress secrets together with text that a stranger can choose: the size tells of the secret.
 type Gzip struct {
 	// MinBytes is the least size of a body that is compressed; default 1 KiB. A body that does not become smaller

@@ -8,7 +8,8 @@ import (
 
 // Handler returns h, with the steps undone in each delivery before h gets it. It gets a copy: the delivery stays as it
 // came, so that it can be parked or handed on. Give it the steps of the publisher; their order does not matter, since
-// the message says what was done. It is a [waybill.ErrInvalid] if h has no Handle, or if a step is not valid.
+// the message names the steps that were done. It is a [waybill.ErrInvalid] if h has no Handle, or if a step is not
+// valid.
 func Handler(h waybill.Handler, steps ...Step) (waybill.Handler, error) {
 	problems := problemsOf(steps)
 	if h.Handle == nil {

@@ -12,7 +12,7 @@ import (
 // Publisher returns next, with the steps done to each body before it is published, in their order. It is a
 // [waybill.ErrInvalid] if next is nil, or if a step is not valid; all problems are told at once.
 //
-// Bounds of next are compared with what a body has become. So a claim check lets messages pass that are larger than the
+// Bounds of next are compared with the changed body. So a claim check lets messages pass that are larger than the
 // broker takes; raise [waybill.Limits] for the stage of those.
 func Publisher(next core.Publisher, steps ...Step) (core.Publisher, error) {
 	problems := problemsOf(steps)
@@ -40,7 +40,8 @@ func (p *publisher) Traits() core.PublisherTraits {
 	return t
 }
 
-// Publish publishes what can be changed. What follows a message of the same key that cannot is behind it.
+// Publish publishes the messages whose bodies can be changed. A message of the same key behind one that cannot is not
+// published, and has core.ErrBehind.
 func (p *publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := make(core.Results, len(batch))
 	bounds := p.Publisher.Traits()

@@ -22,7 +22,8 @@ const (
 // SigningKey is a key of one kind: Secret, or Private and Public. It says how a message is signed, which a message from
 // outside does not.
 type SigningKey struct {
-	// Secret is for HMAC with SHA-256 (RFC 2104): at least 32 random bytes. Who can verify with it can sign.
+	// Secret is for HMAC with SHA-256 (RFC 2104): at least 32 random bytes. A service that can verify with it can
+	// also sign.
 	Secret []byte
 	// Private signs with Ed25519 (RFC 8032). A consumer needs none.
 	Private ed25519.PrivateKey
@@ -58,7 +59,7 @@ type Sign struct {
 	// Keys finds keys by their ids.
 	Keys SigningKeys
 	// AllowUnsigned lets a handler take messages without a signature: during a roll-out, while the relay does not
-	// sign yet. As long as it is set, whoever may publish to the broker can forge messages.
+	// sign yet. As long as it is set, each program that may publish to the broker can forge messages.
 	AllowUnsigned bool
 }
 
@@ -175,7 +176,7 @@ func sum(secret, data []byte) []byte {
 	return h.Sum(nil)
 }
 
-// signed returns what is signed. Its first field keeps the bytes apart from those that the same secret signs for
+// signed returns the bytes to sign. Its first field keeps the bytes apart from those that the same secret signs for
 // something else. The time is in microseconds, which every transport keeps.
 func signed(keyID string, e *waybill.Envelope, body []byte) []byte {
 	at := ""

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// Header is the header that says what was done to a body: the names of steps, in the order in which they were done,
+// Header is the header that tells how a body was changed: the names of steps, in the order in which they were done,
 // with commas between. Do not set it yourself on messages that go through this package.
 const Header = "content-encoding"
 
@@ -24,16 +24,16 @@ type Step interface {
 	// Coding is the step's name in [Header]: letters, digits, '-', '_' and '.', without spaces. It must stay the
 	// same as long as messages with it can arrive.
 	Coding() string
-	// Validate reports what is wrong with the step's own fields, as [waybill.Invalid] does.
+	// Validate reports the faults of the step's own fields, as [waybill.Invalid] does.
 	Validate() error
 	// Do returns the body to publish, or false if the step has nothing to do for the message. It must not change e,
 	// whose [Header] names the steps before. The same message can come several times. An error without a class is
 	// an outage: no attempt counts, and the route is tried again. An error of class permanent abandons the message.
 	Do(ctx context.Context, e *waybill.Envelope) ([]byte, bool, error)
 	// Undo returns the body as it was before Do. It must not change e, whose [Header] names the steps before. An
-	// error without a class is an outage: the message goes back and the subscription pauses. Use it
-	// if something does not answer. For what answers that it has no such thing use [Missing], and for a body that
-	// nothing can repair [Unreadable].
+	// error without a class is an outage: the message goes back and the subscription pauses. Use it if a service
+	// does not answer. If the service answers that it has no such thing, use [Missing]; for a body that no repair
+	// makes readable use [Unreadable].
 	Undo(ctx context.Context, e *waybill.Envelope) ([]byte, error)
 }
 
@@ -44,15 +44,15 @@ type Required interface {
 	LeftOut() error
 }
 
-// Unreadable returns an error for a body that cannot be changed back, whatever is repaired: the message is parked as
-// undecodable. Its text must hold nothing of the body.
+// Unreadable returns an error for a body that no repair makes readable: the message is parked as undecodable. Its text
+// must hold nothing of the body.
 func Unreadable(text string) error {
 	return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: errors.New(text)}
 }
 
 // Missing returns an error for a message that names something which is not there: a key, a blob, a step. The thing may
 // come later, so the message is tried again with the delays of its subscription. Then it is parked as undecodable. It
-// is no outage, since whoever may publish can name what never was.
+// is no outage, since a program that may publish can name a thing that never was.
 func Missing(err error) error {
 	return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUndecodable, Err: err}
 }
@@ -113,7 +113,7 @@ func do(ctx context.Context, steps []Step, e waybill.Envelope) (waybill.Envelope
 	return e, nil
 }
 
-// codingsOf returns what was done to the body of e, in lower case, first to last.
+// codingsOf returns the codings of the body of e, in lower case, first to last.
 func codingsOf(e *waybill.Envelope) (codings []string) {
 	for coding := range strings.SplitSeq(e.Headers[Header], ",") {
 		if coding = strings.ToLower(strings.TrimSpace(coding)); coding != "" && coding != "identity" {

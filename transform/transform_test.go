@@ -55,7 +55,7 @@ func (b *blobs) set(down bool) {
 	b.down = down
 }
 
-// wire is a publisher that keeps what it gets.
+// wire is a publisher that keeps the published messages.
 type wire struct {
 	traits core.PublisherTraits
 	fail   func(e waybill.Envelope) error
@@ -92,7 +92,7 @@ func publish(t *testing.T, w *wire, batch []waybill.Envelope, steps ...transform
 	return p.Publish(t.Context(), batch)
 }
 
-// handle gives what is on the wire to a handler with steps, and returns what that got.
+// handle gives a message of the wire to a handler with steps, and returns the handler's delivery.
 func handle(t *testing.T, e waybill.Envelope, steps ...transform.Step) (*waybill.Delivery, error) {
 	t.Helper()
 	var got *waybill.Delivery
@@ -124,7 +124,7 @@ func random(n int) []byte {
 	return body
 }
 
-// What any steps did is undone by a handler that has them, in whatever order, and more.
+// A handler that has the steps of the publisher, and more, undoes them. The order of its steps does not matter.
 func TestRoundTrip(t *testing.T) { // ST-18
 	t.Parallel()
 	kept := &blobs{}
@@ -194,8 +194,8 @@ func TestHeader(t *testing.T) { // ST-18
 	}
 }
 
-// What does not answer is an outage. What is not there may come later, and is parked as undecodable if it does not;
-// what nothing can repair, at once. No text holds a body or a secret.
+// A service that does not answer is an outage. A missing thing may come later; if it does not, the message is parked as
+// undecodable. A body that no repair makes readable is parked at once. No text holds a body or a secret.
 func TestWhatCannotBeUndone(t *testing.T) { // ST-18
 	t.Parallel()
 	kept := &blobs{}
@@ -291,7 +291,7 @@ func (n named) Do(_ context.Context, e *waybill.Envelope) ([]byte, bool, error) 
 }
 func (named) Undo(_ context.Context, e *waybill.Envelope) ([]byte, error) { return e.Body[1:], nil }
 
-// What fails takes its key with it, so that nothing overtakes it. An outage stops the rest.
+// A failed message holds its key back, so that no message of the key overtakes it. An outage stops the rest.
 func TestFailuresKeepTheOrder(t *testing.T) { // ST-18 OR-02
 	t.Parallel()
 	batch := []waybill.Envelope{{ID: "a1", Key: "a"}, {ID: "b1", Key: "b"}, {ID: "a2", Key: "a"}, {ID: "b2", Key: "b"}, {ID: "c1"}, {ID: "c2"}}
@@ -324,7 +324,7 @@ func TestFailuresKeepTheOrder(t *testing.T) { // ST-18 OR-02
 	}
 }
 
-// The bounds of the transport hold for what the bodies have become.
+// The bounds of the transport hold for the changed bodies.
 func TestBounds(t *testing.T) { // ST-18 TR-13
 	t.Parallel()
 	w := &wire{traits: core.PublisherTraits{MaxMessageBytes: 1000, MaxBatchBytes: 1500, MaxBatch: 7, Confirmed: true}}

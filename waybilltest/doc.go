@@ -3,13 +3,13 @@
 //
 // There are five ways, from the smallest to the most real:
 //
-//   - [Deliver] calls one handler with one delivery, whatever its database, and says what the runner would do with the
-//     result. [Delivery] makes deliveries of a topic's value; build the raw, foreign or poison ones by hand.
-//   - [NewRecorder] makes a [Recorder]: a waybill.Stager of any transaction that keeps what is staged, for producers.
-//     [Require] and [Values] read it.
-//   - [New] makes an [Env]: an outbox, an inbox and a table of strings in memory. What a transaction stages is handled
-//     when it is committed, before [Env.Do] returns: step by step, on the test's goroutine. What is scheduled fires at
-//     once; when it was due is in [Sent]. A handler's error is returned to the test.
+//   - [Deliver] calls one handler of any database with one delivery, and returns the runner's verdict on the result.
+//     [Delivery] makes deliveries of a topic's value; build the raw, foreign or poison ones by hand.
+//   - [NewRecorder] makes a [Recorder]: a waybill.Stager of any transaction that keeps the staged messages, for
+//     producers. [Require] and [Values] read it.
+//   - [New] makes an [Env]: an outbox, an inbox and a table of strings in memory. The messages of a transaction are
+//     handled when it is committed, before [Env.Do] returns: step by step, on the test's goroutine. A scheduled message
+//     fires at once; [Sent] has its due time. A handler's error is returned to the test.
 //   - [Run] runs the real relay and consumer over memory adapters on virtual time (testing/synctest): retries,
 //     timers, leases and outages take their time, and no time passes for the test.
 //   - [Simulate] does so hundreds of times, with random faults, and tells the seed and the faults of a history that
@@ -19,14 +19,14 @@
 //
 // Store, inbox, stamping, cancel and dedupe keys are those of store/memory, which passes the same conformance suites as
 // the stores for production. An Env is deterministic: its clock stands still until [Env.Advance], messages are handled
-// in staged order, then timers by due time. Handlers get the context that the runner gives them: what they stage is
-// caused by what they handle.
+// in staged order, then timers by due time. Handlers get the context that the runner gives them: a staged message names
+// the handled one as its cause.
 //
 // # Concurrency
 //
 // A [Recorder] is safe for concurrent use. An Env and a [Loop] belong to the test's goroutine. A handler may stage and
-// call Env.Do; what that stages is handled when the present handler has returned. The lists that methods return are
-// copies.
+// call Env.Do; the messages of that transaction are handled when the present handler has returned. The lists that
+// methods return are copies.
 //
 // # Ownership
 //

@@ -96,11 +96,11 @@ func New(tb TB, opts Options, handlers ...waybill.Handler) *Env {
 // waybill.AnyMessage.
 func (e *Env) Handle(handlers ...waybill.Handler) { e.handlers = append(e.handlers, handlers...) }
 
-// Now returns what the clock says.
+// Now returns the time of the clock.
 func (e *Env) Now() time.Time { return e.clock }
 
-// Do runs fn in a transaction, commits it, and handles what was staged, and what that staged in turn. It returns fn's
-// error (then nothing was committed), the commit's, or those of handlers.
+// Do runs fn in a transaction, commits it, and handles the staged messages, and those that their handlers stage in
+// turn. It returns fn's error (then nothing was committed), the commit's, or those of handlers.
 func (e *Env) Do(fn func(ctx context.Context, tx *memory.Tx) error) error {
 	tx := e.Store.Begin()
 	defer tx.Rollback()
@@ -126,8 +126,8 @@ func (e *Env) Stage(msgs ...waybill.Message) (staged []waybill.Staged) {
 	return staged
 }
 
-// Cancel withdraws a message in a transaction of its own and fails the test if that goes wrong. Only what waits can be
-// withdrawn: see Options.KeepScheduled, or cancel in the transaction that staged.
+// Cancel withdraws a message in a transaction of its own and fails the test if that goes wrong. Only a waiting message
+// can be withdrawn: see Options.KeepScheduled, or cancel in the transaction that staged.
 func (e *Env) Cancel(key waybill.CancelKey) waybill.CancelStatus {
 	e.tb.Helper()
 	status := waybill.CancelNotFound
@@ -154,8 +154,9 @@ func (e *Env) Advance(d time.Duration) error {
 	return e.Drain()
 }
 
-// Drain handles everything that was committed, until nothing is left, or only what waits for Advance. Do calls it. It
-// returns the errors of messages that were parked; an outage ends it at once, and the message stays for the next Drain.
+// Drain handles everything that was committed, until no message is left, or only messages that wait for Advance. Do
+// calls it. It returns the errors of messages that were parked; an outage ends it at once, and the message stays for
+// the next Drain.
 func (e *Env) Drain() (err error) {
 	if e.draining {
 		return nil // called by a handler: the one outside goes on
@@ -277,19 +278,20 @@ func (e *Env) Sent(topics ...string) []Sent {
 	return out
 }
 
-// Waiting returns what was committed and not sent: scheduled messages and retries, with KeepScheduled. Due says when.
+// Waiting returns the messages that were committed and not sent: scheduled ones and retries, with KeepScheduled. Due
+// says when.
 func (e *Env) Waiting() []memory.StoredRecord {
 	return slices.DeleteFunc(e.Store.Records(), func(r memory.StoredRecord) bool { return r.State.Terminal() })
 }
 
-// Parked returns what was given up, with its Reason and LastError.
+// Parked returns the messages that were given up, with Reason and LastError.
 func (e *Env) Parked() []memory.StoredRecord {
 	return slices.DeleteFunc(e.Store.Records(), func(r memory.StoredRecord) bool { return r.State != core.StateAbandoned })
 }
 
 func (e *Env) test() TB { return e.tb }
 
-// messages returns what was sent, first attempts only.
+// messages returns the sent messages, first attempts only.
 func (e *Env) messages() []waybill.Envelope {
 	var out []waybill.Envelope
 	for _, s := range e.sent {

@@ -139,7 +139,7 @@ func TestBillingSurvivesAnOutage(t *testing.T) {
 	})
 }
 
-// A hundred histories with random faults: each order is billed once, whatever is lost.
+// A hundred histories with random faults: each order is billed once, although calls fail and answers get lost.
 func TestBillingSurvivesFaults(t *testing.T) {
 	waybilltest.Simulate(t, waybilltest.SimulateOptions{}, func(tb waybilltest.TB, l *waybilltest.Loop, r *rand.Rand) {
 		box, err := inbox.New(l.Inbox(), "billing", inbox.Options{})

@@ -40,7 +40,7 @@ type LoopOptions struct {
 type Loop struct {
 	// Store is the outbox, the inbox and a table of strings.
 	Store *memory.Store
-	// Bus is the transport. Its Parked lists what was given up at the consumer.
+	// Bus is the transport. Its Parked lists the messages that the consumer gave up.
 	Bus *memtransport.Transport
 
 	t       TB
@@ -101,7 +101,7 @@ func (l *Loop) Inbox() core.Inbox[*memory.Tx] {
 }
 
 // Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again:
-// the new engines find what the old ones left.
+// the new engines find the records and deliveries that the old ones left.
 func (l *Loop) Start(handlers ...waybill.Handler) {
 	l.t.Helper()
 	var (
@@ -266,7 +266,7 @@ func (l *Loop) Idle() {
 	}
 }
 
-// Published returns what the relay published and the bus confirmed, in order.
+// Published returns the messages that the relay published and the bus confirmed, in order.
 func (l *Loop) Published() []waybill.Envelope {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +277,7 @@ func (l *Loop) Published() []waybill.Envelope {
 	return out
 }
 
-// Parked returns what was given up at the consumer.
+// Parked returns the messages that the consumer gave up.
 func (l *Loop) Parked() []memtransport.Parked { return l.Bus.Parked(l.opts.Subscription.Queue) }
 
 // bus is the transport as the relay sees it.

@@ -9,9 +9,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Recorder is a waybill.Stager that keeps what is staged and needs no database. It is for producers that take another
-// transaction than *memory.Tx: a Recorder[pgx.Tx] takes any pgx.Tx, nil too. It checks and completes messages as real
-// stores do. Make it with [NewRecorder].
+// Recorder is a waybill.Stager that keeps the staged messages and needs no database. It is for producers that take
+// another transaction than *memory.Tx: a Recorder[pgx.Tx] takes any pgx.Tx, nil too. It checks and completes messages
+// as real stores do. Make it with [NewRecorder].
 type Recorder[Tx any] struct {
 	tb      TB
 	stamper *core.Stamper
@@ -84,7 +84,8 @@ func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error
 	return out, nil
 }
 
-// Recorded returns what was staged, in order; on the given topics only, if any. What was replaced is not among it.
+// Recorded returns the staged messages, in order; on the given topics only, if any. A replaced message is not among
+// them.
 func (r *Recorder[Tx]) Recorded(topics ...string) []Recorded[Tx] {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,8 +49,8 @@ func fails(t *testing.T, f func(waybilltest.TB)) (failures []string) {
 
 type fakeTx struct{ n int }
 
-// TestRecorder: what is staged is completed as in a store, with its routes, lane, delay and transaction. The producer's
-// signature takes the driver's transaction.
+// TestRecorder: a staged message is completed as in a store, with its routes, lane, delay and transaction. The
+// producer's signature takes the driver's transaction.
 //
 // TE-04 ST-21
 func TestRecorder(t *testing.T) {

@@ -45,7 +45,7 @@ var errDown = errors.New("down")
 
 // SimulateOptions configures [Simulate]. The zero value is usable.
 type SimulateOptions struct {
-	// Loop is the system. Its engines log only what belongs to a failure.
+	// Loop is the system. Its engines log only the lines that belong to a failure.
 	Loop LoopOptions
 	// Histories is how many are tried, each from a seed of its own; default 100. One of 100 messages takes some
 	// milliseconds.
@@ -62,9 +62,9 @@ type SimulateOptions struct {
 
 // Simulate runs test again and again, each time as [Run] does and with another history: how long each call of the
 // engines takes, which of them fails, hangs or loses its answer, and all jitter follow from a seed. r is for the test's
-// own choices, such as what it stages; a handler's should follow from its message, since handlers run in no fixed
-// order. The test stages messages, calls [Loop.Start] and [Loop.Idle], and reports to tb what must not be. Handlers
-// whose inbox shall fail too take it from [Loop.Inbox].
+// own choices, such as the messages that it stages; a handler's choices should follow from its message, since handlers
+// run in no fixed order. The test stages messages, calls [Loop.Start] and [Loop.Idle], and reports to tb what must not
+// be. Handlers whose inbox shall fail too take it from [Loop.Inbox].
 //
 // At the first history that fails, Simulate looks for a short list of faults with which it still fails, and fails t
 // with that list, the seed, and the engines' logs. WAYBILL_SEED=n runs that history alone. Of 1,000 seeds 989 gave the
@@ -204,7 +204,7 @@ func (h *history) script(partner string) faults.Script {
 	}
 }
 
-// explain looks for a short list of faults that still fails, by leaving out ever smaller parts, and says what happens
+// explain looks for a short list of faults that still fails, by leaving out ever smaller parts, and tells the history
 // with it.
 func (s *simulation) explain(t *testing.T, h *history) string {
 	t.Helper()

@@ -90,7 +90,7 @@ func inOrder() LoopOptions {
 	}}
 }
 
-// Nothing is lost, doubled or out of order, whatever fails; the numbers of messages are small and, now and then, not.
+// No effect is lost, doubled or out of order, with any fault; the numbers of messages are small and, now and then, not.
 // Without InOrder the effects of a key may swap.
 func TestSimulate(t *testing.T) { // TE-10
 	n := 60
@@ -162,7 +162,7 @@ func (f forgetful) Do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	return f.Inbox.Do(ctx, key, fn)
 }
 
-// What fails is told with its seed and with few faults.
+// A failure is reported with its seed and with few faults.
 func TestSimulateExplains(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := simulation{
@@ -186,8 +186,9 @@ func TestSimulateExplains(t *testing.T) {
 	t.Log(text)
 }
 
-// One seed gives one history, nearly always: the same calls at the same times. What is left is Go's scheduler: 98 of
-// 100 on a busy machine, with GODEBUG=asyncpreemptoff=1. Without seeded jitter it would be none.
+// One seed gives one history, nearly always: the same calls at the same times. The rest of the chance is Go's
+// scheduler: 98 of 100 histories are the same on a busy machine, with GODEBUG=asyncpreemptoff=1. Without seeded jitter
+// no two would be.
 func TestSameSeedSameHistory(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	n, same := 40, 0

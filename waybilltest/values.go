@@ -6,7 +6,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Messages is where messages went: an [*Env], with what it sent, or a [*Recorder], with what was staged.
+// Messages is the place where messages went: an [*Env], with the sent ones, or a [*Recorder], with the staged ones.
 type Messages interface {
 	test() TB
 	messages() []waybill.Envelope

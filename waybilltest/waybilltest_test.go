@@ -27,7 +27,7 @@ func newEnv(t *testing.T, opts waybilltest.Options) *waybilltest.Env {
 	return env
 }
 
-// TestSynchronous: handlers run when the transaction commits, with what it wrote, and only then.
+// TestSynchronous: handlers run when the transaction commits, see its writes, and do not run before.
 //
 // TE-04, ST-13
 func TestSynchronous(t *testing.T) {
@@ -93,7 +93,7 @@ func TestErrorsReachTheTest(t *testing.T) {
 	}
 }
 
-// TestScheduled: what is scheduled fires at once, with its due time; with KeepScheduled it waits for Advance, and can
+// TestScheduled: a scheduled message fires at once, with its due time; with KeepScheduled it waits for Advance, and can
 // be cancelled or replaced.
 //
 // TE-04, ST-08, ST-09, ST-10
@@ -182,7 +182,8 @@ func TestStagedOrder(t *testing.T) {
 	}
 }
 
-// TestLocked: what an open transaction has withdrawn is left alone, alone, until the transaction has ended.
+// TestLocked: a message that an open transaction has withdrawn is left alone until the transaction has ended, and no
+// other message is.
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true, KeepScheduled: true})

@@ -42,7 +42,7 @@ type Options struct {
 	// default "waybill". Publishers and consumers use the same.
 	Bus string
 	// HoldFor is how long a receiver keeps a delivery that it does not renew; then another one gets it. The
-	// consumer renews every third of it. All receivers of a queue use the same. The deliveries of a killed process
+	// consumer renews every third of it. All receivers of a queue use the same. The messages of a killed process
 	// come after it and at most a quarter of it more, so a server that fails over for longer lets messages come
 	// twice. Default 8 s, at least 100 ms.
 	HoldFor time.Duration

@@ -38,9 +38,9 @@ type Options struct {
 	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
 	// Lease is how long a process may be silent before others take over its messages, 50 ms to 24 h. A message
-	// whose process was killed comes a second later at most. A store that is a core.Presence knows who was killed:
-	// there it comes within two seconds, and the lease is for processes that stand still. Default 60 s, with any
-	// other store 8 s.
+	// whose process was killed comes a second later at most. A store that is a core.Presence notices killed
+	// processes: there it comes within two seconds, and the lease is for processes that stand still. Default 60 s,
+	// with any other store 8 s.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
 	Order waybill.Order

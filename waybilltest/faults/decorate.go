@@ -85,9 +85,9 @@ func (p *publisher) Publish(ctx context.Context, batch []waybill.Envelope) (res 
 	return res
 }
 
-// Subscriber returns next with the faults of s, also in the calls of its receivers, which count together. What a broken
-// receive has brought is released; a lost answer of a settle (After) is the result of every delivery of the call, and
-// [waybill.ErrLeaseLost] there is a delivery that another receiver has by now.
+// Subscriber returns next with the faults of s, also in the calls of its receivers, which count together. The
+// deliveries of a broken receive are released; a lost answer of a settle (After) is the result of every delivery of the
+// call, and [waybill.ErrLeaseLost] there is a delivery that another receiver has by now.
 func Subscriber(next core.Subscriber, s Script) core.Subscriber {
 	return &subscriber{Subscriber: next, b: newBreaker(s)}
 }

@@ -9,7 +9,7 @@
 //
 // # Concurrency
 //
-// Decorators are as safe as what they decorate. A script is called for one call at a time.
+// A decorator is as safe as the value that it decorates. A script is called for one call at a time.
 //
 // # Ownership
 //

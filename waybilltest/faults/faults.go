@@ -38,7 +38,8 @@ func (f *Fault) breaks() bool { return f.Before != nil || f.After != nil || f.De
 // Script decides about one call.
 type Script func(c Call) Fault
 
-// Lost is the error of an answer that did not come: an outage, after which nobody knows what happened.
+// Lost is the error of an answer that did not come: an outage, after which the caller does not know whether the call
+// had its effect.
 var Lost error = &waybill.Error{Op: "faults", Class: waybill.ClassOutage, Err: errNoAnswer}
 
 // On breaks the calls of op from number first to number last.

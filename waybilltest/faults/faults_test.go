@@ -29,7 +29,7 @@ type system struct {
 
 const orders = 20
 
-// run stages orders and waits until all of them have had their effect, through whatever the scripts break.
+// run stages orders and waits until all of them have had their effect, through the faults of the scripts.
 func (s *system) run(t *testing.T, store, bus, box faults.Script) {
 	t.Helper()
 	mem, err := memory.New(memory.Options{Source: "/test"})
