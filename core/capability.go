@@ -95,10 +95,10 @@ type Checker interface {
 
 // ClockSeeder knows a stamp above which a restarted clock must continue. Without it a clock starts at the wall clock.
 type ClockSeeder interface {
-	// HighWater returns the highest stamp of what was committed, deleted records included; zero if there is none.
-	// It can be behind by up to a second for what was settled last: the restarted clock is past that anyway, unless
-	// the wall clock was set back. A stamp that is further ahead of the store's clock than hlc.DefaultMaxDrift does
-	// not count, neither here nor in what the store remembers of it: one machine with a fast clock, or one forged
-	// stamp, would stop every clock that follows it.
+	// HighWater returns the highest stamp of the committed records, deleted ones included; zero if there is none.
+	// It can be behind by up to a second for the records settled last: the restarted clock is past these anyway,
+	// unless the wall clock was set back. A stamp that is further ahead of the store's clock than
+	// hlc.DefaultMaxDrift does not count, neither here nor in the stamp that the store remembers: one machine with
+	// a fast clock, or one forged stamp, would stop every clock that follows it.
 	HighWater(ctx context.Context) (hlc.Timestamp, error)
 }

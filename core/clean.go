@@ -10,7 +10,7 @@ import (
 
 // Cleaned is the result of one call of Clean.
 type Cleaned struct {
-	// Elected reports whether the caller holds the cleaner's lease. If not, somebody else cleans.
+	// Elected reports whether the caller holds the cleaner's lease. If not, another process cleans.
 	Elected bool
 	// Expired counts records that were abandoned because they had expired. Deleted counts deleted records by state
 	// and reason.
@@ -31,8 +31,8 @@ type CleanedKind struct {
 type Cleaner interface {
 	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock.
 	// If owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an
-	// unsettled record, and leaves out what a transaction has locked. Of what expired it abandons records that wait
-	// for a time, and due ones in units that nobody owns. It begins with [CheckClean].
+	// unsettled record, and leaves out rows that a transaction has locked. Of the expired records it abandons those
+	// that wait for a time, and due ones in units without an owner. It begins with [CheckClean].
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 
@@ -96,7 +96,7 @@ func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 }
 
 // DroppedAtOnce reports whether the statement that ends a record of this class also deletes it. It does so if r does
-// not keep the record, and nobody waits to see it. An abandoned record stays until the next cleaning.
+// not keep the record, and no operator has to see it. An abandoned record stays until the next cleaning.
 func (c RetentionClass) DroppedAtOnce(r waybill.Retention) bool {
 	return c != RetentionAbandoned && c.KeptFor(r) == 0
 }

@@ -14,8 +14,8 @@
 // A record is a stored envelope with its [State]. A sequence is the store's staging order. The records of a route are
 // spread over 64 slots. A [Member], which is one run of one process, owns units: ranges of slots of a route. It alone
 // works in its units: it reads in staging order, remembers the records it handed out, and settles them. It stores a
-// hand-out as a hold only where others must see it. The engine makes all policy decisions: who owns a unit, who is
-// dead, when a record is handed out. A store reads, compares and writes.
+// hand-out as a hold only where others must see it. The engine makes all policy decisions: the owner of a unit, the
+// death of a member, the time of a hand-out. A store reads, compares and writes.
 //
 // # Guarantees
 //
@@ -37,8 +37,8 @@
 //
 // # Ownership
 //
-// A function never keeps or changes a slice, map or byte slice of its caller after it returned, unless its comment says
-// so. Results belong to the caller. An adapter closes only what it opened.
+// A function never keeps or changes a slice, map or byte slice of its caller after it returned, unless its comment has
+// an exception. Results belong to the caller. An adapter closes only resources that it opened.
 //
 // # Limits
 //

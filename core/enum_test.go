@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// TestEnumerationsHaveNames: each value has a name of its own; what has none says its type and number.
+// TestEnumerationsHaveNames: each value has a name of its own; the text of an unknown value is its type and number.
 func TestEnumerationsHaveNames(t *testing.T) {
 	t.Parallel()
 	for _, values := range [][]fmt.Stringer{

@@ -14,9 +14,9 @@ type Inbox[Tx any] interface {
 	// without running fn if a committed transaction had marked key, or InboxConflict if it had done so with another
 	// Print. A concurrent Do of the same key waits until the first one ends, or fails with an outage so that the
 	// caller runs it again. Then it is a duplicate, or it runs if the first one rolled back. If fn fails or panics,
-	// whatever the class of the error, the transaction and the mark are rolled back. Do can run fn again on a
-	// transient error of the database (serialisation failure, deadlock), in a fresh transaction. fn's context has
-	// the values of ctx.
+	// the transaction and the mark are rolled back, for every class of error. Do can run fn again on a transient
+	// error of the database (serialisation failure, deadlock), in a fresh transaction. fn's context has the values
+	// of ctx.
 	//
 	// A failed statement can make the database roll the transaction back, at once or at the commit: on PostgreSQL
 	// every one does, elsewhere a deadlock. If fn swallows that error, Do returns an error, and nothing that fn
@@ -34,7 +34,7 @@ type InboxKey struct {
 	Print string
 }
 
-// Bare returns k without its print: what identifies the effect.
+// Bare returns k without its print: the part that identifies the effect.
 func (k InboxKey) Bare() InboxKey {
 	k.Print = ""
 	return k

@@ -16,7 +16,7 @@ type MarkStore interface {
 	// done with another Print. If it is claimed under another token whose lease has not passed, the error matches
 	// waybill.ErrInFlight. A second call with the same token renews the claim.
 	BeginMark(ctx context.Context, key InboxKey, token string, lease time.Duration) (InboxStatus, error)
-	// FinishMark marks key as done for at least keep (0 = for ever), whoever claims it.
+	// FinishMark marks key as done for at least keep (0 = for ever), also if another token claims it.
 	FinishMark(ctx context.Context, key InboxKey, keep time.Duration) error
 	// ForgetMark ends the claim of token. It changes nothing if key is done, or claimed under another token.
 	ForgetMark(ctx context.Context, key InboxKey, token string) error

@@ -19,9 +19,9 @@ type Member struct {
 	Handlers, Free int
 	// Presence is the token of a resource that ends with the member's connection, see [Presence]; 0 = none.
 	Presence int64
-	// Missing reports that nobody had that token when the roster was read. It is false without a token, and if the
-	// server was restarted since the member's latest renewal: it has lost all tokens then. It does not name the
-	// cause: a lost connection does not mean a dead process.
+	// Missing reports that no connection had that token when the roster was read. It is false without a token, and
+	// if the server was restarted since the member's latest renewal: a restart loses all tokens. It does not name
+	// the cause: a lost connection does not mean a dead process.
 	Missing bool
 	// Flag was set by another member that misses the presence. A renewal with another Presence clears it, also with
 	// 0.
@@ -51,7 +51,8 @@ type Meeting struct {
 	// Flag sets the flag of members that still have the given Presence.
 	Flag  []Flagging
 	Moves []Move
-	// AfterControl: Roster.Told need not report control records with a number up to it. A store can ignore it.
+	// AfterControl: Roster.Told need not report control records with a number up to this one. A store can ignore
+	// it.
 	AfterControl int64
 }
 
@@ -67,8 +68,8 @@ type Flagging struct {
 	Presence int64
 }
 
-// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores Low and Careful. A late
-// call stores nothing: one whose Self.Beat is below the stored beat.
+// Move gives a unit to To, if From owns it; session 0 stands for a free unit. A move from a session to itself stores
+// Low and Careful. A late call stores nothing: one whose Self.Beat is below the stored beat.
 type Move struct {
 	Unit     Unit
 	From, To Session

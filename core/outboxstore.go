@@ -36,7 +36,7 @@ func Fenced(op string, self Session) error {
 
 // OutboxStore is the interface of a database for the engine. Errors have a class: an unreachable database is an outage,
 // and so is an ended context. Names are compared byte by byte: case, space and accents count, in routes, keys, ids,
-// topics and dedupe keys. A Stage that has no key, id or dedupe key in common with what a call works on neither waits
+// topics and dedupe keys. A Stage that has no key, id or dedupe key in common with the records of a call neither waits
 // for the call nor fails because of it, unless the database has one writer.
 type OutboxStore interface {
 	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of
@@ -44,8 +44,9 @@ type OutboxStore interface {
 	// removal that meets a lock, or whose member has another beat now. It leaves out a move whose unit has another
 	// owner than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units,
 	// and sets their Careful to the last sequence drawn. Remove can contain Self: its removal is no exception. In
-	// the end it removes the units of routes that no member serves, and of which nobody owns one. The units that
-	// such a route is given later begin with the least Low and the greatest Careful of these, and a later term.
+	// the end it removes the units of routes that no member serves and of which no member owns a unit. The units
+	// that such a route is given later begin with the least Low and the greatest Careful of these, and a later
+	// term.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
@@ -90,15 +91,15 @@ type StoreTraits struct {
 	SharedAcrossProcesses bool
 }
 
-// Session names one run of one member: a random number above 0 that is never used again. 0 is nobody.
+// Session names one run of one member: a random number above 0 that is never used again. 0 is no session.
 type Session int64
 
 // Part is some slots of a route.
 type Part struct {
 	Route string
 	Slots Slots
-	// DueWithin has a Due look only for what came due no longer ago than this; 0 = for all. A store can ignore it.
-	// What it leaves out does not count in NextIn.
+	// DueWithin has a Due look only for records that came due no longer ago than this; 0 = for all. A store can
+	// ignore it. Older records do not count in NextIn.
 	DueWithin time.Duration
 	// DueNew has a Due leave out the retries that self holds already.
 	DueNew bool
@@ -140,7 +141,7 @@ type Record struct {
 	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a Want with Deliver, and
 	// Crashes counts the members that were removed while they held it.
 	Attempts, Deliveries, Crashes int
-	// Failed reports that it has an error from an earlier attempt, of whichever member.
+	// Failed reports that it has an error from an earlier attempt of any member.
 	Failed bool
 	// Withdrawable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
 	Withdrawable bool

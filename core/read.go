@@ -18,7 +18,7 @@ type Look struct {
 	Told, AfterControl int64
 	// Parts are slots; the page tells which of them the session owns.
 	Parts []Part
-	// Fresh asks for everything in these slots that waits: retries and blocking records that have a key, and the
+	// Fresh asks for every waiting record of these slots: retries and blocking records that have a key, and the
 	// records, keyed or not, that other live sessions hold. They come by sequence, above AfterFresh, up to Limit.
 	Fresh      []Part
 	AfterFresh int64
@@ -29,14 +29,14 @@ type Look struct {
 	Keys   []KeyRange
 	Again  []Ref
 	// Limit bounds Page.Waiting. A limit of 0 or less, here and in Ranges and Keys, stands for a bound of the
-	// store's own, or fails. Bytes bounds the bodies of one range; at least one record is returned whatever its
-	// size.
+	// store's own, or fails. Bytes bounds the bodies of one range; at least one record is returned, even if it is
+	// larger.
 	Limit int
 	Bytes int64
 }
 
 // Range asks for the ready records of a part with From < sequence ≤ To, in order. A record is ready if it is due, and
-// neither settled nor waiting for a time. Records that somebody holds are ready, too.
+// neither settled nor waiting for a time. Held records are ready, too.
 type Range struct {
 	Part
 	From, To int64
@@ -48,8 +48,8 @@ type Range struct {
 	Limit int
 }
 
-// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all records that block
-// the key, whatever their sequence.
+// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all records of any
+// sequence that block the key.
 type KeyRange struct {
 	Route, Key string
 	From, To   int64
@@ -124,9 +124,9 @@ func (k ControlKind) String() string {
 	return enum.Name("ControlKind", k, 1, "key", "record", "from", "decide")
 }
 
-// Control tells the owner of a slot that somebody changed a record that the owner remembers. The transaction of the
-// change writes it. The owner deletes it by an outcome of [Heeded]. A ControlFrom concerns all owners of its route; it
-// stays until each of them has heeded it.
+// Control tells the owner of a slot that another process changed a record that the owner remembers. The transaction of
+// the change writes it. The owner deletes it by an outcome of [Heeded]. A ControlFrom concerns all owners of its route;
+// it stays until each of them has heeded it.
 type Control struct {
 	Number int64
 	Kind   ControlKind
@@ -140,11 +140,11 @@ type Control struct {
 
 // Want is one call of Take.
 type Want struct {
-	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by nobody
-	// else. They can be out already.
+	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by no other
+	// session. They can be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Part that have no key and that nobody else holds, whoever owns the
-	// slots, in order: first those that self holds and that are not in Out.
+	// N asks for the next N ready records of Part that have no key and that no other session holds, in slots of any
+	// owner, in order: first those that self holds and that are not in Out.
 	Part  Part
 	N     int
 	Out   []Ref
@@ -192,7 +192,7 @@ type DuePage struct {
 	Retries []Record
 	// Moved counts timers that became ready.
 	Moved int
-	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a
+	// NextIn is the time until more records are due; 0 if there are more already, negative if no record waits for a
 	// time. Retries that self holds count if they are due and missing, but for parts with DueNew.
 	NextIn time.Duration
 }

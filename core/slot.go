@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// What stored data depends on. It never changes.
+// Stored data depends on these values. They never change.
 const (
 	// NumSlots is the number of slots of a route.
 	NumSlots = 64

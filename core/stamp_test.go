@@ -105,7 +105,7 @@ func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
 	}
 }
 
-// Only an id that nobody else can have is fresh.
+// Only an id that no other message can have is fresh.
 func TestStampFresh(t *testing.T) {
 	t.Parallel()
 	own := newStamper(t, func(o *core.StamperOptions) { o.NewID = func() string { return "always the same" } })
@@ -269,7 +269,7 @@ func BenchmarkStamp(b *testing.B) {
 	}
 }
 
-// ST-04: what comes from the context is checked as what a message says itself.
+// ST-04: values from the context are checked like those of the message itself.
 func TestScopeIsChecked(t *testing.T) {
 	t.Parallel()
 	s, err := core.NewStamper(core.StamperOptions{Source: "/s"})
@@ -294,7 +294,7 @@ func TestScopeIsChecked(t *testing.T) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
-	// A handler of what a foreign producer sent can stage nevertheless.
+	// A handler of a foreign producer's message can stage nevertheless.
 	d := &waybill.Delivery{Envelope: waybill.Envelope{
 		ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r",
 		Lineage: []string{"ok", "\xff"},

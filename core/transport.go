@@ -87,8 +87,8 @@ type Subscriber interface {
 	// waybill.ErrInvalid. ctx is the receiver's life: its end closes the receiver, too.
 	//
 	// The bindings are added to those that the queue has; none is removed, since another release may need it during
-	// a roll-out. Who removes one does so with the broker's tools, or with the topology package of the transport. A
-	// queue that is new starts with what is published from now on, or with all that a log has kept.
+	// a roll-out. An operator removes one with the broker's tools, or with the topology package of the transport. A
+	// new queue starts with the messages that are published from now on, or with all that a log has kept.
 	Subscribe(ctx context.Context, sub Subscription) (Receiver, error)
 	// SubscriberTraits declares the subscriber's promises.
 	SubscriberTraits() SubscriberTraits
@@ -129,7 +129,7 @@ type SubscriberTraits struct {
 	CountsRedeliveries bool
 	// AttemptsAreDeliveries: the broker has one count. Delivery.Attempt is the number of this delivery from 1, and
 	// Redeliveries is one less: retries, redeliveries and releases all raise both. So MaxDeliveries bounds the
-	// attempts, too, and a long outage of what handlers need can park a message.
+	// attempts, too, and a long outage of a handler's database can park a message.
 	AttemptsAreDeliveries bool
 	// HoldFor is how long the broker leaves a delivery to a receiver; then another one gets it. 0 = for as long as
 	// the receiver lives, or the receiver renews by itself. The consumer renews what it holds through
@@ -194,8 +194,8 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 }
 
 // Receiver is an open subscription. One goroutine at a time calls Receive. Settle is called concurrently with Receive
-// and with itself. A receiver may be a [Checker], which says without asking anybody whether its connection is lost:
-// while all handlers are busy, nobody calls Receive.
+// and with itself. A receiver may be a [Checker], which reports without a round trip whether its connection is lost:
+// while all handlers are busy, no goroutine calls Receive.
 type Receiver interface {
 	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed),
 	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it connects
@@ -223,7 +223,7 @@ type Receiver interface {
 	Close(ctx context.Context) error
 }
 
-// Pauser is a receiver that the broker sends messages ahead. Without it a paused consumer keeps what was sent.
+// Pauser is a receiver that the broker sends messages ahead. Without it a paused consumer keeps these messages.
 type Pauser interface {
 	// Pause stops the broker from sending, and releases what Receive has not returned, at no cost. What Receive has
 	// returned stays the caller's. It is not called during a Receive.
@@ -238,7 +238,7 @@ type Pauser interface {
 // for dead. Without it a consumer learns that when it settles.
 type LossTeller interface {
 	// WhenLost has fn called, on any goroutine, as soon as the receiver knows that it does not hold d any more and
-	// that nobody settled it; before WhenLost returns, if it knows that already. fn does not block. A second call
+	// that d was not settled; before WhenLost returns, if it knows that already. fn does not block. A second call
 	// replaces the first one's function.
 	WhenLost(d *waybill.Delivery, fn func())
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// What travels beside the attributes: transports place it themselves.
+// These fields travel beside the attributes: transports place them themselves.
 var beside = cmpopts.IgnoreFields(waybill.Envelope{}, "Topic", "ContentType", "Headers", "Body", "Priority")
 
 func TestAttributesRoundTrip(t *testing.T) { // ST-12
@@ -105,7 +105,8 @@ func TestLongLineageIsCutInTheMiddle(t *testing.T) { // ST-13
 	}
 }
 
-// FuzzSetAttribute feeds anything to the reader of foreign attributes. What was taken must survive another trip.
+// FuzzSetAttribute feeds random input to the reader of foreign attributes. Every accepted attribute must survive
+// another trip.
 func FuzzSetAttribute(f *testing.F) { // ST-12
 	names := []string{
 		core.AttrSpecVersion, core.AttrID, core.AttrSource, core.AttrType, core.AttrSubject, core.AttrTime, core.AttrContentType, core.AttrTopic,

@@ -131,7 +131,7 @@ func TestNewUnitLoadsFirst(t *testing.T) {
 	}
 }
 
-// TestLoadEndsWhenMemoryIsFull: of what waits in a unit no more is read than can be remembered.
+// TestLoadEndsWhenMemoryIsFull: of the waiting records of a unit no more are read than can be remembered.
 func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)

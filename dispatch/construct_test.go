@@ -61,7 +61,7 @@ func (w *small) stageOn(route, key string, ids ...string) {
 	}
 }
 
-// run lets time pass, and returns the ids of what the dispatcher handed out.
+// run lets time pass, and returns the ids of the records that the dispatcher handed out.
 func (w *small) run(d time.Duration) (ids []string) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
 		for _, c := range w.d.Calls(w.now) {
@@ -75,7 +75,7 @@ func (w *small) run(d time.Duration) (ids []string) {
 	return ids
 }
 
-// other makes session 1 a member that owns the unit, and returns what is ready.
+// other makes session 1 a member that owns the unit, and returns the ready records.
 func (w *small) other() []core.Record {
 	w.t.Helper()
 	unit := core.Unit{Route: "r", From: 0, To: 64}
@@ -97,7 +97,7 @@ func (w *small) must(err error) {
 	}
 }
 
-// TestTwoRetriesOfAKey: the first of two retries of a key holds the second, whichever is due first.
+// TestTwoRetriesOfAKey: the first of two retries of a key holds the second, in either order of their due times.
 func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 	t.Parallel()
 	w := newSmall(t)
@@ -115,7 +115,7 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 }
 
 // TestUnitThatIsAnothersIsDropped: nothing of a unit is handed out once the store says that it is another's, although
-// nobody told the member.
+// no wake-up told the member.
 func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
@@ -166,7 +166,7 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	}
 }
 
-// keep lets a session beat on, so that nobody takes it for dead.
+// keep lets a session beat on, so that no member takes it for dead.
 func (w *small) keep(s core.Session) {
 	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: s, Beat: w.now.UnixMilli(), Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}})
 	w.must(err)
@@ -181,7 +181,7 @@ func (w *small) step() {
 	}
 }
 
-// state returns what is stored of a record, nil if it is gone.
+// state returns the stored state of a record, nil if it is gone.
 func (w *small) state(id string) *memory.State {
 	for _, st := range w.st.States() {
 		if st.ID == id {
@@ -249,7 +249,7 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 	}
 }
 
-// TestUrgentOutcomeIsStored: an outcome that somebody waits for does not wait for one whose record is locked.
+// TestUrgentOutcomeIsStored: an outcome that a caller waits for does not wait for one whose record is locked.
 func TestUrgentOutcomeIsStored(t *testing.T) { // DB-25
 	t.Parallel()
 	w := newSmall(t)
@@ -292,7 +292,7 @@ func oneOut(t *testing.T) (w *small, item *Item) {
 	return w, w.hand(1)[0]
 }
 
-// TestWhatFollowsAFailedOneComesBack: with several records of a key out at once, what is ready behind one that failed
+// TestWhatFollowsAFailedOneComesBack: with several records of a key out at once, a ready record behind a failed one
 // waits for it.
 func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 	t.Parallel()
@@ -315,7 +315,7 @@ func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 }
 
 // TestWhatFollowsOneThatMayHaveArrivedWaits: a record that may have arrived is told to the store when its unit begins
-// to leave. If the unit stays after all, what was ready behind the record does not pass it.
+// to leave. If the unit stays after all, a ready record behind it does not pass it.
 func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	t.Parallel()
 	w := newSmall(t)
@@ -346,8 +346,8 @@ func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	}
 }
 
-// TestWindowsAreHalved: each crash of a suspect halves the window that it begins, down to itself alone. What has not
-// crashed goes in windows that grow.
+// TestWindowsAreHalved: each crash of a suspect halves the window that it begins, down to itself alone. Records that
+// have not crashed go in windows that grow.
 func TestWindowsAreHalved(t *testing.T) { // DB-24
 	t.Parallel()
 	size := func(crashes, windows int, queue bool) int {
@@ -459,7 +459,7 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	}
 }
 
-// TestTopicStaysBlocked: who joins anew has not forgotten which topics it may not hand out.
+// TestTopicStaysBlocked: a member that joins anew still knows its blocked topics.
 func TestTopicStaysBlocked(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
@@ -557,7 +557,7 @@ func TestLockedRecordIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestTwoDecisions: of two decisions about a record none stays: whoever owns the key next would carry it out, although
+// TestTwoDecisions: of two decisions about a record none stays: the next owner of the key would carry it out, although
 // the record was put back meanwhile.
 func TestTwoDecisions(t *testing.T) { // OP-18
 	t.Parallel()
@@ -583,8 +583,8 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	}
 }
 
-// TestNeverCalledUnsent: what may have been out at a member that died is not called unsent, although it was refused for
-// the next owner.
+// TestNeverCalledUnsent: a record that may have been out at a dead member is not called unsent, although it was refused
+// for the next owner.
 func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	t.Parallel()
 	w := newSmall(t)
@@ -643,8 +643,8 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	}
 }
 
-// TestMaybeSentOutlivesTheMember: what was out without a result, and was put back, is not called unsent after its
-// member has left, although it was refused for the next owner. The result can be known before the member stops, or
+// TestMaybeSentOutlivesTheMember: a record that was out without a result, and was put back, is not called unsent after
+// its member has left, although it was refused for the next owner. The result can be known before the member stops, or
 // only then.
 func TestMaybeSentOutlivesTheMember(t *testing.T) { // ST-09
 	t.Parallel()

@@ -14,10 +14,10 @@ type controls struct {
 	lowering []core.Control          // to be deleted when a hint is lowered
 	gone     map[int64]bool          // deleted since the read under way was sent
 	more     bool                    // the last page was full of them
-	// A read begins behind those that are gone. after: those of this member's units up to it are gone, but for
-	// what watched transactions may show. visible: up to it all others can be seen. watch: by watched transaction,
-	// its control records have greater numbers. news: the read under way may not see what a walk over all was asked
-	// for.
+	// A read begins behind those that are gone. after: those of this member's units up to it are gone, except for
+	// records of watched transactions. visible: up to it all others can be seen. watch: by watched transaction, its
+	// control records have greater numbers. news: a walk over all was asked for during the read under way, which
+	// may not see its cause.
 	after, visible int64
 	watch          map[int64]int64
 	news           bool
@@ -79,8 +79,8 @@ func (cs *controls) seen(page *core.Page) {
 	cs.after = max(cs.after, to)
 }
 
-// bound returns the number behind which a roster is to tell of control records. What a watched transaction shows is
-// behind it: the next read may be the first to see that the transaction has ended.
+// bound returns the number behind which a roster is to tell of control records. The records of a watched transaction
+// are behind it: the next read may be the first to see that the transaction has ended.
 func (cs *controls) bound() int64 {
 	after := cs.after
 	for _, from := range cs.watch {

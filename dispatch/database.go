@@ -92,8 +92,9 @@ func hasEnded(page *core.Page, id int64) bool {
 	return id < page.Next && !slices.Contains(page.Running, id)
 }
 
-// visible takes in what a page could not show. It returns the sequence, and the number of a control record, up to which
-// everything is visible, watched transactions apart. Transactions with an id below least do not hold it back.
+// visible takes in the transactions that a page could not show. It returns the sequence, and the number of a control
+// record, up to which everything is visible, watched transactions apart. Transactions with an id below least do not
+// hold it back.
 func (db *database) visible(page *core.Page, least int64) (seq, told int64) {
 	if upper := page.Upper; upper > 0 {
 		if n := len(db.horizons); n >= db.maxHorizons {

@@ -37,8 +37,8 @@ func (w *small) decideAbout(ids []string) {
 	w.d.Wake(w.now)
 }
 
-// TestManyDecisionsWhileNothingIsSent: whatever the broker does, and whether the records are in memory or not,
-// decisions are carried out within two heartbeats of the last one, and leave nothing behind.
+// TestManyDecisionsWhileNothingIsSent: for every state of the broker, and with the records in memory or not, decisions
+// are carried out within two heartbeats of the last one, and leave nothing behind.
 func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 	t.Parallel()
 	for name, key := range map[string]func(i int) string{
@@ -90,8 +90,8 @@ func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 	}
 }
 
-// TestReadsForDecisions: a member that has no room for more records reads often what was decided, though nobody wakes
-// it, however long it rests between reads that find nothing.
+// TestReadsForDecisions: a member that has no room for more records reads decisions often, without a wake-up, however
+// long it rests between reads that find nothing.
 func TestReadsForDecisions(t *testing.T) { // OP-18
 	t.Parallel()
 	w := newSmall(t)

@@ -31,7 +31,7 @@ type Dispatcher struct {
 	err      error
 }
 
-// work counts what is handed out, and knows when there was activity.
+// work counts the items that are handed out, and knows when there was activity.
 type work struct {
 	out      int       // items handed out
 	handedAt time.Time // when something was handed out
@@ -194,8 +194,8 @@ func (d *Dispatcher) Stop() {
 	}
 }
 
-// Quit is Stop for a member that cannot wait for what is out. Known outcomes are stored. Then the member ends as if it
-// had died, but at once: each record that is still out counts a crash and is free.
+// Quit is Stop for a member that cannot wait for its records that are out. Known outcomes are stored. Then the member
+// ends as if it had died, but at once: each record that is still out counts a crash and is free.
 func (d *Dispatcher) Quit() { d.self.stopping, d.self.quitting = true, true }
 
 // Left reports that the member has left after Stop.

@@ -17,11 +17,11 @@
 //     of a read under way.
 //   - Records of one key of an ordered route are handed out in the order of their sequence, each after the one before
 //     was concluded; nothing of a key is handed out behind a record that waits for a retry.
-//   - Records that become visible late, because their transaction was slow, are found when it ends, whatever was read
-//     meanwhile.
+//   - Records that become visible late, because their transaction was slow, are found when it ends, even if reads have
+//     passed them.
 //   - Nothing is handed out later than a lease after the latest successful beat was sent.
-//   - What a dead member may have had out is handed out in windows, whose records are held before. A window that kills
-//     its member is halved, down to the one record that did it.
+//   - The records that a dead member may have had out are handed out in windows, whose records are held before. A
+//     window that kills its member is halved, down to the one record that did it.
 //
 // # Concurrency
 //

@@ -41,11 +41,11 @@ func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
 // wake makes sure that the store is asked now, or when the pause since the last time ends.
 func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent.Add(pause), now)) }
 
-// overdue knows since when what came due must be looked for. Otherwise each Due would go over all retries and timers
-// that were sent since the oldest snapshot in the database. What came due before can come back only if a transaction
-// shows it late, if another member dies, leaves or gives up a unit, if an operator puts it back, or if this member
-// forgets it: then the next Due looks for all. Such a Due also repeats the retries that this member holds. The others
-// leave them out: all of these are in memory.
+// overdue knows the time since which records that came due must be looked for. Otherwise each Due would go over all
+// retries and timers that were sent since the oldest snapshot in the database. A record that came due before can come
+// back only if a transaction shows it late, if another member dies, leaves or gives up a unit, if an operator puts it
+// back, or if this member forgets it: then the next Due looks for all. Such a Due also repeats the retries that this
+// member holds. The others leave them out: all of these are in memory.
 type overdue struct {
 	*env
 	since    time.Time     // when a Due was sent after which nothing was due
@@ -60,8 +60,8 @@ type overdue struct {
 // all has the next Due look for all.
 func (o *overdue) all() { o.allAt, o.asked = time.Time{}, false }
 
-// within returns how far back the next Due looks; 0 = for all. If that takes too long, it is better to send what came
-// due lately than nothing.
+// within returns how far back the next Due looks; 0 = for all. If that takes too long, it is better to send the latest
+// due records than none.
 func (o *overdue) within() time.Duration {
 	if o.asked = o.since.IsZero() || o.allAt.IsZero() || (o.narrow || !o.noSweeps) && !o.now.Before(o.allAt); o.asked {
 		return o.farBack[o.fails]
@@ -69,12 +69,12 @@ func (o *overdue) within() time.Duration {
 	return o.now.Sub(o.since) + o.dueMargin
 }
 
-// repeats reports whether the next Due repeats what is held.
+// repeats reports whether the next Due repeats held retries.
 func (o *overdue) repeats() bool { return o.asked || o.now.Before(o.repeatBy) }
 
-// answered notes that nothing is due any more in what a Due looked for, and that all of it that is held is in memory.
-// After one that did not look for all, another one looks farther back. One that was executed long after it was sent did
-// not look as far back as it was to.
+// answered notes that no more records are due in the scope of a Due, and that all held ones of it are in memory. After
+// one that did not look for all, another one looks farther back. One that was executed long after it was sent did not
+// look as far back as it was to.
 func (o *overdue) answered(sent time.Time) {
 	switch {
 	case !o.asked && o.now.Sub(sent) > o.dueMargin/2:
@@ -200,8 +200,8 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 	}
 }
 
-// retried takes in a due retry, which is held now. The answer can be older than what was stored meanwhile, or later
-// than a settle whose answer has not come yet.
+// retried takes in a due retry, which is held now. The answer can be older than an outcome that was stored meanwhile,
+// or later than a settle whose answer has not come yet.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil {

@@ -13,7 +13,7 @@ type env struct {
 	opts    Options
 	now     time.Time
 	session core.Session // 0: to join
-	// noSweeps is for tests: sweeps find what was forgotten, and nothing may rely on them.
+	// noSweeps is for tests: sweeps find forgotten records, and nothing may rely on them.
 	noSweeps bool
 	bounds
 }

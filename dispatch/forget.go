@@ -18,7 +18,7 @@ func (d *Dispatcher) finish(item *Item) {
 	d.remove(item)
 }
 
-// remove takes an item out of memory, whatever its state is. Its key stays.
+// remove takes an item in any state out of memory. Its key stays.
 func (d *Dispatcher) remove(item *Item) {
 	rt := item.route
 	if rt.known[item.Record.Seq] != item {

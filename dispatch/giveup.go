@@ -28,7 +28,7 @@ func (g *giving) reset() {
 	clear(g.went)
 }
 
-// busy reports whether units are being given up. Meanwhile nothing else begins but Meet, and what must be stored first.
+// busy reports whether units are being given up. Meanwhile only Meet begins, and the settles that must be stored first.
 func (g *giving) busy() bool { return len(g.units) > 0 }
 
 // patience returns until when the give-ups wait for other calls; zero = they do not.
@@ -97,7 +97,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; u.Slots().Has(item.Record.Slot) && item.state == itemOut {
 			out = append(out, item.Record.Ref)
-			// if the item is released meanwhile, that must be stored, whatever the answer is
+			// if the item is released meanwhile, that must be stored, for every answer
 			item.held = true
 		}
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// step is how many numbers a range covers at once where there may be dead rows.
+	// step is the width of a range of numbers where there may be dead rows.
 	step = 50_000
-	// tailPages is how many pages a front reads of what is there, if it jumps over records of paused topics.
+	// tailPages is the number of pages that a front reads behind its jump over records of paused topics.
 	tailPages = 10
 	// loadEvery is the least pause between two readings of all that waits.
 	loadEvery = 10 * time.Second
@@ -113,7 +113,7 @@ func (g *group) addWalk(from, to int64) {
 	g.walks = append(g.walks, &walk{pos: from, to: to})
 }
 
-// jump moves the front to a sequence. A walk follows over what is before it.
+// jump moves the front to a sequence. A walk follows over the numbers before it.
 func (g *group) jump(to, visible int64) {
 	g.walks = append(g.walks, &walk{pos: g.low, to: to})
 	g.cursor = to

@@ -23,7 +23,7 @@ func (w *small) member(session core.Session) {
 	})
 }
 
-// blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a unit that nobody owns.
+// blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a unit without an owner.
 func (w *small) blocked() {
 	w.t.Helper()
 	w.stage("k", "a")
@@ -49,7 +49,7 @@ func (w *small) requeue(key, id string) {
 	w.must(err)
 }
 
-// slowSweep is a store whose sweeps have a long way to what is up to the hint.
+// slowSweep is a store whose sweeps have a long way to the records up to the hint.
 type slowSweep struct{ *memory.Store }
 
 func (s slowSweep) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
@@ -62,7 +62,7 @@ func (s slowSweep) Read(ctx context.Context, self core.Session, look core.Look) 
 	return page, err
 }
 
-// heir lets another member take over from one that died, and returns what it hands out.
+// heir lets another member take over from one that died, and returns the records that it hands out.
 func (w *small) heir() []string {
 	w.call = func(c *Call) { c.Do(w.t.Context(), slowSweep{w.st}) }
 	w.member(200)
@@ -150,8 +150,8 @@ func TestRequeuedBehindManyControlRecords(t *testing.T) { // OR-04
 	}
 }
 
-// manyBlocked makes all that is staged, and n more records of a key each, abandoned heads below the hint of a unit that
-// nobody owns.
+// manyBlocked makes all that is staged, and n more records of a key each, abandoned heads below the hint of a unit
+// without an owner.
 func (w *small) manyBlocked(n int) {
 	w.t.Helper()
 	for i := range n {

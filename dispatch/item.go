@@ -71,7 +71,7 @@ func (item *Item) isPlain() bool {
 	return !item.isSuspect() && (item.held || !item.Record.Withdrawable && !item.route.Hold && !item.route.holdsFirst())
 }
 
-// bars reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. Nobody
+// bars reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. No item
 // waits for a suspect whose route is not handed out.
 func (item *Item) bars() bool {
 	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())

@@ -34,7 +34,7 @@ const (
 	rangeSweep
 )
 
-// asked says what a range of a look is for.
+// asked is the purpose of one range of a look.
 type asked struct {
 	kind     rangeKind
 	group    *group

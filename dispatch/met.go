@@ -26,7 +26,7 @@ const (
 	passSlack = 1000
 	// maxPassed bounds the records that were met and not taken. Beyond it the front stays where it is.
 	maxPassed = 1000
-	// takeSteps is in how many steps a Take goes over what was never met, and over a walk.
+	// takeSteps is the number of Takes that go over numbers that were never met, and over a walk.
 	takeSteps = 16
 	// takeSweep is how often a walk goes over all numbers.
 	takeSweep = 10 * time.Minute
@@ -35,7 +35,7 @@ const (
 	takeUnits = time.Minute
 )
 
-// met is what a member has met of the records without a key.
+// met is the memory of a member about the records without a key: how far its Takes have come.
 type met struct {
 	front   int64          // everything up to it was met
 	passed  map[int64]bool // met and not taken, or given back; true = the Take under way asks for it
@@ -44,7 +44,8 @@ type met struct {
 	walk    span
 	moves   bool  // the walk got on in its latest Take
 	news    int64 // the least number from which on a walk was asked for since the Take under way was sent
-	// The Take under way goes on with the walk; it passes what others hold; what was visible when it was sent.
+	// The Take under way goes on with the walk; it passes records that others hold; sent: the visible number when
+	// it was sent.
 	walks, passes bool
 	sent          int64
 	stuck         bool // the next Take passes what others hold
@@ -80,8 +81,8 @@ func (m *met) unitCame(now time.Time) {
 	m.allAt = earliest(m.allAt, later(now, m.sweepAt.Add(takeUnits-takeSweep)))
 }
 
-// takeScope says what the next Take goes over: the numbers behind the front, or every second time the next ones of the
-// walk.
+// takeScope sets the numbers that the next Take goes over: the ones behind the front, or every second time the next
+// ones of the walk.
 func (rt *route) takeScope(s *core.Want) {
 	m := &rt.queue.met
 	if by := m.allAt; !by.IsZero() && !rt.now.Before(by) || !rt.noSweeps && !rt.now.Before(m.sweepAt) {
@@ -167,8 +168,8 @@ func (rt *route) hasMet(s *core.Want, got []core.Taken, full bool) (more bool) {
 	return m.walks || moved && s.To < math.MaxInt64 || m.moves && m.walk.from < m.walk.to
 }
 
-// missed notes that a Take got no answer: the next one goes over less. What it has held is behind where it began, or
-// in passed: it will be found, also if the Take is carried out late.
+// missed notes that a Take got no answer: the next one goes over less. The records that it has held are behind where it
+// began, or in passed: they will be found, also if the Take is carried out late.
 func (m *met) missed() { m.fails = min(m.fails+1, 10) }
 
 // transactions takes in which transactions are watched from now on, which watched ones have ended, and up to where all
@@ -188,8 +189,9 @@ func (q *queue) transactions(watch, ended []int64, visible int64, now time.Time)
 	m.visible = max(m.visible, visible)
 }
 
-// noteOthers takes in a roster, before it replaces the former one. What a member that is gone had heard from operators,
-// and took, can be free again anywhere. Hints say what is visible, also to a member that owns and reads nothing.
+// noteOthers takes in a roster, before it replaces the former one. Records that a dead member had heard of from
+// operators, and taken, can be free again anywhere. Hints tell the visible number also to a member that owns and reads
+// nothing.
 func (d *Dispatcher) noteOthers(roster *core.Roster) {
 	for _, m := range d.peers.roster.Members {
 		if slices.ContainsFunc(roster.Members, func(o core.Member) bool { return o.Session == m.Session }) {

@@ -31,7 +31,7 @@ func newPassing(t *testing.T, maxPassed int) (w *small, a core.Taken) {
 	return w, ts[0]
 }
 
-// met returns what the member has met.
+// met returns the member's memory of its Takes.
 func (w *small) met() *met { return &w.d.byName["r"].queue.met }
 
 // passTen stages ten records, which the member handles.
@@ -125,8 +125,8 @@ func TestPassedRecordOfABusyMember(t *testing.T) { // TQ-04
 	}
 }
 
-// TestPassedRecordsOfLateTransactions: what a transaction shows late, behind where a Take has come, is taken, however
-// long it ran.
+// TestPassedRecordsOfLateTransactions: a record that a transaction shows late, behind where a Take has come, is taken,
+// however long the transaction ran.
 func TestPassedRecordsOfLateTransactions(t *testing.T) { // TQ-04
 	t.Parallel()
 	for _, long := range []bool{false, true} {
@@ -155,7 +155,7 @@ func TestPassedRecordsOfLateTransactions(t *testing.T) { // TQ-04
 	}
 }
 
-// TestPassedRecordsThatComeBack: what the member gives back, or an operator puts back, is taken again.
+// TestPassedRecordsThatComeBack: a record that the member gives back, or an operator puts back, is taken again.
 func TestPassedRecordsThatComeBack(t *testing.T) { // TQ-04
 	t.Parallel()
 	w, _ := newPassing(t, 100)
@@ -183,7 +183,8 @@ func TestPassedRecordsThatComeBack(t *testing.T) { // TQ-04
 	w.handle("c")
 }
 
-// TestRecordsOfALostTake: what a Take has held whose answer was lost is handed out, also if it is done late.
+// TestRecordsOfALostTake: a record held by a Take whose answer was lost is handed out, also if the Take is executed
+// late.
 func TestRecordsOfALostTake(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, late := range []bool{false, true} {
@@ -222,7 +223,7 @@ func TestRecordsOfALostTake(t *testing.T) { // DB-24
 }
 
 // TestTakeInSteps: a Take that is to go over many numbers goes over some at a time, and over fewer after one that was
-// not answered. What is new does not wait for a walk.
+// not answered. New records do not wait for a walk.
 func TestTakeInSteps(t *testing.T) { // TQ-04
 	t.Parallel()
 	w, _ := newPassing(t, 100)

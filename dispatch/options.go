@@ -28,7 +28,7 @@ type Options struct {
 	MaxKeys int
 	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 1 s.
 	PollMin, PollMax time.Duration
-	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at
+	// Gather is how long an outcome without a waiting caller may wait for others; default 10 ms, negative = not at
 	// all.
 	Gather time.Duration
 	// LivesFrom is the time from which the lives of records count, if the store of the calls says so; zero: from

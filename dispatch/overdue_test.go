@@ -1,6 +1,6 @@
 package dispatch
 
-// A Due looks only for what came due lately, and for what is not held, until something else can have come back.
+// A Due looks only for records that came due lately and that are not held, until another one can have come back.
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 // within lets time pass until the next Due, and returns how far back it looked. It is answered unless it is lost.
 func (w *small) within(lost bool) time.Duration { return w.due(lost).DueWithin }
 
-// due lets time pass until the next Due, and returns what it looked for. It is answered unless it is lost.
+// due lets time pass until the next Due, and returns its scope. It is answered unless it is lost.
 func (w *small) due(lost bool) (part core.Part) {
 	w.t.Helper()
 	asked := false
@@ -42,7 +42,7 @@ func (w *small) due(lost bool) (part core.Part) {
 	return part
 }
 
-// TestDueLooksForAll: after whatever can bring back something that was due before, a Due looks for all.
+// TestDueLooksForAll: after each event that can bring back a record that was due before, a Due looks for all.
 func TestDueLooksForAll(t *testing.T) { // RL-05
 	t.Parallel()
 	for what, happens := range map[string]func(w *small){
@@ -216,7 +216,7 @@ func TestDueOvertakesASettle(t *testing.T) {
 	}
 }
 
-// TestSettleOvertakesADue: a Due under way still shows what was settled meanwhile, or already what has come of it.
+// TestSettleOvertakesADue: a Due under way still shows a record that was settled meanwhile, or already its next state.
 func TestSettleOvertakesADue(t *testing.T) {
 	t.Parallel()
 	for _, later := range []bool{false, true} {

@@ -72,7 +72,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 }
 
 // noteUnread has queues ask for records without a key if more numbers were drawn than the page brought records. A page
-// does not bring those records; but a store takes the route for read, and does not wake anybody for them.
+// does not bring those records; but a store takes the route for read, and does not wake any member for them.
 func (d *Dispatcher) noteUnread(page *core.Page, drawn int64) {
 	for i := range page.Ranges {
 		drawn -= int64(len(page.Ranges[i].Records))
@@ -272,9 +272,9 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 	d.reads.late = false
 }
 
-// passPaused has fronts go on near the end, if most of what they meet is of paused topics. Otherwise the records of
-// other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that there
-// is no walk for each jump; and nothing may still appear behind the front, so that no late pass does the same.
+// passPaused has fronts go on near the end, if most records that they meet are of paused topics. Otherwise the records
+// of other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that
+// there is no walk for each jump; and nothing may still appear behind the front, so that no late pass does the same.
 func (d *Dispatcher) passPaused(r *reading, page *core.Page, visible int64) {
 	tail := d.tailPages * int64(d.opts.Batch)
 	for i := range r.ranges {

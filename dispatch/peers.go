@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// peers is what the member has seen of the others, and what it will do about them at the next Meet.
+// peers is this member's view of the others, and the evictions and flags that it sends with the next Meet.
 type peers struct {
 	seen     map[core.Session]peer
 	rowless  map[core.Session]time.Time // owners without a row, since when
@@ -43,7 +43,7 @@ func (p *peers) lookBy(at time.Time) { p.lookAt = earliest(p.lookAt, at) }
 // others reports whether there are other members.
 func (p *peers) others() bool { return len(p.roster.Members) > 1 }
 
-// doubt marks the tokens of all: what ended this member's connection may have ended those of others.
+// doubt marks the tokens of all: the event that ended this member's connection may have ended those of others.
 func (p *peers) doubt() {
 	for s, o := range p.seen {
 		o.doubtful, o.flagged = true, time.Time{}

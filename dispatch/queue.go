@@ -8,9 +8,10 @@ import (
 )
 
 // A queue is a route that handlers of many processes work on. Its records with a key go by the owner of their slot, as
-// elsewhere. Records without one go to any member with a free handler, whoever owns the slot: a Take asks for as many
-// as there are free handlers. So nothing waits behind a busy process. Every record is held before it is handed out, and
-// no more are held than can be handed out. So a dead member is blamed for little more than what it had out.
+// elsewhere. Records without one go to any member with a free handler, not only to the owner of the slot: a Take asks
+// for as many as there are free handlers. So nothing waits behind a busy process. Every record is held before it is
+// handed out, and no more are held than can be handed out. So a dead member is blamed for little more than the records
+// that it had out.
 
 const (
 	// busyAfter is how long all handlers must be busy until other members are told. They get the member's units

@@ -134,7 +134,7 @@ func (c *simConfig) pause() time.Duration {
 	return 8 * time.Millisecond
 }
 
-// perish is the death of a member: what it handles counts.
+// perish is the death of a member: the records that it handles count a crash.
 func (m *simMember) perish() {
 	if m.dead {
 		return
@@ -163,8 +163,8 @@ func queueConfig(seed uint64) simConfig {
 	return cfg
 }
 
-// TestQueueHistories: nothing is handled by two live members at once, nothing is lost, keys keep their order, and
-// what members die of is counted.
+// TestQueueHistories: nothing is handled by two live members at once, nothing is lost, keys keep their order, and the
+// records that members die of count their crashes.
 func TestQueueHistories(t *testing.T) {
 	t.Parallel()
 	n, from := envInt("WAYBILL_DISPATCH_HISTORIES", max(12/modelled, 1)), envInt("WAYBILL_DISPATCH_SEED", 1)
@@ -200,7 +200,7 @@ func TestQueueTrace(t *testing.T) {
 	t.Log(s.report())
 }
 
-// TestQueueShares: with slow handlers among quick ones, what has no key never waits while somebody is free.
+// TestQueueShares: with slow handlers among quick ones, a record without a key never waits while a handler is free.
 func TestQueueShares(t *testing.T) {
 	t.Parallel()
 	for seed := range max(2/uint64(modelled), 1) {

@@ -50,8 +50,8 @@ func (w *small) until(ready int) {
 	w.t.Fatalf("%d are ready, want %d", w.d.Ready("r"), ready)
 }
 
-// TestQueueGivesBackWhatItCannotHandle: what was taken while a handler was free, and is still there when none has been
-// free for a while, goes to others.
+// TestQueueGivesBackWhatItCannotHandle: a record that was taken while a handler was free, and is still there when none
+// has been free for a while, goes to another member.
 func TestQueueGivesBackWhatItCannotHandle(t *testing.T) {
 	t.Parallel()
 	w := newQueue(t, 2)
@@ -101,7 +101,7 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 }
 
 // TestQueueLooksAgainAfterNews: news that come while a Take or a read is under way are not forgotten when that one,
-// which may have missed them, ends: timers that came due, and what was staged.
+// which may have missed them, ends: timers that came due, and staged records.
 func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 	t.Parallel()
 	w := newQueue(t, 2)

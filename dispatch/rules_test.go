@@ -23,7 +23,7 @@ var rules = []struct {
 	{"Again", func(c *simConfig) { c.slow, c.join = true, true }, ""},
 	// a unit's hint is below all that may still appear
 	{"Hint", func(c *simConfig) { c.join, c.long = true, true }, ""},
-	// what may be running goes up to a transaction id drawn after the snapshot
+	// the transactions that may be running go up to an id drawn after the snapshot
 	{"Upper", func(c *simConfig) { c.long = true }, "OneSnap"},
 	// a page of a key behind a walk is discarded
 	{"HazardKeys", func(c *simConfig) { c.refuse, c.long = true, true }, "KeySnap"},
@@ -46,7 +46,7 @@ var rules = []struct {
 	{"SettleID", func(c *simConfig) { c.restore, c.freeze, c.loseAnswers = true, true, true }, "SettleID"},
 	// a unit with another owner is dropped
 	{"UnitFence", func(c *simConfig) { c.restore, c.join = true, true }, ""},
-	// a late member removes nobody
+	// a late member removes no other
 	{"Gapped", func(c *simConfig) { c.blackout = true }, ""},
 	// nothing is handed out after the deadline
 	{"Deadline", func(c *simConfig) { c.freeze = true }, ""},

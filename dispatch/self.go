@@ -36,7 +36,7 @@ func (m *self) deadline() time.Time {
 // renewAt returns when the lease is to be renewed.
 func (m *self) renewAt() time.Time { return m.beatSent.Add(m.opts.Lease / 3) }
 
-// nextBeat counts a beat that is about to be sent. A late one removes nobody: others may have seen as little of this
+// nextBeat counts a beat that is about to be sent. A late one removes no member: others may have seen as little of this
 // member.
 func (m *self) nextBeat() {
 	m.gapped = m.joined && m.now.Sub(m.beatSent) > m.opts.Lease/2

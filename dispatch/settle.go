@@ -19,7 +19,7 @@ const (
 	maxTries  = 6
 )
 
-// settles knows what must be stored: outcomes, and deletions of control records.
+// settles keeps the changes to store: outcomes, and deletions of control records.
 type settles struct {
 	*env
 	items    []*Item // concluded

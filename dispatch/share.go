@@ -69,7 +69,7 @@ func (d *Dispatcher) leave(rt *route) {
 	}
 }
 
-// tally counts who owns what, without units that are on their way to another member.
+// tally counts the units of each member, without units that are on their way to another member.
 func (d *Dispatcher) tally() *tally {
 	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
 	dead := map[core.Session]bool{}

@@ -35,7 +35,7 @@ func TestSharesFollowHandlers(t *testing.T) { // DB-24
 	}
 }
 
-// TestStoppingMemberTakesNothing: not even if nobody else is there.
+// TestStoppingMemberTakesNothing: not even if no other member is there.
 func TestStoppingMemberTakesNothing(t *testing.T) { // DB-24
 	t.Parallel()
 	d := joined(0, core.Member{Session: me, Handlers: 1})
@@ -67,8 +67,8 @@ func TestUnitsOfWhoHasNoRow(t *testing.T) { // DB-24
 	}
 }
 
-// TestDeadAfterItsLease: a member whose beat stands still is dead after its lease: not before, not later, and somebody
-// looks then.
+// TestDeadAfterItsLease: a member whose beat stands still is dead after its lease: not before, not later, and another
+// member looks then.
 func TestDeadAfterItsLease(t *testing.T) { // DB-24
 	t.Parallel()
 	const lease = 3 * time.Second

@@ -18,7 +18,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// sim is a world in virtual time: a database with open transactions and locks, members, a broker, and what goes wrong.
+// sim is a world in virtual time: a database with open transactions and locks, members, a broker, and faults.
 type sim struct {
 	cfg      simConfig
 	rnd      *rand.Rand
@@ -306,7 +306,7 @@ func (m *simMember) freeze(d time.Duration) {
 	})
 }
 
-// pump starts what the dispatcher asks for and sends what it hands out.
+// pump starts the calls that the dispatcher asks for and sends the records that it hands out.
 func (m *simMember) pump() {
 	s := m.s
 	if m.dead || s.now.Before(m.frozen) {
@@ -343,7 +343,7 @@ func (m *simMember) pump() {
 
 var errLost = &waybill.Error{Op: "sim", Class: waybill.ClassOutage, Err: errors.New("the answer was lost")}
 
-// call runs a call of the store, with the time it takes and what may happen to it.
+// call runs a call of the store, with the time it takes and its faults.
 func (m *simMember) call(c *Call) {
 	s := m.s
 	st := &simStore{OutboxStore: s.store, s: s}
@@ -778,7 +778,7 @@ func (s *sim) hinted(st *memory.State) bool {
 	})
 }
 
-// undecided looks for decisions that nobody has carried out.
+// undecided looks for decisions that no member has carried out.
 func (s *sim) undecided() {
 	look := core.Look{}
 	for i := range max(s.cfg.routes, 1) {
@@ -876,7 +876,7 @@ func (s *sim) goBack() {
 	}
 }
 
-// check looks at what has become of everything.
+// check looks at the end of every record.
 func (s *sim) check() {
 	states := map[string]memory.State{}
 	for _, st := range s.store.States() {

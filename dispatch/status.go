@@ -9,7 +9,7 @@ import (
 
 // RouteStatus is the state of a route at this member.
 type RouteStatus struct {
-	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the
+	// Owned and Units are the units that this member owns, and all there are; Units is 0 if no member serves the
 	// route.
 	Owned, Units int
 	// Ready, Out and Waiting count records: those to be handed out, those handed out, and those read that wait

@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// TestWakeDuringARead: what is staged while a read is under way, which does not see it, is read as soon as that has
-// ended if there was a wake-up, and not at the next poll.
+// TestWakeDuringARead: a record that is staged while a read is under way, which does not see it, is read as soon as
+// that read has ended if there was a wake-up, and not at the next poll.
 func TestWakeDuringARead(t *testing.T) { // DB-10
 	t.Parallel()
 	w := newSmall(t)

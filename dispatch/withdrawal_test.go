@@ -1,7 +1,7 @@
 package dispatch
 
-// What is out without a hold is in flight: the rule by which applications withdraw messages mirrors the one by which
-// the engine hands them out. No store is needed to compare them.
+// A record that is out without a hold is in flight: the rule by which applications withdraw messages mirrors the one by
+// which the engine hands them out. No store is needed to compare them.
 
 import (
 	"testing"

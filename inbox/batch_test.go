@@ -114,7 +114,8 @@ func TestBatchWithDuplicates(t *testing.T) {
 	}
 }
 
-// IN-01: a second run of fn, which the database asked for, sees nothing of what the first did to the values.
+// IN-01: a second run of fn, which the database asked for, sees none of the changes that the first run made to the
+// values.
 func TestBatchRunsAgainWithFreshValues(t *testing.T) {
 	t.Parallel()
 	var seen []int

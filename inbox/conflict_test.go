@@ -20,9 +20,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// IN-01, IN-10: a message with the id and source of one that was handled, and with anything else that tells what it is,
-// is a conflict: it is refused for good, and its handler does not run. What changes on the way of one message makes
-// none.
+// IN-01, IN-10: a message with the id and source of a handled one, but with another topic, type, key, tenant or body,
+// is a conflict: it is refused for good, and its handler does not run. A change on the way of one message makes none.
 func TestOtherContentIsAConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -112,7 +111,7 @@ func TestTransformedContentIsTheSame(t *testing.T) {
 }
 
 // IN-01, IN-10: a sender of one topic cannot make a message of another topic vanish as a duplicate: that one is parked
-// with its reason, for somebody to see.
+// with its reason, for an operator to see.
 func TestAMessageCannotBeSuppressed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +150,7 @@ func TestAMessageCannotBeSuppressed(t *testing.T) {
 }
 
 // IN-01: a message that an operator has repaired is a duplicate if it was handled before the repair, and has its effect
-// if it was not. The header of a repair lets nobody suppress another message.
+// if it was not. The header of a repair cannot suppress another message.
 func TestARepairedMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,10 +25,10 @@ type Options struct {
 	// it, so that a message which comes through two queues has its effect twice. With another value every such
 	// message is new.
 	Source string
-	// AnyBody takes a message that comes again with another body for a duplicate, for producers that encode it anew
-	// each time they send it. By default such a message is parked with [waybill.ReasonIDConflict], as a message
-	// that comes again with another topic, type, key or tenant always is: it is another message, with an id that
-	// was taken.
+	// AnyBody treats a message with a known id and another body as a duplicate, for producers that encode a message
+	// anew for each send. By default such a message is parked with [waybill.ReasonIDConflict], as a message that
+	// comes again with another topic, type, key or tenant always is: it is another message, with an id that was
+	// taken.
 	AnyBody bool
 	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative =
 	// for ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A
@@ -189,8 +189,8 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 	return core.InboxKey{Consumer: b.consumer, Source: source, ID: id, Print: content.Print(&d.Envelope, b.opts.AnyBody)}, nil
 }
 
-// again decides about a message whose id another one had before. A message that was repaired says what it was: if that
-// had its effect, the repair comes too late, and the message is a duplicate.
+// again decides about a message whose id another one had before. A repaired message carries its earlier print: if that
+// one had its effect, the repair comes too late, and the message is a duplicate.
 func (b *Inbox[Tx]) again(ctx context.Context, key core.InboxKey, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 	was, repaired := content.Before(&d.Envelope)
 	if !repaired {
@@ -273,7 +273,7 @@ func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx cont
 	return h
 }
 
-// complete fills in what the runner must know of the inbox.
+// complete fills in the parts of the inbox that the runner needs.
 func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 	if c, ok := core.As[core.Checker](b.store); ok {
 		h.Check = c.Check

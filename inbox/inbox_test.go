@@ -118,7 +118,7 @@ func TestHandlerConcurrentDuplicates(t *testing.T) {
 	}
 }
 
-// IN-06: what identifies a message: never the ordering key.
+// IN-06: the identity of a message: never its ordering key.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	header := inbox.Options{ID: func(d *waybill.Delivery) string { return d.Envelope.Headers["event-id"] }}
@@ -234,7 +234,8 @@ func TestHandlerRunsAgainWithAFreshValue(t *testing.T) {
 	}
 }
 
-// CO-16: what a handler stages in its transaction is caused by the message, and exists only if the handler's does.
+// CO-16: a message that a handler stages in its transaction is caused by the handled one, and exists only if the
+// handler commits.
 func TestFollowUps(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

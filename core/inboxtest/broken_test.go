@@ -135,7 +135,7 @@ func markOf(errs func(error) bool) doFunc {
 	}
 }
 
-// noWait marks in memory: who comes second at the same time is a duplicate at once.
+// noWait marks in memory: the second of two concurrent calls is a duplicate at once.
 func noWait(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 	if !b.first(key) {
 		return core.InboxDuplicate, nil

@@ -180,7 +180,7 @@ func (o ownContext) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchF
 	})
 }
 
-// PurgeInbox deletes what is half as old.
+// PurgeInbox deletes marks from half the age on.
 func (p purgesYoung) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
 	return p.Store.PurgeInbox(ctx, consumer, age/2, limit)
 }

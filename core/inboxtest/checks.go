@@ -136,7 +136,8 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 	}
 }
 
-// The effect is part of the inbox's transaction: nobody sees it before the handler has ended. IN-01, IN-02.
+// The effect is part of the inbox's transaction: no other transaction sees it before the handler has ended. IN-01,
+// IN-02.
 func effectIsHiddenUntilCommit[Tx any](k *kit[Tx]) {
 	running, begin, finish := started()
 	var err error

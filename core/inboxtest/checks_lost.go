@@ -56,7 +56,7 @@ func outageLeavesNoMark[Tx any](k *kit[Tx]) {
 	k.batch("the batch again, after an outage", keys, isNew, isNew)
 }
 
-// What a handler writes after its transaction is lost is not committed either: a database that goes on without a
+// The writes of a handler after its transaction is lost are not committed either: a database that goes on without a
 // transaction would keep that half of the effects, and the message comes again. IN-01, IN-02.
 func lostTransactionHasNoEffect[Tx any](k *kit[Tx]) {
 	b, ok := k.h.(Breaker[Tx])
@@ -108,7 +108,7 @@ func handlerContextHasItsValues[Tx any](k *kit[Tx]) {
 	}
 }
 
-// badKeys are keys that no method takes, by what is bad about them.
+// badKeys are keys that every method refuses, by their fault.
 func (k *kit[Tx]) badKeys() map[string]core.InboxKey {
 	long := strings.Repeat("x", waybill.MaxNameBytes+1)
 	return map[string]core.InboxKey{
@@ -123,7 +123,7 @@ func (k *kit[Tx]) badKeys() map[string]core.InboxKey {
 	}
 }
 
-// A batch with one bad key is refused before anything happens, whatever is bad about the key. IN-01, IN-08.
+// A batch with one bad key is refused before anything happens, for every fault of the key. IN-01, IN-08.
 func batchRefusesBadKeys[Tx any](k *kit[Tx]) {
 	b := k.batcher()
 	for what, key := range k.badKeys() {

@@ -22,7 +22,7 @@ func printed(key core.InboxKey, b byte) core.InboxKey {
 }
 
 // A message with the id of another one that was handled is a conflict, not a duplicate, and its handler does not run.
-// Without a print on either side nobody knows: it is a duplicate. IN-01.
+// Without a print on either side the two cannot be compared: the message is a duplicate. IN-01.
 func otherContentIsAConflict[Tx any](k *kit[Tx]) {
 	key := k.key("1")
 	k.do("a new message", printed(key, 1), isNew, k.effect("e"))

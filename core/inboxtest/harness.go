@@ -25,8 +25,8 @@ type Harness[Tx any] interface {
 
 // Breaker is a harness that can lose a transaction: one of its statements fails, and the database rolls the transaction
 // back, at once or at the commit. On PostgreSQL any failed statement does that. On MySQL and SQLite most do not: use
-// one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite does not know what becomes of a handler
-// that swallows such an error.
+// one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite cannot test a handler that swallows
+// such an error.
 type Breaker[Tx any] interface {
 	// Break runs a statement in tx that fails in the database, and returns its error.
 	Break(ctx context.Context, tx Tx) error
@@ -40,8 +40,8 @@ type Check[Tx any] struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
-	// ctx has ended, even if the inbox does not.
+	// error that names the wrong behaviour, the promise, and the line of the check. It returns soon after ctx has
+	// ended, even if the inbox does not.
 	Run func(ctx context.Context, h Harness[Tx]) error
 }
 

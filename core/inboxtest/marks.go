@@ -16,7 +16,7 @@ import (
 type MarkCheck struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, and else an error that says what happened instead. It leaves marks of
+	// Run returns nil if the promise holds, and else an error that names the wrong behaviour. It leaves marks of
 	// keys that no other run uses.
 	Run func(ctx context.Context, store core.MarkStore) error
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
-// A limit that nobody has updated has the empty state, and it stays unknown when it is not changed.
+// A limit that was never updated has the empty state, and it stays unknown when it is not changed.
 func unknownLimitIsEmpty(k *kit) error {
 	return errors.Join(k.want("unknown", ""), k.want("unknown", ""))
 }
 
-// The next update is given what the last one stored, to the byte, by whichever limiter.
+// The next update is given the state that the last one stored, to the byte, through either limiter.
 func stateIsKept(k *kit) error {
 	states := []string{
 		"1", `{"next":1732413000123456,"holders":{"a":{"slots":1}}}`, "ü 🗝 '\"\\%_{}$1\n\t ", "", "again",
@@ -44,7 +44,7 @@ func stateIsKept(k *kit) error {
 	return nil
 }
 
-// Limits with different names are different, whatever the difference.
+// Limits whose names differ in any way are different.
 func namesAreApart(k *kit) error {
 	long := strings.Repeat("x", waybill.MaxNameBytes-len(k.prefix)-1)
 	names := []string{"a", "A", "a ", " a", "a/b", "ä", "Ä", "a\u0308", "'\"\\%_", long + "1", long + "2"}

@@ -18,5 +18,5 @@
 // # Limits
 //
 // A check that needs the clock to go on waits for a twentieth of a second; in a bubble of testing/synctest that takes
-// no time. What a limiter does in a crash is not tested.
+// no time. The behaviour in a crash is not tested.
 package limitertest

@@ -28,9 +28,9 @@ const Timeout = time.Minute
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, and else an error that says what happened instead, what was promised,
-	// and where the check stands. The limiters share their limits; they can be the same. It returns soon after ctx
-	// has ended, even if a limiter does not.
+	// Run returns nil if the promise holds, and else an error that names the wrong behaviour, the promise, and the
+	// line of the check. The limiters share their limits; they can be the same. It returns soon after ctx has
+	// ended, even if a limiter does not.
 	Run func(ctx context.Context, a, b core.Limiter) error
 }
 
@@ -107,7 +107,7 @@ func (k *kit) rest(d time.Duration) error {
 	}
 }
 
-// set stores to, and returns what was there and the time.
+// set stores to, and returns the earlier state and the time.
 func (k *kit) set(l core.Limiter, name, to string) (was string, now time.Time, err error) {
 	err = l.UpdateLimit(k.ctx, k.prefix+name, func(state string, at time.Time) string {
 		was, now = state, at

@@ -211,7 +211,7 @@ func (b *broken) Settle(ctx context.Context, self core.Session, os []core.Outcom
 	return b.store.Settle(ctx, self, os)
 }
 
-// at returns what is stored under a number, as a record that outcomes can name.
+// at returns the record that is stored under a number, for outcomes to name.
 func (b *broken) at(ref core.Ref) *core.Record {
 	for _, st := range b.store.States() {
 		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {

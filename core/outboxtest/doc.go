@@ -7,12 +7,12 @@
 //	}
 //
 // A single [Check] is a plain function that returns an error, so that a program can run it against a live store too:
-// every check works on a route of its own, with a name and with sessions that nobody else uses.
+// every check works on a route of its own, with a name and with sessions that no other check uses.
 //
 // # Guarantees
 //
-// Each check's comment says what breaks if a store gets it wrong. The suite is itself tested with deliberately broken
-// stores: for each check there is one at least that the check must catch.
+// Each check's comment names the damage that a store without the promise does. The suite is itself tested with
+// deliberately broken stores: for each check there is one at least that the check must catch.
 //
 // # Concurrency
 //

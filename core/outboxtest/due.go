@@ -32,7 +32,7 @@ func (m *member) retries(n int, in time.Duration, opts ...option) []core.Record 
 	return rs
 }
 
-// dueAll asks for what is due until n retries and timers came.
+// dueAll asks for due records until n retries and timers came.
 func (m *member) dueAll(retries, timers int) (rs []core.Record) {
 	moved := 0
 	m.k.until("all that is due was answered", func() bool {
@@ -86,7 +86,7 @@ func dueHoldsRetries(k *kit) {
 	}
 }
 
-// Without this a call whose answer was lost leaves retries behind that nobody tries.
+// Without this a call whose answer was lost leaves retries behind that no member tries.
 func dueRepeats(k *kit) {
 	m := k.owner(1)
 	m.retries(5, 0)
@@ -130,7 +130,7 @@ func dueNewLeavesOutOwn(k *kit) {
 	}
 }
 
-// Without this a hand-out is larger than the engine has room for, or what was held before is not answered again.
+// Without this a hand-out is larger than the engine has room for, or a record held before is not answered again.
 func dueKeepsToItsLimit(k *kit) {
 	m := k.owner(1)
 	m.retries(4, 0)
@@ -237,7 +237,7 @@ func nextInIsExact(k *kit) {
 	if d := m.due(10); d.NextIn >= 0 {
 		k.fail("nothing waits for a time, and NextIn is %s", d.NextIn)
 	}
-	// expect asks for what is due; the earliest comes due between from+in and to+in.
+	// expect asks for due records; the earliest comes due between from+in and to+in.
 	expect := func(what string, from, to time.Time, in time.Duration) {
 		asked := k.now()
 		d := m.due(10)
@@ -316,7 +316,7 @@ func dueKeepsToOwnSlots(k *kit) {
 	}
 }
 
-// Without this a member whose units change brings nothing due, and what is due in the slots that it keeps is late.
+// Without this a member whose units change gets no due records, and those in the slots that it keeps are late.
 func dueLeavesOutSlotsAlone(k *kit) {
 	a := k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)

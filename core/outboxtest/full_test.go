@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// full is the memory store with what that one has not: presence, and control records that concern all owners of a
-// route.
+// full is the memory store with the two features that it lacks: presence, and control records that concern all owners
+// of a route.
 type full struct {
 	*memory.Store
 

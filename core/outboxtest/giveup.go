@@ -27,7 +27,7 @@ func (k *kit) handover() (m *member, units []core.OwnedUnit, low, high []core.Re
 	return m, units, low, high
 }
 
-// Without this the new owner publishes what is still out at the former one, or waits for what is not.
+// Without this the new owner publishes a record that is still out at the former one, or waits for one that is not.
 func giveUpHoldsWhatIsOut(k *kit) {
 	m, us, low, high := k.handover()
 	other := k.join(2)
@@ -63,7 +63,7 @@ func giveUpRepeats(k *kit) {
 	m.holder("it is not out, and its unit was given up three times", 0, refs(low[1:])...)
 }
 
-// Without this a settle that came first keeps a unit from being given up, or a hold is left on what was decided.
+// Without this a settle that came first keeps a unit from being given up, or a hold is left on a settled record.
 func giveUpLeavesOutWhatChanged(k *kit) {
 	m, us, low, high := k.handover()
 	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far))
@@ -79,7 +79,8 @@ func giveUpLeavesOutWhatChanged(k *kit) {
 		waits(&low[1], core.ObstacleRetrying, 0, m.version(low[1].Ref)), waits(&low[3], core.ObstacleHeld, m.self.Session, low[3].Version))
 }
 
-// Without this a member that is alive holds a record of another's unit that it does not have, and nobody hands it out.
+// Without this a member that is alive holds a record of another's unit that it does not have, and no member hands it
+// out.
 func giveUpEndsHoldsOfOtherVersions(k *kit) {
 	m, us, low, _ := k.handover()
 	m.hold(low[0].Ref, low[1].Ref)
@@ -104,7 +105,7 @@ func giveUpPassesOverWhatChangedAndIsLocked(k *kit) {
 	m.holder("another version of it was out, and a transaction had locked it", 0, low[0].Ref)
 }
 
-// Without this a unit is free while a record of it is out and nobody can see that.
+// Without this a unit is free while a record of it is out, and no other member can see that.
 func giveUpOfLockedChangesNothing(k *kit) {
 	m, us, low, _ := k.handover()
 	m.hold(low[3].Ref)

@@ -100,7 +100,7 @@ func takeAnswersWhatIsGone(k *kit) {
 	m.holder("other versions and ids were taken", 0, rs[3].Ref, rs[4].Ref)
 }
 
-// Without this a member holds, and hands out, what the owner of the unit hands out.
+// Without this a member holds, and hands out, a record that the owner of the unit hands out.
 func takeKeepsToOwnUnits(k *kit) {
 	a, b := k.join(2), k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)

@@ -13,7 +13,8 @@ var harmChecks = []named{
 	{"nobody-is-no-session", nobodyIsNoSession},
 }
 
-// Without this a bug of a caller changes a record in a way that nobody meant, or stops what is settled with it.
+// Without this a bug of a caller changes a record in a way that was not meant, or stops the outcomes that are settled
+// with it.
 func zeroOutcomeIsRefused(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2, key("k"))
@@ -27,8 +28,8 @@ func zeroOutcomeIsRefused(k *kit) {
 	m.find(k.stage(k.row())...)
 }
 
-// Without this a limit that a caller computed wrongly cuts a page without a word, or takes what nobody asked for. A
-// look with such a limit can fail, or be answered up to a bound of the store's own.
+// Without this a limit that a caller computed wrongly cuts a page without a word, or takes records that were not asked
+// for. A look with such a limit can fail, or be answered up to a bound of the store's own.
 func badLimitsDoNoHarm(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))
@@ -82,22 +83,22 @@ func nobodyIsNoSession(k *kit) {
 	unit := k.units(m.meet())[0]
 	p, err := m.store.Read(k.ctx, 0, k.everything())
 	if err == nil && p.Known {
-		k.fail("session 0 is nobody, and a page says that it is a member")
+		k.fail("session 0 is no member, and a page says that it is one")
 	}
 	_, err = m.store.Take(k.ctx, 0, core.Want{Refs: refs(rs)})
-	k.fenced("that is nobody takes records", err)
+	k.fenced("of number 0 takes records", err)
 	_, err = m.store.Due(k.ctx, 0, []core.Part{k.all()}, 10)
-	k.fenced("that is nobody asks for due records", err)
+	k.fenced("of number 0 asks for due records", err)
 	_, err = m.store.GiveUp(k.ctx, 0, unit, refs(rs))
-	k.fenced("that is nobody gives a unit up", err)
+	k.fenced("of number 0 gives a unit up", err)
 	if k.traits.SessionFence {
 		res := m.store.Settle(k.ctx, 0, []core.Outcome{core.Published(&rs[0])})
 		if len(res) != 1 || !errors.Is(res[0], core.ErrFenced) {
-			k.fail("session 0 is nobody, and settled: got %v, want core.ErrFenced", res)
+			k.fail("session 0 is no member, and settled: got %v, want core.ErrFenced", res)
 		}
 	}
-	m.holder("nobody asked for it", 0, refs(rs)...)
+	m.holder("no session asked for it", 0, refs(rs)...)
 	if u := k.units(m.meet())[0]; u != unit {
-		k.fail("nobody gave a unit up, and it changed from %+v to %+v", unit, u)
+		k.fail("no member gave a unit up, and it changed from %+v to %+v", unit, u)
 	}
 }

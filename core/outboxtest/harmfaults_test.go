@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// folded takes names for the same that fold makes the same: what was staged later under such a name is lost.
+// folded treats names as equal that fold makes equal: a record that was staged later under such a name is lost.
 func folded(fold func(s string) string, of func(r *core.StagedRow) *string) fault {
 	return fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {

@@ -31,8 +31,8 @@ type Tx interface {
 	Rollback(ctx context.Context) error
 }
 
-// Locker is a [Tx] that can lock a record, as an application does that cancels a message. Without it the suite does not
-// know what waits for a lock.
+// Locker is a [Tx] that can lock a record, as an application does that cancels a message. Without it the suite cannot
+// test which calls wait for a lock.
 type Locker interface {
 	Lock(ctx context.Context, route, id string) error
 }
@@ -77,8 +77,8 @@ type Resolution interface {
 // Meter is a harness that can say how much its store touches. Without it the suite does not know whether reads are
 // bounded.
 type Meter interface {
-	// Touched returns how many rows, documents, blocks or the like the store has touched so far. Nobody else uses
-	// the store meanwhile.
+	// Touched returns how many rows, documents, blocks or the like the store has touched so far. No other program
+	// uses the store meanwhile.
 	Touched(ctx context.Context) (int64, error)
 }
 
@@ -88,7 +88,7 @@ type SingleWriter interface {
 	SingleWriter() bool
 }
 
-// Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.
+// Inspector is a harness that can look at stored records. Without it the suite sees only the store's results.
 type Inspector interface {
 	// Records returns the stored records of a route, in any order.
 	Records(ctx context.Context, route string) ([]Stored, error)
@@ -119,8 +119,8 @@ type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
-	// ctx has ended, even if the store does not.
+	// error that names the wrong behaviour, the promise, and the line of the check. It returns soon after ctx has
+	// ended, even if the store does not.
 	Run func(ctx context.Context, h Harness) error
 }
 

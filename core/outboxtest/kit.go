@@ -229,8 +229,8 @@ func (k *kit) stage(rows ...core.StagedRow) []string {
 	return rowIDs(rows)
 }
 
-// lock locks records by a transaction of the application and returns what ends it. A harness that cannot do that, or
-// whose database has one writer, ends the check.
+// lock locks records by a transaction of the application and returns the function that ends it. A harness that cannot
+// do that, or whose database has one writer, ends the check.
 func (k *kit) lock(ids ...string) (unlock func()) {
 	if k.single() {
 		k.undeclared("locks beside other writers")

@@ -199,7 +199,7 @@ func unitsAreMadeOnce(k *kit) {
 	}
 }
 
-// Without this a member with other options splits units that somebody owns.
+// Without this a member with other options splits units that have an owner.
 func numberOfUnitsIsKept(k *kit) {
 	m := k.owner(4)
 	if us := k.units(m.meet()); len(us) != 4 {
@@ -250,7 +250,7 @@ func lateMoveStoresNothing(k *kit) {
 	}
 }
 
-// Without this a clean stop costs its records a crash, or leaves them to nobody until a lease is over.
+// Without this a clean stop costs its records a crash, or leaves them without an owner until a lease is over.
 func leaveFreesUnits(k *kit) {
 	watch := k.join(2)
 	m := k.owner(2)
@@ -328,7 +328,7 @@ func flagIsSetAndCleared(k *kit) {
 	}
 }
 
-// Without this nobody learns that there is work on a route that no process serves.
+// Without this no operator learns that there is work on a route that no process serves.
 func unservedRoutesAreNamed(k *kit) {
 	served := k.owner(1)
 	route := k.route + "-unserved"
@@ -336,28 +336,28 @@ func unservedRoutesAreNamed(k *kit) {
 	k.stage(k.row(), k.row(onRoute(route)), k.row(onRoute(later), delay(far)))
 	r := served.meet()
 	if len(r.Unserved) > 100 {
-		k.fail("a roster names %d routes that nobody serves, at most 100 are allowed", len(r.Unserved))
+		k.fail("a roster names %d unserved routes, at most 100 are allowed", len(r.Unserved))
 	}
 	if len(r.Unserved) < 100 && !slices.Contains(r.Unserved, route) {
-		k.fail("a route has a due record and no unit, and is not among those that nobody serves")
+		k.fail("a route has a due record and no unit, and is not among the unserved ones")
 	}
 	if slices.Contains(r.Unserved, k.route) || slices.Contains(r.Unserved, later) {
-		k.fail("a route that has units, or nothing due, is among those that nobody serves")
+		k.fail("a route that has units, or no due record, is among the unserved ones")
 	}
 }
 
-// unserved fails unless the check's route has no units and is named as one that nobody serves.
+// unserved fails unless the check's route has no units and is among the unserved routes.
 func (k *kit) unserved(when string) {
 	r := k.look()
 	if us := k.units(r); len(us) > 0 {
 		k.fail("%s: the route still has %d units", when, len(us))
 	}
 	if len(r.Unserved) < 100 && !slices.Contains(r.Unserved, k.route) {
-		k.fail("%s: the route has a due record, and is not among those that nobody serves", when)
+		k.fail("%s: the route has a due record, and is not among the unserved ones", when)
 	}
 }
 
-// Without this nobody learns that the last process of a route is gone.
+// Without this no operator learns that the last process of a route is gone.
 func leftRoutesAreUnserved(k *kit) {
 	m := k.owner(2)
 	k.stage(k.row())
@@ -372,7 +372,7 @@ func leftRoutesAreUnserved(k *kit) {
 	}
 }
 
-// Without this nobody learns that a route was taken out of the configuration of a process that lives on.
+// Without this no operator learns that a route was taken out of the configuration of a process that lives on.
 func droppedRoutesAreUnserved(k *kit) {
 	m := k.owner(2)
 	k.stage(k.row())
@@ -416,12 +416,12 @@ func leaveComesLast(k *kit) {
 	}
 }
 
-// Without this a member hides what a dead one can have had out, in a unit that nobody owns.
+// Without this a member hides records that a dead one can have had out, in a unit without an owner.
 func movesOfNobodyStoreNothing(k *kit) {
 	m := k.join(1)
 	was := k.units(m.meet())[0]
 	got := k.units(m.meet(moves(core.Move{Unit: was.Unit, Low: was.Low + 40, Careful: was.Careful + 8})))[0]
 	if got != was {
-		k.fail("a move from nobody to nobody changed a unit from %+v to %+v", was, got)
+		k.fail("a move from session 0 to session 0 changed a unit from %+v to %+v", was, got)
 	}
 }

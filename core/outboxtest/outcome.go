@@ -53,7 +53,7 @@ func retryCountsAndWaits(k *kit) {
 	}
 }
 
-// Without this nobody can see why a message failed.
+// Without this no operator can see why a message failed.
 func retryKeepsLastError(k *kit) {
 	m := k.owner(1)
 	r := m.one()
@@ -71,7 +71,7 @@ func retryKeepsLastError(k *kit) {
 	}
 }
 
-// Without this a message that was given up is published, or its counts say what did not happen.
+// Without this a message that was given up is published, or its counts are wrong.
 func abandonedIsTerminal(k *kit) {
 	m := k.owner(1)
 	for reason, attempts := range map[waybill.Reason]int{

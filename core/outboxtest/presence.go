@@ -54,7 +54,7 @@ func missingNeedsAToken(k *kit) {
 	}
 }
 
-// attend has m show a token, and returns what is closed when it is lost, and what ends it.
+// attend has m show a token, and returns the channel that is closed when it is lost, and the function that ends it.
 func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 	p, ok := core.As[core.Presence](m.store)
 	if !ok {
@@ -96,7 +96,7 @@ func attendedTokenIsPresent(k *kit) {
 		defer func() {
 			select {
 			case <-lost:
-				k.fail("a token was lost, and nobody ended it")
+				k.fail("a token was lost, and was not ended")
 			default:
 			}
 		}()

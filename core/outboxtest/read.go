@@ -334,8 +334,9 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 	hot, other := k.keyIn(core.AllSlots, 0), k.keyIn(core.AllSlots, 1)
 	head := m.find(k.stage(k.row(key(hot)))...)
 	m.settle(core.Retry(&head[0], errNo, far))
-	// cost stages n more records of the key, and returns what it takes to go on behind them, as an engine does that
-	// has passed the key: it reads the front, the key's first record, and what a new owner must know.
+	// cost stages n more records of the key, and returns the cost of going on behind them, as an engine does that
+	// has passed the key: it reads the front, the key's first record, and the waiting records that a new owner asks
+	// for.
 	cost := func(n int) int64 {
 		k.stage(k.rows(n, key(hot))...)
 		front := m.read(core.Look{Parts: []core.Part{k.all()}}).Last

@@ -47,7 +47,7 @@ var rereading = fault{read: func(ctx context.Context, b *broken, self core.Sessi
 	return b.below(ctx, self, l)
 }}
 
-// apart reads what belongs together one after the other.
+// apart reads the parts of one snapshot one after the other.
 var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
 	one := l
 	one.Ranges, one.Keys, one.Again, one.Fresh = nil, nil, nil, nil

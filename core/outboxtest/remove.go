@@ -236,7 +236,7 @@ func removedSessionBringsNothingDue(k *kit) {
 	}
 }
 
-// Without this a removed member writes holds that nobody ends, or frees the unit of its successor.
+// Without this a removed member writes holds that no member ends, or frees the unit of its successor.
 func removedSessionGivesNothingUp(k *kit) {
 	m, by, rs := k.dead(2)
 	unit := k.units(by.meet())[0]

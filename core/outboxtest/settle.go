@@ -63,7 +63,7 @@ func (m *member) untouched(when string, holder core.Session, r *core.Record) {
 	}
 }
 
-// released fails unless r is ready as it was, held by nobody, with a greater version. It returns it.
+// released fails unless r is ready as it was, without a hold, with a greater version. It returns it.
 func (m *member) released(when string, r *core.Record) core.Record {
 	got := m.live(r.Ref)
 	if got.Version <= r.Version {
@@ -332,7 +332,8 @@ func lateReleaseLeavesANewerHold(k *kit) {
 	}
 }
 
-// Without this a message that was published, and whose first answer was lost, looks as if somebody had changed it.
+// Without this a message that was published, and whose first answer was lost, looks as if another process had changed
+// it.
 func publishedOfGoneIsNil(k *kit) {
 	m, other, gone := k.owner(1), k.join(1), k.join(1)
 	rs := m.some(3, key("k"))

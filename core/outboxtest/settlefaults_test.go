@@ -50,7 +50,7 @@ var unclassed = results(func(res core.Results) {
 	}
 })
 
-// anyVersion settles whatever the version is.
+// anyVersion settles a record of any version.
 var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 	if o.Ref().ID != r.ID {
 		return o
@@ -58,10 +58,10 @@ var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) 
 	return again(&o, r)
 }}
 
-// anyID settles whatever has the number.
+// anyID settles the record with the number, under any id.
 var anyID = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return again(&o, r) }}
 
-// ownersOnly refuses what a session holds in the unit of another.
+// ownersOnly refuses a record that a session holds in the unit of another.
 var ownersOnly = fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 	res := make(core.Results, len(os))
 	for i := range os {

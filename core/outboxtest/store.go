@@ -99,7 +99,7 @@ func storeKeepsNoSlice(k *kit) {
 	}
 }
 
-// saved returns what sets the database back.
+// saved returns a function that sets the database back.
 func (k *kit) saved() (restore func()) {
 	r, ok := core.As[Restorer](k.h)
 	if !ok {
@@ -132,7 +132,7 @@ func restoreIsSeen(k *kit) {
 	}
 }
 
-// Without this a message is lost after a restore: what was published under its number before it deletes it.
+// Without this a message is lost after a restore: the outcome of an earlier record with its number deletes it.
 func numberDrawnAgainIsUntouched(k *kit) {
 	m := k.owner(1)
 	m.some(1)

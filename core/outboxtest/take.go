@@ -19,7 +19,7 @@ var takeChecks = []named{
 	{"deliveries-count-once", deliveriesCountOnce},
 }
 
-// Without this two processes handle one message at the same time, or nobody does.
+// Without this two processes handle one message at the same time, or none does.
 func takersNeverShare(k *kit) {
 	const takers, n = 16, 200
 	ms := make([]*member, takers)
@@ -88,7 +88,7 @@ func takenIDs(ts []core.Taken) []string {
 	return out
 }
 
-// Without this a take whose answer was lost leaves records held that nobody handles.
+// Without this a take whose answer was lost leaves records held that no member handles.
 func nextBeginsWithOwnHolds(k *kit) {
 	m := k.owner(1)
 	all := k.stage(k.rows(8)...)
@@ -105,7 +105,7 @@ func nextBeginsWithOwnHolds(k *kit) {
 	}
 }
 
-// Without this a message is handled twice at once, or one that somebody locked stops all behind it.
+// Without this a message is handled twice at once, or a locked one stops all behind it.
 func nextLeavesOutWhatIsHeld(k *kit) {
 	m, other := k.owner(1), k.join(1)
 	rs := m.some(6)

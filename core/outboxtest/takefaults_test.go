@@ -82,7 +82,7 @@ var takeFaults = []faulty{
 		return slices.DeleteFunc(ts, func(t core.Taken) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
 	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ core.Session, ts []core.Taken) { slices.Reverse(ts) })},
-	// as if keys were looked at by nobody
+	// as if no record had a key
 	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
 			rows[i].Envelope.Key = ""

@@ -74,7 +74,7 @@ func earlierGiveUpChangesNothing(k *kit) {
 	m.holder("it is not out, and the unit was given up", 0, low[1].Ref)
 }
 
-// Without this a member frees a unit although it does not know what it has out of it.
+// Without this a member frees a unit although it does not know which of its records are out.
 func giveUpNeedsItsTerm(k *kit) {
 	m, us, low, _ := k.handover()
 	later := us[0]

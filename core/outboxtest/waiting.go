@@ -48,7 +48,7 @@ func (m *member) version(ref core.Ref) int64 {
 	return p.AgainWaiting[0].Version
 }
 
-// Without this a new owner hands out a record while an earlier one of its key waits, or is out at somebody else.
+// Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
 func freshAnswersWhatWaits(k *kit) {
 	a, b := k.join(2), k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
@@ -76,7 +76,8 @@ func freshAnswersWhatWaits(k *kit) {
 	k.expectWaiting("in no slot", fresh(a, 0))
 }
 
-// Without this a key goes on behind a record about which an operator must decide, or stops where nobody wanted it.
+// Without this a key goes on behind a record about which an operator must decide, or stops on a route that does not
+// block.
 func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))
@@ -103,7 +104,7 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	}
 }
 
-// Without this a unit with more retries than fit into a page is taken over with keys that nobody holds.
+// Without this a unit with more retries than fit into a page is taken over with keys that do not wait.
 func freshComesInPages(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	var want []int64

@@ -80,7 +80,7 @@ func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 	return p.Ranges[0].Records, w.see(&p)
 }
 
-// Without this a record that commits late is passed over for as long as nobody walks over its range again.
+// Without this a record that commits late is passed over until a member walks over its range again.
 func pageNamesARunningTransaction(k *kit) {
 	if k.single() {
 		k.undeclared("two transactions at once")
@@ -171,7 +171,7 @@ func (s *storm) reader(k *kit, m *member, done func() bool) {
 				continue
 			}
 			seen[r.ID] = true
-			// What this page settles, it shows; settled is of the pages before.
+			// A page shows the numbers that it settles; settled is of the pages before.
 			if r.Seq <= settled && s.age(k, r.ID) > k.traits.Bound {
 				k.fail("a record with number %d showed after a page that said that all up to %d is shown", r.Seq, settled)
 			}

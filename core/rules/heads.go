@@ -17,8 +17,8 @@ func (r *Row) Obstructs(self core.Session, blocking bool) core.Obstacle {
 }
 
 // Sweeps reports whether the cleaning ends r, whose expiry has passed, and whether it tells the owner of its key. It
-// leaves what somebody holds, and what its owner can have out, to them. Nobody remembers a timer, nor what is in line
-// in a unit that nobody owns: only of a retry somebody must be told.
+// leaves a held record to its holder, and one that can be out to its owner. No member remembers a timer, nor a record
+// in line in a unit without an owner: only the end of a retry must be told.
 func Sweeps(r *Row, u Unit) (ends, tells bool) {
 	ends = r.Live() && r.Holder == 0 && (r.Waits || u.Owner == 0)
 	return ends, ends && r.Keyed && r.Retry()
@@ -26,7 +26,7 @@ func Sweeps(r *Row, u Unit) (ends, tells bool) {
 
 // Decides reports whether an operator's decision ends r at once, and whether the owner of its key is told then. If it
 // does not end r, the owner of its unit does as soon as r is not out. The decision keeps a unit without an owner as it
-// is, so that nobody can remember r.
+// is, so that no member can remember r.
 func Decides(r *Row, u Unit) (ends, tells bool) {
 	ends = r.Live() && r.Holder == 0 && (r.Waits || r.Withdrawable || u.Owner == 0)
 	return ends, ends && u.Owner != 0 && Tells(r)

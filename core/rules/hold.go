@@ -2,9 +2,9 @@ package rules
 
 import "github.com/waybill-go/waybill/core"
 
-// Hold says what a Take of self answers for the record that ref names, and whether it writes a hold. owns says whether
-// self owns the unit of r, and locked whether a transaction has locked r. r is nil if there is no record with this
-// number and id. The first line that fits counts:
+// Hold returns the answer of a Take of self for the record that ref names, and whether it writes a hold. owns says
+// whether self owns the unit of r, and locked whether a transaction has locked r. r is nil if there is no record with
+// this number and id. The first line that fits counts:
 //
 //	gone, ended, or another version             gone
 //	self holds it                               held, and nothing is written

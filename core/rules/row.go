@@ -1,12 +1,13 @@
-// Package rules says what every store of an outbox decides, as functions of facts, without a database: which message
-// can be withdrawn, what an outcome changes, who may hold a record, what blocks a key, who must be told.
+// Package rules is the decisions of every store of an outbox, as functions of facts, without a database: whether a
+// message can be withdrawn, the changes of an outcome, the right to hold a record, the block of a key, the owners to
+// tell.
 //
 // # Guarantees
 //
 // Each rule stands here and nowhere else. A store reads the facts in its transaction, asks the rule, and writes what it
 // answers. A store that decides in its own language, as store/postgres does in SQL, is compared with the rules: the
 // checks of package storetest whose names begin with "rules-" bring records into all combinations of facts, and compare
-// what the store answers and what it has stored then.
+// the store's answers and its stored records.
 //
 // # Concurrency and ownership
 //
@@ -15,7 +16,7 @@
 // # Limits
 //
 // There are no times here, as there are none in the contract of stores: only delays, which a store adds to its own
-// clock. What a store locks, and in which order it works, is its own business. The package may change until version 1.
+// clock. The locks of a store, and the order of its work, are its own business. The package may change until version 1.
 package rules
 
 import (
@@ -44,10 +45,10 @@ type Row struct {
 // Live reports whether the record has not ended.
 func (r *Row) Live() bool { return !r.State.Terminal() }
 
-// Ready reports whether it is in line, also while somebody holds it.
+// Ready reports whether it is in line, also while a member holds it.
 func (r *Row) Ready() bool { return r.Live() && !r.Waits }
 
-// Timer reports whether it is scheduled for later. Nobody reads or holds such a record.
+// Timer reports whether it is scheduled for later. No member reads or holds such a record.
 func (r *Row) Timer() bool { return r.Waits && r.State == core.StatePending }
 
 // Retry reports whether it waits for its next attempt.
@@ -56,8 +57,7 @@ func (r *Row) Retry() bool { return r.Waits && r.State == core.StateFailed }
 // Is reports whether ref names the record as it is now.
 func (r *Row) Is(ref core.Ref) bool { return r.Live() && r.Ref == ref }
 
-// Unit is what the rules need to know of the unit of a record. The zero value is that of a route that
-// nobody has served.
+// Unit is the part of a record's unit that the rules need. The zero value is that of a route that was never served.
 type Unit struct {
 	Owner core.Session
 	// Careful is core.OwnedUnit.Careful; that of the route while it has no units.

@@ -18,18 +18,19 @@ type Change struct {
 	Error string
 }
 
-// Settle returns what the outcome o of self makes of r, or why it changes nothing: core.ErrChanged or core.ErrFenced.
-// owns says whether self owns the unit of r. r is nil if there is no record with the number and the id of the outcome.
-// Outcomes of control records, and [Confirmed] ones, have rules of their own. The first line that fits counts:
+// Settle returns the change of r by the outcome o of self, or the reason why there is none: core.ErrChanged or
+// core.ErrFenced. owns says whether self owns the unit of r. r is nil if there is no record with the number and the id
+// of the outcome. Outcomes of control records, and [Confirmed] ones, have rules of their own. The first line that fits
+// counts:
 //
 //	gone, ended, or another version                changed
 //	self neither holds it nor owns its unit        fenced
 //	released, and another session holds it         nothing changes
 //	released                                       no hold; a retry that self held is due after In
-//	an attempt failed                              failed, waits for In; nobody died of it: no crashes
+//	an attempt failed                              failed, waits for In; no member died of it: no crashes
 //	given up, or withdrawn                         abandoned, now
 //
-// Whatever changes it ends its hold and raises its version. An unknown result makes it one that may have been sent.
+// Every change ends the hold and raises the version. An unknown result makes it one that may have been sent.
 func Settle(r *Row, o *core.Outcome, self core.Session, owns bool) (c Change, err error) {
 	switch {
 	case r == nil || !r.Is(o.Ref()):
@@ -60,7 +61,7 @@ func Settle(r *Row, o *core.Outcome, self core.Session, owns bool) (c Change, er
 
 // Confirmed answers for a record that was published and that is not live under the number and the id of ref: nil or
 // core.ErrChanged. r is the record with that number, nil if there is none. Gone, or published and kept, is as good as
-// ended now. A live record with this number and id ends, whatever its version, its holder and its owner.
+// ended now. A live record with this number and id ends, with any version, holder and owner.
 func Confirmed(r *Row, ref core.Ref) error {
 	if r == nil || r.Route == ref.Route && r.ID == ref.ID && r.State == core.StatePublished {
 		return nil
@@ -77,7 +78,7 @@ func Publish(r *Row) Row {
 }
 
 // Requeue returns r as it is after an operator has put it back in line, and the kind of the control record that tells
-// its owner. What was decided about it before is void, and an expiry that has passed is gone.
+// its owner. An earlier decision about it is void, and an expiry that has passed is gone.
 func Requeue(r *Row) (Row, core.ControlKind) {
 	back := *r
 	back.State, back.Reason, back.Waits, back.Blocks = core.StatePending, waybill.ReasonNone, false, false

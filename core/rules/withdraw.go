@@ -5,8 +5,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Withdrawal says what becomes of a message that its application takes back, by Cancel or by Replace. The message is
-// withdrawn if the answer is CancelDone or CancelMaybe; [End] says what it is then.
+// Withdrawal is the answer for a message that its application takes back, by Cancel or by Replace. The message is
+// withdrawn if the answer is CancelDone or CancelMaybe; [End] returns its new row.
 //
 // A record can be out without a hold only if it is ready, is not withdrawable, has not crashed, and no crash window
 // covers it: the engine holds all others before it hands them out. So the rule mirrors that one. The first line that
@@ -18,7 +18,7 @@ import (
 //	may have been sent, or is in a crash window             maybe
 //	any other                                               done
 //
-// What the same transaction has staged is done, if the store can tell; that is not asked here.
+// A message that the same transaction has staged is done, if the store can tell; that is not asked here.
 func Withdrawal(r *Row, u Unit) waybill.CancelStatus {
 	switch {
 	case !r.Live():
@@ -33,7 +33,7 @@ func Withdrawal(r *Row, u Unit) waybill.CancelStatus {
 	return waybill.CancelDone
 }
 
-// End returns r as it is after somebody other than its owner has ended it: its application, an operator, or the
+// End returns r as it is after a party other than its owner has ended it: its application, an operator, or the
 // cleaning. An attempt is not counted. It remembers that a dead member can have sent it.
 func End(r *Row, u Unit, reason waybill.Reason) Row {
 	end := *r
@@ -45,7 +45,7 @@ func End(r *Row, u Unit, reason waybill.Reason) Row {
 }
 
 // Tells reports whether the owner of r's key must be told when its application or an operator takes r away: it may
-// remember that r is in the way. Nobody remembers a timer.
+// remember that r is in the way. No member remembers a timer.
 func Tells(r *Row) bool {
 	return r.Keyed && (r.Live() && !r.Timer() || r.Blocks)
 }

@@ -45,7 +45,7 @@ func settling(outcome func(r *core.Record) core.Outcome, wanted func(r *core.Rec
 	}}
 }
 
-// owning cleans as if somebody owned all that nobody serves.
+// owning cleans as if a member owned all unserved routes.
 func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 	roster, err := b.inner.Meet(ctx, core.Meeting{})
 	if err != nil {
@@ -166,7 +166,7 @@ var cleanFaults = []struct {
 	}}},
 }
 
-// mute tells nobody anything.
+// mute drops all control records.
 var mute = broken{page: func(_ *broken, p *core.Page) { p.Control = nil }}
 
 func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11 TE-06

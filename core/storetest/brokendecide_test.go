@@ -17,7 +17,7 @@ func (b *brokenOps) DecideRecords(ctx context.Context, req admin.DecideRequest) 
 	return b.inner.DecideRecords(b.context(ctx), req)
 }
 
-// asks is a fault in what is decided.
+// asks is a fault in the decisions of a request.
 func asks(fn func(b *brokenOps, req *admin.DecideRequest)) brokenOps {
 	return brokenOps{many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		req.Decisions = append([]admin.Decision(nil), req.Decisions...)
@@ -26,7 +26,7 @@ func asks(fn func(b *brokenOps, req *admin.DecideRequest)) brokenOps {
 	}}
 }
 
-// fated is a fault in what a decision is answered with.
+// fated is a fault in the answer to a decision.
 func fated(from, to admin.Fate) brokenOps {
 	return brokenOps{many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		got, err := b.inner.DecideRecords(ctx, req)

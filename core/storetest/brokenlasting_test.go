@@ -50,7 +50,7 @@ var sticky = broken{page: func(b *broken, p *core.Page) {
 	}
 }}
 
-// current settles whatever the version is.
+// current settles a record of any version.
 var current = broken{settle: func(b *broken, o core.Outcome, r *core.Record) core.Outcome {
 	if last := b.last[r.Seq]; last.ID == r.ID {
 		r.Ref = last.Ref

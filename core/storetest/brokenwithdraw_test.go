@@ -24,7 +24,7 @@ func answers(wrong waybill.CancelStatus, right ...waybill.CancelStatus) broken {
 	}}
 }
 
-// stages is a fault in what is staged.
+// stages is a fault in the staged messages.
 func stages(fn func(m *waybill.Message)) broken { return broken{messages: eachMessage(fn)} }
 
 var withdrawFaults = []struct {

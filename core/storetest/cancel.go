@@ -96,7 +96,7 @@ func cancelOfHeldIsInFlight(k *kit) {
 }
 
 // A cancelled message that can have arrived is answered as such: the result of a try is unknown, or its member died and
-// nobody has looked at it since. One that has certainly not arrived is not. ST-09.
+// no other has handed it out since. A message that has certainly not arrived is not. ST-09.
 func cancelSaysMaybe(k *kit) {
 	k.canCancel()
 	no := func(in time.Duration) func(r *core.Record) core.Outcome {
@@ -160,7 +160,7 @@ func cancelAfterALeave(k *kit) {
 }
 
 // A due message that a dead member held is held before it is handed out, for as long as its crash counts. So it is
-// withdrawn, and can have been delivered, although nobody looks for what the dead member had out any more. ST-09.
+// withdrawn, and can have been delivered, although no member looks for the dead member's records any more. ST-09.
 func cancelAfterACrash(k *kit) {
 	k.canCancel()
 	ids := k.stage(k.msgs(2)...)

@@ -57,7 +57,7 @@ func (k *kit) retaining(r waybill.Retention) *kit {
 // maxCleans is how often the suite follows a cleaner that says that there is more.
 const maxCleans = 10_000
 
-// clean cleans as a new owner until there is no more to do, and returns what was done.
+// clean cleans as a new owner until there is no more to do, and returns the sum of the results.
 func (k *kit) clean() core.Cleaned {
 	c, owner := k.cleaner(), "cleaner-"+waybill.NewID()
 	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
@@ -76,7 +76,7 @@ func (k *kit) clean() core.Cleaned {
 			return all
 		}
 		if n > maxCleans || !done.Elected && !w.Again(k.ctx) {
-			k.fail("no end of cleaning, or nobody elected, after %d calls", n)
+			k.fail("no end of cleaning, or no cleaner elected, after %d calls", n)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func cleanElectsOne(k *kit) {
 	}
 	for w := (suitetest.Wait{}); !elected(a, short); {
 		if !w.Again(k.ctx) {
-			k.fail("nobody was elected within %s", suitetest.Patience)
+			k.fail("no cleaner was elected within %s", suitetest.Patience)
 		}
 	}
 	start := time.Now()
@@ -121,7 +121,7 @@ func cleanElectsOne(k *kit) {
 	k.expire(short)
 	start = time.Now() // the lease begins with the call, which may be slow to return
 	if !elected(b, short) {
-		k.fail("nobody was elected although the lease had ended")
+		k.fail("no cleaner was elected although the lease had ended")
 	}
 	if elected(a, short) && time.Since(start) < short-slack {
 		k.fail("a cleaner was elected that had lost its lease, while another had it")
@@ -224,8 +224,8 @@ func (k *kit) sweepable(ttl time.Duration) (expire []string, lasts string) {
 	return expire, k.stage(k.msg(waybill.Key("k0")))[0]
 }
 
-// Expired due records are also abandoned if nobody owns them: on a route that nobody has served yet, and when the owner
-// has left. Otherwise they would stay for as long as nobody serves the route. ST-11.
+// Expired due records are also abandoned if they have no owner: on a route that was never served, and when the owner
+// has left. Otherwise they would stay until a member serves the route. ST-11.
 func cleanSweepsUnowned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // no member
@@ -244,7 +244,7 @@ func cleanSweepsUnowned(k *kit) {
 	}
 }
 
-// Of a route with several units, one owner's due messages are left to it. Those in units that nobody owns are swept.
+// Of a route with several units, one owner's due messages are left to it. Those in units without an owner are swept.
 // ST-11.
 func cleanLeavesOwned(k *kit) {
 	k.clean()
@@ -292,7 +292,7 @@ func cleanLeavesOwned(k *kit) {
 	}
 }
 
-// With no retention at all everything that is not settled stays, and what was abandoned goes, counted by reason. DB-09.
+// With no retention at all every unsettled record stays, and every abandoned one goes, counted by reason. DB-09.
 func cleanKeepsUnsettled(k *kit) {
 	k = k.retaining(waybill.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
 	abandoned := k.stage(k.msgs(3)...)

@@ -88,7 +88,7 @@ func (k *kit) controls() []core.Control {
 	return cs
 }
 
-// A due head whose unit nobody owns is given up at once; no relay can have it out. OP-18 OR-05.
+// A due head in a unit without an owner is given up at once; no relay can have it out. OP-18 OR-05.
 func decideWithoutOwner(k *kit) {
 	k.keeper()
 	never := k.other(k.h) // its route was never served
@@ -158,7 +158,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 	k.drainIDs(ids[2:])
 }
 
-// mustLook returns what is in line.
+// mustLook returns the records in line.
 func (k *kit) mustLook() []core.Record {
 	ready, err := k.driver.look(k.ctx, k.route)
 	k.must("read", err)

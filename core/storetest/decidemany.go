@@ -56,8 +56,8 @@ func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, w
 	return got
 }
 
-// What waits for a time, or is withdrawable, is not out unless somebody holds it: it is ended at once, though its unit
-// has an owner. That owner is told that its key goes on. OP-18 OR-05.
+// A record that waits for a time, or is withdrawable, is out only if a member holds it. Without a hold it is ended at
+// once, though its unit has an owner. That owner is told that its key goes on. OP-18 OR-05.
 func decisionsEndWhatIsFree(k *kit) {
 	k.decider()
 	r := k.out(waybill.Key("a"))
@@ -79,8 +79,8 @@ func decisionsEndWhatIsFree(k *kit) {
 	}
 }
 
-// Due records whose unit nobody owns are ended at once, wherever they are in their key. The rest keeps its order, also
-// on a route on which an abandoned record blocks its key. OP-18 OR-05.
+// Due records in units without an owner are ended at once, wherever they are in their key. The rest keeps its order,
+// also on a route on which an abandoned record blocks its key. OP-18 OR-05.
 func decisionsWithoutOwner(k *kit) {
 	k.decider()
 	k = k.blocking()
@@ -103,8 +103,8 @@ func decisionsWithoutOwner(k *kit) {
 	k.none("the others were ended")
 }
 
-// Due records whose unit has an owner are ended by it. What it has out, held or not, is ended when it comes back,
-// unless it was published. OP-18 OR-05.
+// Due records whose unit has an owner are ended by it. A record that it has out, held or not, is ended when it comes
+// back, unless it was published. OP-18 OR-05.
 func decisionsThroughOwner(k *kit) {
 	k.decider()
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("b")), k.msg(), k.msg(waybill.Key("b")), k.msg(waybill.Key("b")))
@@ -138,7 +138,7 @@ func decisionsThroughOwner(k *kit) {
 }
 
 // A decision stands when the owner leaves before it has carried it out. Asked again, the store does it, and nothing is
-// left for the next owner: what is redriven then goes out. OP-18.
+// left for the next owner: a record that is redriven then goes out. OP-18.
 func decisionsOfAnOwnerThatLeft(k *kit) {
 	k.decider()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("a")))
@@ -155,7 +155,7 @@ func decisionsOfAnOwnerThatLeft(k *kit) {
 	k.drainIDs(ids[2:])
 }
 
-// A decision comes too late for what has ended, and for a number or id that is another's. OP-18.
+// A decision comes too late for an ended record, and for a number or id that is another's. OP-18.
 func decisionsLeaveWhatEnded(k *kit) {
 	k.decider()
 	ids := k.stage(k.msgs(5)...)
@@ -174,8 +174,8 @@ func decisionsLeaveWhatEnded(k *kit) {
 	k.drainIDs(ids[3:])
 }
 
-// The later command counts: what an operator puts back goes out, although its owner has not yet carried out an earlier
-// decision to end it. OP-18 DB-12.
+// The later command counts: a record that an operator puts back goes out, although its owner has not yet carried out an
+// earlier decision to end it. OP-18 DB-12.
 func decisionsVoidAfterRedrive(k *kit) {
 	k.decider()
 	k.redriver()
@@ -193,7 +193,7 @@ func decisionsVoidAfterRedrive(k *kit) {
 	k.drainIDs(ids)
 }
 
-// What a transaction has locked is passed over, without waiting. OP-18.
+// A record that a transaction has locked is passed over, without waiting. OP-18.
 func decisionsPassOverLocked(k *kit) {
 	k.decider()
 	k.canCancel()
@@ -291,7 +291,7 @@ func decideAll(k *kit) {
 	k.drainIDs(y[:4])
 }
 
-// All that a filter selects is deleted, whatever its state. OP-18.
+// All records that a filter selects are deleted, in every state. OP-18.
 func purgeAll(k *kit) {
 	e := k.eraser()
 	x, y := k.mixed()

@@ -9,7 +9,7 @@
 //	}
 //
 // [Benchmark] measures staging. A single [Check] is a plain function that returns an error, so that a program can run
-// it against a live store too: every check works on routes of its own with names that nobody else uses.
+// it against a live store too: every check works on routes of its own with names that no other check uses.
 //
 // In each check the suite plays the engine, as simply as possible: one member owns the check's routes, holds the
 // records that it hands out, lets a key wait while a record of it is out, and carries out the decisions of operators.

@@ -23,7 +23,7 @@ const (
 )
 
 // driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them
-// from the beginning each time, and holds what it hands out. A key waits for what is out of it.
+// from the beginning each time, and holds each record that it hands out. A key waits for its record that is out.
 type driver struct {
 	store core.OutboxStore
 
@@ -160,7 +160,7 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 	return d.take(ctx, chosen, due.Retries)
 }
 
-// read returns what is ready on route and what holds its keys.
+// read returns the ready records of route and those that block its keys.
 func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.Waiting, err error) {
 	look := core.Look{
 		Fresh: all(route), Limit: pageSize, Blocks: blocks,
@@ -220,8 +220,8 @@ func (d *driver) choose(found []core.Record, waiting []core.Waiting, retries []c
 	return chosen
 }
 
-// take holds the chosen records and returns those it got. A record that is locked or gone holds back its key. Whatever
-// else it holds now, such as retries from Due, it releases.
+// take holds the chosen records and returns those it got. A record that is locked or gone holds back its key. It
+// releases its other holds, such as retries from Due.
 func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got []core.Record, err error) {
 	want := core.Want{}
 	for i := range chosen {
@@ -264,7 +264,7 @@ func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got [
 	return got, nil
 }
 
-// settle persists outcomes of what is out. One that is busy is sent again.
+// settle persists outcomes of records that are out. A busy one is sent again.
 func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Results {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -303,7 +303,7 @@ func (d *driver) meet(ctx context.Context, route string) error {
 	return d.serve(ctx, route)
 }
 
-// look reads what is in line on route and changes nothing.
+// look reads the records in line on route and changes nothing.
 func (d *driver) look(ctx context.Context, route string) ([]core.Record, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

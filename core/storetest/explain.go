@@ -81,13 +81,13 @@ func keysBehindAPausedTopic(k *kit) {
 	if b := keys[0]; b.Behind != 2 || b.Head.State != core.StatePending {
 		k.fail("the key behind a topic without queue is %+v, want 2 behind a pending one", b)
 	}
-	k.must("leave", k.driver.leave(k.ctx)) // nobody has to be told then
+	k.must("leave", k.driver.leave(k.ctx)) // then the store has no owner to tell
 	k.decided("a", ids[1], admin.HeadSkip)
 	k.blocked("after that head was skipped", ids, false)
 }
 
-// Each record that is not out has its cause: its time, a retry, who has it, what is before it in its key, a topic
-// without queue, or who serves its route. OR-05.
+// Each record that is not out has its cause: its time, a retry, its holder, an earlier record of its key, a topic
+// without queue, or a route without a relay. OR-05.
 func waitsAreExplained(k *kit) {
 	k.explainer()
 	k = k.blocking()
@@ -108,8 +108,8 @@ func waitsAreExplained(k *kit) {
 	ids := k.stage(k.msg(), k.msg(waybill.Delay(far)))
 	k.explained("one due, one scheduled, a member serves the route", ids, true, "turn", "schedule")
 	k.must("leave", k.driver.leave(k.ctx))
-	k.explained("nobody serves the route", ids, true, "no_relay", "schedule")
-	k.explained("nobody serves the route", held, true, "no_relay", "key 0: no_relay")
+	k.explained("no member serves the route", ids, true, "no_relay", "schedule")
+	k.explained("no member serves the route", held, true, "no_relay", "key 0: no_relay")
 }
 
 // A record that an open transaction has locked says so. OR-05.

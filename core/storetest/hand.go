@@ -32,7 +32,7 @@ func (k *kit) try(n int) (out []core.Record) {
 // take hands out until n records came.
 func (k *kit) take(n int) []core.Record { return k.await(n, nil) }
 
-// await is take. want are the ids of what must come, for the failure; nil if they do not matter.
+// await is take. want are the ids of the expected records, for the failure; nil if they do not matter.
 func (k *kit) await(n int, want []string) (out []core.Record) {
 	for w := (suitetest.Wait{}); ; {
 		rs := k.try(n - len(out))
@@ -139,7 +139,7 @@ func (k *kit) drain(n int) (out []core.Record) {
 	return k.drainOf(n, nil)
 }
 
-// drainOf is drain. want are the ids of what must come, for the failure; nil if they do not matter.
+// drainOf is drain. want are the ids of the expected records, for the failure; nil if they do not matter.
 func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 	for len(out) < n {
 		rs := k.await(1, want[min(len(out), len(want)):])

@@ -19,7 +19,7 @@ var timeChecks = []named{
 	{"deliver-at-is-honoured", deliverAtIsHonoured},
 }
 
-// A message with a delay is handed out after it, by the store's clock, and holds up nobody. ST-07.
+// A message with a delay is handed out after it, by the store's clock, and holds up no other message. ST-07.
 func delayIsHonoured(k *kit) {
 	k.stage(k.msg(waybill.Delay(far)))
 	k.published(k.takeIDs(k.stage(k.msg(waybill.Delay(0))))...)
@@ -122,7 +122,7 @@ func ageCountsFromDue(k *kit) {
 	}
 }
 
-// Counts per route and state, and per reason, follow the records; what is held is processing. Exact for few records.
+// Counts per route and state, and per reason, follow the records; a held one is processing. Exact for few records.
 // DB-11.
 func countsPerState(k *kit) {
 	counter, ok := core.As[admin.Counter](k.store)
@@ -247,8 +247,8 @@ func releaseCostsNothing(k *kit) {
 	}
 }
 
-// An abandoned record is never handed out again and keeps its reason and error; the attempt counts unless nobody made
-// one. DB-01.
+// An abandoned record is never handed out again and keeps its reason and error; the attempt counts if one was made.
+// DB-01.
 func abandonedIsTerminal(k *kit) {
 	reasons := []waybill.Reason{
 		waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable,

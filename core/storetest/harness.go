@@ -35,7 +35,7 @@ type Canceller interface {
 	Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error)
 }
 
-// Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.
+// Inspector is a harness that can look at stored records. Without it the suite sees only the store's results.
 type Inspector interface {
 	// Records returns the stored records of a route, in any order.
 	Records(ctx context.Context, route string) ([]StoredRecord, error)
@@ -67,8 +67,8 @@ type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
-	// ctx has ended, even if the store does not.
+	// error that names the wrong behaviour, the promise, and the line of the check. It returns soon after ctx has
+	// ended, even if the store does not.
 	Run func(ctx context.Context, h Harness) error
 }
 

@@ -180,7 +180,7 @@ func (t *hostileTx) Commit(ctx context.Context) error {
 	return t.brokenTx.Commit(ctx)
 }
 
-// runHostile runs a check. ended is called when the check has, and lets go of what blocks.
+// runHostile runs a check. ended is called when the check has ended, and unblocks the blocked calls.
 func runHostile(t *testing.T, c *storetest.Check, b broken, spoils func(method string) bool, ended func()) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,7 +224,7 @@ func callers(t *testing.T, most int) map[string][]storetest.Check {
 	return out
 }
 
-// named fails unless err is a failure of the check that names it, where it stands and what was promised.
+// named fails unless err is a failure of the check that names the check, its line and its promise.
 func named(t *testing.T, c *storetest.Check, err error) {
 	t.Helper()
 	if err == nil || errors.Is(err, storetest.ErrNotDeclared) {

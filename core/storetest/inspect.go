@@ -87,7 +87,7 @@ func (k *kit) kept(id string) {
 	}
 }
 
-// A record is shown as it is: its envelope, state, counters, who holds it, when it is due, its error and end. DB-11.
+// A record is shown as it is: its envelope, state, counters, holder, due time, error and end. DB-11.
 func inspectShowsOne(k *kit) {
 	in := k.inspector()
 	start := time.Now()
@@ -210,17 +210,17 @@ func listFilters(k *kit) {
 	found := 0
 	for page := (admin.PageRequest{}); ; {
 		l, err := k.inspector().List(k.ctx, admin.Filter{IDs: ids}, page)
-		k.must("list by ids on whatever route", err)
+		k.must("list by ids on any route", err)
 		if found += len(l.Records); l.Next == 0 {
 			break
 		}
 		if l.Next <= page.After {
-			k.fail("list by ids on whatever route says to go on after %d, as before", l.Next)
+			k.fail("list by ids on any route says to go on after %d, as before", l.Next)
 		}
 		page.After = l.Next
 	}
 	if found != 3 {
-		k.fail("list by ids on whatever route returned %d of 3", found)
+		k.fail("list by ids on any route returned %d of 3", found)
 	}
 	if l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids},
 		admin.PageRequest{}); err != nil || len(l.Records) > 0 {
@@ -248,7 +248,8 @@ func listKeepsItsBudget(k *kit) {
 	}
 }
 
-// Ids that the producer left to the stager are found, whatever waits before them and however small the budget. DB-11.
+// Ids that the producer left to the stager are found, behind any number of other records, with the smallest budget.
+// DB-11.
 func idsAreFoundBehindOthers(k *kit) {
 	in := k.inspector()
 	unnamed := func(n int, opts ...waybill.MessageOption) []string {
@@ -294,8 +295,8 @@ func listRefusesBadInput(k *kit) {
 	}
 }
 
-// A row that cannot be read is listed with what can, and an error; it hides no others, and can be redriven. DB-11
-// DB-12.
+// A row that cannot be read is listed with its readable parts and an error. It hides no other record, and can be
+// redriven. DB-11 DB-12.
 func listShowsWhatCannotBeRead(k *kit) {
 	k.inspector()
 	co, ok := core.As[Corrupter](k.h)

@@ -71,8 +71,8 @@ func highWaterCoversStaged(k *kit) {
 	k.covers("a timer came due", k.take(2), 0)
 }
 
-// The mark covers what was published, and deleted, too: its consumers have seen the stamps. The same holds for what was
-// given up, cancelled or purged. OR-06.
+// The mark covers published and deleted records, too: their consumers have seen the stamps. The same holds for records
+// that were given up, cancelled or purged. OR-06.
 func highWaterSurvivesPublishing(k *kit) {
 	k.highWater()
 	// An old stamp that was published a moment before does not help.
@@ -297,7 +297,7 @@ func (k *kit) counts() (out []admin.Count) {
 }
 
 // The age of the oldest record that was due counts from then, in each state, and is that of the oldest: operators page
-// on it. What is scheduled for later has none. DB-11.
+// on it. A record that is scheduled for later has none. DB-11.
 func oldestCountsFromDue(k *kit) {
 	k.counter()
 	oldest := func(state core.State) (time.Duration, bool) {
@@ -333,7 +333,7 @@ func oldestCountsFromDue(k *kit) {
 	}
 }
 
-// What is due is counted apart from what is scheduled, waits for a retry, or is out. OP-05.
+// Due records are counted apart from those that are scheduled, wait for a retry, or are out. OP-05.
 func whatIsDueIsCounted(k *kit) {
 	k.counter()
 	ids := k.stage(k.msgs(6)...)
@@ -349,7 +349,7 @@ func whatIsDueIsCounted(k *kit) {
 	}
 }
 
-// A time of delivery is the same moment in whatever zone it was written. ST-07.
+// A time of delivery is the same moment in every time zone. ST-07.
 func deliverAtKnowsTimeZones(k *kit) {
 	for _, zone := range []*time.Location{time.UTC, time.FixedZone("east", 14*3600), time.FixedZone("west", -12*3600), time.FixedZone("odd", 20700)} {
 		k.drainIDs(k.stage(k.msg(waybill.DeliverAt(time.Now().In(zone)))))

@@ -52,7 +52,7 @@ func idsAreComparedExactly(k *kit) {
 	if in, ok := core.As[admin.Inspector](k.store); ok {
 		for _, id := range []string{own + "nAmE", own + "name  "} {
 			if _, err := in.Inspect(k.ctx, k.route, id); !errors.Is(err, waybill.ErrNotFound) {
-				k.fail("inspect of id %q, which nobody staged: %v, want waybill.ErrNotFound", id, err)
+				k.fail("inspect of id %q, which was not staged: %v, want waybill.ErrNotFound", id, err)
 			}
 		}
 	}
@@ -108,10 +108,10 @@ func dedupeKeysAreComparedExactly(k *kit) {
 		msgs = append(msgs, k.msg(waybill.DedupeKey(s), waybill.Delay(far)), m)
 	}
 	k.fresh("a dedupe key or its topic", msgs...)
-	k.cancel("by a dedupe key that nobody staged", waybill.CancelNotFound, k.byKey("nAmE"))
+	k.cancel("by a dedupe key that was not staged", waybill.CancelNotFound, k.byKey("nAmE"))
 	k.cancel("by a dedupe key of another topic", waybill.CancelNotFound,
 		waybill.CancelKey{Route: k.route, Topic: "storetest.nAmE", DedupeKey: "same"})
-	k.cancel("by an id that nobody staged", waybill.CancelNotFound, k.byID(msgs[0].ID+" "))
+	k.cancel("by an id that was not staged", waybill.CancelNotFound, k.byID(msgs[0].ID+" "))
 	for i, s := range twins {
 		k.cancel(fmt.Sprintf("by the dedupe key %q", s), waybill.CancelDone, k.byKey(s))
 		k.cancel(fmt.Sprintf("by the topic %q", msgs[2*i+1].Topic), waybill.CancelDone,
@@ -119,7 +119,7 @@ func dedupeKeysAreComparedExactly(k *kit) {
 	}
 }
 
-// A filter selects by the whole name: an operator who purges a tenant's records purges nobody else's. DB-11 DB-12.
+// A filter selects by the whole name: an operator who purges a tenant's records purges no other tenant's. DB-11 DB-12.
 func filtersCompareExactly(k *kit) {
 	k.inspector()
 	var msgs []waybill.Message

@@ -59,8 +59,8 @@ func (k *kit) gone(when, id string) {
 	}
 }
 
-// A purge deletes abandoned records and leaves what is due, scheduled, waits for a retry, or is held. Its id can be
-// staged again.
+// A purge deletes abandoned records, and leaves those that are due, scheduled, wait for a retry, or are held. Its id
+// can be staged again.
 func purgeDeletesWhatEnded(k *kit) {
 	k.purger()
 	ids := k.stage(k.msg(), k.msg(), k.msg(), k.msg(waybill.Delay(far)), k.msg())
@@ -98,8 +98,8 @@ func purgeDeletesWhatWaits(k *kit) {
 	k.none("what waited was purged")
 }
 
-// A purge deletes what its filter selects, and nothing else: by tenant and by key, as for the erasure of a person's
-// data.
+// A purge deletes the records that its filter selects, and no others: by tenant and by key, as for the erasure of a
+// person's data.
 func purgeFilters(k *kit) {
 	k.purger()
 	var msgs []waybill.Message

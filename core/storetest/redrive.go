@@ -107,7 +107,7 @@ func redrivePutsBack(k *kit) {
 // pass lets time go on: it stages n messages and publishes them.
 func (k *kit) pass(n int) { k.drainIDs(k.stage(k.msgs(n)...)) }
 
-// A relay that sleeps wakes up for what is redriven. DB-12 DB-10.
+// A relay that sleeps wakes up for a redriven record. DB-12 DB-10.
 func redriveWakes(k *kit) {
 	k.redriver()
 	k.waiter()
@@ -141,7 +141,7 @@ func redriveGoesInSteps(k *kit) {
 	k.drainIDs(ids[3:])
 }
 
-// A redrive takes what its filter selects, and nothing else. DB-12.
+// A redrive takes the records that its filter selects, and no others. DB-12.
 func redriveFilters(k *kit) {
 	k.redriver()
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
@@ -265,7 +265,7 @@ func redriveAsksForAll(k *kit) {
 	}
 }
 
-// Held and pending records are left alone, whatever names them. DB-12.
+// Held and pending records are left alone by every form of a redrive. DB-12.
 func redriveTakesNoHeld(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(2)...)
@@ -275,8 +275,8 @@ func redriveTakesNoHeld(k *kit) {
 	k.drainIDs(ids[1:])
 }
 
-// A record is not put back beside a live one with its dedupe key, whatever the force; of several that were given up,
-// one is. It then stands for the key again. DB-12 ST-08.
+// A record is not put back beside a live one with its dedupe key, even by force; of several that were given up, one is.
+// It then stands for the key again. DB-12 ST-08.
 func redriveMindsDedupeKeys(k *kit) {
 	k.redriver()
 	k.canCancel()

@@ -53,7 +53,7 @@ func lateCommitIsNotSkipped(k *kit) {
 	k.none("everything was published")
 }
 
-// In whatever order concurrent transactions commit, a member that hands out meanwhile meets every message once. OR-08.
+// Concurrent transactions can commit in any order: a member that hands out meanwhile gets every message once. OR-08.
 func concurrentCommitsAllArrive(k *kit) {
 	const writers, rounds = 4, 10
 	seen := map[string]bool{}

@@ -198,7 +198,8 @@ func duplicateOfAbandonedIsReported(k *kit) {
 	k.none("it was abandoned, and a duplicate")
 }
 
-// Two transactions that stage one (route, id) at once: exactly one record, whichever commits. ST-05.
+// Two transactions that stage one (route, id) at once: exactly one record, which the second one stages if the first one
+// rolls back. ST-05.
 func duplicateOfRunningTransactionWaits(k *kit) {
 	for _, commit := range []bool{true, false} {
 		id := waybill.NewID()
@@ -350,7 +351,7 @@ func badInputIsRefusedAsAWhole(k *kit) {
 	k.none("it was refused, or beside one that was")
 }
 
-// A store does not keep what it was passed, and what it returns belongs to the caller. ST-12.
+// A store does not keep its arguments, and its results belong to the caller. ST-12.
 func stageCopiesItsInput(k *kit) {
 	m := k.msg(waybill.Header("h", "v"))
 	m.Body, m.Lineage = []byte("body"), []string{"a"}

@@ -29,7 +29,7 @@ func (k *kit) told(of string, r core.Record, fn func()) {
 	k.fail("%s: the owner of the message is not told", of)
 }
 
-// concerns reports whether c makes the owner of r read it, or what waits for it, anew.
+// concerns reports whether c makes the owner of r read it, or the records behind it, anew.
 func concerns(c *core.Control, r *core.Record) bool {
 	switch c.Kind {
 	case core.ControlKey:

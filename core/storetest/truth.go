@@ -14,8 +14,8 @@ import (
 )
 
 // The checks whose names begin with "rules-" are truth tables: they bring records into all combinations of the facts
-// that a rule asks for, by calls that an engine makes, and compare with package core/rules what the store answers and
-// what it has stored then. A call is about all records at once, so that a table takes some dozens of calls.
+// that a rule asks for, by calls that an engine makes, and compare the store's answers and its stored records with
+// package core/rules. A call is about all records at once, so that a table takes some dozens of calls.
 
 // line is where a record stands.
 type line uint8
@@ -42,7 +42,7 @@ func (p past) String() string {
 	return [...]string{"untouched", "released as unknown", "its holder left", "its holder died"}[p]
 }
 
-// who is a session, as a table sees it.
+// A who is a session, as a table sees it.
 type who uint8
 
 const (
@@ -75,7 +75,7 @@ func (f facts) String() string {
 	return fmt.Sprintf("%s, %s, held by %s, in a unit of %s%s", f.line, f.past, f.held, f.unit, strings.Join(more, ""))
 }
 
-// combinations returns all combinations that keep accepts. Nobody reads a timer, so nothing can have happened to it.
+// combinations returns all combinations that keep accepts. No member reads a timer, so nothing can have happened to it.
 func combinations(keep func(f facts) bool) (out []facts) {
 	bools := []bool{false, true}
 	for _, l := range []line{inLine, timer, retry} {
@@ -99,7 +99,7 @@ func combinations(keep func(f facts) bool) (out []facts) {
 	return out
 }
 
-// truth is a record in one combination, and what the rules know of it.
+// truth is a record in one combination, and its facts for the rules.
 type truth struct {
 	facts
 	rules.Row
@@ -369,7 +369,8 @@ func (p *player) look(look core.Look) core.Page {
 	return page
 }
 
-// know fills in what came of the last steps, and compares it with what is stored: the table is as it was meant to be.
+// know fills in the results of the last steps, and compares them with the stored records: the table is as it was meant
+// to be.
 func (t *table) know() {
 	stored := t.stored()
 	for _, r := range t.rows {
@@ -385,7 +386,7 @@ func (t *table) know() {
 	t.compare("before", func(r *truth) *rules.Row { return &r.Row })
 }
 
-// stored returns what operators see.
+// stored returns the records as operators see them.
 func (t *table) stored() map[string]*admin.Stored {
 	out := map[string]*admin.Stored{}
 	page := admin.PageRequest{Limit: admin.MaxPageLimit, Budget: 1_000_000}
@@ -440,7 +441,7 @@ func (t *table) compare(when string, want func(r *truth) *rules.Row) {
 	})
 }
 
-// seen returns what the store shows of all records, to operators and to members.
+// seen returns the store's view of all records, for operators and for members.
 func (t *table) seen() map[string]*seen {
 	out := map[string]*seen{}
 	for id, st := range t.stored() {

@@ -45,7 +45,7 @@ func rulesCancel(k *kit) {
 	})
 }
 
-// Settle answers as rules.Settle and rules.Confirmed do, and stores what they say. ST-07.
+// Settle answers as rules.Settle and rules.Confirmed do, and stores their results. ST-07.
 func rulesSettle(k *kit) {
 	ways := []struct {
 		name string
@@ -135,7 +135,7 @@ func misnamed(r *truth, way int) core.Ref {
 	return ref
 }
 
-// Take answers as rules.Hold does, and holds what that says. DB-02.
+// Take answers as rules.Hold does, and writes the holds of that answer. DB-02.
 func rulesHold(k *kit) {
 	list := combinations(func(f facts) bool {
 		return f.line != timer && f.past == untouched && !f.withdrawable && !f.careful

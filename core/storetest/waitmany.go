@@ -29,7 +29,7 @@ func (k *kit) follow(done <-chan woken, id string, within time.Duration) {
 	}
 }
 
-// A relay that serves several routes wakes for a message of each of them, whatever their order. DB-10.
+// A relay that serves several routes wakes for a message of each of them, in any order of the routes. DB-10.
 func waitWakesForEachRoute(k *kit) {
 	k.waiter()
 	others := []*kit{k.other(k.h), k.other(k.h)}

@@ -2,7 +2,7 @@ package storetest
 
 import "github.com/waybill-go/waybill"
 
-// mustStage stages msgs in tx, whatever ids come back.
+// mustStage stages msgs in tx and does not check the ids.
 func (k *kit) mustStage(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)

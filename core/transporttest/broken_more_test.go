@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// sends makes a publish hook that replaces the batch and sends it. What was left out is a success.
+// sends makes a publish hook that replaces the batch and sends it. A message that is left out is a success.
 func sends(keep func(b *broken, e *waybill.Envelope) bool) func(*broken, context.Context, []waybill.Envelope) core.Results {
 	return func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 		res := make(core.Results, len(batch))

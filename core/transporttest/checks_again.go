@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Messages that come again on purpose, or that nobody waits for.
+// Messages that come again on purpose, or that no queue waits for.
 var againChecks = []named{
 	{
 		"publish-unroutable-alone", ofPublisher,

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// What counts as an attempt, what as a redelivery, and what a message keeps whatever becomes of its deliveries.
+// The rules of counting: attempts, redeliveries, and the parts of a message that every delivery keeps.
 var countChecks = []named{
 	{
 		"release-costs-nothing", ofSubscriber,
@@ -51,7 +51,7 @@ func (k *kit) twoCounts() {
 	k.needs(!k.sub.AttemptsAreDeliveries, "an Attempt apart from deliveries (SubscriberTraits.AttemptsAreDeliveries)")
 }
 
-// releaseCostsNothing is an outage of what handlers need: the consumer releases at each probe.
+// releaseCostsNothing is an outage of a handler's database: the consumer releases at each probe.
 func releaseCostsNothing(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// What a cut link does to calls in progress.
+// The effects of a cut link on calls in progress.
 var cutChecks = []named{
 	{
 		"publish-over-cut", ofPublisher,

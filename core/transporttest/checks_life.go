@@ -95,7 +95,8 @@ func receiveEnds(k *kit) {
 	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
 }
 
-// closeReturnsUnsettled: what was received and what was not both go to another receiver. CO-17.
+// closeReturnsUnsettled: the deliveries that were received, and the messages that were not, go to another receiver.
+// CO-17.
 func closeReturnsUnsettled(k *kit) {
 	name := k.name()
 	sub := subscription(name, name+".a")

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// The checks of the capability admin.ParkedQueue: what a transport without it skips. RM-08.
+// The checks of the capability admin.ParkedQueue. A transport without it skips them. RM-08.
 var parkedChecks = []named{
 	{
 		"parked-list", ofSubscriber,

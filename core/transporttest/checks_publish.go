@@ -224,7 +224,7 @@ func publishUnroutable(k *kit) {
 	k.nothing(r, "all routable messages were consumed")
 }
 
-// publishUnsendable sends what no retry can help beside what is fine.
+// publishUnsendable sends messages that no retry can help beside good ones.
 func publishUnsendable(k *kit) {
 	k.needs(k.pub.MaxMessageBytes > 0 && k.pub.MaxMessageBytes <= 16<<20, "PublisherTraits.MaxMessageBytes of at most 16 MiB")
 	r, name := k.queue("a")

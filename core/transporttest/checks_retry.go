@@ -82,7 +82,7 @@ func retryKeepsProperties(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// retryCounts looks at what counts as an attempt: retries, and neither giving back nor a lost receiver.
+// retryCounts checks that retries count as attempts, and that neither a release nor a lost receiver does.
 func retryCounts(k *kit) {
 	k.twoCounts()
 	r, name := k.queue("a")
@@ -141,8 +141,8 @@ func retryRoundsUp(k *kit) {
 	k.consume(r, 1)
 }
 
-// retryOfAnyLength asks for a delay that is longer than any declared one. What comes early says so, and is the same
-// attempt.
+// retryOfAnyLength asks for a delay that is longer than any declared one. An early delivery is marked as early, and is
+// the same attempt.
 func retryOfAnyLength(k *kit) {
 	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
 	r, name := k.queue("a")

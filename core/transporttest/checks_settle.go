@@ -64,7 +64,7 @@ func settleDone(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// release gives back to a queue that two receivers share; whoever gets it, it comes at once and once.
+// release gives back to a queue that two receivers share. The message comes at once, and once, to either of them.
 func release(k *kit) {
 	name := k.name()
 	a, b := k.subscribe(name, name+".a"), k.subscribe(name, name+".a")

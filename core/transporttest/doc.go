@@ -36,5 +36,5 @@
 //
 // Checks wait on real timers: up to 20 s for events that must happen, 300 ms for events that must not, and 2 s for
 // calls over a cut link. Every check ends within [Timeout]. A HoldFor of more than 15 s is not waited for. Checks count
-// on a broker that nobody disturbs: a connection lost by accident can fail a check that forbids duplicates.
+// on an undisturbed broker: a connection lost by accident can fail a check that forbids duplicates.
 package transporttest

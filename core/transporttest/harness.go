@@ -35,7 +35,7 @@ type Harness struct {
 	// Restart ends the broker or its connections as a crash would, and returns when it takes connections again.
 	Restart func(ctx context.Context) error
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
-	// either side. heal ends that. What was on its way is lost.
+	// either side. heal ends that. Data on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
 	// Refuse has the broker refuse writes, with an answer, over a link that works: as a full disk, a lost right or
 	// a queue without its replicas does. undo ends that. Its error is ErrNotDeclared for a kind that it cannot do.
@@ -83,8 +83,8 @@ type Check struct {
 	// Doc is the promise, in one sentence.
 	Doc string
 	// Run returns nil if the promise holds, and an error that matches ErrNotDeclared if it was not made. Else the
-	// error says what happened instead, where in the suite that was seen, and what the promise is. It takes at most
-	// Timeout, whatever the adapter does. It needs a harness of its own.
+	// error names the wrong behaviour, the line of the suite that saw it, and the promise. It takes at most
+	// Timeout, even if the adapter hangs. It needs a harness of its own.
 	Run func(ctx context.Context, h Harness) error
 }
 

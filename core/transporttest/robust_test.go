@@ -123,7 +123,7 @@ func TestEndlessAdapters(t *testing.T) {
 	}
 }
 
-// A failure says what happened, where in the suite that was seen, and what was promised. A nil error reads as one.
+// A failure names the wrong behaviour, the line of the suite that saw it, and the promise. A nil error reads as one.
 func TestFailuresAreReadable(t *testing.T) {
 	t.Parallel()
 	for _, c := range transporttest.Checks() {

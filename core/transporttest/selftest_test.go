@@ -38,7 +38,7 @@ func TestBrokenTransportsAreCaught(t *testing.T) { // TE-06
 	}
 }
 
-// Nothing is left in the wrapper itself that would fail a check, whatever it can do.
+// The wrapper itself fails no check, with any set of capabilities.
 func TestWrapperWithoutFaults(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]faults{

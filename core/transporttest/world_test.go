@@ -15,14 +15,14 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// world is a broker, the memory transport, with what the suite gets to see of it.
+// world is a broker, the memory transport, with the view of it that the suite gets.
 type world struct {
 	tr  core.Transport
 	mem *memtransport.Transport
 	*link
 }
 
-// link is what transports of one world share: a link that can be cut, and what the broker knows beside mem.
+// link is the state that transports of one world share: a link that can be cut, and the broker's state beside mem.
 type link struct {
 	mu         sync.Mutex
 	cut        bool
@@ -104,7 +104,7 @@ func (w *world) harness() transporttest.Harness {
 	return h
 }
 
-// restart ends all sessions: what was held comes again.
+// restart ends all sessions: held deliveries come again.
 func (w *world) restart(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

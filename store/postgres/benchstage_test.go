@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// rawTable is what somebody without this package would write: an id, a topic, a key, headers and a body.
+// rawTable is the table that a program without this package would write: an id, a topic, a key, headers and a body.
 const rawTable = `
 CREATE TABLE IF NOT EXISTS raw_outbox (
 	seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id uuid NOT NULL UNIQUE, topic text NOT NULL, key text NOT NULL,

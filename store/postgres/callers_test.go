@@ -21,7 +21,7 @@ import (
 )
 
 // P8: a caller whose transaction replaced messages that the relay is sending, and stays open, delays these messages'
-// outcomes and nothing else. Nothing is sent twice, no lease is lost, and the caller is nobody's deadlock victim.
+// outcomes and nothing else. Nothing is sent twice, no lease is lost, and the caller is no victim of a deadlock.
 func TestOpenCallersStopNoRelay(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -75,7 +75,8 @@ func TestOpenCallersStopNoRelay(t *testing.T) {
 		t.Fatalf("replaced what is being sent: %s", got)
 	}
 	close(release)
-	// Meanwhile the relay settles, again and again, what cannot be settled. The caller comes by what it settles.
+	// Meanwhile the relay settles, again and again, records that cannot be settled. The caller passes those
+	// settles.
 	for range 20 {
 		replace(0)
 		replace(1)

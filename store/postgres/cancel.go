@@ -29,7 +29,7 @@ const newest = "10000"
 //	f  the live messages that they name, by index
 //	m  the same for ids that no index has
 //	l  those that can be withdrawn, locked in the order of sequences
-//	x  the withdrawal, and c, what the owners are told
+//	x  the withdrawal, and c, the control records for the owners
 //
 // A message that changed hands between f and l answers null, and is asked for again.
 func cancelSQL(keep bool) string {
@@ -66,11 +66,11 @@ FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 const maxLooks = 20
 
 // Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [waybill.Canceller]. It
-// withdraws what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies;
-// other messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it
-// withdraws, and later messages of their keys wait. Keys that name the same message get the same answer. It waits for
-// nobody but other transactions that have locked the same message. A message is either handed out or withdrawn, unless
-// the answer is waybill.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
+// withdraws scheduled messages, those that wait for a retry, and those that were staged as withdrawable, which a dedupe
+// key implies; other messages that are due are in flight, as are those that a relay holds. Until tx ends the withdrawn
+// messages are not handed out, and later messages of their keys wait. Keys that name the same message get the same
+// answer. Cancel waits only for other transactions that have locked the same message. A message is either handed out or
+// withdrawn, unless the answer is waybill.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
 //
 // A message that is due, whose id Waybill made and that is not withdrawable is known by its id only as long as fewer
 // than 10,000 were staged after it; from then on it is not found.

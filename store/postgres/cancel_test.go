@@ -125,8 +125,8 @@ func TestCancelStatus(t *testing.T) {
 	}
 }
 
-// ST-09: a message in flight that the transaction has tried to replace stays in flight for it: whoever holds it, or has
-// it out without a hold, as one that a trigger has made unlike others.
+// ST-09: a message in flight that the transaction has tried to replace stays in flight for it: with a hold of any
+// member, or out without a hold, as one that a trigger has made unlike others.
 func TestCancelOfWhatCouldNotBeReplaced(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -162,7 +162,7 @@ func TestCancelOfWhatCouldNotBeReplaced(t *testing.T) {
 	}
 }
 
-// A transaction may take back what it has staged itself, whatever that is; nobody has seen it.
+// A transaction may take back any message that it has staged itself; no relay has seen it.
 func TestCancelOwn(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -187,7 +187,7 @@ func TestCancelOwn(t *testing.T) {
 	}
 }
 
-// What replaces a message that is held leaves that to its holder, and takes its dedupe key.
+// A replacement of a held message leaves that one to its holder, and takes its dedupe key.
 func TestReplaceHeld(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -254,7 +254,7 @@ func TestFirstStageIsBounded(t *testing.T) {
 	_ = old.Rollback(context.WithoutCancel(t.Context()))
 }
 
-// Messages are found by their ids, whoever made these and whatever became of the message.
+// Messages are found by their ids, those of programs and those of Waybill, in every state of the message.
 func TestInspectFindsAll(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -280,8 +280,8 @@ func TestInspectFindsAll(t *testing.T) {
 	}
 }
 
-// ST-09: what is withdrawable, by its message or by its route, can be cancelled although it is due, however it is
-// staged.
+// ST-09: a message that is withdrawable, by itself or by its route, can be cancelled although it is due, by every way
+// to stage.
 func TestWithdrawable(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{Withdrawable: []string{"loose"}})

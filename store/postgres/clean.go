@@ -23,14 +23,14 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
                                                         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
 RETURNING true`
 
-// sweepSQL abandons what expired while it waited for a time, and what is due in units that nobody owns. What is due in
-// other units is left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a
-// retry held; nobody remembers a timer, nor anything of what is due and has no owner.
+// sweepSQL abandons expired records: those that waited for a time, and due ones in units without an owner. Due records
+// in other units are left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a
+// retry held; no member remembers a timer, nor a due record without an owner.
 //
 //	f  the routes with live records that expire some day
-//	n  the slots of these that nobody owns
-//	w  what expired while it waited for a time
-//	x  what is due and has no owner
+//	n  the slots of these without an owner
+//	w  the records that expired while they waited for a time
+//	x  the due ones without an owner
 const sweepSQL = `
 WITH RECURSIVE f AS (
     (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` ORDER BY o.route LIMIT 1)
@@ -69,8 +69,8 @@ WITH RECURSIVE f AS (
 )
 SELECT count(*) FROM u`
 
-// The index of live records that expire: its predicate, and its second column. It is one index for what waits and for
-// what is due, since each index makes all staging slower.
+// The index of live records that expire: its predicate, and its second column. It is one index for waiting and for due
+// records, since each index makes all staging slower.
 const (
 	expiresSQL = `o.expires_at IS NOT NULL AND o.settled_at IS NULL`
 	inLineSQL  = `CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END`
@@ -112,10 +112,10 @@ func newCleanStatements(n schema.Names) cleanStatements {
 var _ core.Cleaner = (*Outbox)(nil)
 
 // Clean keeps the outbox small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units that nobody owns, and deletes up to 1,000 records each of those published,
+// waited for a time, or are due in units without an owner, and deletes up to 1,000 records each of those published,
 // abandoned and withdrawn whose time in Options.Retention is over, by the database's clock. The lease is a row of
-// waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: what others hold is left for the
-// next call.
+// waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: locked rows are left for the next
+// call.
 func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err

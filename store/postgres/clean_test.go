@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// ST-11 DB-09: what expires while it waits for a time is abandoned, and its owner is told; what is due is left to its
-// owner.
+// ST-11 DB-09: a record that expires while it waits for a time is abandoned, and its owner is told; a due one is left
+// to its owner.
 func TestCleanExpires(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Abandoned: time.Hour}})
@@ -50,7 +50,8 @@ func TestCleanExpires(t *testing.T) {
 	}
 }
 
-// OR-05: what operators decide is told to the owners, in the same transaction: by key, by record, or for a whole route.
+// OR-05: the decisions of operators are told to the owners, in the same transaction: by key, by record, or for a whole
+// route.
 func TestOperatorsTellOwners(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -106,7 +107,7 @@ func TestOperatorsTellOwners(t *testing.T) {
 	}
 }
 
-// The epoch rises when somebody says that the database was restored.
+// The epoch rises when an operator says that the database was restored.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{})

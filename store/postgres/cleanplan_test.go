@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-09 DB-20: what cleaning reads does not grow with what is to be kept, and one call does a bounded batch.
+// DB-09 DB-20: the reads of cleaning do not grow with the records to keep, and one call does a bounded batch.
 func TestCleanPlans(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -17,7 +17,7 @@ import (
 // machine whose clock is fast nor a forged stamp becomes the mark of every process.
 const stampBoundSQL = `((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535)`
 
-// stampsSQL are the stamps that the outbox remembers: the mark that settling leaves, and those of what has one of the
+// stampsSQL are the stamps that the outbox remembers: the mark that settling leaves, and those of the records with the
 // newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number of pages,
 // however many dead rows there are.
 const stampsSQL = `
@@ -44,8 +44,8 @@ SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce
 FROM (SELECT ` + stampBoundSQL + ` AS at) b, (` + stampsSQL + `) s`
 
 // markSQL raises the mark to the highest of $1 that counts, and returns it. A mark that is too far ahead itself, such
-// as after the database's clock was set back, it lowers. It is the last statement of its transaction, and waits for
-// nobody.
+// as after the database's clock was set back, it lowers. It is the last statement of its transaction, and waits for no
+// other.
 const markSQL = `
 WITH b AS MATERIALIZED (SELECT ` + stampBoundSQL + ` AS at),
 x AS MATERIALIZED (SELECT max(u) AS stamp FROM unnest($1::bigint[]) u, b WHERE u BETWEEN 1 AND b.at),
@@ -68,8 +68,8 @@ func newClockStatements(n schema.Names) clockStatements {
 const markLag = time.Second
 
 // queueMark queues the clock's mark for the published ones among the outcomes whose indexes are in at, if the mark that
-// this process knows is too far behind them. The age of that mark would not do: what was published a moment ago may be
-// an hour old.
+// this process knows is too far behind them. The age of that mark would not do: a record that was published a moment
+// ago may be an hour old.
 func (o *Outbox) queueMark(b *batch, outcomes []core.Outcome, at []int) {
 	var highest hlc.Timestamp
 	for _, i := range at {
@@ -133,10 +133,10 @@ func (o *Outbox) mark(ctx context.Context) (m mark, err error) {
 	return m, err
 }
 
-// HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences
-// or, for what was published since, in a mark that is at most a second behind the highest stamp that was settled.
-// Routes that nobody has ever served do not count, but for the default route and for those of the first Stage. A stamp
-// that is further ahead of the database's clock than hlc.DefaultMaxDrift does not count.
+// HighWater returns the highest HLC stamp that the outbox remembers: of the records with its newest 1,000 sequences or,
+// for records published since, in a mark that is at most a second behind the highest stamp that was settled. Routes
+// that were never served do not count, but for the default route and for those of the first Stage. A stamp that is
+// further ahead of the database's clock than hlc.DefaultMaxDrift does not count.
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	m, err := o.mark(ctx)
 	return m.counts, err

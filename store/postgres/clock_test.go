@@ -15,7 +15,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// A process that starts with a slow clock goes on above what the outbox remembers: its rows, and what was published.
+// A process that starts with a slow clock goes on above the stamps that the outbox remembers: those of its rows, and of
+// published records.
 func TestClockContinuesAfterRestart(t *testing.T) {
 	t.Parallel()
 	first, pool := newOutbox(t, postgres.Options{})
@@ -64,8 +65,8 @@ func TestAutoMigrate(t *testing.T) {
 	}
 }
 
-// A stamp that is too far ahead, such as that of a machine with a fast clock, stops nobody's staging: neither while its
-// row is there, nor when it was published. The clock of a new process goes on above the other stamps, and says so.
+// A stamp that is too far ahead, such as that of a machine with a fast clock, stops no staging: neither while its row
+// is there, nor when it was published. The clock of a new process goes on above the other stamps, and says so.
 func TestStampTooFarAheadStopsNoStaging(t *testing.T) { // SE-06
 	t.Parallel()
 	for name, ahead := range map[string]hlc.Timestamp{

@@ -26,11 +26,11 @@ const headSQL = `(
     )`
 
 const (
-	// lockHeadSQL waits for whoever is about to change the row, so that decideSQL sees what became of it: a
-	// statement does not see what was committed after it began.
+	// lockHeadSQL waits for the transaction that is about to change the row, so that decideSQL sees the changed
+	// row: a statement does not see commits after it began.
 	lockHeadSQL = `SELECT FROM {outbox} o JOIN ` + headSQL + ` h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o`
 
-	// These keep the row's unit, or that there is none, as it is until the transaction ends: nobody takes it
+	// These keep the row's unit, or that there is none, as it is until the transaction ends: no member takes it
 	// meanwhile. A transaction that has locked these rows waits for no record.
 	keepUnservedSQL = `
 INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = $1)
@@ -39,7 +39,7 @@ ON CONFLICT DO NOTHING`
 	keepUnitSQL  = `SELECT FROM {units} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
 )
 
-// decideSQL changes the row if it is the head of its key, or tells its owner to, and says what it found.
+// decideSQL changes the row if it is the head of its key, or tells its owner to, and returns the state that it found.
 //
 //	h  the row. It is the head if nothing before it waits; an abandoned one before it does not count if it waits
 //	   for a retry: the route may go on after those. It is due if it is the first that is, and nothing holds the
@@ -102,9 +102,9 @@ func newDecideStatements(n schema.Names) decideStatements {
 
 const decideOp = "waybill/postgres: decide head"
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It compares and sets: whatever
-// relays do at the same time, either they have the head or the decision holds. It waits for a transaction that cancels
-// the head, for at most two seconds.
+// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It compares and sets: either a
+// relay has the head at that moment, or the decision holds. It waits for a transaction that cancels the head, for at
+// most two seconds.
 //
 // The first message of a key that is due can be skipped and set aside too. If a relay owns the key, that relay does it
 // as soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that

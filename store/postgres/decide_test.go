@@ -27,7 +27,7 @@ func skip(ctx context.Context, o *postgres.Outbox, key, id string) error {
 	return o.DecideHead(ctx, waybill.DefaultRoute, key, id, admin.HeadSkip)
 }
 
-// OP-18 OR-05: what is due and owned by nobody is decided about at once, if it is the first of its key.
+// OP-18 OR-05: a due record without an owner is decided about at once, if it is the first of its key.
 func TestDecideWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -74,7 +74,7 @@ func TestDecideWithoutAnOwner(t *testing.T) {
 	}
 }
 
-// OP-18: whoever takes the unit at that moment waits for the decision, and does not hand the message out.
+// OP-18: a member that takes the unit at that moment waits for the decision, and does not hand the message out.
 func TestDecideWhileAMemberJoins(t *testing.T) {
 	t.Parallel()
 	head := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
@@ -143,7 +143,7 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 	}
 }
 
-// OP-18: the owner of what is due carries a decision out, and whoever decided hears what came of it.
+// OP-18: the owner of a due record carries a decision out, and the operator's call returns the result.
 func TestDecideTellsTheOwner(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -183,7 +183,7 @@ func TestDecideTellsTheOwner(t *testing.T) {
 	if !errors.Is(err, waybill.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
 		t.Errorf("published meanwhile: %v", err)
 	}
-	// what is withdrawable and not held is nowhere out: it is ended although it has an owner
+	// a withdrawable record without a hold is out nowhere: it is ended although it has an owner
 	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "c", ids[2].ID, admin.HeadSkip); err != nil {
 		t.Error(err)
 	}
@@ -232,7 +232,7 @@ func TestDecisionStands(t *testing.T) {
 	}
 }
 
-// OP-18: what is held is in flight, also if nobody owns its unit.
+// OP-18: a held record is in flight, also if its unit has no owner.
 func TestDecideAboutWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

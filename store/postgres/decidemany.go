@@ -24,9 +24,9 @@ SELECT FROM {units} un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER 
 
 	// decideRecordsSQL ends rows, or tells their owners to, and answers with their numbers and fates.
 	//
-	//	f  the rows; free says that nobody can have it out. A decision with a number that is not told is over
+	//	f  the rows; free: no member can have it out. A decision with a number that is not told is over
 	//	l  those that can be ended here, locked in the order of sequences
-	//	u  their end; d, what was decided about them before, goes; and c, what owners are told
+	//	u  their end; d, earlier decisions about them, go; and c, control records for owners
 	decideRecordsSQL = `
 WITH t AS MATERIALIZED (
     SELECT t.*, (t.number IN (SELECT c.number FROM {control} c WHERE c.number = ANY ($4))) IS TRUE AS told

@@ -48,7 +48,7 @@ func backlog(t *testing.T, pool *pgxpool.Pool, n int) {
 	exec(t, pool, "VACUUM ANALYZE waybill.waybill_outbox")
 }
 
-// OP-18 ST-09: with a backlog and the broker down, what an operator decides is carried out by the relay, for a tenant
+// OP-18 ST-09: with a backlog and the broker down, an operator's decision is carried out by the relay, for a tenant
 // with few records as for a quarter of all, and by the command alone when the relay is gone. WAYBILL_SCALE sets the
 // backlog.
 func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxRewinds bounds how often a call begins anew at a message whose key somebody else took in between.
+// maxRewinds bounds how often a call begins anew at a message whose key another transaction took in between.
 const maxRewinds = 20
 
 type liveKey struct{ route, topic, dedupe string }
@@ -84,7 +84,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	live := map[liveKey]string{}
-	// Duplicates, with and without a dedupe key, of what was committed after the statement had begun.
+	// Duplicates, with and without a dedupe key, of messages that were committed after the statement had begun.
 	var raced, others []int
 	resolve := func() error {
 		late := func(i int) bool { return slices.Contains(raced, i) || slices.Contains(others, i) }

@@ -10,7 +10,7 @@ const (
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
         AS r(` + insertedSQL + `, at, delay, dedupe_key, replace, n)`
 
-	// knownSQL is the source of what has the id of r on its route; null = nothing has it.
+	// knownSQL is the source of the message with the id of r on its route; null = there is none.
 	knownSQL = `(SELECT o.source FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)`
 
 	// holderOfSQL is the live message with the dedupe key of r; a producer may read no more of it than its id.
@@ -41,8 +41,8 @@ func insertKeyedSQL(notify bool, where string) string {
 SELECT 0, 0::bigint, i.route, i.id, 0 FROM i`
 }
 
-// keyedSQL inserts first and looks up then, and only what was in the way: so it reads nothing that another
-// transaction may write, which would fail it, or that one, under SERIALIZABLE.
+// keyedSQL inserts first and looks up then, and only the rows in the way: so it reads nothing that another transaction
+// may write, which would fail one of the two under SERIALIZABLE.
 func keyedSQL(notify bool) string {
 	return `
 WITH r AS MATERIALIZED (SELECT * FROM ` + keyedFromSQL + `), ` + insertKeyedSQL(notify, "") + `

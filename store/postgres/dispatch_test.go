@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// arrivals is a broker: what arrived, and in which order for each key.
+// arrivals is a broker: the messages that arrived, and their order for each key.
 type arrivals struct {
 	mu    sync.Mutex
 	seen  map[string]bool
@@ -65,7 +65,7 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 			p.run(ctx, killed, 50, 4, func(items []*dispatch.Item) {
 				select {
 				case <-time.After(2 * time.Millisecond):
-					// A publish takes its time, so that nobody has everything at once.
+					// A publish takes its time, so that no relay has everything at once.
 				case <-ctx.Done():
 				}
 				broker.take(items)

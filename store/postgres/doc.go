@@ -7,17 +7,17 @@
 //
 // # Guarantees
 //
-//   - Stage and each method of [core.OutboxStore] are one round trip, whatever the number of messages. (The first Stage
-//     of a process asks once more, to seed its clock. Removing a member takes one more. A Settle that meets a lock, or
-//     what the database refuses, is sent again in halves.) What is staged through [Outbox.UnitOfWork] goes with the
+//   - Stage and each method of [core.OutboxStore] are one round trip, for any number of messages. (The first Stage of a
+//     process asks once more, to seed its clock. Removing a member takes one more. A Settle that meets a lock, or a row
+//     that the database refuses, is sent again in halves.) Messages staged through [Outbox.UnitOfWork] go with the
 //     COMMIT.
 //   - No method of [core.OutboxStore] waits for a lock that a caller's transaction holds on a record.
 //   - Our own transactions leave nothing in the session and end after ten seconds. They work through poolers that
 //     share connections by transaction, if pgx does: set default_query_exec_mode to exec, or simple_protocol. Only
 //     LISTEN does not; [Outbox.Wait] notices and polls.
 //   - Times of schedules and retries come from the database's clock.
-//   - Ids, keys, routes and topics are compared byte by byte (COLLATE "C"), whatever the database's locale: no upgrade
-//     of the system's locales makes an index wrong, and what is unique stays so.
+//   - Ids, keys, routes and topics are compared byte by byte (COLLATE "C"), in every locale of the database: no upgrade
+//     of the system's locales makes an index wrong, and unique values stay unique.
 //   - Deadlocks and serialisation failures of our own transactions are run again, at no cost to the message.
 //
 // # database/sql
@@ -42,8 +42,8 @@
 //
 // The marks of [core.Page] are ids of top-level transactions. A read takes one snapshot for all its parts. It looks up
 // the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id itself.
-// Whoever drew one of these numbers has a lower id. Two-phase commit and savepoints need nothing more. But a Stage
-// that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
+// The transactions that drew these numbers have lower ids. Two-phase commit and savepoints need nothing more. But a
+// Stage that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
 // Options.DisableNotify.
 //
 // # Fence
@@ -54,25 +54,25 @@
 // # Limits
 //
 // [Inbox], [SQLInbox] and the stores are limiters for consumers ([core.Limiter]). A limit is one row of the table
-// waybill_inbox_limits, or what the inbox's table is called. Processes share a limit if they name the same table. A
-// change compares the version of the row; no lock is held between two statements.
+// waybill_inbox_limits, or of a table named after that of the inbox. Processes share a limit if they name the same
+// table. A change compares the version of the row; no lock is held between two statements.
 //
 // # Withdrawing messages
 //
 // A dedupe key belongs to one live message of its route and topic: until that is published, abandoned or withdrawn. A
 // second one is a duplicate; Staged says so, with the id of the live one. With Replace the newest wins instead.
 //
-// [Outbox.Cancel] withdraws by id or by dedupe key. It can withdraw what is scheduled, what waits for a retry, and what
-// was staged as withdrawable, which a dedupe key implies. What a relay holds cannot be withdrawn: Cancel leaves it
-// alone, and Replace takes the dedupe key from it. The relay waits for neither.
+// [Outbox.Cancel] withdraws by id or by dedupe key. It can withdraw scheduled messages, those that wait for a retry,
+// and those that were staged as withdrawable, which a dedupe key implies. A message that a relay holds cannot be
+// withdrawn: Cancel leaves it alone, and Replace takes the dedupe key from it. The relay waits for neither.
 //
 // All this is one statement in the caller's transaction, and costs nothing where it is not used. If a key may go on,
 // its owner is told in the same transaction. Two transactions that withdraw one message wait for each other. The
 // database ends a deadlock between callers' transactions; Waybill does not run those again.
 //
 // Under REPEATABLE READ a message that changed hands is a serialisation failure: the caller runs its transaction again.
-// Staging with dedupe keys reads only what stands in the way, so it is no such failure under SERIALIZABLE; replacing
-// reads first.
+// Staging with dedupe keys reads only the rows in its way, so it is no such failure under SERIALIZABLE; replacing reads
+// first.
 //
 // A withdrawn record is deleted at once unless Options.Retention keeps it. Withdraw only with an Outbox of the same
 // Retention. The role needs the grants of a canceller.
@@ -85,16 +85,17 @@
 // A filter of ids finds its rows by an index, and so does one of abandoned records by reason, or by that state alone.
 // Other filters look through the records of each route in staging order, page by page.
 //
-// What is put back becomes ready at its place. A control record tells its owner, in the same transaction. What a relay
-// holds it keeps: then a decision fails with waybill.ErrInFlight, and a redrive passes the record over.
+// A record that is put back becomes ready at its place. A control record tells its owner, in the same transaction. A
+// record that a relay holds stays with the relay: then a decision fails with waybill.ErrInFlight, and a redrive passes
+// the record over.
 //
 // # Cleaning
 //
 // By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is
-// gone with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes what has been
-// kept for long enough, in batches. It abandons what expired while it waited for a time, and what is due and expired in
-// units that nobody owns; in other units the owner does. One process at a time cleans: the lease is a row of
-// waybill_meta that ends by itself. When an abandoned record that blocks its key is deleted, the key goes on.
+// gone with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes records that
+// were kept for long enough, in batches. It abandons records that expired while they waited for a time, and due and
+// expired ones in units without an owner; in other units the owner does. One process at a time cleans: the lease is a
+// row of waybill_meta that ends by itself. When an abandoned record that blocks its key is deleted, the key goes on.
 //
 // # Upgrades
 //
@@ -117,13 +118,12 @@
 //
 // Every page carries the timeline of the server and an epoch. A promoted standby has another timeline, and so has a
 // restore to a point in time: members join anew. After a restore that keeps the timeline, such as of a file system's
-// snapshot, call [Outbox.Restored]. What had been published and came back is published again, for the inbox to
-// recognise.
+// snapshot, call [Outbox.Restored]. Published records that came back are published again, for the inbox to recognise.
 //
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns
-// have defaults. Such rows notify nobody and are found by the poll, within half a second. The default of source is
+// have defaults. Such rows notify no relay and are found by the poll, within half a second. The default of source is
 // [Options].Source of the first store that migrated the table. Its owner can change it; [Outbox.Drift] ignores it.
 //
 // # TLS

@@ -34,7 +34,7 @@ WITH p AS MATERIALIZED (
 	ownDueSQL  = heldDueSQL + `
         ORDER BY r.due_at, r.seq LIMIT $6`
 
-	// freeSQL is whether nobody holds record r. Most records that are held are self's: they cost no look-up.
+	// freeSQL is whether record r has no hold. Most records that are held are self's: they cost no look-up.
 	freeSQL = `r.hold <> $1 AND ` + holderSQL + ` = 0`
 
 	// ownRetriesSQL are the due retries that self holds already.
@@ -44,7 +44,7 @@ SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p CROSS JOIN LATERAL (
     ) r
 ORDER BY r.due_at, r.seq LIMIT $6`
 
-	// retriesSQL holds due retries that nobody holds.
+	// retriesSQL holds due retries without a hold.
 	retriesSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq` + dueRetriesSQL + ` AND ` + freeSQL + `

@@ -28,8 +28,8 @@ type plan struct {
 	Plans      []plan  `json:"Plans"`
 }
 
-// explain runs sql within our settings, with the plan for any arguments as in production, rolls it back, and
-// returns its plan with what it really did.
+// explain runs sql within our settings, with the plan for any arguments as in production, rolls it back, and returns
+// its plan with the real counts.
 func explain(tb testing.TB, pool *pgxpool.Pool, n schema.Names, sql string, args ...any) plan {
 	tb.Helper()
 	ctx := tb.Context()

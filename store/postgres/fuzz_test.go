@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// FuzzDecodeAttrs reads anything that somebody with the right to insert wrote into column attrs. Its error is that of
+// FuzzDecodeAttrs reads anything that a role with the right to insert can write into column attrs. Its error is that of
 // one message, and holds nothing of the column.
 func FuzzDecodeAttrs(f *testing.F) { // SE-08
 	for _, text := range []string{

@@ -22,7 +22,7 @@ const (
 	maxTrials = 1000
 )
 
-// A row e holds back its key while it waits for a retry that nobody holds yet, or is abandoned and the route blocks
+// A row e holds back its key while it waits for a retry that no member holds yet, or is abandoned and the route blocks
 // then.
 const (
 	heldWaits      = `(e.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = e.hold))`

@@ -11,7 +11,7 @@ import (
 
 var _ admin.Explainer = (*Outbox)(nil)
 
-// These say what stands in the way of row $2 of route $1.
+// These find the hindrances of row $2 of route $1.
 var (
 	// aheadSQL finds the row that holds the key $3, else the first one of it that is ready. With $4 an abandoned
 	// one holds it, too.
@@ -35,7 +35,7 @@ SELECT` + storedSQL + ` FROM unbound u JOIN {outbox} o ON o.route = $1 AND o.seq
 WHERE u.topic = $3 AND u.seq <> $2 LIMIT 1`
 
 	// lockSQL finds the transaction that has changed or locked the row and is open. It asks the table of locks for
-	// the id that the row has, and not for the row: nobody has to wait for it, and nothing is locked. It does not
+	// the id that the row has, and not for the row: no transaction waits for it, and nothing is locked. It does not
 	// find transactions that share a lock.
 	lockSQL = `
 SELECT concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), 'of role ' || a.usename,
@@ -45,9 +45,9 @@ LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE o.route = $1 AND o.seq = $2`
 )
 
-// Hindrances returns what stands in the way of a record, by index; see [admin.Explainer]. The process of a lock is
-// named as far as the role may see it: its program and role always, since when it is open for members of
-// pg_read_all_stats and of its own role.
+// Hindrances returns the hindrances of a record, by index; see [admin.Explainer]. The process of a lock is named as far
+// as the role may see it: its program and role always, since when it is open for members of pg_read_all_stats and of
+// its own role.
 func (o *Outbox) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAbandon bool) (in admin.Hindrances, err error) {
 	err = o.transact(ctx, "hindrances", readSQL, func(b *batch) {
 		in = admin.Hindrances{}

@@ -21,9 +21,9 @@ func (s *scaled) calls(t *testing.T, database string) (n int) {
 	return n
 }
 
-// DB-11 DB-20: a record is found by an id that Waybill made, whatever waits before it. A page of such a list touches as
-// much among 2,000,000 records as among 20,000, half of them scheduled, and so does each statement of Inspect. Other
-// ids are in indexes: an unknown one costs nothing.
+// DB-11 DB-20: a record is found by an id that Waybill made, behind any number of waiting records. A page of such a
+// list touches as much among 2,000,000 records as among 20,000, half of them scheduled, and so does each statement of
+// Inspect. Other ids are in indexes: an unknown one costs nothing.
 func TestIDsScale(t *testing.T) {
 	t.Parallel()
 	s := newScaled(t)

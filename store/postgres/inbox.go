@@ -49,9 +49,9 @@ func (o *InboxOptions) lockTimeout() string {
 	return fmt.Sprintf("%dms", o.LockTimeout.Milliseconds())
 }
 
-// The lock timeout holds for the mark only; the handler gets back what was set before. CASE keeps its parts in this
+// The lock timeout holds for the mark only; the handler gets back the earlier setting. CASE keeps its parts in this
 // order, and RETURNING comes after the wait. A duplicate changes nothing, so that nothing comes back and restoreSQL is
-// left to do. A mark for another content is set to what it is, so that it comes back.
+// left to do. A mark for another content is set to its own value, so that it comes back.
 const (
 	markInboxSQL = `
 INSERT INTO {inbox} AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea
@@ -107,7 +107,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
 // waits for the first to end, up to LockTimeout; then it fails as rejected and may be tried again. If fn panics, the
 // transaction is rolled back and the panic goes on. If the connection is lost in the commit, the error is an outage and
-// nobody knows: the next Do of the key finds out.
+// the result is unknown: the next Do of the key finds out.
 func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
 	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
@@ -162,7 +162,7 @@ func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, f
 
 type scanner interface{ Scan(dest ...any) error }
 
-// readMark returns what a mark's row says.
+// readMark returns the status in a mark's row.
 func readMark(row scanner) (core.InboxStatus, error) {
 	var restored string
 	var fresh bool

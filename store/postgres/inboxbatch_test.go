@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// IN-05: a purge of all consumers takes bounded batches of every one, by the index, and leaves what is young.
+// IN-05: a purge of all consumers takes bounded batches of every one, by the index, and leaves young ones.
 func TestPurgeInboxOfAll(t *testing.T) {
 	t.Parallel()
 	in, pool := newInbox(t, postgres.InboxOptions{})

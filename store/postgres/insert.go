@@ -6,8 +6,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of
-// them makes it cheaper.
+// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. The properties that
+// all of them share make it cheaper.
 type insertForm struct {
 	due    due
 	one    bool // a single row, by values instead of arrays
@@ -91,15 +91,15 @@ func (f insertForm) duplicatesSQL(columns string) string {
 	return "\nON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING " + columns
 }
 
-// dueSQL are the values of due_at and ready_since of what is due at a time, null = at once.
+// dueSQL are the values of due_at and ready_since of a message that is due at a time, null = at once.
 func dueSQL(at string) string {
 	return "CASE WHEN " + at + " > clock_timestamp() THEN " + at + " END, greatest(" + at + ", clock_timestamp())"
 }
 
 // wakeSQL is the value of maybe_sent of a new row: false. Finding that out notifies relays on the route, but only
-// while one sleeps; a notification belongs to the transaction and its savepoints, so that a rollback wakes nobody.
-// (Among what an insert returns it would cost more.) at is when the row is due, "" = at once: what is due later than
-// in a second a relay that sleeps finds out in time.
+// while one sleeps; a notification belongs to the transaction and its savepoints, so that a rollback wakes no relay.
+// (In the RETURNING of an insert it would cost more.) at is when the row is due, "" = at once: a sleeping relay finds a
+// row that is due in more than a second by itself.
 func wakeSQL(route, at string) string {
 	soon := ""
 	if at != "" { // first, since it is cheap

@@ -21,7 +21,7 @@ var (
 	_ admin.SeqInspector = (*Outbox)(nil)
 )
 
-// stateSQL is the state of a row o: what a member holds is being processed.
+// stateSQL is the state of a row o: a record that a member holds is being processed.
 const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN {processing} ELSE o.state END`
 
 // storedSQL are the columns of a row o that people see.
@@ -36,8 +36,8 @@ const storedSQL = `
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
 
-// Ids that the program chose, and those of what is not simply due, are in indexes. The others are found by a walk,
-// which says what their sequence is, $3.
+// Ids that the program chose, and those of records that are not simply due, are in indexes. The others are found by a
+// walk, which gives their sequence, $3.
 const inspectSQL = `SELECT` + storedSQL + `, o.body FROM (
     SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
@@ -105,8 +105,8 @@ const filteredRoutesSQL = `asked AS MATERIALIZED (
 // either the planner may go over the whole table instead.
 const oneRow = `LIMIT 1`
 
-// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
-// what was looked at if there is more, and p, the first $3 of w that match.
+// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the last row
+// looked at if there are more, and p, the first $3 of w that match.
 func (w walk) sql(match string, others bool) string {
 	from := `
 WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL
@@ -256,7 +256,7 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 }
 
 // InspectAt returns the record of a message on a route whose id is in an index, or whose sequence is seq. It makes one
-// round trip, whatever waits.
+// round trip, for any backlog.
 func (o *Outbox) InspectAt(ctx context.Context, route, id string, seq int64) (admin.Stored, error) {
 	return o.inspect(ctx, route, id, seq)
 }
@@ -307,8 +307,8 @@ func (o *Outbox) list(ctx context.Context, op string, f *admin.Filter, page admi
 	return out, err
 }
 
-// scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it
-// says so.
+// scanStored reads storedSQL, between the columns before and after. If the row's content is unreadable, the error of
+// the result names the reason.
 func scanStored(row pgx.Row, before, after []any) (admin.Stored, error) {
 	var (
 		st                  admin.Stored

@@ -20,7 +20,7 @@ var (
 )
 
 // A change compares the version that it read. So no lock is held between two statements, and a process that freezes in
-// between holds up nobody. A version is never used again, also after somebody deleted the row.
+// between holds up no other. A version is never used again, also after the row was deleted.
 const (
 	readLimitSQL = `
 SELECT coalesce(l.state, ''), coalesce(l.version, 0), clock_timestamp()

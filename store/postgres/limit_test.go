@@ -40,7 +40,7 @@ func newLimiters(t *testing.T, opts postgres.InboxOptions, change func(cfg *pgxp
 }
 
 // TE-01: two processes, through pgx and through database/sql, with names of their own, and where transactions are
-// serializable if nobody says otherwise.
+// serializable by default.
 func TestLimiterConformance(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -104,7 +104,7 @@ func TestLimitStatements(t *testing.T) {
 	}
 }
 
-// A consumer keeps limits with what Grants prints, and cannot delete them; others cannot touch them.
+// A consumer keeps limits with the rights that Grants prints, and cannot delete them; others cannot touch them.
 func TestLimitGrants(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

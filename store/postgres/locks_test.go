@@ -146,7 +146,7 @@ func TestMoveFromALiveMember(t *testing.T) {
 	}
 }
 
-// What a trigger refuses fails alone, in every kind of outcome.
+// A row that a trigger refuses fails alone, in every kind of outcome.
 func TestRefusedOutcome(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})

@@ -115,7 +115,7 @@ func TestMarksNeverLie(t *testing.T) {
 	}
 }
 
-// randomTransaction returns the marks of what it committed, by sequence.
+// randomTransaction returns the marks of the messages that it committed, by sequence.
 func randomTransaction(t *testing.T, pool *pgxpool.Pool, s *postgres.Outbox, name string) (map[int64]int64, error) {
 	t.Helper()
 	ctx := t.Context()

@@ -14,8 +14,8 @@ import (
 )
 
 // Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so
-// that no renewal waits for what a removal waits for. Of a member whose records a transaction has locked, the holds
-// on these stay, as holds of nobody, uncounted.
+// that no renewal waits for the locks of a removal. Of a member whose records a transaction has locked, the holds on
+// these stay, as holds of no member, uncounted.
 func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var roster core.Roster
 	if m.Self.Session == 0 {
@@ -75,7 +75,7 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 	return roster, nil
 }
 
-// idle reports whether a route has units, and nobody serves it or owns one of them.
+// idle reports whether a route has units, and no member serves it or owns one of them.
 func idle(r *core.Roster) bool {
 	used := map[string]bool{}
 	for i := range r.Members {
@@ -148,7 +148,7 @@ func queueMoves(b *batch, m *core.Meeting) {
 	}
 }
 
-// queueRoster reads who is there and who owns what.
+// queueRoster reads the members and the owners of the units.
 func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
 	*roster = core.Roster{}
 	b.each(func(rows pgx.Rows) error {

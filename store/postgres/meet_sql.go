@@ -21,9 +21,9 @@ func newMeetStatements(n schema.Names) meetStatements {
 	}
 }
 
-// missingSQL is whether nobody has the lock of a token. It waits for nobody: whoever asks shares the lock for an
-// instant with others who ask. To look it up in pg_locks would take every partition of the server's lock table. A
-// server that was started after the member's latest renewal has lost all locks, and cannot tell.
+// missingSQL is whether no connection has the lock of a token. It does not wait: all that ask share the lock for an
+// instant. To look it up in pg_locks would take every partition of the server's lock table. A server that was started
+// after the member's latest renewal has lost all locks, and cannot tell.
 const missingSQL = `CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
         THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
 
@@ -112,8 +112,8 @@ WHERE u.route = o.route AND u.from_slot = o.from_slot`
 
 	endSQL = `DELETE FROM {members} m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)`
 
-	// tidySQL removes the units of routes that nobody serves. It keeps in the route what their next owners must
-	// know.
+	// tidySQL removes the units of routes that no member serves. It keeps the hints for their next owners in the
+	// route.
 	tidySQL = `
 WITH n AS MATERIALIZED (
     SELECT r.route FROM {routes} r

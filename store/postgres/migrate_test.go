@@ -120,7 +120,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	}
 }
 
-// DB-06: each role can do its work with what Grants prints, and no more.
+// DB-06: each role can do its work with the rights that Grants prints, and no more.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -201,7 +201,7 @@ func TestGrants(t *testing.T) {
 	if _, err := producerPool.Exec(t.Context(), "SELECT body FROM waybill.waybill_outbox"); err == nil {
 		t.Fatal("a producer reads bodies")
 	}
-	// What is not granted is refused, and the error says what to do.
+	// A call without its grant is refused, and the error names the cure.
 	if _, err := producer.Read(t.Context(), 1, core.Look{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's read: %v", err)
 	}

@@ -95,10 +95,10 @@ func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
 	return out, nil
 }
 
-// Drift compares the live schema with what this release makes, and returns every difference: tables, columns with type,
+// Drift compares the live schema with that of this release, and returns every difference: tables, columns with type,
 // nullability and default, indexes with their columns, uniqueness and predicates, sequences, storage options (which
-// matter for speed only), triggers, and rows of waybill_meta. What the owner added is ignored, but for columns that
-// staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
+// matter for speed only), triggers, and rows of waybill_meta. Objects that the owner added are ignored, but for columns
+// that staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
 // waybill_meta are looked at if the role may read them. It takes no locks that writers would wait for.
 func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, error) {
 	return m.m.Drift(ctx, db)
@@ -175,7 +175,7 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 	return m.Up(ctx, o.conns)
 }
 
-// Drift returns how the outbox's schema differs from what this release makes; see [Migrations.Drift].
+// Drift returns how the outbox's schema differs from that of this release; see [Migrations.Drift].
 func (o *Outbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 	m, err := outboxSchema(o.names, o.opts.Source)
 	if err != nil {
@@ -207,7 +207,7 @@ func (i *Inbox) Migrate(ctx context.Context) error {
 	return m.Up(ctx, i.pool)
 }
 
-// Drift returns how the inbox's schema differs from what this release makes; see [Migrations.Drift].
+// Drift returns how the inbox's schema differs from that of this release; see [Migrations.Drift].
 func (i *Inbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 	m, err := inboxSchema(i.names)
 	if err != nil {
@@ -238,7 +238,7 @@ func (i *SQLInbox) Migrate(ctx context.Context) error {
 	return m.Up(ctx, SQLDB(i.db))
 }
 
-// Drift returns how the inbox's schema differs from what this release makes; see [Migrations.Drift]. It needs pgx's
+// Drift returns how the inbox's schema differs from that of this release; see [Migrations.Drift]. It needs pgx's
 // driver.
 func (i *SQLInbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 	m, err := inboxSchema(i.names)

@@ -253,7 +253,7 @@ func (q *queued) end(keep int, fn func(r *oneOf)) {
 	q.memory.of(keep)
 }
 
-// take takes in what a relay publishes.
+// take takes in the messages that a relay publishes.
 func (q *queued) take(r *oneOf, items []*dispatch.Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

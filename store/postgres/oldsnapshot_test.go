@@ -1,7 +1,7 @@
 package postgres_test
 
-// An old snapshot anywhere in the server keeps what was deleted since from being removed: a dump, a report, a
-// replication slot. What a call reads must not grow with it.
+// An old snapshot anywhere in the server keeps rows that were deleted since from being removed: a dump, a report, a
+// replication slot. The reads of a call must not grow with it.
 
 import (
 	"context"
@@ -112,13 +112,13 @@ func (b *behind) most(fn func()) map[string]float64 {
 	return b.blocks
 }
 
-// snapshot keeps what is deleted from now on.
+// snapshot keeps the rows that are deleted from now on.
 func (b *behind) snapshot() {
 	b.Helper()
 	snapshot(b, b.pool)
 }
 
-// snapshot opens a transaction until the test ends that keeps what is deleted from now on.
+// snapshot opens a transaction until the test ends that keeps the rows that are deleted from now on.
 func snapshot(tb testing.TB, pool *pgxpool.Pool) {
 	tb.Helper()
 	old, err := pool.BeginTx(tb.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})

@@ -101,8 +101,8 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session
 	}
 }
 
-// operator lists blocked keys and decides about heads: about the one that was listed, later ones of the key, and what a
-// relay may hold by now. It also redrives.
+// operator lists blocked keys and decides about heads: about the one that was listed, later ones of the key, and
+// records that a relay may hold by now. It also redrives.
 func (c *crowd) operator(ctx context.Context, ids []string, actions []admin.HeadAction, force bool) {
 	for ctx.Err() == nil {
 		keys, _, err := c.o.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: waybill.DefaultRoute, BlockAfterAbandon: true, Limit: 5})

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-11 DB-12 DB-20: what operators ask goes by an index and reads what its page and budget allow, not what the table
-// holds, whether the planner knows the table or not.
+// DB-11 DB-12 DB-20: the queries of operators go by an index and read as much as their page and budget allow, however
+// large the table is, whether the planner knows the table or not.
 func TestOperatorPlans(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)

@@ -18,8 +18,8 @@ import (
 )
 
 // Outbox is an outbox in a PostgreSQL database: it stages in the caller's transactions, and the engine of a relay reads
-// and settles through it. It is safe for concurrent use. It has nothing to close but what Wait opens; see
-// [Outbox.Wait].
+// and settles through it. It is safe for concurrent use. It has nothing to close but the connection that Wait opens;
+// see [Outbox.Wait].
 type Outbox struct {
 	conns  conns.Source
 	opts   Options

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// DB-20: with 100,000 rows in ten routes, many of them settled, scheduled, held, or waiting for a retry, no
-// statement touches more than what it answers: neither before the first statistics nor after.
+// DB-20: with 100,000 rows in ten routes, many of them settled, scheduled, held, or waiting for a retry, no statement
+// touches more rows than it answers: neither before the first statistics nor after.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})
@@ -74,8 +74,8 @@ func TestPlans(t *testing.T) {
 	check("after most was published")
 }
 
-// DB-20: the page of a key does not touch the records of others, however few of many are left, and whatever the
-// planner knows of them. An old snapshot keeps the dead ones, and the indexes keep their size.
+// DB-20: the page of a key does not touch the records of others, however few of many are left, and with any statistics
+// of the planner. An old snapshot keeps the dead ones, and the indexes keep their size.
 func TestPlansBesideDeadRows(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

@@ -73,7 +73,7 @@ func terminate(tb testing.TB, pool *pgxpool.Pool, token int64) {
 	}
 }
 
-// DB-18: whoever is there is seen, and whose connection ended is missed, whatever ended it.
+// DB-18: a live member is seen, and one whose connection ended is missed, for any cause.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -166,8 +166,8 @@ func TestFlag(t *testing.T) {
 	}
 }
 
-// DB-18: a server that is restarted has lost all locks; members find out, and attend anew. Nobody misses the token of a
-// member that has not renewed since.
+// DB-18: a server that is restarted has lost all locks; members find out, and attend anew. No member misses the token
+// of one that has not renewed since.
 func TestPresenceOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
@@ -225,7 +225,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 	}
 }
 
-// Who turned LISTEN and NOTIFY off has no presence.
+// A store with LISTEN and NOTIFY turned off has no presence.
 func TestNoPresenceWithoutNotify(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{DisableNotify: true})

@@ -14,10 +14,10 @@ var _ admin.Purger = (*Outbox)(nil)
 const purgedSQL = `(o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT NULL AND NOT ` + liveHoldSQL + `)`
 
 // purgeRecordsSQL deletes rows that a walk finds. Unless it is a dry run it locks them in the order of sequences, and
-// passes over those that somebody else holds at this moment.
+// passes over those that another transaction has locked at this moment.
 //
 //	l  the rows that can be deleted, and where they are: a join by their key may go over the whole table
-//	x  the deletion, and c, what the owners of their keys are told
+//	x  the deletion, and c, the control records for the owners of their keys
 func purgeRecordsSQL(w walk, dry bool) string {
 	lock := `FOR UPDATE SKIP LOCKED`
 	x := `DELETE FROM {outbox} o USING l WHERE o.ctid = l.at

@@ -41,7 +41,7 @@ func empty(page *core.Page) bool {
 		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
-// readOnce reads a page. If shared, what is behind a body that has more than its share of the bytes is cut off.
+// readOnce reads a page. If shared, the page is cut behind a body that has more than its share of the bytes.
 func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p core.Page, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {

@@ -35,7 +35,7 @@ func newReadStatements(n schema.Names) readStatements {
 	}
 }
 
-// epochSQL changes when a standby is promoted, and when somebody raises it after a restore.
+// epochSQL changes when a standby is promoted, and when an operator raises it after a restore.
 const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM {meta} WHERE name = {epoch})`
 
 // pageSQL is what a page says besides records. The numbers are looked up after the snapshot was taken. A
@@ -87,8 +87,8 @@ CROSS JOIN LATERAL (`
 	byKeySQL = `
     ORDER BY r.key, r.seq LIMIT u.max`
 
-	// A record that goes beyond the bytes comes without its body, as a sign that there are more; what is behind it
-	// does not come, or does not count. Adding the bytes up takes longer than reading the records. Mostly it does:
+	// A record that goes beyond the bytes comes without its body, as a sign that there are more; the records behind
+	// it do not come, or do not count. Adding the bytes up takes longer than reading the records. Mostly it does:
 	// no body has more than its share.
 	shareSQL  = `SELECT ` + recordSQL + `, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (`
 	sharedSQL = `) r) c`

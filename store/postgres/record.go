@@ -66,8 +66,8 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 // waitingSQL are the columns of record r that readWaiting reads, after one of its own.
 const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder`
 
-// whySQL says what makes record r hold its key, if it is live: another session holds it, or it waits for a retry; null
-// if nothing does.
+// whySQL is the reason why record r holds its key, if it is live: another session holds it, or it waits for a retry;
+// null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 
 func readWaiting(rows pgx.Rows) (n int, w core.Waiting, err error) {

@@ -20,7 +20,7 @@ const requeueSQL = `
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END`
 
-// undecideSQL deletes what was decided about the rows u, and nobody has carried out.
+// undecideSQL deletes the decisions about the rows u that no member has carried out.
 const undecideSQL = `DELETE FROM {control} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE`
 
 // notifySQL, with a condition behind it, wakes relays that sleep.
@@ -35,7 +35,7 @@ const takesSQL = `(o.state = {failed} AND o.settled_at IS NULL AND NOT ` + liveH
 const tellFromSQL = "100"
 
 // redriveSQL puts rows back that a walk finds. Unless it is a dry run it locks them in the order of sequences, and
-// passes over those that somebody else holds at this moment.
+// passes over those that another transaction has locked at this moment.
 //
 //	l  the rows, as they are once they are locked, with why they are refused
 //	v  the same; of several rows with one dedupe key only the first can live

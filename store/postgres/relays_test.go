@@ -20,7 +20,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// bus is a broker that keeps what arrived, by key.
+// bus is a broker that keeps the messages that arrived, by key.
 type bus struct {
 	mu  sync.Mutex
 	ids map[string][]string
@@ -49,7 +49,7 @@ func (b *bus) all() map[string]bool {
 
 func (b *bus) count() int { return len(b.all()) }
 
-// of returns what arrived of a key.
+// of returns the messages of a key that arrived.
 func (b *bus) of(key string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,8 +108,8 @@ func batch(prefix string, n int) []waybill.Message {
 	return msgs
 }
 
-// OR-02 OR-08: what a transaction stages that takes long is not skipped, and keeps its order, however much was
-// published meanwhile that was staged later.
+// OR-02 OR-08: the messages of a long transaction are not skipped, and keep their order, however many later ones were
+// published meanwhile.
 func TestOrderOfALongTransaction(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -144,7 +144,7 @@ func TestOrderOfALongTransaction(t *testing.T) {
 	}
 }
 
-// OR-02: what came due during an outage is put in line in few steps, and drains in its order.
+// OR-02: the records that came due during an outage are put in line in few steps, and drain in their order.
 func TestManyDueDrain(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

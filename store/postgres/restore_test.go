@@ -37,8 +37,8 @@ UPDATE waybill.waybill_meta m SET value = s.value, owner = s.owner FROM saved_me
 SELECT setval('waybill.waybill_outbox_seq', seq, called) FROM saved_at;
 COMMIT`
 
-// DB-22: the outbox goes back in time under a relay that runs on. What came back is published again, and what is staged
-// afterwards too, in the order of its keys.
+// DB-22: the outbox goes back in time under a relay that runs on. Records that came back are published again, and later
+// ones too, in the order of their keys.
 func TestRestoreUnderARunningRelay(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

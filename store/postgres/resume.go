@@ -8,10 +8,10 @@ import (
 // scratchShare is how many times as long as a purge from the beginning the next ones go on from where it ended.
 const scratchShare = 20
 
-// resume remembers where a purge that goes from old to new has got to. What it deleted stays in the index until a
+// resume remembers where a purge that goes from old to new has got to. The deleted rows stay in the index until a
 // vacuum, and no vacuum takes it while any transaction is older (a dump, a report): a purge that began anew each time
-// would go through all of that, and fall behind. Now and then it begins anew, since a transaction that takes long can
-// commit something older than what was deleted. Its zero value begins at the beginning.
+// would go through all of that, and fall behind. Now and then it begins anew, since a long transaction can commit rows
+// older than the deleted ones. Its zero value begins at the beginning.
 type resume struct {
 	mu   sync.Mutex
 	from time.Time // of the newest that was deleted; zero = begin anew
@@ -29,8 +29,8 @@ func (r *resume) start(now time.Time) *time.Time {
 	return &from
 }
 
-// done notes that a purge that looked from from on took from began to now, and what the newest is that it deleted, if
-// any.
+// done notes that a purge that looked from from on took from began to now, and the time of the newest row that it
+// deleted, if any.
 func (r *resume) done(from *time.Time, began, now time.Time, newest *time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

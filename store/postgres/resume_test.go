@@ -60,8 +60,8 @@ func TestPurgeGoesOn(t *testing.T) {
 	})
 }
 
-// DB-09 DB-20: what a purge reads does not grow with what it has deleted, although a transaction is open that is older,
-// so that no vacuum can take that from the index.
+// DB-09 DB-20: the reads of a purge do not grow with its deletions, although an older transaction is open, so that no
+// vacuum can take the deleted rows from the index.
 func TestPurgeBehindAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)

@@ -22,7 +22,7 @@ import (
 // queryExecModes are those that a pool can be set to, poolers' ones included.
 var queryExecModes = []string{"cache_statement", "cache_describe", "exec", "simple_protocol"}
 
-// newSinglePool returns a pool of one connection, and counts what it sends.
+// newSinglePool returns a pool of one connection, and counts its messages to the server.
 func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 	t.Helper()
 	sent := new(atomic.Int64)
@@ -39,7 +39,7 @@ func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 }
 
 // ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not,
-// and fewer than one by hand, whatever the pool's mode.
+// and fewer than one by hand, in every mode of the pool.
 func TestUnitOfWorkRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, mode := range queryExecModes {

@@ -18,7 +18,7 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT DO NOTHING`
 
-// StageRows writes rows in tx as they are, for tests and measurements: it stamps nothing and wakes nobody. A row is
+// StageRows writes rows in tx as they are, for tests and measurements: it stamps nothing and wakes no relay. A row is
 // left out if its id is there already on its route, unless it is fresh, or if a live row has its dedupe key on its
 // route and topic.
 func (o *Outbox) StageRows(ctx context.Context, tx pgx.Tx, rows ...core.StagedRow) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// DB-02 DB-18 ST-01: what was committed, attempts included, survives a SIGKILL of the database; meanwhile errors are
+// DB-02 DB-18 ST-01: committed data, attempts included, survives a SIGKILL of the database; meanwhile errors are
 // outages.
 func TestKillAndRestart(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestKillAndRestart(t *testing.T) {
 	}
 }
 
-// DB-22: the server dies and comes back. Sequences jump, what was committed is published, the same relay goes on.
+// DB-22: the server dies and comes back. Sequences jump, committed messages are published, the same relay goes on.
 func TestCrashRecovery(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})

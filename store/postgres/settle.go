@@ -18,10 +18,9 @@ import (
 )
 
 const (
-	// hurrySQL and those after it are for records that nobody has locked, as is usual: they take less than half as
-	// long as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each
-	// other: it goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a
-	// table of hashes.
+	// hurrySQL and those after it are for records without a lock, as is usual: they take less than half as long as
+	// settleSQL. On a lock they fail. deleteNearSQL is for records of one route that are near each other: it goes
+	// over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of hashes.
 	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)`
 	deleteNearSQL = `
 DELETE FROM {outbox} r
@@ -223,8 +222,8 @@ func resultOf(out *core.Outcome, said int) error {
 // near is how many numbers a range may hold for each record in it to be gone over.
 const near = 4
 
-// deleteAll deletes published records. It expects that all of them are there and that nobody has locked one. If that is
-// not so, it reports false: it may have deleted some then.
+// deleteAll deletes published records. It expects that all of them are there and that none is locked. If that is not
+// so, it reports false: it may have deleted some then.
 func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration) (done bool, err error) {
 	var now time.Time
 	n := len(at)
@@ -256,7 +255,7 @@ func isOutage(err error) bool {
 	return ok && e.Class == waybill.ClassOutage && dberr.SQLState(err) != tookTooLong
 }
 
-// tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.
+// tookTooLong is the state of a statement that the server ended, such as for an application's trigger that waits.
 const tookTooLong = "57014"
 
 // refsOf are the refs of the outcomes whose indexes are in at, as columns.

@@ -47,7 +47,7 @@ func Example_severalDatabases() {
 	_ = serve
 }
 
-// traffic counts what is published, by source.
+// traffic counts the published messages, by source.
 type traffic struct {
 	core.Publisher
 	mu sync.Mutex

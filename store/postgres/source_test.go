@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// DB-11: a row that is inserted without a source gets the one of the store that migrated first, whichever store reads
-// it. Where no source is known the database refuses the row.
+// DB-11: a row that is inserted without a source gets the one of the store that migrated first, in every store that
+// reads it. Where no source is known the database refuses the row.
 func TestSourceOfRowsInsertedByHand(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

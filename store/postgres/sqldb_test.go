@@ -52,7 +52,7 @@ func sqlOutboxOn(tb testing.TB, db *sql.DB, opts postgres.Options) *postgres.Out
 	return started(tb, o)
 }
 
-// DB-14: what an engine asks of a store, over a *sql.DB.
+// DB-14: the suite for engines, over a *sql.DB.
 func TestConformanceSQLDB(t *testing.T) {
 	tier.Nightly(t, "repeats TestConformance over database/sql: 25 s")
 	t.Parallel()
@@ -71,7 +71,7 @@ func (h *sqlSuite) WithRetention(_ context.Context, r waybill.Retention) (storet
 	return &sqlSuite{suite{h.pool, o, h.db}}, err
 }
 
-// DB-14: what applications and operators see, over a *sql.DB.
+// DB-14: the suite for applications and operators, over a *sql.DB.
 func TestSuiteSQLDB(t *testing.T) {
 	tier.Nightly(t, "repeats TestSuite over database/sql: 30 s")
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-// SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
+// SQLInbox is an inbox for handlers that write with database/sql, through any driver. It is safe for concurrent use.
 type SQLInbox struct {
 	db     *sql.DB
 	opts   InboxOptions

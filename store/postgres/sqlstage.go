@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// SQL returns the same outbox for transactions of database/sql, whatever the driver.
+// SQL returns the same outbox for transactions of database/sql, through any driver.
 func (o *Outbox) SQL() waybill.Stager[*sql.Tx] { return &sqlStager{o.stager, o.ready} }
 
 // NewSQLStager returns an outbox that only stages, for programs that have a database/sql connection and no pgx pool:

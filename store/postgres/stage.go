@@ -72,8 +72,8 @@ type replan struct{}
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
-// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run
-// it later: then nobody hears of duplicates.
+// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run it
+// later: then duplicates are not reported.
 func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write queryFunc) (staged []waybill.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -151,7 +151,7 @@ func (s *stager) seedOnce(ctx context.Context, msgs []waybill.Message, query que
 	return nil
 }
 
-// takenSQL fails if a message of another source has an id. Nobody reads its answer where staging is the last that a
+// takenSQL fails if a message of another source has an id. Its answer is not read where staging is the last that a
 // transaction does. Its error names the route and the id; see [dberr.IDTaken].
 const takenSQL = `
 SELECT ('` + dberr.TakenMark + `' || r.route || E'\x1f' || r.id || E'\x1f')::boolean
@@ -197,13 +197,13 @@ func errNoTx(kind string) error {
 	return waybill.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
 }
 
-// Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
-// duplicates what the outbox held already under the same route and an id that the program chose, or what the call
-// itself named twice, and a message whose dedupe key a live one has. To replace a message takes more
-// rights than to stage, see [Migrations.Grants]. The first Stage of a process makes one statement more, to learn
-// above which stamp its clock must go on (see [Outbox.Seed]), and that the index is there which makes ids unique.
+// Stage writes msgs in tx, one row a message and route, in one statement for any number of them. A message is reported
+// as a duplicate if the outbox held its route and id already, where the program chose the id, if the call itself names
+// it twice, or if a live message has its dedupe key. To replace a message takes more rights than to stage, see
+// [Migrations.Grants]. The first Stage of a process makes one statement more, to learn above which stamp its clock must
+// go on (see [Outbox.Seed]), and that the index is there which makes ids unique.
 //
-// If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
+// If tx sits on a savepoint that is rolled back, the messages are gone with it and no relay was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.
 func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	if check.Nil(tx) {

@@ -146,8 +146,8 @@ func TestInfinityIsRefused(t *testing.T) {
 	}
 }
 
-// A record's slot is the same whoever computes it: a program that stages, or the database for what is put in by hand,
-// and for what gets another route, key or id.
+// A record's slot is the same from both places that compute it: a program that stages, and the database for rows that
+// are put in by hand, or get another route, key or id.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

@@ -17,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// suite is the harness of what applications and operators see.
+// suite is the harness of the suite for applications and operators.
 type suite struct {
 	pool  *pgxpool.Pool
 	store *postgres.Outbox

@@ -43,15 +43,14 @@ FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
       AND r.seq <> ALL ($5::bigint[])`
 )
 
-// nextSQL holds the next records without a key: first what self holds and does not know of, then of those that
-// were passed, then of the range what nobody holds. Rows without a number are records that it met and did not
-// take.
+// nextSQL holds the next records without a key: first those that self holds and does not know of, then the passed ones,
+// then those of the range without a hold. Rows without a number are records that it met and did not take.
 //
 //	own   what self holds
 //	p     those that were passed
-//	asked those of p that nobody else holds
+//	asked those of p that no other session holds
 //	next  those of the range, up to N in all
-//	w     what is held, as far as the bytes go
+//	w     the held ones, as far as the bytes go
 var nextSQL = `
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM {outbox} r
@@ -100,7 +99,7 @@ func newTakeStatements(n schema.Names) takeStatements {
 	return takeStatements{take: n.SQL(takeSQL), next: n.SQL(nextSQL)}
 }
 
-// Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
+// Take writes holds. A record that an application's transaction has locked is answered as such, without waiting for it.
 func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	var now time.Time
 	type found struct {

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// writeSQL begins transactions whose statements each see what was committed before they began, and so before
-	// what they locked.
+	// writeSQL begins transactions whose statements each see the commits before they began, and so those before
+	// their locks.
 	writeSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	// readSQL begins transactions whose statements share one snapshot.
 	readSQL = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
 	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached
 	// plan outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that.
-	// What a statement may wait for, other than its own member's short transactions, are locks of somebody's
+	// Apart from its own member's short transactions, a statement can wait only for locks of an application's
 	// triggers: these must not keep the member's row locked for long. Times and bodies come as text in some modes.
 	setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
@@ -78,7 +78,7 @@ func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *b
 	}
 }
 
-// rollback runs roll although ctx has ended, but not for ever: a server that is frozen answers nobody.
+// rollback runs roll although ctx has ended, but not for ever: a frozen server never answers.
 func rollback(ctx context.Context, roll func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()

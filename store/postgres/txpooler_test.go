@@ -18,7 +18,7 @@ type pooled struct {
 }
 
 // startPooler starts a pooler that shares two connections by transaction, and returns its connection string. As real
-// ones do, it drops what the server says to nobody.
+// ones do, it drops the server's messages that answer no connection.
 func startPooler(tb testing.TB, dsn string) string {
 	tb.Helper()
 	servers := make(chan *pooled, 2)

@@ -12,17 +12,16 @@ import (
 )
 
 // UnitOfWork returns the unit of work on the outbox's pool. It sends the BEGIN together with the first statement, if
-// that is an Exec or a QueryRow with arguments, and what was staged together with the COMMIT, so that a transaction
+// that is an Exec or a QueryRow with arguments, and the staged messages together with the COMMIT, so that a transaction
 // that stages makes fewer round trips than one by hand that does not. Messages with dedupe keys take one more, and so
-// does a transaction that has used LargeObjects. It is always the same unit: a Do within a Do joins wherever they
-// are.
+// does a transaction that has used LargeObjects. It is always the same unit: a Do within a Do joins wherever they are.
 //
 // The function of Do gets a pgx.Tx like any other, with savepoints and the connection's default isolation, except that
-// Commit is refused: what was staged would be lost. The function runs once, whatever happens. Do fails as
+// Commit is refused: the staged messages would be lost. The function runs once, also after an error. Do fails as
 // [pgx.BeginFunc] does: with [pgx.ErrTxCommitRollback] if the function swallowed the error of a statement, with
 // [pgx.ErrTxClosed] if it ended the transaction. An error means that Do committed nothing, unless the connection was
-// lost or the context ended in the commit: then it is an outage, and nobody knows. A statement that another goroutine
-// still runs is waited for; after the end the transaction reaches no connection.
+// lost or the context ended in the commit: then it is an outage, and the result is unknown. A statement that another
+// goroutine still runs is waited for; after the end the transaction reaches no connection.
 //
 // This needs a pipeline, which database/sql does not have: there, use [waybill.NewUnitOfWork] with [Outbox.SQL]. For
 // another isolation, or to run the function again after a serialisation failure, use it with [pgx.BeginTxFunc].
@@ -73,7 +72,7 @@ func (u unit) runOn(ctx context.Context, conn *pgx.Conn, fn func(ctx context.Con
 
 const beginOp = "unit of work: begin"
 
-// Stage is for the unit of work alone, at the end of fn. It does not say what is a duplicate.
+// Stage is for the unit of work alone, at the end of fn. It does not report duplicates.
 func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	t := tx.(*pipetx.Tx) // run made it
 	if err := t.Usable(); err != nil {

@@ -21,7 +21,7 @@ import (
 // shop is an aggregate.
 type shop struct{ waybill.Recorder }
 
-// ST-03 ST-14: the unit of work and recorders on real transactions: all or nothing, whatever fails, with the outbox's
+// ST-03 ST-14: the unit of work and recorders on real transactions: all or nothing at every failure, with the outbox's
 // own unit and with one over pgx.BeginFunc.
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestUnitOfWorkFails(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			// whoever keeps its connection stops the others
+			// a unit that keeps its connection stops the others
 			pool, _ := newSinglePool(t, "default_query_exec_mode="+mode)
 			o := outboxOn(t, pool, postgres.Options{})
 			exec(t, pool, unitSQL, pgx.QueryExecModeSimpleProtocol)
@@ -367,7 +367,7 @@ func TestUnitOfWorkIsOneForTheOutbox(t *testing.T) {
 	}
 }
 
-// DB-10: what the unit of work stages wakes a relay.
+// DB-10: a message that the unit of work stages wakes a relay.
 func TestUnitOfWorkWakes(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{})

@@ -206,7 +206,7 @@ func TestUnitOfWorkDeadConnection(t *testing.T) {
 	}
 }
 
-// ST-03: the BEGIN does not depend on the context of a statement, nor on who runs it.
+// ST-03: the BEGIN does not depend on the context of a statement, nor on its goroutine.
 func TestUnitOfWorkBeginsForAll(t *testing.T) {
 	t.Parallel()
 	pool, _ := newSinglePool(t, "")

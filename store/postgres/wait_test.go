@@ -199,7 +199,7 @@ func TestWakeUp(t *testing.T) {
 	})
 }
 
-// DB-10: nobody is notified while no relay sleeps, and a sleeper that died is forgotten.
+// DB-10: no notification is sent while no relay sleeps, and a sleeper that died is forgotten.
 func TestNotifiesOnlySleepers(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -324,7 +324,7 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 	}
 }
 
-// ST-02 DB-02 DB-03: one round trip each, whatever the number of messages.
+// ST-02 DB-02 DB-03: one round trip each, for any number of messages.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	pool, count := tracedPool(t, testenv.Postgres(t).DSN)

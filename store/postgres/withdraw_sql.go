@@ -3,9 +3,9 @@ package postgres
 import "github.com/waybill-go/waybill"
 
 // What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight:
-// while nobody holds it, what waits for a time, what was staged as withdrawable and is therefore held before it is
-// handed out, and what the transaction has staged itself; besides, what has crashed, which is held first, too, and what
-// a takeover has not passed yet.
+// without a hold, a record that waits for a time, one that was staged as withdrawable and is therefore held before it
+// is handed out, and one that the transaction has staged itself; besides, a record that has crashed, which is held
+// first, too, and one that a takeover has not passed yet.
 const (
 	// liveHoldSQL is whether a member holds record o.
 	liveHoldSQL = `(o.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = o.hold))`

@@ -73,7 +73,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 				mu.Unlock()
 				moved()
 				// A canceller that saw a record before it was claimed may lock it until its
-				// transaction ends. What is settled already is gone, which is no error.
+				// transaction ends. A settled record is gone, which is no error.
 				err = o.Settle(ctx, self, out).FirstErr()
 				for errors.Is(err, core.ErrBusy) && ctx.Err() == nil {
 					err = o.Settle(ctx, self, out).FirstErr()
@@ -273,7 +273,7 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 	}
 }
 
-// ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
+// ST-09 ST-10 DB-09: with a retention, a withdrawn message stays with its reason, and is neither live nor in the way.
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
@@ -340,7 +340,7 @@ func TestSQLStagerCancels(t *testing.T) {
 	}
 }
 
-// ST-11: the store's default time to live, and what a message says instead.
+// ST-11: the store's default time to live, and that of a message.
 func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{TTL: time.Hour})

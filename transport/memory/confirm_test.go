@@ -67,8 +67,8 @@ func TestConfirmHandled(t *testing.T) {
 	}
 }
 
-// TestConfirmHandledGivesUp: when the publisher stops waiting, what was not delivered is withdrawn; when the transport
-// closes, the publisher learns it.
+// TestConfirmHandledGivesUp: when the publisher stops waiting, its undelivered messages are withdrawn; when the
+// transport closes, the publisher learns it.
 func TestConfirmHandledGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

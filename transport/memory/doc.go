@@ -20,7 +20,7 @@
 //
 // # Ownership
 //
-// Envelopes are copied on the way in and on the way out: nobody shares a body or a map with anybody else.
+// Envelopes are copied on the way in and on the way out: no two users share a body or a map.
 //
 // # Limits
 //

@@ -195,7 +195,7 @@ func (q *queue) parkedAt(n uint64) int {
 	return i
 }
 
-// changeOne edits p, does do with it, and removes it; unless it was refused, or somebody else was faster.
+// changeOne edits p, does do with it, and removes it; unless it was refused, or another call was faster.
 func (t *Transport) changeOne(
 	q *queue, number uint64, req *admin.ParkedRequest, p *admin.Parked, do func(*queue, *admin.Parked) error,
 ) (changed bool, err error) {

@@ -167,7 +167,7 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 	return nil
 }
 
-// Close returns what was not settled to the queue, each to its old place and counted as a redelivery.
+// Close returns unsettled messages to the queue, each to its old place and counted as a redelivery.
 func (r *receiver) Close(context.Context) error {
 	q := r.q
 	q.t.mu.Lock()

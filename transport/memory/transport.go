@@ -225,8 +225,8 @@ func (t *Transport) nextPlace() uint64 {
 }
 
 // Subscribe declares the queue, if need be, adds the bindings, and opens a receiver. Retry delays are held exactly,
-// whatever Subscription.RetryDelays says. With Subscription.InOrder, which all receivers of a queue must share, the
-// deliveries go to the one that subscribed first, until it is closed.
+// also those that Subscription.RetryDelays does not name. With Subscription.InOrder, which all receivers of a queue
+// must share, the deliveries go to the one that subscribed first, until it is closed.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	p := checkQueue("Subscription", sub.Queue, sub.Bindings)
 	if sub.Prefetch < 0 || sub.Concurrency < 0 {

@@ -47,8 +47,8 @@ func (b *brokerModel) Nack(tag uint64, _, _ bool) error {
 	return nil
 }
 
-// A batch is acknowledged whole, each once, and nothing that is not in it ever is; in whatever order deliveries are
-// settled.
+// A batch is acknowledged whole, each once, and nothing that is not in it ever is, in every order in which deliveries
+// are settled.
 func TestMultipleAckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

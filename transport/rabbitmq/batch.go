@@ -219,8 +219,8 @@ func (b *batch) closedNow() {
 	}
 }
 
-// giveUp gives err to what has no result yet, and leaves the messages in flight to a goroutine that ends when they are
-// confirmed or the channel closes.
+// giveUp gives err to the messages without a result, and leaves the messages in flight to a goroutine that ends when
+// they are confirmed or the channel closes.
 func (b *batch) giveUp(unsent []int, err error) {
 	rest := b.flight[b.settled:]
 	left := make([]inFlight, 0, len(rest))

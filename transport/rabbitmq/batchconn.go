@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes
-// what has gathered. The driver flushes after every message; this turns the flushes of a burst into few system calls,
-// and keeps a publish from hanging when the broker stops reading. The callers bound the buffer: a publisher waits while
-// it holds more than maxUnwritten bytes.
+// batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes the
+// gathered bytes. The driver flushes after every message; this turns the flushes of a burst into few system calls, and
+// keeps a publish from hanging when the broker stops reading. The callers bound the buffer: a publisher waits while it
+// holds more than maxUnwritten bytes.
 //
 // Read goes through a larger buffer than the driver's: a burst of deliveries costs few system calls as well. It hands
 // on only header frames that the driver can read.
@@ -67,7 +67,7 @@ func (b *batchConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Read returns what has arrived. The first error is kept. It is for one goroutine at a time.
+// Read returns the bytes that have arrived. The first error is kept. It is for one goroutine at a time.
 func (b *batchConn) Read(p []byte) (int, error) {
 	n, err := b.in.Read(p)
 	if err != nil {

@@ -71,7 +71,7 @@ func TestBatchConnStuck(t *testing.T) {
 	})
 }
 
-// TR-03: what is held for a broker that does not read is bounded, however large the messages are.
+// TR-03: the memory held for a broker that does not read is bounded, however large the messages are.
 func TestBufferIsBounded(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

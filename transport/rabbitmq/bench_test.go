@@ -23,10 +23,10 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkPublish compares Publish with what the driver does at best: one channel, pipelined, with confirms, to a
-// quorum queue. Each iteration publishes 20,000 messages of 256 bytes each way, in turns: the driver without headers
-// (bare), Publish, and the driver with the same headers (same). The ratios are of the rates (higher is better) and of
-// the CPU time a message (lower is better).
+// BenchmarkPublish compares Publish with the driver at its best: one channel, pipelined, with confirms, to a quorum
+// queue. Each iteration publishes 20,000 messages of 256 bytes each way, in turns: the driver without headers (bare),
+// Publish, and the driver with the same headers (same). The ratios are of the rates (higher is better) and of the CPU
+// time a message (lower is better).
 func BenchmarkPublish(b *testing.B) {
 	for _, conc := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("callers=%d", conc), func(b *testing.B) {

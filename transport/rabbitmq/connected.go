@@ -9,7 +9,8 @@ import (
 
 var _ core.Checker = (*receiver)(nil)
 
-// Check implements core.Checker: an outage if the connection is lost. It asks nobody. The next Receive connects again.
+// Check implements core.Checker: an outage if the connection is lost. It makes no round trip. The next Receive connects
+// again.
 func (r *receiver) Check(context.Context) error {
 	r.mu.Lock()
 	s, closed := r.sess, r.closed

@@ -38,7 +38,7 @@ type ConnectionOptions struct {
 	Credentials func(context.Context) (Credentials, error)
 }
 
-// problems returns what is wrong with o, which has its defaults.
+// problems returns the faults of o, which has its defaults.
 func (o *ConnectionOptions) problems() []string {
 	var p []string
 	if s := check.Name(o.Name); s != "" {

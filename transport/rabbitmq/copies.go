@@ -55,10 +55,10 @@ func (r *receiver) deadLetterCopy(ctx context.Context, slot int, a *core.Ack, h 
 var errNoRetry = errors.New("it cannot be retried: with the number of its attempt its headers do not fit into a frame (frame_max)")
 
 // retryCopy makes the copy for a delay queue, or for the queue itself if there is no delay. If the headers leave no
-// room for what a retry adds, it makes one for the dead-letter queue. A copy that expires before the delay is over
-// comes back then at the earliest. The broker looks at the head of a delay queue only, so the copy may come with the
-// one before it. The consumer finds that it is expired. A copy that is to wait longer than the longest delay comes
-// after that with the time when it is due.
+// room for those of a retry, it makes one for the dead-letter queue. A copy that expires before the delay is over comes
+// back then at the earliest. The broker looks at the head of a delay queue only, so the copy may come with the one
+// before it. The consumer finds that it is expired. A copy that is to wait longer than the longest delay comes after
+// that with the time when it is due.
 func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	// It came early, and goes on waiting. Its time may have come since.

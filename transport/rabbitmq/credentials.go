@@ -49,7 +49,7 @@ func newCredentialSource(ask func(context.Context) (Credentials, error)) *creden
 
 const opCredentials = "get credentials"
 
-// get returns what the function returns, within ctx. An error or a delay of the function is an outage.
+// get returns the function's result, within ctx. An error or a delay of the function is an outage.
 func (s *credentialSource) get(ctx context.Context) (Credentials, error) {
 	late := func() error {
 		return outage(opCredentials, fmt.Errorf("Connection.Credentials has not returned in time: %w", context.Cause(ctx)))

@@ -114,7 +114,7 @@ func TestRotatedPassword(t *testing.T) {
 	}
 }
 
-// RM-10: what is wrong with the function is said, and nothing crashes or hangs.
+// RM-10: the error names the fault of the function, and nothing crashes or hangs.
 func TestCredentialsThatFail(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
-// Declare makes what want names, or finds it as it should be: for a program that provisions a broker. What may not be
-// made, or is there with other properties, is an error that matches waybill.ErrMisconfigured and names the object, the
-// cause and the fix. Options.Passive refuses it.
+// Declare makes the objects of want, or finds them as they should be: for a program that provisions a broker. An object
+// that may not be made, or is there with other properties, is an error that matches waybill.ErrMisconfigured and names
+// the object, the cause and the fix. Options.Passive refuses it.
 func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 	if t.opts.Passive {
 		return waybill.Invalid("waybill/rabbitmq: declare", "Passive: only looks; use a transport without it")

@@ -91,7 +91,7 @@ func readHeader(e *waybill.Envelope, name string, value any, topic *string) {
 	e.Headers[name] = text(value)
 }
 
-// text returns a header's value as text: JSON for what has parts, RFC 3339 for times, base64 for bytes that are no
+// text returns a header's value as text: JSON for compound values, RFC 3339 for times, base64 for bytes that are no
 // text.
 func text(v any) string {
 	switch v := v.(type) {
@@ -174,10 +174,10 @@ func number(v any) int64 {
 	return 0
 }
 
-// redeliveries returns how often the message was delivered before without an outcome; -1 = at least once, but nobody
-// counted. Quorum queues count in x-delivery-count. From RabbitMQ 4.3 on they count requeues apart, in
-// x-acquired-count, so that its presence alone means that no crash happened. carried is the count from before the
-// message was requeued as a copy.
+// redeliveries returns how often the message was delivered before without an outcome; -1 = at least once, without a
+// count. Quorum queues count in x-delivery-count. From RabbitMQ 4.3 on they count requeues apart, in x-acquired-count,
+// so that its presence alone means that no crash happened. carried is the count from before the message was requeued as
+// a copy.
 func redeliveries(d *amqp.Delivery, fromUs bool) int {
 	carried := int64(0)
 	if fromUs {

@@ -135,8 +135,8 @@ func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.C
 	return c, c.HandshakeContext(ctx)
 }
 
-// tlsClient returns the configuration for one connection: Connection.TLS, or what the URL's query says as the driver
-// understands it.
+// tlsClient returns the configuration for one connection: Connection.TLS, or the settings of the URL's query as the
+// driver understands them.
 func (o *Options) tlsClient(uri amqp.URI) (*tls.Config, error) {
 	c := o.Connection.TLS.Clone()
 	if c == nil {

@@ -8,7 +8,7 @@
 // or with Options.Passive looks for them, so that a user that may configure nothing will do.
 //
 // A retried message waits in a delay queue of its subscription, which dead-letters it to the one queue it came from.
-// Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with
+// Its real routing key travels in a header. A message that goes back at once takes the dead-letter exchange, with
 // {queue}.return.
 //
 // # Parked messages
@@ -20,7 +20,7 @@
 // Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
 // rabbitmq.endpoint_failed, rabbitmq.credentials_failed, rabbitmq.credentials_renewed, rabbitmq.consumer_lost,
 // rabbitmq.held_long, rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus.
-// docs/metrics.md says what they mean.
+// docs/metrics.md explains them.
 //
 // # Guarantees
 //
@@ -56,8 +56,8 @@
 // # Limits
 //
 // Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies only
-// length limits are, with Options.PipelineKeys. While parked messages are listed or replayed, others do not see
-// them. With InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
+// length limits are, with Options.PipelineKeys. While parked messages are listed or replayed, other programs do not see
+// them. With InOrder, up to RabbitMQ 4.2, the deliveries that a receiver holds when it is closed count as redelivered.
 //
 // One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that
 // all subscriptions of a Transport share, again and again, until it is removed from its queue.

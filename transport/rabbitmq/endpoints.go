@@ -52,8 +52,8 @@ func parseEndpoint(s string, port int) (endpoint, bool) {
 	return endpoint{host, port}, ok
 }
 
-// parseEndpoints returns the URL's endpoint and those of hosts behind it, and what is wrong with hosts. It shows
-// none of them, since a password may be in it. A first without a host is none.
+// parseEndpoints returns the URL's endpoint and those of hosts behind it, and the faults of hosts. It shows none of
+// them, since a password may be in it. A first without a host is none.
 func parseEndpoints(first endpoint, hosts []string) (list []endpoint, problems []string) {
 	list = []endpoint{first}
 	if len(hosts) > maxHosts {

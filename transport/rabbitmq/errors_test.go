@@ -22,7 +22,7 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// RL-06: what the broker says, and what it means for the message that was sent alone.
+// RL-06: the broker's answers, and their classes for a message that was sent alone.
 func TestClasses(t *testing.T) {
 	t.Parallel()
 	server := func(code int, text string) *amqp.Error { return &amqp.Error{Code: code, Reason: text, Server: true} }
@@ -177,7 +177,7 @@ func vhost(t *testing.T, broker *testenv.RabbitMQServer) *testenv.MQ {
 	return mq
 }
 
-// TR-08: own authority and client certificate; what is missing is a misconfiguration.
+// TR-08: own authority and client certificate; a missing one is a misconfiguration.
 func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 	t.Helper()
 	good, err := certs.Client()

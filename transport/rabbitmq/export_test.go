@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// What the tests of package rabbitmq_test need to see.
+// Internals for the tests of package rabbitmq_test.
 var (
 	AddLimits       = addLimits
 	Encode          = encode

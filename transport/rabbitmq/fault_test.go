@@ -103,7 +103,7 @@ func TestMissingAndForbidden(t *testing.T) {
 		}
 	}
 	permit("^$", "^waybill$", "")
-	// what exists need not be configured
+	// an existing object need not be configured
 	restricted := dial(t, mq.URLFor(user, "secret-password"), rabbitmq.Options{})
 	if err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr(); err != nil {
 		t.Error(err)
@@ -140,7 +140,7 @@ func TestOtherArguments(t *testing.T) {
 	t.Log(err)
 }
 
-// TR-03: what was in flight when the connection was cut is an outage, never a success; then it works again, with its
+// TR-03: a message in flight when the connection was cut is an outage, never a success; then it works again, with its
 // consumers.
 func TestConnectionCut(t *testing.T) {
 	t.Parallel()
@@ -223,7 +223,8 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		Connection: rabbitmq.ConnectionOptions{Heartbeat: time.Second}, ReconnectMax: 300 * time.Millisecond,
 		ConnectTimeout: 2 * time.Second,
 	})
-	// What is held while the broker blocks is on a connection that a busy machine does not end by its heartbeat.
+	// Deliveries held while the broker blocks are on a connection that a busy machine does not end by its
+	// heartbeat.
 	calm := subscribe(t, dial(t, mq.URL, rabbitmq.Options{}), core.Subscription{Queue: "calm", Bindings: []string{"#"}})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
@@ -454,8 +455,8 @@ func TestRetriesDoNotWaitForAnotherQueue(t *testing.T) {
 	}
 }
 
-// A message whose headers fill a frame has no room for what a copy adds. It is parked all the same, with its reason.
-// The connection lives on.
+// A message whose headers fill a frame has no room for those of a copy. It is parked all the same, with its reason. The
+// connection lives on.
 func TestHugeHeadersAreParked(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzDecode reads anything that a producer can send as a message. A copy of it, as for a retry, is read as the same
-// message. What came through the exchange sets neither its attempt nor its topic.
+// message. A message that came through the exchange sets neither its attempt nor its topic.
 func FuzzDecode(f *testing.F) { // SE-08
 	f.Add(uint8(0), "cloudEvents_id", "1", int64(0), "2", "orders.placed", []byte("body"))
 	f.Add(uint8(0), "cloudEvents:partitionkey", "k", int64(0), "", "", []byte(nil))

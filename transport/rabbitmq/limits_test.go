@@ -112,7 +112,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	}
 }
 
-// RM-07: a limit that a policy sets is a difference, and an error at the next start; what runs goes on.
+// RM-07: a limit that a policy sets is a difference, and an error at the next start; running receivers go on.
 func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

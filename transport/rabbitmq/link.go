@@ -30,7 +30,7 @@ type link struct {
 	retryAt  time.Time
 }
 
-// conn is an open connection and what is known about it.
+// conn is an open connection and its known state.
 type conn struct {
 	*amqp.Connection
 	out      *batchConn // nil on a caller's connection

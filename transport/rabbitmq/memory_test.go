@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// What the broker sent ahead is held once. Only what a handler has is held twice, since a copy for a retry must be what
-// the broker sent. The test has the process to itself.
+// A body that the broker sent ahead is held once. Only that of a delivery at a handler is held twice, since a copy for
+// a retry must be the body that the broker sent. The test has the process to itself.
 func TestPrefetchedBodiesAreHeldOnce(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	r := subscribe(t, dial(t, mq.URL, rabbitmq.Options{}), core.Subscription{Queue: "q", Bindings: []string{"#"}})

@@ -194,7 +194,7 @@ func (o Options) TopologyOptions() topology.Options {
 	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType, SharedDelays: o.SharedDelays, DeliveryLimit: o.DeliveryLimit}
 }
 
-// management returns the broker as the management API shows it, nil without ManagementURL, and what is wrong with the
+// management returns the broker as the management API shows it, nil without ManagementURL, and the faults of the
 // options for it. The user is that of the AMQP connection unless the URL names one.
 func (o Options) management(user, password, vhost string, source *credentialSource) (*topology.Broker, []string) {
 	if o.ManagementURL == "" {
@@ -233,8 +233,8 @@ func (o Options) management(user, password, vhost string, source *credentialSour
 	return broker, nil
 }
 
-// checkURL returns what is wrong with an AMQP URL, or "". Its answer never holds any part of the URL, since a badly
-// escaped password can turn up in any part.
+// checkURL returns the fault of an AMQP URL, or "". Its answer never holds any part of the URL, since a badly escaped
+// password can turn up in any part.
 func checkURL(raw string, o Options) string {
 	if scheme, _, ok := strings.Cut(raw, "://"); !ok || strings.ContainsAny(scheme, ":@/") {
 		return "url: has no scheme; put amqp:// or amqps:// before the host, such as " + exampleURL

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// CO-20: what was held too long is the delivery that was held for longest, and all that were held for the limit. Its
-// count ends with its verdict, and no number of messages takes more memory than a bound.
+// CO-20: the overdue deliveries are the one that was held for longest, and all that were held for the limit. Its count
+// ends with its verdict, and no number of messages takes more memory than a bound.
 func TestOverdueCounts(t *testing.T) {
 	t.Parallel()
 	a := newAcks(nil)

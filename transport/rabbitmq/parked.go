@@ -42,7 +42,7 @@ const (
 	requeueTimeout = 5 * time.Second
 )
 
-// ParkedDepth implements admin.ParkedQueue. Messages that somebody lists or replays at this moment are not counted. A
+// ParkedDepth implements admin.ParkedQueue. Messages that are listed or replayed at this moment are not counted. A
 // queue that does not exist is waybill.ErrNotFound.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
 	w, err := t.walkParked(ctx, queue)
@@ -81,9 +81,9 @@ func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.Par
 }
 
 // ListParked implements admin.ParkedQueue. It takes messages without acknowledging them, and requeues them when it is
-// done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. If the process dies, the broker
-// requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come behind
-// the others afterwards.
+// done; in the meantime no other program sees them. It looks at the 100,000 oldest at most. If the process dies, the
+// broker requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come
+// behind the others afterwards.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if limit < 1 {
 		return nil, waybill.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))

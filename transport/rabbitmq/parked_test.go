@@ -188,8 +188,8 @@ func TestReplayInterrupted(t *testing.T) {
 	})
 }
 
-// RM-08: a replayer that dies with messages in hand loses none; what the broker itself parked is shown with a reason,
-// and an expired one stays.
+// RM-08: a replayer that dies with messages in hand loses none; a message that the broker itself parked is shown with a
+// reason, and an expired one stays.
 func TestParkedByTheBroker(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -221,7 +221,7 @@ func TestParkedByTheBroker(t *testing.T) {
 	parkedCount(t, bus, "q", 2)
 }
 
-// RM-08: what a parked message carries is taken off when it is replayed; the rest stays as the producer sent it.
+// RM-08: the headers of parking are taken off when a message is replayed; the rest stays as the producer sent it.
 func TestReplayedOnTheWire(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -327,8 +327,8 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	}
 }
 
-// OR-09: with InOrder one of several receivers gets everything, in order, what is given back or was lost comes first
-// again, and giving back often does not look like crashing.
+// OR-09: with InOrder one of several receivers gets everything, in order, a message that is given back or was lost
+// comes first again, and giving back often does not look like crashing.
 func TestInOrder(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

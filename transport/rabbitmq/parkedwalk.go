@@ -16,8 +16,8 @@ import (
 )
 
 // parkedWalk takes the messages of a dead-letter queue, in its order. It holds them unacknowledged on a channel of its
-// own, so that the broker requeues them whatever happens. A consumer brings them, some hundreds at a time: its prefetch
-// is how many, and it ends when they are here, so that nothing else is on its way.
+// own, so that the broker requeues them in every case. A consumer brings them, some hundreds at a time: its prefetch is
+// how many, and it ends when they are here, so that nothing else is on its way.
 type parkedWalk struct {
 	t          *Transport
 	ch         *amqp.Channel
@@ -170,12 +170,12 @@ func (w *parkedWalk) take(ctx context.Context, n int) error {
 	return w.collect(ctx)
 }
 
-// tag is the tag of the latest consumer. Each has its own: a quorum queue counts what a tag holds against its prefetch,
-// also when its consumer has ended.
+// tag is the tag of the latest consumer. Each has its own: a quorum queue counts the messages that a tag holds against
+// its prefetch, also when its consumer has ended.
 func (w *parkedWalk) tag() string { return fmt.Sprint("walk", w.begun) }
 
-// collect takes what the consumer, if there is one, brings, and ends it. It waits for as many as the prefetch, unless
-// others have the rest.
+// collect takes the messages that the consumer, if there is one, brings, and ends it. It waits for as many as the
+// prefetch, unless others have the rest.
 func (w *parkedWalk) collect(ctx context.Context) error {
 	var coming <-chan amqp.Delivery
 	if err := w.call(ctx, func() error { coming = w.coming; return nil }); err != nil || coming == nil {

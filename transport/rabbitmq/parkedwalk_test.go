@@ -1,7 +1,7 @@
 package rabbitmq_test
 
 // An operator searches a dead-letter queue of any length: a walk over it costs few questions, holds few bytes, leaves
-// what it does not need, and gives everything back.
+// the messages that it does not need, and gives everything back.
 
 import (
 	"context"
@@ -101,7 +101,8 @@ func TestSearchAsksLittle(t *testing.T) {
 	}
 }
 
-// RM-08: a short look at a long queue takes what it shows. A search takes at most as many again as it looked at.
+// RM-08: a short look at a long queue takes the messages that it shows. A search takes at most as many again as it
+// looked at.
 func TestShortLookTakesLittle(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -136,7 +137,7 @@ func TestSearchBoundsItsBytes(t *testing.T) {
 	parkedCount(t, bus, "q", n)
 }
 
-// RM-08: others hold a part of the parked messages. A walk ends with what is there, and gives it back.
+// RM-08: others hold a part of the parked messages. A walk ends with the available ones, and gives them back.
 func TestSearchEndsWhereOthersHoldTheRest(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -107,7 +107,7 @@ func TestPassiveStartErrors(t *testing.T) {
 			mq := testenv.RabbitMQ(t)
 			users, _, url, _ := provision(t, mq, topology.Of(topology.Options{SharedDelays: true}, sub))
 			opts := rabbitmq.Options{Passive: true, SharedDelays: true}
-			// what a user may not touch it may not see either, since RabbitMQ 4.3
+			// a user may not see an object that it may not touch, since RabbitMQ 4.3
 			if c.management || strings.Contains(c.says[0], missing) {
 				opts.ManagementURL = mq.ManagementURL
 			}
@@ -176,7 +176,7 @@ func testAlarmAtStart(t *testing.T, server *testenv.RabbitMQServer) {
 	if text := log.String(); strings.Contains(text, "link=consume") {
 		t.Errorf("the log says\n%s", text)
 	}
-	// On a connection that is blocked already nothing can be asked, and the log says what was not.
+	// On a connection that is blocked already nothing can be asked, and the log names the objects that were not.
 	log.Take()
 	bus := dial(t, mq.URL, rabbitmq.Options{Passive: true, Lazy: true, PublishConnections: 1, Logger: log.Logger(slog.LevelInfo)})
 	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
@@ -192,7 +192,7 @@ func testAlarmAtStart(t *testing.T, server *testenv.RabbitMQServer) {
 	}
 }
 
-// RM-06: without a management address, and nowhere else, the log says what was not verified; nothing is made.
+// RM-06: without a management address, and nowhere else, the log names the unverified objects; nothing is made.
 func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -327,7 +327,7 @@ func TestUserThatMayNotBind(t *testing.T) {
 	}
 }
 
-// A queue that nobody binds is said in the log; with the management API it is an error.
+// A queue without a binding is reported in the log; with the management API it is an error.
 func TestBoundToNothing(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -396,7 +396,7 @@ func TestDrift(t *testing.T) {
 	if err := bus.Declare(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	// what is too much is not taken away
+	// a surplus binding is not taken away
 	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 2 {
 		t.Errorf("got %v, %v", got, err)
 	}

@@ -32,9 +32,9 @@ func (z *sizes) fit(bytes int64, most int) int {
 }
 
 // adapt ends the consumer of s if another prefetch is due: a smaller one when more bytes are held than the bound, a
-// larger one when the bodies have become small, or when Resume has said so. Receive then returns what is here, and
-// begins to consume with the new one. A difference of less than a quarter, or than double, is let be: each change costs
-// two questions to the broker.
+// larger one when the bodies have become small, or when Resume has said so. Receive then returns the deliveries at
+// hand, and begins to consume with the new one. A difference of less than a quarter, or than double, is let be: each
+// change costs two questions to the broker.
 //
 // It waits until the broker has sent all that it may. Then nothing is on its way, and nothing will be until the broker
 // reads an acknowledgement, which comes behind the cancel. A message on its way to a consumer that is cancelled would

@@ -38,8 +38,8 @@ func once(t *testing.T, r core.Receiver, n int, look func(i int)) {
 	}
 }
 
-// RM-10: what is held unsettled follows the size of the bodies: large ones lower what the broker sends ahead, small
-// ones raise it again. No message is lost, comes twice or gets a count.
+// RM-10: the number of unsettled messages follows the size of their bodies: large ones lower the prefetch, small ones
+// raise it again. No message is lost, comes twice or gets a count.
 func TestPrefetchBytes(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

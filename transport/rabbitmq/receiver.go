@@ -17,15 +17,15 @@ const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
 	// requeueTime is how long Close waits after a requeue. If this is the only consumer, the broker delivers the
-	// message here again. What arrives after the consumer was cancelled is lost with the channel, which counts as
-	// a crash. Close also waits after many single acks: the broker's channel holds those beyond some tens back for
-	// a moment, and loses them if it is closed.
+	// message here again. A message that arrives after the consumer was cancelled is lost with the channel, which
+	// counts as a crash. Close also waits after many single acks: the broker's channel holds those beyond some tens
+	// back for a moment, and loses them if it is closed.
 	requeueTime = 50 * time.Millisecond
 	// patience is how long Receive hides that there is no session. The driver takes a silent broker for dead after
 	// one and a half heartbeats: with this it makes at most two.
 	patience = 500 * time.Millisecond
-	// firstPause and lastPause bound the pauses before the broker is asked again for what it is still making, each
-	// twice as long as the one before: 1.26 s in all.
+	// firstPause and lastPause bound the pauses before the broker is asked again for a queue that it is still
+	// making, each twice as long as the one before: 1.26 s in all.
 	firstPause, lastPause = 20 * time.Millisecond, 640 * time.Millisecond
 	// reminder is how often Receive says that there is still none.
 	reminder = 30 * time.Second
@@ -154,8 +154,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// ownBodies gives deliveries that leave the receiver bodies of their own: copies are made of the raw messages,
-// whatever a handler does to its bytes. Until then a body is held once.
+// ownBodies gives deliveries that leave the receiver bodies of their own: copies are made of the raw messages, also if
+// a handler changes its bytes. Until then a body is held once.
 func ownBodies(list []*waybill.Delivery) {
 	for _, d := range list {
 		d.Envelope.Body = bytes.Clone(d.Envelope.Body)

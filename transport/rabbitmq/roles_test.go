@@ -111,7 +111,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 				return n == 1
 			})
 
-			// And nobody does another one's.
+			// And no role does another one's.
 			if _, err := relay.Subscribe(t.Context(), sub); !errors.Is(err, waybill.ErrMisconfigured) {
 				t.Errorf("the relay subscribed: %v", err)
 			}

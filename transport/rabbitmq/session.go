@@ -40,7 +40,7 @@ type session struct {
 	done  chan struct{} // closed when the pump has ended
 }
 
-// handle is what a delivery keeps for its settlement, apart from what the consumer may change.
+// handle is what a delivery keeps for its settlement, apart from the fields that the consumer may change.
 type handle struct {
 	raw                   amqp.Delivery
 	topic                 string
@@ -86,7 +86,7 @@ type reopening struct {
 }
 
 // session returns the session. If there is none it waits until there is one again: at first for patience, and after
-// Receive has reported the outage for reminder. Then it returns what the cause is.
+// Receive has reported the outage for reminder. Then it returns the cause.
 func (r *receiver) session(ctx context.Context) (*session, error) {
 	s, o, err := r.current()
 	if o == nil {
@@ -119,7 +119,7 @@ func (r *receiver) session(ctx context.Context) (*session, error) {
 	}
 }
 
-// current returns the session, or what opens it again, which it begins.
+// current returns the session, or the reopening, which it begins.
 func (r *receiver) current() (*session, *reopening, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *receiver) reopen(o *reopening) {
 	}
 }
 
-// open opens a session. RabbitMQ 3.10 has a quorum queue in its tables before the queue's process runs. Whoever
+// open opens a session. RabbitMQ 3.10 has a quorum queue in its tables before the queue's process runs. A client that
 // consumes from it in between loses the connection with an internal error (541). Consumers that start together on a new
 // broker meet this, so open tries again on a new connection.
 func (r *receiver) open(ctx context.Context) (*session, error) {

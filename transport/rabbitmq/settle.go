@@ -80,8 +80,8 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 }
 
 // makeReady makes deliveries ready again without a requeue, so that the broker counts nothing. They come in queue
-// order, before what was pushed after them, and all at once, so that Receive finds none without those before it. What a
-// lost session holds the broker delivers again.
+// order, before what was pushed after them, and all at once, so that Receive finds none without those before it. The
+// broker delivers the messages of a lost session again.
 func (r *receiver) makeReady(handles []*handle) {
 	for len(handles) > 0 {
 		s := handles[0].sess

@@ -153,7 +153,7 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// CO-17: what a consumer holds when its connection dies reaches another, at once.
+// CO-17: the messages of a consumer whose connection dies reach another, at once.
 func TestDeadConsumer(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -224,7 +224,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// CO-21: what is held for more than half of the broker's consumer_timeout is logged.
+// CO-21: a delivery that is held for more than half of the broker's consumer_timeout is logged.
 func TestHeldLongIsLogged(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -138,7 +138,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	}, nil
 }
 
-// Check connects for publishing, declares the exchange or verifies it, and reports what is wrong, as Dial does.
+// Check connects for publishing, declares the exchange or verifies it, and reports faults, as Dial does.
 func (t *Transport) Check(ctx context.Context) error {
 	if isClosed(t.closing) {
 		return outage("check", waybill.ErrClosed)

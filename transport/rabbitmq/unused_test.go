@@ -15,7 +15,7 @@ import (
 )
 
 // RM-09: delay queues that a subscription does not need any more are found, and deleted once their messages have come
-// back. Those that somebody needs, and foreign ones, are left alone.
+// back. Those in use, and foreign ones, are left alone.
 func TestUnusedDelayQueues(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -21,11 +21,11 @@ type preparation struct {
 	broker *topology.Broker // nil without Options.ManagementURL
 	want   topology.Topology
 	limits bool // a queue with a length limit is an error
-	// writer is the connection that asks what the user may write. That asks by publishing. A broker that is short
-	// of memory blocks the connection, which may therefore not be one that consumes. Nil if nothing is asked.
+	// writer is the connection that asks for the user's right to write. That asks by publishing. A broker that is
+	// short of memory blocks the connection, which may therefore not be one that consumes. Nil if nothing is asked.
 	writer *link
-	// once: what was there once is not declared again. A publisher that did so would make an exchange without its
-	// bindings.
+	// once: an object that was there once is not declared again. A publisher that did so would make an exchange
+	// without its bindings.
 	once bool
 }
 
@@ -126,7 +126,7 @@ func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings
 }
 
 // unwritable returns a problem for each exchange that the user may not write to. While the broker blocks publishers it
-// does not answer: then the log says what was not asked.
+// does not answer: then the log names the exchanges that were not asked about.
 func (p *preparation) unwritable(ctx context.Context, exchanges []string) (problems []string, err error) {
 	if len(exchanges) == 0 {
 		return nil, nil
@@ -194,8 +194,8 @@ func (s *probe) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	return false, outage("verify", fmt.Errorf("exchange %q: %w", exchange, err))
 }
 
-// verify compares the topology with what the management API knows, and returns the problems. It reports whether it
-// could ask. Surplus bindings are logged only.
+// verify compares the topology with that of the management API, and returns the problems. It reports whether it could
+// ask. Surplus bindings are logged only.
 func (p *preparation) verify(ctx context.Context, hidden []string) (problems []string, ok bool, err error) {
 	if p.broker == nil {
 		p.logUnverified(hidden)
@@ -247,7 +247,7 @@ func (p *preparation) logUnverified(objects []string) {
 	}
 }
 
-// addLimits appends the queues with a length limit to what a comparison found.
+// addLimits appends the queues with a length limit to the differences of a comparison.
 func addLimits(
 	ctx context.Context, broker *topology.Broker, want topology.Topology, found []topology.Difference,
 ) ([]topology.Difference, error) {
@@ -263,7 +263,7 @@ func addLimits(
 	return found, nil
 }
 
-// Topology returns what the transport's exchange and its open subscriptions need.
+// Topology returns the objects that the transport's exchange and its open subscriptions need.
 func (t *Transport) Topology() topology.Topology {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -276,10 +276,11 @@ func (t *Transport) Topology() topology.Topology {
 	return topology.Of(t.opts.TopologyOptions(), subs...)
 }
 
-// Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every
-// difference: what is missing, what has other properties or arguments, and bindings that are not in the topology. With
-// Options.PipelineKeys queues with a length limit are differences, too. Other policies are not looked at. It needs
-// Options.ManagementURL, and implements admin.DriftChecker. A topology.Broker compares any topology.
+// Drift compares the objects that the transport's exchange and its open subscriptions need with the live broker, and
+// returns every difference: missing objects, objects with other properties or arguments, and bindings that are not in
+// the topology. With Options.PipelineKeys queues with a length limit are differences, too. Other policies are not
+// looked at. It needs Options.ManagementURL, and implements admin.DriftChecker. A topology.Broker compares any
+// topology.
 func (t *Transport) Drift(ctx context.Context) ([]admin.Difference, error) {
 	if t.broker == nil {
 		return nil, waybill.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; "+

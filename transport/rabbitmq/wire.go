@@ -94,7 +94,7 @@ var headerNames = func() map[string]string {
 
 var errExpired = errors.New("the message's time is over")
 
-// expiration returns what remains of a message's time as AMQP has it: "" = for ever.
+// expiration returns the rest of a message's time in AMQP's form: "" = for ever.
 func expiration(expires, now time.Time) (string, error) {
 	if expires.IsZero() {
 		return "", nil

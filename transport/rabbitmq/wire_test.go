@@ -74,7 +74,7 @@ func TestWireGolden(t *testing.T) {
 	sharedtest.Golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
 }
 
-// TR-10: what was encoded is decoded, however the prefix is written, and whatever else is there.
+// TR-10: an encoded message is decoded, with the prefix in every form, beside any other headers.
 func TestDecode(t *testing.T) {
 	t.Parallel()
 	now := wireTime

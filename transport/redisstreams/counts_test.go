@@ -19,7 +19,7 @@ import (
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
-// queueKeys counts what the server keeps of a queue.
+// queueKeys counts the entries that the server keeps of a queue.
 type queueKeys struct {
 	tb     testing.TB
 	client redis.UniversalClient
@@ -81,8 +81,8 @@ func die(p *testenv.Proxy) {
 	p.Cut()
 }
 
-// TR-04: what a dead receiver held comes again, oldest first, before new messages. Each death counts as a redelivery;
-// releases, in any number, do not; neither is an attempt.
+// TR-04: the deliveries of a dead receiver come again, oldest first, before new messages. Each death counts as a
+// redelivery; releases, in any number, do not; neither is an attempt.
 func TestCountsAreExact(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
@@ -139,7 +139,7 @@ func TestCountsAreExact(t *testing.T) {
 	settle(t, r, core.AckDone(ds[0]))
 }
 
-// TR-04: the stream holds what is not done and nothing else, and nothing that is unread or pending is ever removed.
+// TR-04: the stream holds only messages that are not done, and nothing that is unread or pending is ever removed.
 func TestStreamHoldsWhatIsNotDone(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
@@ -200,7 +200,7 @@ func TestStreamHoldsWhatIsNotDone(t *testing.T) {
 	}
 }
 
-// TR-04: a receiver that was taken for dead cannot settle what another one has, whatever the verdict.
+// TR-04: a receiver that was taken for dead cannot settle a delivery of another one, with any verdict.
 func TestSettleIsFenced(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
@@ -388,7 +388,7 @@ func TestMaxLen(t *testing.T) {
 	publish(t, bus, batch[3])
 }
 
-// TR-04: a publisher whose copy of the bindings is old finds out before it sends: what is bound at that moment counts.
+// TR-04: a publisher whose copy of the bindings is old finds out before it sends: the bindings of that moment count.
 func TestBindingsAreCurrent(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)

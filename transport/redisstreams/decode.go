@@ -88,7 +88,7 @@ func setHeader(e *waybill.Envelope, name, value string) {
 	e.Headers[name] = value
 }
 
-// count reads a number that is not negative; what is none is 0.
+// count reads a number that is not negative; any other text is 0.
 func count(s string) int {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {

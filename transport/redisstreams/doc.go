@@ -5,10 +5,11 @@
 // # Keys
 //
 // Each queue is a stream with one consumer group. A publisher puts a message into the stream of every queue that is
-// bound for its topic. What is done is deleted from the stream. So it holds what is not done, and nothing else trims
-// it. Retries wait in a stream of their own with a sorted set of due times, parked messages in another stream. All keys
-// of a bus begin with its name in braces: they are in one slot of a cluster, so that each step is one script
-// or transaction. A bus is as large, and as fast, as one node; use several for more. docs/redis.md lists the keys.
+// bound for its topic. A message that is done is deleted from the stream. So the stream holds the others, and nothing
+// else trims it. Retries wait in a stream of their own with a sorted set of due times, parked messages in another
+// stream. All keys of a bus begin with its name in braces: they are in one slot of a cluster, so that each step is one
+// script or transaction. A bus is as large, and as fast, as one node; use several for more. docs/redis.md lists the
+// keys.
 //
 // # Parked messages
 //
@@ -25,11 +26,11 @@
 //     does, and the settle is waybill.ErrLeaseLost. A retry or a rejection is copied and removed in one step; the copy
 //     keeps every field.
 //   - Attempt and Redeliveries are exact: a release counts as neither, a crash as a redelivery.
-//   - What a dead receiver held comes again HoldFor after its last renewal, oldest first, before new messages.
+//   - The deliveries of a dead receiver come again HoldFor after its last renewal, oldest first, before new messages.
 //   - A retry waits on the server for any delay. A waiting retry holds up nothing.
-//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order; what is released
-//     or was held by a dead receiver comes first. Another receiver takes over when it closes, or HoldFor after it
-//     stopped to receive and renew.
+//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order; a message that is
+//     released or was held by a dead receiver comes first. Another receiver takes over when it closes, or HoldFor after
+//     it stopped to receive and renew.
 //   - A receiver whose connection was lost, or whose server was restarted, goes on by itself.
 //   - Errors and logs never hold the URL.
 //
@@ -51,8 +52,8 @@
 // the failover. Redis keeps everything in memory. Priorities travel,
 // and change nothing.
 //
-// Waiting retries come when a receiver of the queue is open. They go to the end of the queue. What waits is not in
-// Options.MaxLen. While a queue is empty each receiver gets the first new message only to be woken. If the answer to a
+// Waiting retries come when a receiver of the queue is open. They go to the end of the queue. Options.MaxLen does not
+// count them. While a queue is empty each receiver gets the first new message only to be woken. If the answer to a
 // receive is lost, and the server executes it late, its messages come after HoldFor, counted as redelivered.
 //
 // Names and topics have at most 255 bytes, and a message at most 3,500 headers.

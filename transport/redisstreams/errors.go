@@ -35,8 +35,8 @@ func misconfigured(op, format string, args ...any) *waybill.Error {
 	return outage(op, fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...))
 }
 
-// remedy says what an answer of the server, known by its first word, means and how to cure it. All of them are
-// outages: no message is at fault. fix: somebody must change something, and waiting does not help.
+// remedy explains an answer of the server, known by its first word, and names the cure. All of them are outages: no
+// message is at fault. fix: an operator must change something, and waiting does not help.
 type remedy struct {
 	prefix, text string
 	fix          bool

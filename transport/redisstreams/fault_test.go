@@ -18,7 +18,7 @@ import (
 )
 
 // TR-04: the server is killed (SIGKILL) and restarted again and again while messages are published, retried, parked and
-// settled: what was confirmed comes, and what was settled does not.
+// settled: a confirmed message comes, and a settled one does not.
 func TestServerIsKilled(t *testing.T) {
 	tier.Nightly(t, "kills a server five times: 5 s")
 	t.Parallel()
@@ -162,8 +162,8 @@ func TestServerIsKilled(t *testing.T) {
 	wg.Wait()
 }
 
-// CO-21, TR-04: an answer that is lost on the way costs nothing: what was taken comes at once, not after HoldFor, and
-// does not count as delivered; a settle that happened is told so when it is asked for again.
+// CO-21, TR-04: an answer that is lost on the way costs nothing: the taken messages come at once, not after HoldFor,
+// and do not count as delivered; a repeated settle succeeds if the first one happened.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})
@@ -289,7 +289,8 @@ func TestServerIsPaused(t *testing.T) {
 	})
 }
 
-// TR-04: somebody deletes everything: publishers see that nothing is bound, and an open receiver makes its queue again.
+// TR-04: an operator deletes everything: publishers see that nothing is bound, and an open receiver makes its queue
+// again.
 func TestEverythingIsDeleted(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, testenv.RedisOptions{})

@@ -15,7 +15,7 @@ import (
 
 const (
 	groupName = "waybill"
-	// maxBlock bounds how long a receiver waits for messages without a look at what nobody wakes it for.
+	// maxBlock bounds how long a receiver waits for messages without a look for changes that bring no wake-up.
 	maxBlock = 2 * time.Second
 	// unclaimed is how long deliveries wait that came after their Receive was cancelled; then they are released.
 	unclaimed = time.Second
@@ -101,7 +101,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// startReceive notes that a Receive is in progress, and returns what notes its end.
+// startReceive notes that a Receive is in progress, and returns a function that notes its end.
 func (r *receiver) startReceive() func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +229,7 @@ func flag(on bool) string {
 	return "0"
 }
 
-// read puts the deliveries of an answer into ready, or returns what it says to wait for.
+// read puts the deliveries of an answer into ready, or returns the wait that it asks for.
 func (r *receiver) read(answer []any) *blocking {
 	if len(answer) != 5 {
 		return &blocking{limit: maxBlock}
@@ -266,7 +266,7 @@ func (r *receiver) read(answer []any) *blocking {
 	return b
 }
 
-// wait blocks until the queue has something, somebody wakes it, or the time is over. It takes nothing.
+// wait blocks until the queue has something, a wake-up comes, or the time is over. It takes nothing.
 func (r *receiver) wait(b *blocking) error {
 	streams := []string{r.wakeUps, b.wake}
 	if b.last != "" {

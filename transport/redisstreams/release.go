@@ -63,7 +63,7 @@ func (r *receiver) releaseReady() {
 	r.giveBack(r.life, left)
 }
 
-// giveBack releases deliveries that nobody has seen. What fails is found by recover, or its time ends.
+// giveBack releases deliveries that no Receive has returned. A failed one is found by recover, or its time ends.
 func (r *receiver) giveBack(ctx context.Context, list []*waybill.Delivery) {
 	if len(list) == 0 {
 		return
@@ -92,7 +92,7 @@ func (r *receiver) endWith(ctx context.Context) {
 	})
 }
 
-// Close implements core.Receiver. If the server does not answer, what the receiver held comes again after HoldFor.
+// Close implements core.Receiver. If the server does not answer, the receiver's deliveries come again after HoldFor.
 func (r *receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {

@@ -20,8 +20,8 @@ var (
 		waybill.ErrLeaseLost))
 )
 
-// Settle implements core.Receiver. The server settles only what this receiver holds, and makes the copy for a retry or
-// a rejection in the same step.
+// Settle implements core.Receiver. The server settles only deliveries that this receiver holds, and makes the copy for
+// a retry or a rejection in the same step.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	select {
 	case <-r.closing:
@@ -95,7 +95,7 @@ func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int,
 		if r.held[h.id] == h {
 			delete(r.held, h.id)
 		}
-		// What nobody holds any more after an answer was lost was settled then.
+		// A delivery without a holder after a lost answer was settled then.
 		if codes[k] == codeOthers || codes[k] == codeNobodys && !h.unsure {
 			results[i] = errLost
 		}
@@ -114,7 +114,7 @@ const (
 	codeGone    = 3
 )
 
-// pack returns what the script needs for a.
+// pack returns the script's arguments for a.
 func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
 	h, _ := a.Delivery.Handle.(*handle)
 	verdict := a.Verdict.String()

@@ -12,8 +12,8 @@ import (
 // the server's time for each message.
 const minTransaction = 32
 
-// store stores a chunk, and waits as Options.Confirm says. It returns places and codes of what was not stored, as the
-// script does, or nil if the bindings have changed, and nothing was stored.
+// store stores a chunk, and waits as Options.Confirm says. It returns places and codes of the messages that were not
+// stored, as the script does, or nil if the bindings have changed, and nothing was stored.
 func (t *Transport) store(ctx context.Context, c *chunk) (refused []any, err error) {
 	cluster, _ := t.client.(*redis.ClusterClient)
 	var one redis.Cmdable = t.client // the server that has the bus

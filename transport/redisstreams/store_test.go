@@ -98,7 +98,7 @@ func TestBindingsChangeMeanwhile(t *testing.T) {
 	}
 }
 
-// TR-10: a message has the same fields, in all queues, whichever way it was stored.
+// TR-10: a message has the same fields in all queues, from both ways to store it.
 func TestBothWaysStoreTheSame(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)

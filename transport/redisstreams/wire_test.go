@@ -48,7 +48,7 @@ func TestWireGolden(t *testing.T) {
 	sharedtest.Golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
 }
 
-// TR-10: what was encoded is decoded, and whatever else is there.
+// TR-10: an encoded message is decoded, beside any other fields.
 func TestDecode(t *testing.T) {
 	t.Parallel()
 	full := fullEnvelope()

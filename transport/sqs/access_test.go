@@ -22,7 +22,7 @@ import (
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
 
-// policy is a printed policy: what it does not allow is denied.
+// policy is a printed policy: it denies all that it does not allow.
 type policy struct {
 	Statement []struct {
 		Effect           string

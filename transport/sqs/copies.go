@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// handle is a Delivery's Handle: what came, and what became of it.
+// handle is a Delivery's Handle: the received message, and its outcome.
 type handle struct {
 	r       *receiver
 	raw     types.Message
@@ -109,8 +109,8 @@ func (h *handle) copyOf(change func(*rest)) (wire, error) {
 	return w, nil
 }
 
-// retryCopy makes the copy for a retry, which waits for delay seconds in SQS. What must wait longer comes early, and
-// says when it is due.
+// retryCopy makes the copy for a retry, which waits for delay seconds in SQS. A copy that must wait longer comes early,
+// with the time when it is due.
 func (h *handle) retryCopy(a *core.Ack, now time.Time) (w wire, delay int32, err error) {
 	attempt, text := h.attempt+1, a.Err
 	// It came early, and goes on waiting. Its time may have come since.

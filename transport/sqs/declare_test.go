@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
 )
 
-// What is missing or has another shape is named, with its cure.
+// A missing object, or one of another shape, is named, with its cure.
 func TestDeclare(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)
@@ -85,7 +85,7 @@ func TestPassive(t *testing.T) {
 	}
 }
 
-// A queue that was just made, and is not there yet for the next question, is an outage: nobody has to fix anything.
+// A queue that was just made, and is not there yet for the next question, is an outage: an operator has nothing to fix.
 func TestJustMade(t *testing.T) {
 	t.Parallel()
 	fake := startFake(t)

@@ -11,7 +11,7 @@
 //
 // # Log
 //
-// Every line has an attribute "event": sqs.bindings_local. docs/metrics.md says what it means.
+// Every line has an attribute "event": sqs.bindings_local. docs/metrics.md explains it.
 //
 // # Guarantees
 //
@@ -24,8 +24,8 @@
 //     a FIFO queue a retry and a release leave the message where it is, and make it visible later, so that its key
 //     waits for it.
 //   - A delay beyond 15 minutes is made of several, with Delivery.NotBefore.
-//   - A cancelled Receive hides no message: what its request brings waits for the next Receive, and goes back when
-//     nobody asks within a third of Options.HoldFor.
+//   - A cancelled Receive hides no message: the messages of its request wait for the next Receive, and go back without
+//     one within a third of Options.HoldFor.
 //   - SQS itself parks what it delivered more than Options.DeliveryLimit times, above Subscription.MaxDeliveries.
 //
 // # Concurrency
@@ -40,16 +40,15 @@
 //
 // # Limits
 //
-// A message has at most 704 KiB (MaxMessageBytes), with what its attributes become at most 1,016 KiB. A name has at
-// most 80 characters, so other names of queues get a hash. A queue keeps a message for 14 days at most, and a copy
-// begins anew.
+// A message has at most 704 KiB (MaxMessageBytes), with its encoded attributes at most 1,016 KiB. A name has at most 80
+// characters, so other names of queues get a hash. A queue keeps a message for 14 days at most, and a copy begins anew.
 //
-// Standard queues keep no order, and SQS may deliver twice what was settled. A FIFO queue has one count, so releases
+// Standard queues keep no order, and SQS may deliver a settled message again. A FIFO queue has one count, so releases
 // and retries raise both Attempt and Redeliveries, and a retry waits for 11 hours at most. A delivery can be held for
-// 12 hours. After HoldFor a standard queue accepts a settle of what is another receiver's by then.
+// 12 hours. After HoldFor a standard queue accepts a settle of a message that is another receiver's by then.
 //
-// What was received ahead, and went back, counts as a delivery: when a receiver is closed, or paused for longer than a
-// third of HoldFor just after it asked.
+// A message that was received ahead, and went back, counts as a delivery: when a receiver is closed, or paused for
+// longer than a third of HoldFor just after it asked.
 //
 // A dead-letter queue cannot be listed without hiding its messages, so a Transport is no admin.ParkedQueue: use the
 // console, or message move tasks. When a receiver is closed while it waits for messages, SQS may hide one that it was

@@ -21,7 +21,7 @@ import (
 // beyond the basic plane in a body.
 var notFaithful = map[string]bool{"round-trip-unicode": true}
 
-// The suite on a server that somebody else wrote.
+// The suite on a server of another project.
 //
 // TR-05
 func TestConformanceOnEmulator(t *testing.T) {
@@ -68,7 +68,7 @@ func emulated(t *testing.T, url string, opts sqstransport.Options) transporttest
 	return h
 }
 
-// peek looks into a dead-letter queue. What it sees is hidden for a second.
+// peek looks into a dead-letter queue. The messages that it sees are hidden for a second.
 func peek(ctx context.Context, client *awssqs.Client, opts sqstransport.Options, queue string) ([]transporttest.Parked, error) {
 	name := opts.ParkedName(queue)
 	url, err := client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: &name})

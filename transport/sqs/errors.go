@@ -88,7 +88,7 @@ func entryError(op, queue string, e *types.BatchResultErrorEntry) *waybill.Error
 	return codeError(op, queue, code, text, e.SenderFault, fmt.Errorf("%s: %s", code, text))
 }
 
-// codeError classifies by code, and an unknown one by who is at fault.
+// codeError classifies by code, and an unknown one by the side at fault.
 func codeError(op, queue, code, text string, sender bool, cause error) *waybill.Error {
 	switch kindOf(code) {
 	case isOutage:

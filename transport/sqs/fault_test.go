@@ -157,7 +157,7 @@ func TestRefusedBatch(t *testing.T) {
 	settle(t, r, core.AckDone(receive(t, r)), core.AckDone(receive(t, r)))
 }
 
-// TR-05: both limits of a batch, 10 entries and 1 MiB, are kept; what does not fit alone is refused for good.
+// TR-05: both limits of a batch, 10 entries and 1 MiB, are kept; a message that does not fit alone is refused for good.
 func TestLimitsOfABatch(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)

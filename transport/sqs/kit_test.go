@@ -56,7 +56,7 @@ func newBus(tb testing.TB, client sqstransport.Client, opts sqstransport.Options
 	return bus
 }
 
-// quick are options for tests: what waits, waits briefly.
+// quick are options for tests with short waits.
 func quick(fifo bool) sqstransport.Options {
 	return sqstransport.Options{FIFO: fifo, HoldFor: patience.For(5 * time.Second).Round(time.Second), Wait: time.Second, DeliveryLimit: 25, Logger: slog.New(slog.DiscardHandler)}
 }

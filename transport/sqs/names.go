@@ -70,7 +70,7 @@ func plain(s string) bool {
 	return true
 }
 
-// checkQueue returns what is wrong with the name of a subscription's queue, or "".
+// checkQueue returns the fault of the name of a subscription's queue, or "".
 func checkQueue(queue string) string {
 	switch {
 	case queue == "":

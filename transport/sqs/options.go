@@ -59,7 +59,7 @@ const (
 	DefaultTimeout       = 15 * time.Second
 )
 
-// What SQS allows.
+// The limits of SQS.
 const (
 	maxHold       = 12 * time.Hour
 	maxWait       = 20 * time.Second

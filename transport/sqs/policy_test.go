@@ -10,7 +10,7 @@ import (
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
 
-// The policies are a contract with whoever deploys them.
+// The policies are a contract with the operators that deploy them.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

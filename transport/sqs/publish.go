@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// MaxMessageBytes bounds a message, as Envelope.Size counts it. As base64, with its attributes and with what a copy
-// adds, it fits into the 1 MiB that SQS takes.
+// MaxMessageBytes bounds a message, as Envelope.Size counts it. As base64, with its attributes and with those of a
+// copy, it fits into the 1 MiB that SQS takes.
 const MaxMessageBytes = 704 << 10
 
 // spare is what a copy adds to a message.

@@ -23,7 +23,7 @@ const maxPolls = 8
 var _ core.DeliveryRenewer = (*receiver)(nil)
 
 // receiver asks SQS for messages in the background, as long as a Receive wants some. A Receive that is cancelled leaves
-// the request in progress alone: what it brings waits for the next Receive, or goes back after a while.
+// the request in progress alone: its messages wait for the next Receive, or go back after a while.
 type receiver struct {
 	t    *Transport
 	sub  core.Subscription
@@ -147,8 +147,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// take returns up to limit of what is there. If there is nothing, it asks SQS, and returns a channel that is closed at
-// the next change.
+// take returns up to limit of the received messages. If there is nothing, it asks SQS, and returns a channel that is
+// closed at the next change.
 func (r *receiver) take(limit int) (ds []*waybill.Delivery, changed <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +175,7 @@ func (r *receiver) take(limit int) (ds []*waybill.Delivery, changed <-chan struc
 	return nil, r.changed, nil
 }
 
-// poll starts requests for what the Receive in progress still wants. r.mu is held.
+// poll starts requests for the messages that the Receive in progress still wants. r.mu is held.
 func (r *receiver) poll() {
 	for r.waiting > r.asked && r.polls < r.width && !r.closed {
 		n := min(r.waiting-r.asked, maxEntries)
@@ -228,7 +228,7 @@ func (r *receiver) fetch(n int) {
 	r.wake()
 }
 
-// giveBackLater gives back what nobody has asked for when its time is over. r.mu is held.
+// giveBackLater gives back the messages that no Receive has asked for when their time is over. r.mu is held.
 func (r *receiver) giveBackLater() {
 	r.wg.Go(func() {
 		t := time.NewTimer(r.t.opts.HoldFor / 3)
@@ -245,7 +245,7 @@ func (r *receiver) giveBackLater() {
 	})
 }
 
-// old takes what was received ahead and cannot be handed out any more. r.mu is held.
+// old takes the messages that were received ahead and cannot be handed out any more. r.mu is held.
 func (r *receiver) old(now time.Time) (ms []types.Message) {
 	for len(r.ahead) > 0 && !now.Before(r.ahead[0].until) {
 		ms = append(ms, r.ahead[0].m)
@@ -263,8 +263,8 @@ func (r *receiver) giveBack(ctx context.Context, ms []types.Message) {
 	r.changeVisibility(ctx, opReceive, changes, func(int, error) {})
 }
 
-// Close gives back what was not settled. What a request in progress would have brought becomes visible after HoldFor at
-// the latest. It is idempotent.
+// Close gives back the unsettled messages. Those of a request in progress become visible after HoldFor at the latest.
+// It is idempotent.
 func (r *receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {

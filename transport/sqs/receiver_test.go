@@ -49,8 +49,8 @@ func (c *countingClient) ReceiveMessage(ctx context.Context, in *awssqs.ReceiveM
 	return out, err
 }
 
-// CO-17: what the request of a cancelled Receive brings waits for the next one, and goes back when nobody asks, or at
-// Close. With HoldFor alone it would be hidden for longer than the test waits.
+// CO-17: the messages of a cancelled Receive's request wait for the next one, and go back after a while, or at Close.
+// With HoldFor alone it would be hidden for longer than the test waits.
 func TestCancelledReceiveHidesNothing(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(t *testing.T, r core.Receiver){
@@ -88,7 +88,7 @@ func TestCancelledReceiveHidesNothing(t *testing.T) {
 	}
 }
 
-// OR-09: FIFO: what was received ahead does not come before a message of its key that goes back.
+// OR-09: FIFO: a message that was received ahead does not come before one of its key that goes back.
 func TestReleasedComesBeforeReceivedAhead(t *testing.T) {
 	t.Parallel()
 	for name, ack := range map[string]func(d *waybill.Delivery) core.Ack{

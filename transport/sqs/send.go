@@ -107,7 +107,7 @@ func (t *Transport) sendPart(ctx context.Context, op, name, url string, part []e
 	}
 }
 
-// sendBatch returns what SQS did not take, by the place in part.
+// sendBatch returns the errors of the entries that SQS did not take, by the place in part.
 func (t *Transport) sendBatch(ctx context.Context, op, name, url string, part []entry) (map[int]error, error) {
 	select {
 	case t.slots <- struct{}{}:
@@ -145,7 +145,8 @@ func (t *Transport) sendBatch(ctx context.Context, op, name, url string, part []
 	return unsettled(op, name, len(part), done, out.Failed), nil
 }
 
-// unsettled returns the errors of a batch of n: those that SQS reports, and an outage for what it does not mention.
+// unsettled returns the errors of a batch of n: those that SQS reports, and an outage for each message that it does not
+// mention.
 func unsettled(op, name string, n int, done map[string]bool, failed []types.BatchResultErrorEntry) map[int]error {
 	errs := map[int]error{}
 	for i := range n {

@@ -88,7 +88,7 @@ func (s *settling) claim(acks []core.Ack) {
 	}
 }
 
-// plan says what is to be done for an ack.
+// plan chooses the requests for an ack.
 func (s *settling) plan(i int, a *core.Ack, now time.Time) error {
 	r, h := s.r, s.handles[i]
 	fifo := r.t.opts.FIFO
@@ -144,7 +144,7 @@ func (s *settling) copy(i int, to *[]entry, w wire, delay int32, wait time.Durat
 	return nil
 }
 
-// aside takes from what was received ahead the messages behind those that go back to a FIFO queue: they must not come
+// aside takes from the messages received ahead those behind the ones that go back to a FIFO queue: they must not come
 // before them.
 func (s *settling) aside(acks []core.Ack) (ms []types.Message) {
 	r := s.r
@@ -205,7 +205,7 @@ func settleError(err error) error {
 	return err
 }
 
-// carryOut deletes what is done or copied, and changes what becomes visible.
+// carryOut deletes messages that are done or copied, and makes others visible.
 func (s *settling) carryOut(ctx context.Context) {
 	s.deletes = slices.DeleteFunc(s.deletes, s.failed)
 	var wg sync.WaitGroup
@@ -277,7 +277,7 @@ func (r *receiver) changePart(ctx context.Context, op string, part []change, fai
 	}
 }
 
-// finish lets go of what was settled, or lost, and takes back the rest.
+// finish forgets the messages that were settled, or lost, and takes back the rest.
 func (s *settling) finish() {
 	r := s.r
 	r.mu.Lock()

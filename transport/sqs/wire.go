@@ -28,7 +28,7 @@ var own = map[string]string{
 	core.AttrType: prefixCE + core.AttrType, core.AttrTopic: prefixCE + core.AttrTopic, core.AttrTraceParent: core.AttrTraceParent,
 }
 
-// The values of rest.Encoding: what the body of SQS, which is text and not empty, stands for.
+// The values of rest.Encoding: the form of the body in SQS, which is text and never empty.
 const (
 	encodingBase64 = "base64"
 	encodingEmpty  = "empty"
@@ -78,7 +78,7 @@ type wire struct {
 	attributes map[string]types.MessageAttributeValue
 }
 
-// size returns what SQS counts of w.
+// size returns the size of w as SQS counts it.
 func (w *wire) size() int {
 	n := len(w.body)
 	for name, a := range w.attributes {
@@ -87,7 +87,7 @@ func (w *wire) size() int {
 	return n
 }
 
-// stringType is the type of all attributes; nobody changes it.
+// stringType is the type of all attributes; it never changes.
 var stringType = "String"
 
 func (w *wire) set(name, v string) {

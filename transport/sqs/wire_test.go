@@ -50,7 +50,7 @@ func TestWireGolden(t *testing.T) {
 	sharedtest.Golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
 }
 
-// TR-10, TR-13: what SQS cannot carry as it is arrives all the same.
+// TR-10, TR-13: text that SQS cannot carry as it is arrives all the same.
 func TestWireOfOddText(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(e *waybill.Envelope){
@@ -171,7 +171,7 @@ func TestWrappedBySNS(t *testing.T) {
 	}
 }
 
-// A message that cannot be read keeps what it came with, and stays unreadable when it is replayed.
+// A message that cannot be read keeps its attributes and body, and stays unreadable when it is replayed.
 func TestUnreadableIsKept(t *testing.T) {
 	t.Parallel()
 	fake, opts := startFake(t), quick(false)

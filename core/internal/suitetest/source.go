@@ -32,9 +32,9 @@ type Source struct {
 	parsed []*ast.File
 }
 
-// Do runs the check called name. An error of it names the check, what it promises, its file and its line; one that
-// matches NotDeclared comes out as it is. Do returns soon after ctx has ended, even if the adapter does not: the check
-// goes on without anybody then.
+// Do runs the check called name. Its error names the check, the promise, the file and the line; one that matches
+// NotDeclared comes out as it is. Do returns soon after ctx has ended, even if the adapter does not: the check then
+// goes on by itself.
 func (s *Source) Do(ctx context.Context, name string, check func()) error {
 	ended := make(chan error, 1)
 	go func() {

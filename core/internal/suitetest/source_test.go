@@ -107,7 +107,7 @@ func TestBlockedCheckIsLeftAlone(t *testing.T) {
 	})
 }
 
-// A goroutine that is ended, as by a FailNow, is a failure, and keeps nobody waiting.
+// A goroutine that is ended, as by a FailNow, is a failure, and no caller waits for it.
 func TestEndedGoroutineIsAFailure(t *testing.T) {
 	t.Parallel()
 	err := suite.Do(t.Context(), "a-holds", func() {
@@ -119,7 +119,7 @@ func TestEndedGoroutineIsAFailure(t *testing.T) {
 	}
 }
 
-// What an adapter leaves blocked for ever in a bubble fails the check, and does not panic the binary.
+// A goroutine that an adapter leaves blocked for ever in a bubble fails the check, and does not panic the binary.
 func TestLeftoversOfABubbleAreAFailure(t *testing.T) {
 	t.Parallel()
 	err := Guard(func() {

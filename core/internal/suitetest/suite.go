@@ -46,7 +46,7 @@ func (s *Suite) RunInBubble(t *testing.T, checks []Check) {
 	sum := s.tally(t, len(checks))
 	for _, c := range checks {
 		t.Run(c.Name, func(t *testing.T) {
-			// What an adapter leaves blocked for ever keeps its bubble from ending.
+			// A goroutine that an adapter leaves blocked for ever keeps its bubble from ending.
 			if err := Guard(func() { synctest.Test(t, func(t *testing.T) { s.one(t, &c, sum) }) }); err != nil && !t.Failed() {
 				t.Errorf("check %s leaves something behind: %v", c.Name, err)
 			}
@@ -98,7 +98,7 @@ func (s *Suite) one(t *testing.T, c *Check, sum *tally) {
 	}
 }
 
-// tally counts what ran, and keeps what was skipped.
+// tally counts the checks that ran, and keeps those that were skipped.
 type tally struct {
 	mu      sync.Mutex
 	run     int
@@ -130,7 +130,7 @@ func (y *tally) skip(name string, err error) {
 	y.names[why] = append(y.names[why], name)
 }
 
-// text says what ran of n checks, and what did not.
+// text lists the checks that ran, of n, and those that did not.
 func (y *tally) text(name string, n int) string {
 	y.mu.Lock()
 	defer y.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What was skipped is told with its reason, once a reason.
+// Skipped checks are listed under their reason, each reason once.
 func TestTally(t *testing.T) {
 	t.Parallel()
 	missing := errors.New("not declared")

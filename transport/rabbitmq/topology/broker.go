@@ -45,7 +45,7 @@ type BrokerOptions struct {
 	Timeout time.Duration
 }
 
-// Problems returns what is wrong with o: nothing if it is valid. It never holds any part of the URL.
+// Problems returns the faults of o: none if it is valid. It never holds any part of the URL.
 func (o BrokerOptions) Problems() []string {
 	var p []string
 	u, err := url.Parse(o.URL)

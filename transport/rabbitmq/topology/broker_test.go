@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
-// What is wrong with the options is said, without any part of the URL.
+// The error names the fault of the options, without any part of the URL.
 func TestBrokerRefuses(t *testing.T) {
 	t.Parallel()
 	encrypted := &tls.Config{MinVersion: tls.VersionTLS12}

@@ -75,8 +75,8 @@ type (
 	}
 )
 
-// Compare returns every difference between t and the broker, in t's order: what is missing, what has other properties
-// or arguments, and bindings that t does not have. Policies are not looked at.
+// Compare returns every difference between t and the broker, in t's order: missing objects, objects with other
+// properties or arguments, and bindings that t does not have. Policies are not looked at.
 func (b *Broker) Compare(ctx context.Context, t Topology) ([]Difference, error) {
 	ask := b.begin()
 	defer ask.end()
@@ -205,7 +205,7 @@ func flags(first string, set map[string]bool) string {
 	return strings.Join(all, ", ")
 }
 
-// valueText writes an argument; numbers alike whatever their type is.
+// valueText writes an argument; numbers of all types alike.
 func valueText(args map[string]any, name string) string {
 	switch v := args[name].(type) {
 	case nil:

@@ -68,7 +68,7 @@ func TestExportsQuote(t *testing.T) {
 	}
 }
 
-// What a topology cannot be made of is refused, with every problem.
+// Options and subscriptions that make no topology are refused, with every problem.
 func TestTopologyRefuses(t *testing.T) {
 	t.Parallel()
 	_, err := topology.New(topology.Options{Exchange: "amq.x", QueueType: "x"}, waybill.Subscription{},

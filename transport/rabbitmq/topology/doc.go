@@ -34,7 +34,7 @@
 //
 // A message that is to be retried is published to {dlx} with the name of the delay queue. When the delay is over the
 // broker sends it back through {dlx} with {queue}.return. A retry without a delay, and a replay, have that key, too.
-// So nobody needs the permission to write to the default exchange, which reaches every queue, or to an exchange that
+// So no role needs the permission to write to the default exchange, which reaches every queue, or to an exchange that
 // leads to the queue of another subscription.
 //
 // With Options.SharedDelays there is one delay queue {exchange}.delay_{d} for all subscriptions, behind a fanout
@@ -50,7 +50,7 @@
 //
 // # Concurrency
 //
-// A Topology, a Names and a Broker are safe for concurrent use as long as nobody changes a Topology's slices.
+// A Topology, a Names and a Broker are safe for concurrent use as long as a Topology's slices do not change.
 //
 // # Ownership
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
-// What a pipeline provisions: the same subscriptions as the service has.
+// A pipeline provisions the subscriptions that the service has.
 func ExampleNew() {
 	save := func(string, []byte) {}
 	shop, err := topology.New(topology.Options{Exchange: "shop"},
@@ -32,7 +32,7 @@ func ExampleNew() {
 	// Output: {^$ ^shop\.dlx\.billing$ ^billing$}
 }
 
-// What is on the broker and should not be, or the other way round.
+// The example lists missing and surplus objects of the broker.
 func ExampleBroker_Compare() {
 	var (
 		ctx  context.Context

@@ -124,7 +124,7 @@ func (q *inquiry) deleteExchanges(ctx context.Context, t Topology, bindings []li
 	return nil
 }
 
-// gone is no error for what somebody else deleted.
+// gone turns the error for a deleted object into none.
 func gone(err error) error {
 	if errors.Is(err, errNotFound) {
 		return nil
@@ -132,7 +132,7 @@ func gone(err error) error {
 	return err
 }
 
-// unused returns an error if queue holds messages or somebody receives from it.
+// unused returns an error if queue holds messages or has a consumer.
 func (q *inquiry) unused(ctx context.Context, queue string) error {
 	var live struct {
 		Messages  *int `json:"messages"`

@@ -31,7 +31,7 @@ func (o Options) Names() Names {
 func (n Names) Exchange() string { return n.exchange }
 
 // DeadLetterExchange is the direct exchange of a subscription: to its dead-letter queue and its delay queues, and back
-// to its queue. Each subscription has its own, since whoever may write to it may write to the queue.
+// to its queue. Each subscription has its own, since a user that may write to it may write to the queue.
 func (n Names) DeadLetterExchange(subscription string) string {
 	return n.exchange + deadLetterInfix + subscription
 }

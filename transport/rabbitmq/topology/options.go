@@ -69,7 +69,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Problems returns what is wrong with o: nothing if it is valid.
+// Problems returns the faults of o: none if it is valid.
 func (o Options) Problems() []string {
 	var p []string
 	o = o.withDefaults()
@@ -99,7 +99,7 @@ func (o Options) Problems() []string {
 	return p
 }
 
-// SubscriptionProblems returns what is wrong with sub for a topology with these options: nothing if it is valid.
+// SubscriptionProblems returns the faults of sub for a topology with these options: none if it is valid.
 func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 	var p []string
 	if sub.Queue == "" {
@@ -138,7 +138,7 @@ func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 	return p
 }
 
-// subscriptions returns subs as a transport gets them, and what is wrong with them.
+// subscriptions returns subs as a transport gets them, and their faults.
 func (o Options) subscriptions(subs []waybill.Subscription) (asked []core.Subscription, problems []string) {
 	seen := map[string]bool{}
 	asked = make([]core.Subscription, len(subs))

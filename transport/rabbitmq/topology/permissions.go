@@ -13,7 +13,7 @@ type Permission struct {
 	Configure, Write, Read string
 }
 
-// Permissions are the least permissions of each role. With rabbitmq.Options.Passive nobody needs to configure
+// Permissions are the least permissions of each role. With rabbitmq.Options.Passive no role needs to configure
 // anything.
 type Permissions struct {
 	// Relay publishes: it writes to the exchange.

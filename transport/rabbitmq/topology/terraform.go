@@ -47,7 +47,7 @@ func (t Topology) Terraform(vhost string, users Users) string {
 	return b.String()
 }
 
-// labels gives every object of a kind a Terraform label of its own: its name with what may not stand there replaced.
+// labels gives every object of a kind a Terraform label of its own: its name with forbidden characters replaced.
 type labels map[string]string
 
 func (l labels) of(kind, name string) string {

@@ -182,7 +182,7 @@ func (t Topology) RetryExchanges() []string {
 	return append(out, t.delays...)
 }
 
-// BoundElsewhere returns the queues of subscriptions without bindings: somebody else has to bind them.
+// BoundElsewhere returns the queues of subscriptions without bindings: another program has to bind them.
 func (t Topology) BoundElsewhere() []string {
 	var out []string
 	for _, sub := range t.subscriptions {

@@ -18,8 +18,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
-// RM-01, RM-02: the names and arguments are a contract with what is on brokers already: another argument refuses to
-// start.
+// RM-01, RM-02: the names and arguments are a contract with objects that are on brokers already: with another argument
+// the transport refuses to start.
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	opts := topology.Options{Exchange: "waybill", QueueType: topology.Quorum}
@@ -44,8 +44,8 @@ func TestTopologyGolden(t *testing.T) {
 	sharedtest.Golden(t, "testdata/topology.golden", b.String(), "../../../docs/rabbitmq.md")
 }
 
-// RM-04: what queue orders.return parks would go to queue orders, by the key of its way back; and what orders retries,
-// to the parked ones.
+// RM-04: a message that queue orders.return parks would go to queue orders, by the key of its way back; and one that
+// orders retries, to the parked ones.
 func TestReturnIsNoQueueName(t *testing.T) {
 	t.Parallel()
 	retry := waybill.RetryDelays()
@@ -68,7 +68,7 @@ func TestReturnIsNoQueueName(t *testing.T) {
 	}
 }
 
-// newTopology returns the topology of what a transport is asked for, as a user would make it.
+// newTopology returns the topology of a transport's subscriptions, as a user would make it.
 func newTopology(t *testing.T, opts topology.Options, subs ...core.Subscription) topology.Topology {
 	t.Helper()
 	asked := make([]waybill.Subscription, len(subs))
@@ -118,7 +118,7 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// RM-06: the expressions match exactly the names, whatever characters these have.
+// RM-06: the expressions match exactly the names, with any characters in these.
 func TestPermissionPatterns(t *testing.T) {
 	t.Parallel()
 	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}

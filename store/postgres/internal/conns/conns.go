@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Source gives the connections of a pool. Make it with Pool or SQL. It is no interface, so that what is passed to Use
-// costs no memory.
+// Source gives the connections of a pool. Make it with Pool or SQL. It is no interface, so that the function passed to
+// Use costs no memory.
 type Source struct {
 	pool *pgxpool.Pool
 	db   *sql.DB // if pool is nil
@@ -59,7 +59,7 @@ func (s Source) MayOwn() bool {
 	return most == 0 || most >= leastForOwn
 }
 
-// Use runs fn with a connection of the pool that nobody else uses meanwhile.
+// Use runs fn with a connection of the pool that no other goroutine uses meanwhile.
 func (s Source) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
 	if s.pool == nil {
 		return useSQL(ctx, s.db, fn)
@@ -72,7 +72,7 @@ func (s Source) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
 	return fn(c.Conn())
 }
 
-// Own returns a connection for as long as the caller likes, and what ends it.
+// Own returns a connection for as long as the caller likes, and the function that ends it.
 func (s Source) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx context.Context), err error) {
 	if s.pool == nil {
 		return ownSQL(ctx, s.db)

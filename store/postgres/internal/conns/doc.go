@@ -1,4 +1,4 @@
-// Package conns gives connections of pgx, whoever pools them: a pgxpool.Pool, or a sql.DB whose driver is pgx's.
+// Package conns gives connections of pgx from either kind of pool: a pgxpool.Pool, or a sql.DB whose driver is pgx's.
 //
 // # Guarantees
 //

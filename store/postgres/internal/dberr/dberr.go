@@ -16,8 +16,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here
-// is a misconfiguration in errors of our own statements; see Failure.
+// classes maps SQLSTATEs, or their first two letters, to classes. The longer one wins. A permanent class here is a
+// misconfiguration in errors of our own statements; see Failure.
 var classes = map[string]waybill.Class{
 	"08":    waybill.ClassOutage,    // connection
 	"53":    waybill.ClassOutage,    // too many connections, out of memory, disk full
@@ -101,7 +101,7 @@ func Misconfigured(op, format string, args ...any) *waybill.Error {
 	}
 }
 
-// Class returns what an error of the database means, also of one that a handler got from its own statements.
+// Class returns the class of an error of the database, also of one that a handler got from its own statements.
 func Class(err error) waybill.Class {
 	if state := SQLState(err); state != "" {
 		if c, ok := classes[state]; ok {

@@ -1,5 +1,5 @@
-// Package dberr says what an error of PostgreSQL, or of the way to it, means: its class, whether the transaction may
-// simply be run again, and what to do about it.
+// Package dberr reads an error of PostgreSQL, or of the way to it: its class, whether the transaction may simply be run
+// again, and the cure.
 //
 // # Guarantees
 //

@@ -11,7 +11,7 @@ import (
 // with a byte 31 behind it.
 const TakenMark = "waybill: id taken: "
 
-// IDTaken returns the error of core.StagedRow for what the statement that looks for ids of other sources says; nil for
+// IDTaken turns the error of the statement that looks for ids of other sources into that of core.StagedRow; nil for
 // other errors.
 func IDTaken(op string, err error) error {
 	if SQLState(err) != "22P02" { // the text is no boolean

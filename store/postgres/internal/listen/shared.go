@@ -12,7 +12,7 @@ import (
 const sharedLooks = 3
 
 // isShared reports whether a pooler gives the server's sessions to several connections by transaction. A LISTEN or a
-// lock of such a session would stay with it for others, and nobody could take it back.
+// lock of such a session would stay with it for others, and no connection could take it back.
 //
 // A connection to the server itself names its session in the protocol. A pooler names something else there. Then either
 // each connection has a session of its own, or sessions are shared: conn changes its session between two statements, or

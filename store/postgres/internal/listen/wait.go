@@ -20,15 +20,15 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
-	// maxWait bounds a wait, since units that others gave up meanwhile tell nobody.
+	// maxWait bounds a wait, since units that others gave up meanwhile wake no member.
 	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
-	// pause more. To say so takes a transaction id. So whoever has to say it says it for tellFor pauses, for itself
-	// and for all others that sleep.
+	// pause more. To say so takes a transaction id. So one relay says it for tellFor pauses, for itself and for all
+	// others that sleep.
 	asleepMargin = 10 * time.Millisecond
 	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
-	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
+	// nap, and does not announce that it sleeps. Under load there is more by then, so that one read takes what many
 	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk. Where the
 	// answer to a look takes longer than a nap, a notification is sooner than the next look, and a look is as dear
 	// as a read: if it would find something as likely as not, the relay reads at once instead.
@@ -38,7 +38,7 @@ const (
 )
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
-// and expires by itself. It writes only if nobody has said so for at least $1 ms. It also tells whether anything was
+// and expires by itself. It writes only if no relay has said so for at least $1 ms. It also tells whether anything was
 // staged or decided, and which transactions have ended.
 const (
 	sleepSQL = `
@@ -54,7 +54,7 @@ type Options struct {
 	Names schema.Names
 	// Off makes it poll only, and attend nothing.
 	Off bool
-	// Logger returns what gets rare events.
+	// Logger returns the log for rare events.
 	Logger func() *slog.Logger
 }
 
@@ -73,7 +73,7 @@ type Waiter struct {
 	gap    time.Duration   // between records of late
 	fresh  bool            // the latest read had records
 	waits  bool            // Wait is under way
-	// when a read last had records although Wait had not returned: somebody else wakes the relay
+	// when a read last had records although Wait had not returned: another process wakes the relay
 	helped time.Time
 	pause  time.Duration
 	awake  time.Duration      // awakeFor
@@ -81,7 +81,7 @@ type Waiter struct {
 	stir   context.CancelFunc // ends the present sleep
 }
 
-// New returns a Waiter. It connects when somebody waits or attends.
+// New returns a Waiter. It connects at the first Wait or Attend.
 func New(o Options) *Waiter {
 	return &Waiter{
 		conns: o.Conns, sleep: o.Names.SQL(sleepSQL), look: o.Names.SQL(lookSQL),
@@ -214,8 +214,8 @@ func (w *Waiter) nextPause() time.Duration {
 }
 
 // lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything
-// happened since the latest read. In this order: what commits before the look is seen by it, what is staged after the
-// telling notifies.
+// happened since the latest read. In this order: a commit before the look is seen by it, and a Stage after the
+// announcement notifies.
 func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	if w.listener.conn == nil || pause == 0 {
 		return w.ask(ctx, routes, w.look)
@@ -226,8 +226,8 @@ func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Dur
 	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*pause).Milliseconds())
 }
 
-// stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and tells nobody
-// anything. It does so after any work if nobody else wakes the relay.
+// stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and announces
+// nothing. It does so after any work if no other process wakes the relay.
 func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Duration) (changed bool, err error) {
 	w.mu.Lock()
 	until := w.worked.Add(w.awake)
@@ -247,7 +247,8 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 	return changed, err
 }
 
-// ask runs one of the looking statements, on the listening connection if there is one, and reports what changed says.
+// ask runs one of the looking statements, on the listening connection if there is one, and returns the result of
+// changed.
 func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
 	var ignored, last, told, xmin int64
 	if w.listener.conn != nil {

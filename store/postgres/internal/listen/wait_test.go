@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
-// newWaiter returns a Waiter on a fresh outbox, and what it logs.
+// newWaiter returns a Waiter on a fresh outbox, and its log.
 func newWaiter(t *testing.T) (*Waiter, *pgxpool.Pool, *strings.Builder) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t).DSN)

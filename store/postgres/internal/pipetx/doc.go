@@ -1,12 +1,12 @@
-// Package pipetx is a transaction of pgx that saves round trips: its BEGIN goes with the first statement, and what is
-// queued goes with its COMMIT.
+// Package pipetx is a transaction of pgx that saves round trips: its BEGIN goes with the first statement, and queued
+// statements go with its COMMIT.
 //
 // # Guarantees
 //
 //   - A [Tx] is a pgx.Tx like any other, with savepoints and the connection's default isolation, except that Commit is
 //     refused: [Tx.End] commits.
 //   - The BEGIN goes with an Exec or a QueryRow that has arguments. Other first statements are sent after it.
-//   - After an error the server skips the rest: what is queued is committed with everything, or nothing is.
+//   - After an error the server skips the rest: the queued statements are committed with all others, or none is.
 //   - After the end nothing reaches the connection.
 //
 // # Concurrency
@@ -20,5 +20,5 @@
 //
 // # Limits
 //
-// Nobody sees the answers of what is queued. A transaction that has used LargeObjects takes a round trip more.
+// The answers of queued statements are not seen. A transaction that has used LargeObjects takes a round trip more.
 package pipetx

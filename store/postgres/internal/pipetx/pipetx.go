@@ -35,7 +35,7 @@ func (r *run) open() bool {
 
 func (r *run) status() byte { return r.conn.PgConn().TxStatus() }
 
-// begin begins the transaction, unless somebody has. Its context is that of Begin: one statement's may end earlier.
+// begin begins the transaction, unless it has begun. Its context is that of Begin: one statement's may end earlier.
 func (r *run) begin() {
 	r.mu.RLock()
 	fresh := r.fresh()
@@ -50,11 +50,11 @@ func (r *run) begin() {
 	}
 }
 
-// beginWith begins the transaction and runs its first statement in one round trip, and hands what comes back to read,
-// which must close it. It reports false if it has run nothing and the connection is as it was: somebody has begun, or
-// the statement cannot be sent so. Then it is run in the usual way, which also says what is wrong with it. If the
-// connection is lost, or the statement's context has ended on the way, which costs the connection, there is no
-// transaction any more, and read gets the error.
+// beginWith begins the transaction and runs its first statement in one round trip, and hands the results to read, which
+// must close them. It reports false if it has run nothing and the connection is as it was: the transaction had begun,
+// or the statement cannot be sent so. Then it is run in the usual way, which also returns its error. If the connection
+// is lost, or the statement's context has ended on the way, which costs the connection, there is no transaction any
+// more, and read gets the error.
 func (r *run) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
 	if len(args) == 0 { // it may be several statements
 		return false
@@ -138,7 +138,7 @@ func (r firstRow) Scan(dest ...any) error {
 	return err
 }
 
-// Commit fails: whoever began it ends it.
+// Commit fails: the code that began the transaction ends it.
 func (*Tx) Commit(context.Context) error {
 	return waybill.Invalid("waybill/postgres: unit of work",
 		"Commit: the unit of work commits, with what was staged; return nil from the function of Do")
@@ -171,10 +171,10 @@ func (t *Tx) Usable() error {
 	return nil
 }
 
-// Queue keeps a statement for the commit. Nobody looks at its rows: when they come, the transaction is committed.
+// Queue keeps a statement for the commit. Its rows are not read: when they come, the transaction is committed.
 func (t *Tx) Queue(sql string, args ...any) { t.run.queued.Queue(sql, args...) }
 
-// Flush sends what is queued.
+// Flush sends the queued statements.
 func (t *Tx) Flush(ctx context.Context) error { return t.flush(ctx, t) }
 
 func (t *Tx) flush(ctx context.Context, tx pgx.Tx) error {
@@ -187,8 +187,9 @@ func (r *run) takeQueued() *pgx.Batch {
 	return b
 }
 
-// End sends what is queued and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. It fails
-// with [pgx.ErrTxCommitRollback] if a statement failed before, and with [pgx.ErrTxClosed] if somebody ended it.
+// End sends the queued statements and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. It
+// fails with [pgx.ErrTxCommitRollback] if a statement failed before, and with [pgx.ErrTxClosed] if the transaction was
+// ended before.
 func (t *Tx) End(ctx context.Context) error {
 	r := t.run
 	r.mu.Lock()
@@ -241,7 +242,7 @@ var closedTx = func() pgx.Tx {
 	return pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx()
 }()
 
-// use returns what to call, and begins the transaction if nobody has. The caller must give run.mu back.
+// use returns the transaction to call, and begins it if it has not begun. The caller must give run.mu back.
 func (s *savepoint) use() pgx.Tx {
 	s.run.begin()
 	s.run.mu.RLock()

@@ -89,7 +89,7 @@ func (m *Migrations) CheckInbox(ctx context.Context, db Asker) error {
 	}, nil)
 }
 
-// answers is what the catalogs say of what a program needs.
+// answers is the catalogs' view of the objects and rights that a program needs.
 type answers struct {
 	role     string
 	usable   *bool    // whether the role may use the schema; nil = there is none
@@ -104,8 +104,8 @@ type answers struct {
 	sequence string
 }
 
-// askSQL asks all of it at once: a far database is asked at each start. The first object is the table. Nobody may look
-// up a name in a schema that he may not use, and the planner looks up names that are constants.
+// askSQL asks all of it at once: a far database is asked at each start. The first object is the table. A role cannot
+// look up a name in a schema that it may not use, and the planner looks up names that are constants.
 const askSQL = `
 WITH s AS (SELECT (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1) AS usable),
 o AS MATERIALIZED (SELECT w.n, w.kind, w.name, w.object, CASE WHEN s.usable THEN to_regclass(w.object)::oid END AS oid
@@ -163,7 +163,7 @@ func (m *Migrations) check(ctx context.Context, db Asker, part Part, table strin
 	}())
 }
 
-// missesPrivileges reports what is missing, or what the role may not do.
+// missesPrivileges reports the missing objects, or the rights that the role lacks.
 func (a *answers) missesPrivileges() error {
 	var lacks []string
 	for i := 0; i < len(a.objects); {
@@ -194,8 +194,8 @@ func (a *answers) lacksPermission(what []string) error {
 		a.role, strings.Join(what, to+"; GRANT ")+to)
 }
 
-// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
-// keep for later, and another encoding, in which slots would not be those of package outbox.
+// checkServer looks for settings that would make relays lose messages or their order without an error: numbers that
+// processes keep for later, and another encoding, in which slots would not be those of package outbox.
 func (a *answers) checkServer() error {
 	switch {
 	case a.encoding != "UTF8":

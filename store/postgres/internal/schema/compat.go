@@ -16,7 +16,7 @@ import (
 // as NAME.compatible, where programs look before their first work.
 const compatibleLine = "-- compatible: "
 
-// compatible reads what a migration says in its first line; 0 = nothing.
+// compatible reads the version in the first line of a migration; 0 = none.
 func compatible(up string) (int, error) {
 	first, _, _ := strings.Cut(up, "\n")
 	n, ok := strings.CutPrefix(first, compatibleLine)

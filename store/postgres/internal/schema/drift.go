@@ -121,7 +121,7 @@ func (m *Migrations) shape(ctx context.Context, tx pgx.Tx) ([]object, error) {
 	return shape, err
 }
 
-// wantedShape returns what the selected parts need.
+// wantedShape returns the objects that the selected parts need.
 func (m *Migrations) wantedShape() []object {
 	var want []object
 	for line := range strings.Lines(shapeText) {
@@ -158,10 +158,10 @@ func (m *Migrations) metaRows() []string {
 	return slices.Compact(rows)
 }
 
-// Drift compares the live schema with what this release makes, and returns every difference: tables, columns with type,
+// Drift compares the live schema with that of this release, and returns every difference: tables, columns with type,
 // nullability and default, indexes with their columns, uniqueness and predicates, sequences, storage options (which
-// matter for speed only), triggers, and rows of waybill_meta. What the owner added is ignored, but for columns that
-// staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
+// matter for speed only), triggers, and rows of waybill_meta. Objects that the owner added are ignored, but for columns
+// that staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
 // waybill_meta are looked at if the role may read them. It takes no locks that writers would wait for.
 func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, error) {
 	var diffs []admin.Difference
@@ -202,7 +202,7 @@ func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, erro
 	return diffs, err
 }
 
-// compare returns the differences between have and what is needed.
+// compare returns the differences between have and the wanted shape.
 func (m *Migrations) compare(have []object) []admin.Difference {
 	real := strings.NewReplacer("{meta}", metaTable, "{outbox}", m.names.Outbox, "{inbox}", m.names.Inbox,
 		"{sequence}", m.names.SQL("{sequence_text}"))

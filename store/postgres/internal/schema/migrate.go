@@ -87,8 +87,8 @@ func New(opts Options) (*Migrations, error) {
 	return m, m.load()
 }
 
-// embedded returns what is said of each migration by the names of the embedded files, NNNN_part_name.up.sql and
-// .down.sql, in their order.
+// embedded returns the migrations, in their order, as the names of the embedded files tell: NNNN_part_name.up.sql and
+// .down.sql.
 func embedded() []migration {
 	entries, _ := migrationFiles.ReadDir("migrations") // sorted by name
 	var all []migration
@@ -342,7 +342,7 @@ type beginner interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// readCommitted begins transactions that see, once they have the lock, what the one before them did.
+// readCommitted begins transactions that see, once they have the lock, the changes of the one before them.
 type readCommitted struct{ beginner }
 
 func (db readCommitted) Begin(ctx context.Context) (pgx.Tx, error) {

@@ -86,7 +86,7 @@ func NewNames(schema, outbox, inbox string) Names {
 	return n
 }
 
-// With returns the same names and more places: pairs of a name in braces and what stands for it.
+// With returns the same names and more places: pairs of a name in braces and its replacement.
 func (n Names) With(pairs ...string) Names {
 	n.places = maps.Clone(n.places)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -136,7 +136,7 @@ func QuoteText(s string) string {
 	return "'" + q + "'"
 }
 
-// CheckNames returns what is wrong with the name of a schema, and with that of a table, which the options call field.
+// CheckNames returns the faults of the name of a schema, and with that of a table, which the options call field.
 func CheckNames(schema, field, table string) []string {
 	var p []string
 	if len(schema) > 63 {

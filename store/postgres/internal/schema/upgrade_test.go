@@ -74,8 +74,8 @@ func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *postgres.Outbox {
 	return o
 }
 
-// work stages n messages. One is retried, one released, one abandoned; the rest is published. Then it does whatever
-// else a release does with its tables.
+// work stages n messages. One is retried, one released, one abandoned; the rest is published. Then it does all else
+// that a release does with its tables.
 func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for i := range n {
@@ -275,8 +275,8 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 	}
 }
 
-// DB-21: from every version there ever was, the newest migrations lead to the shape that Drift knows, and keep what was
-// staged. Released migrations are never edited; the tables of each version are made with them.
+// DB-21: from every version there ever was, the newest migrations lead to the shape that Drift knows, and keep the
+// staged messages. Released migrations are never edited; the tables of each version are made with them.
 func TestUpgradeFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	all, err := schema.New(schema.Options{})
