@@ -42,6 +42,13 @@ func postgresql() []mutant {
 		mutant{id: "postgres-id-taken-keyed", fault: "with a dedupe key the id of another service makes a message a duplicate", file: "store/postgres/dedupe_sql.go", old: "(k.source <> r.source)::int", new: "(k.source < '')::int", tests: "^TestSuite$/^id-of-another-source-is-refused$"},
 	)
 	const grants, outbox = "store/postgres/internal/schema/grants.go", "store/postgres/internal/schema/migrations/0002_outbox_create.up.sql"
+	const wait = "store/postgres/internal/listen/wait.go"
+	all = append(all, group{pkg: "./store/postgres/internal/listen"}.of(
+		mutant{id: "postgres-far-look", fault: "a relay far away looks before each read", file: wait, old: "return fresh && w.far() &&", new: "return fresh && !w.far() &&", tests: "^TestFarRelayReadsOn$"},
+		mutant{id: "postgres-far-spin", fault: "a relay far away reads again and again", file: wait, old: "\tw.fresh = false\n", new: "", tests: "^TestFarRelayReadsOn$"},
+		mutant{id: "postgres-far-rare", fault: "a relay far away reads again after each record, however rare", file: wait, old: " && w.gap < 2*w.trip", new: "", tests: "^TestFarRelayReadsOn$"},
+		mutant{id: "postgres-far-busy", fault: "a busy machine counts as a far database", file: wait, old: "w.trip == 0 || d < w.trip", new: "w.trip == 0 || d > w.trip", tests: "^TestFarRelayReadsOn$"},
+	)...)
 	return append(all, group{pkg: "./internal/e2e", server: true}.of(
 		mutant{id: "postgres-grant-columns", fault: "a producer writes the relay's columns", file: grants, old: "\"INSERT (\"+stagedColumns+\"), SELECT (seq", new: "\"INSERT, SELECT (seq", tests: "^TestHostileProducer$/^cache_statement$"},
 		mutant{id: "postgres-slot-check", fault: "a slot that no relay can read is taken", file: outbox, old: "CHECK (slot BETWEEN 0 AND 63)", new: "CHECK (slot < 300)", tests: "^TestHostileProducer$/^cache_statement$"},

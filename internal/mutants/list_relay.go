@@ -47,6 +47,7 @@ func relay() []mutant {
 		mutant{id: "relay-backlog-failed", fault: "messages that wait for a retry are not in the backlog of health", file: "relay/health.go", old: "n.State != core.StatePending && n.State != core.StateFailed || !r.serves", new: "n.State != core.StatePending || !r.serves", tests: "^TestBacklogOfFailed$"},
 		mutant{id: "relay-paused-keys", fault: "health does not count the keys that wait for a paused topic", file: "dispatch/status.go", old: "if k.topic != \"\" {\n\t\t\t\tn++", new: "if k.topic == \"\" {\n\t\t\t\tn++", tests: "^TestUnroutableGoesOnAtOnce$"},
 		mutant{id: "relay-pipelined-tail", fault: "a later record of a key is not released behind a failed one", file: publish, old: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.release(item, false)", new: "case ok && first < i: // the error belongs to an earlier one\n\t\t\te.failed(item, err, c)", tests: "^TestFaultsLoseNothingAndKeepOrder$"},
+		mutant{id: "relay-presence-late", fault: "the first message waits for what shows that the relay is there", file: "relay/presence.go", old: "e.counts.Published == 0 &&", new: "e.counts.Published < 0 &&", tests: "^TestFirstMessageWaitsForNoPresence$"},
 		mutant{id: "relay-late-part", fault: "a part of a call begins after the lease", file: "relay/publish.go", old: "if from > 0 && !c.lease.holds() {", new: "if from > 0 && c.lease == nil {", tests: "^TestNoPartBeginsAfterTheLease$"},
 	)
 }
