@@ -1,7 +1,7 @@
 package e2e_test
 
-// Services that share an outbox need not trust each other: what a producer's role can write stops neither the route nor
-// the keys of others. The attacks run as the role that Grants prints, on a real server. Each one is refused by the
+// Services that share an outbox need not trust each other: rows that a producer's role can write stop neither the route
+// nor the keys of others. The attacks run as the role that Grants prints, on a real server. Each one is refused by the
 // server, or does no harm.
 
 import (
@@ -138,7 +138,7 @@ func (a *arrivals) Publish(_ context.Context, batch []waybill.Envelope) core.Res
 	return make(core.Results, len(batch))
 }
 
-// all returns what came, in its order.
+// all returns the ids that arrived, in their order.
 func (a *arrivals) all() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
