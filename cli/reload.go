@@ -78,7 +78,8 @@ func (d *daemon) reload() {
 	d.takeSecrets(fresh)
 }
 
-// takeSecrets takes over the users of the dashboard, and the keys of routes. What is wrong stays as it was.
+// takeSecrets takes over the users of the dashboard, and the keys of routes. A setting with a fault keeps its old
+// value.
 func (d *daemon) takeSecrets(conf *loaded) {
 	d.secrets = conf
 	refuse := func(problem string) {

@@ -386,8 +386,8 @@ func TestCancellerOfItsOwnRoute(t *testing.T) {
 	}
 }
 
-// On a route that services share an id names one message. The stage of another source's is refused, so that nobody
-// loses a message without a word: with a transaction by hand, and with the unit of work, which hears of no duplicates.
+// On a route that services share an id names one message. The stage of another source's is refused, so that no service
+// loses a message silently: with a transaction by hand, and with the unit of work, which is not told of duplicates.
 func TestIDOfAnotherIsTold(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
