@@ -13,11 +13,11 @@ type Subscription struct {
 	// Concurrency is how many handlers run at a time; default 10.
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled. Default 0: the number adapts. It begins with one for
-	// each handler, or a batch for each, and grows by what the handlers settle in a tenth of a second, up to 1,000
-	// or two full batches for each. When they become slow at once, messages that they cannot begin within a tenth
-	// of a second go back at no cost, except those with a key. While a message that came again is held, few are.
-	// The bodies held are bounded to 64 MiB. With InOrder or PerGroup the default is twice Concurrency. With
-	// Limit.Rate it is at most a minute's worth, since messages that wait for a permit are held.
+	// each handler, or a batch for each, and grows by the number that the handlers settle in a tenth of a second,
+	// up to 1,000 or two full batches for each. When they become slow at once, deliveries that they cannot begin
+	// within a tenth of a second go back at no cost, except those with a key. While a message that came again is
+	// held, few are. The bodies held are bounded to 64 MiB. With InOrder or PerGroup the default is twice
+	// Concurrency. With Limit.Rate it is at most a minute's worth, since what waits for a permit is held.
 	Prefetch int
 	// Limit bounds the handlers of all processes together, by rate and by number. It needs
 	// consumer.Options.Limiter.

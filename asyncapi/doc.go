@@ -1,5 +1,5 @@
-// Package asyncapi writes the AsyncAPI 3 document of an application: what it sends, by its topics, and what it
-// receives, by its subscriptions.
+// Package asyncapi writes the AsyncAPI 3 document of an application: the sent messages, by topic, and the received
+// ones, by subscription.
 //
 //	document, err := asyncapi.Application{
 //		Title: "billing", Version: "1.4.0",
@@ -12,7 +12,7 @@
 // # Guarantees
 //
 // The document fits the JSON Schema that AsyncAPI publishes for version 3.0.0. Each topic is a channel with one
-// message. What is sent, and what each queue receives, are operations; the queue's name is in x-waybill-queue. The same
+// message. Sending on a topic and receiving on a queue are operations; the queue's name is in x-waybill-queue. The same
 // application gives the same bytes. A topic that is declared twice must be the same, and a queue must be bound for the
 // topics of its messages.
 //

@@ -130,7 +130,7 @@ func handBatchLoop(ctx context.Context, env *servers, db *database, done func())
 	return err
 }
 
-// gather waits for a message, then takes what comes within batchWait, up to a batch; nil at the end.
+// gather waits for a message, then takes those that come within batchWait, up to a batch; nil at the end.
 func gather(in <-chan amqp.Delivery) []amqp.Delivery {
 	d, ok := <-in
 	if !ok {

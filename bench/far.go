@@ -141,8 +141,8 @@ func runRelay(ctx context.Context, far *servers, pool *pgxpool.Pool) error {
 	return r.Run(ctx)
 }
 
-// runByHand is what a team writes by hand, at its best: it waits for a notification, selects what is new, publishes,
-// and deletes what is confirmed on another connection.
+// runByHand is what a team writes by hand, at its best: it waits for a notification, selects the new rows, publishes,
+// and deletes the confirmed ones on another connection.
 func runByHand(ctx context.Context, far *servers, pool *pgxpool.Pool) (err error) {
 	listener, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig.Copy())
 	if err != nil {

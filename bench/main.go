@@ -1,5 +1,5 @@
-// Command bench measures Waybill beside the raw limit of what it is built on, in interleaved pairs in one run, and
-// writes a Markdown table. Absolute figures depend on the machine; the ratios are what to look at. See README.md.
+// Command bench measures Waybill beside the raw limit of its servers, in interleaved pairs in one run, and writes a
+// Markdown table. Absolute figures depend on the machine; the ratios hardly do. See README.md.
 package main
 
 import (

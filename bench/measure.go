@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sample is one run: a figure, and what it cost.
+// sample is one run: a figure, and its cost.
 type sample struct {
 	value float64 // a rate or a duration in seconds, as the row says
 	msgs  int

@@ -24,7 +24,7 @@ type cell struct {
 	args     []string // beside the usual ones; the last one of a flag wins
 	settings []string // as path=value
 
-	// what was measured
+	// the measured figures
 	got     benchOutput
 	servers time.Duration // CPU time of Postgres and RabbitMQ for 1,000 messages, staging included
 	raw     float64       // the limit that it is compared with; 0 = that of the run

@@ -40,7 +40,8 @@ func (p *noting) Publish(_ context.Context, batch []waybill.Envelope) core.Resul
 	return make(core.Results, len(batch))
 }
 
-// steadyCase says beside what messages are staged at a steady rate. There is no broker: what Postgres costs shows best.
+// steadyCase has the load beside which messages are staged at a steady rate. There is no broker: so the cost of
+// Postgres shows best.
 type steadyCase struct {
 	passed      int           // messages that pass before
 	oldSnapshot bool          // and a session holds a snapshot that is older than they are

@@ -73,8 +73,8 @@ func (c *command) recordBeside(ctx context.Context, store string) error {
 	return err
 }
 
-// actOnTables is act for what makes or drops the tables, the record among them. What makes it is in the record when it
-// has ended. What drops it leaves no record.
+// actOnTables is act for a command that makes or drops the tables, the record among them. A command that makes the
+// record is in it when it has ended. One that drops the record leaves none.
 func (c *command) actOnTables(ctx context.Context, do func(context.Context) error) error {
 	to := c.acts.to
 	if to == nil {

@@ -86,7 +86,7 @@ func NewStoreKind[S any](name string, open func(ctx context.Context, settings *S
 	}
 }
 
-// Store is an open database. Commands find what it can do beyond that with core.As in Outbox and in Inbox.
+// Store is an open database. Commands find its optional interfaces with core.As in Outbox and in Inbox.
 type Store struct {
 	// Outbox is the store. It is closed by Close only.
 	Outbox core.OutboxStore
@@ -115,7 +115,7 @@ type Schema interface {
 	Status(ctx context.Context) ([]SchemaStatus, error)
 	// Print returns what Up runs on an empty database, as text for people and tools.
 	Print() (string, error)
-	// Drift compares the schema with what the adapter needs.
+	// Drift compares the schema with the one that the adapter needs.
 	Drift(ctx context.Context) ([]admin.Difference, error)
 }
 
@@ -167,16 +167,16 @@ func NewTransportKind[S any](name string, open func(ctx context.Context, setting
 	}
 }
 
-// Transport is an open broker. Commands find what it can do beyond that with core.As in Publisher.
+// Transport is an open broker. Commands find its optional interfaces with core.As in Publisher.
 type Transport struct {
 	Publisher core.Publisher
 	// Topology manages what the broker must hold; nil = nothing to manage.
 	Topology Topology
-	// Sink makes a place at the broker for the messages of a topic, whose size is bounded, and returns what removes
-	// it, for bench; nil = there is no such thing.
+	// Sink makes a place at the broker for the messages of a topic, whose size is bounded, and returns a function
+	// that removes it, for bench; nil = the broker has no such place.
 	Sink func(ctx context.Context, topic string) (remove func(context.Context) error, err error)
 	// Drop deletes the queues that a consumer made for a subscription, with all that is in them, for bench; nil =
-	// bench has no consumers here. What is not there is no error.
+	// bench has no consumers here. A missing queue is no error.
 	Drop func(ctx context.Context, sub core.Subscription) error
 	// Close closes everything. It must end with its context.
 	Close func(context.Context) error
@@ -188,7 +188,7 @@ type BrokerUsers struct{ Relay, Consumer, Operator string }
 
 // Topology manages exchanges, queues and bindings for a set of subscriptions.
 type Topology interface {
-	// Print returns what must be there, as text for people.
+	// Print returns the needed objects, as text for people.
 	Print(subs []core.Subscription) (string, error)
 	// Export returns it in a format, one of Formats, with the permissions of users.
 	Export(subs []core.Subscription, format string, users BrokerUsers) (string, error)
@@ -197,8 +197,8 @@ type Topology interface {
 	Declare(ctx context.Context, subs []core.Subscription) error
 	// Verify compares it with the broker.
 	Verify(ctx context.Context, subs []core.Subscription) ([]admin.Difference, error)
-	// Unused returns what is there under the transport's names and belongs to no subscription. Delete deletes one
-	// of them if it is empty and nobody uses it; otherwise the error matches waybill.ErrInFlight.
+	// Unused returns the objects that have the transport's names and belong to no subscription. Delete deletes one
+	// of them if it is empty and has no consumer; otherwise the error matches waybill.ErrInFlight.
 	Unused(ctx context.Context, subs []core.Subscription) ([]string, error)
 	Delete(ctx context.Context, subs []core.Subscription, object string) error
 }

@@ -52,7 +52,7 @@ func (b *bench) connect(ctx context.Context) (relays []*relay.Relay, consumers [
 	return relays, consumers, nil
 }
 
-// transports returns what opens the transport once more. Its publisher is nil if messages go nowhere.
+// transports returns a function that opens the transport once more. Its publisher is nil if messages go nowhere.
 func (b *bench) transports() (open func(context.Context) (*Transport, error), err error) {
 	switch {
 	case b.o.transport != "none":
@@ -83,7 +83,7 @@ func (b *bench) openTransport(ctx context.Context) (*Transport, error) {
 	return t, err
 }
 
-// sink makes the place for messages that nobody consumes.
+// sink makes the place for messages that no consumer takes.
 func (b *bench) sink(ctx context.Context, t *Transport) error {
 	if b.o.topic != benchName {
 		return nil

@@ -67,7 +67,7 @@ func (l latency) text(d time.Duration) string {
 	return d.Round(time.Microsecond).String()
 }
 
-// newBenchResult says what is measured.
+// newBenchResult returns a result with the settings of the measurement, and no figures yet.
 func newBenchResult(c *command, o *benchOptions) benchResult {
 	kind := func(name, kind string) string { return name + " (" + kind + ")" }
 	store, _ := only("store", o.store, c.conf.stores)

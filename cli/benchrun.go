@@ -189,7 +189,8 @@ func (b *bench) awaitCopies(ctx context.Context) error {
 	}
 }
 
-// start runs runners, and returns what stops them and waits for their end. The context that it returns ends with them.
+// start runs runners, and returns a function that stops them and waits for their end. The context that it returns ends
+// with them.
 func start[R waybill.Runner](ctx context.Context, runners []R) (running context.Context, stop func() error) {
 	if len(runners) == 0 {
 		return ctx, func() error { return nil }
@@ -224,7 +225,7 @@ func (b *bench) relay(outbox core.OutboxStore, to core.Publisher) (*relay.Relay,
 	})
 }
 
-// clean removes what was made. Of the records, what was not sent yet is sent to nowhere.
+// clean removes the records and queues of the benchmark. Records that were not sent yet are sent to nowhere.
 func (b *bench) clean(ctx context.Context) error {
 	err := b.cleanRecords(ctx)
 	for _, undo := range slices.Backward(b.undo) {
@@ -253,7 +254,7 @@ func (b *bench) cleanRecords(ctx context.Context) error {
 	})
 }
 
-// drain sends what waits to nowhere.
+// drain sends the waiting records to nowhere.
 func (b *bench) drain(ctx context.Context, routes []string, counts []admin.Count) error {
 	r, err := b.relay(b.store.Outbox, &benchPublisher{tally: b.tally})
 	if err != nil {

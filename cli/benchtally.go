@@ -64,7 +64,7 @@ func (t *tally) add(id string, now time.Time) {
 	}
 }
 
-// reach returns what is closed when so many messages have counted.
+// reach returns a channel that is closed when so many messages have counted.
 func (t *tally) reach(want int) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,14 +136,14 @@ func (t *tally) handler(h waybill.Handler) waybill.Handler {
 	return h
 }
 
-// benchPublisher counts what was confirmed, and times the calls.
+// benchPublisher counts the confirmed messages, and times the calls.
 type benchPublisher struct {
 	to    core.Publisher // nil = nowhere: everything is confirmed at once
 	tally *tally
 	ends  bool // a confirmed message counts
 }
 
-// Unwrap lets the relay find what the transport can do.
+// Unwrap lets the relay find the optional interfaces of the transport.
 func (p *benchPublisher) Unwrap() any {
 	if p.to == nil {
 		return nil

@@ -66,8 +66,8 @@ func (s *counted) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest)
 	return s.Store.BlockedKeys(ctx, req)
 }
 
-// OP-01: whatever a store holds, one question looks at no more than 20,000 rows, and a command that only looks asks a
-// fixed number of questions. So its time does not depend on how many records wait.
+// OP-01: with any number of records in a store, one question looks at no more than 20,000 rows, and a command that only
+// looks asks a fixed number of questions. So its time does not depend on how many records wait.
 func TestScanIsBounded(t *testing.T) {
 	t.Parallel()
 	const most = 20_000

@@ -43,7 +43,7 @@ func TestRedrive(t *testing.T) {
 	s.run("redrive", "--state", "pending", "--all", "--yes").is(t, 2, "pending records cannot be redriven")
 }
 
-// OP-01: cancel withdraws by id, by dedupe key, and what waits for a time by flags.
+// OP-01: cancel withdraws a record by id or by dedupe key, and records that wait for a time by flags.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := records(t)
@@ -69,7 +69,7 @@ func TestCancel(t *testing.T) {
 	s.run("show", "x2").is(t, 0)
 }
 
-// OP-18: what is due is ended by the command itself if no relay runs; purge --due deletes it.
+// OP-18: a due record is ended by the command itself if no relay runs; purge --due deletes the record.
 func TestDue(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -130,7 +130,7 @@ func (s *shop) killedRelay(lease time.Duration) {
 	}
 }
 
-// OP-01: purge deletes what ended, and with --waiting what waits for a time.
+// OP-01: purge deletes ended records, and with --waiting records that wait for a time.
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	s := records(t)
@@ -244,8 +244,8 @@ func TestInboxPurge(t *testing.T) {
 	s.run("inbox", "purge", "--older", "1us", "--yes", "--json").is(t, 0, `"deleted": 1`)
 }
 
-// OP-01: migrate makes the tables, shows versions and differences, prints SQL, and goes back. Whatever is asked before,
-// the error names it.
+// OP-01: migrate makes the tables, shows versions and differences, prints SQL, and goes back. A command that runs
+// before it gets an error that names it.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	settings := []string{"stores.shop.kind=sqlite", "stores.shop.path=" + filepath.Join(t.TempDir(), "new.db")}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// clean returns s as it can be shown on a terminal, on one line: what is not printable, or turns the direction of the
-// text, is shown as an escape.
+// clean returns s as it can be shown on a terminal, on one line: a rune that is not printable, or turns the direction
+// of the text, is shown as an escape.
 func clean(s string) string {
 	if !strings.ContainsFunc(s, unsafe) && utf8.ValidString(s) {
 		return s

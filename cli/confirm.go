@@ -15,7 +15,8 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// confirm asks before something is destroyed, and returns an error unless the answer is yes. what begins with a verb.
+// confirm asks before a command destroys something, and returns an error unless the answer is yes. The question begins
+// with a verb.
 func (c *command) confirm(ctx context.Context, format string, a ...any) error {
 	what := fmt.Sprintf(format, a...)
 	if c.yes {

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/cli/adapters"
 )
 
-// terminal opens a pseudo terminal: what is written to keyboard is read from the other.
+// terminal opens a pseudo terminal: bytes written to keyboard are read from tty.
 func terminal(tb testing.TB) (keyboard, tty *os.File) {
 	tb.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

@@ -122,7 +122,7 @@ type runner func(ctx context.Context) error
 
 func (r runner) Run(ctx context.Context) error { return r(ctx) }
 
-// fleet are the relays of a configuration, with what they work on.
+// fleet has the relays of a configuration, with their stores and transports.
 type fleet struct {
 	stores     map[string]*Store
 	transports map[string]*Transport

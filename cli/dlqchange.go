@@ -53,7 +53,7 @@ func (d *dlq) purgeCommand() *cobra.Command {
 	return cmd
 }
 
-// change replays or deletes what the flags select.
+// change replays or deletes the messages that the flags select.
 func (d *dlq) change(
 	ctx context.Context, q *parkedQueue, flags *changeFlags, done string, do func(context.Context, admin.ParkedRequest) (int, error),
 ) error {

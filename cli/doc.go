@@ -1,4 +1,4 @@
-// Package cli is the waybill command over a list of adapters: the relay as a daemon, and what operators ask for. The
+// Package cli is the waybill command over a list of adapters: the relay as a daemon, and the commands of operators. The
 // shipped command has the adapters of this module. A program with others is a main of ten lines:
 //
 //	func main() {

@@ -16,8 +16,8 @@ type ended struct {
 	Matched int `json:"matched"`
 	Ended   int `json:"ended"`
 	Deleted int `json:"deleted"`
-	// Otherwise were published meanwhile, or ended for another reason. Locked are in somebody's transaction.
-	// Pending are decided, and their relay has not carried it out yet.
+	// Otherwise were published meanwhile, or ended for another reason. Locked are in an open transaction. Pending
+	// are decided, and their relay has not carried it out yet.
 	Otherwise int  `json:"otherwise"`
 	Locked    int  `json:"locked"`
 	Pending   int  `json:"pending"`
@@ -59,7 +59,7 @@ func endDue(ctx context.Context, s *Store, dryRun bool, end func() error) error 
 	return withoutDead(ctx, s, end, nil)
 }
 
-// cancelDue ends what f selects, what is due included, and keeps it with reason skipped.
+// cancelDue ends the records that f selects, due ones included, and keeps them with reason skipped.
 func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
 	store, err := able[admin.Ender](s.Outbox, "store", "end messages that are due")
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 	return c.showEnded(ended{sum.Matched, sum.Ended, 0, sum.Otherwise, sum.Locked, sum.Pending, dryRun}, err)
 }
 
-// purgeDue deletes what req selects, what is due included.
+// purgeDue deletes the records that req selects, due ones included.
 func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest) error {
 	store, err := able[admin.Eraser](s.Outbox, "store", "delete messages that are due")
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest
 	}, err)
 }
 
-// showEnded shows out, even after an error, and says what is left.
+// showEnded shows out, even after an error, and counts the records that are left.
 func (c *command) showEnded(out ended, failed error) error {
 	if c.json {
 		if err := c.writeJSON(out); err != nil {

@@ -33,7 +33,7 @@ type answer struct {
 	out, err string
 }
 
-// command runs the command with settings, and nobody to ask.
+// command runs the command with settings, and without a terminal to ask.
 func command(tb testing.TB, settings []string, args ...string) answer {
 	tb.Helper()
 	return commandIn(tb.Context(), settings, args...)
@@ -138,7 +138,7 @@ func message(topic, id string, opts ...waybill.MessageOption) waybill.Message {
 	return waybill.RawMessage(topic, "text/plain", []byte("body of "+id), append([]waybill.MessageOption{waybill.ID(id)}, opts...)...)
 }
 
-// relayed lets a relay take what is due to a broker that answers by topic.
+// relayed lets a relay take the due records to a broker that answers by topic.
 func (s *shop) relayed() {
 	s.tb.Helper()
 	routes := []relay.Route{{Name: waybill.DefaultRoute, Backoff: waybill.RetryDelays(time.Hour, time.Hour)}}

@@ -43,7 +43,7 @@ func choose(use string, subs []*cobra.Command) cobra.PositionalArgs {
 	}
 }
 
-// able returns what a command needs of a store or a transport.
+// able returns the optional interface T of a store or a transport, or an error that says why a command needs it.
 func able[T any](of any, what, does string) (T, error) {
 	t, ok := core.As[T](of)
 	if !ok {

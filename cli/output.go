@@ -11,7 +11,7 @@ import (
 	"unicode/utf16"
 )
 
-// say writes for people. A terminal that is gone is nobody's error.
+// say writes for people. A terminal that is gone is no error.
 func say(w io.Writer, format string, a ...any) { _, _ = fmt.Fprintf(w, format, a...) }
 
 // writeJSON writes one JSON value and a new line. What could move the cursor of a terminal is escaped, although JSON

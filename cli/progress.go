@@ -26,7 +26,7 @@ func (c *command) progressFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.progress, "progress", false, "show the progress although standard error is no terminal")
 }
 
-// newProgress returns nil if nobody would see it.
+// newProgress returns nil if no terminal shows it.
 func (c *command) newProgress() *progress {
 	tty := isTerminal(c.io.Err)
 	if !tty && !c.progress {

@@ -50,7 +50,8 @@ waybill cancel --due. It asks first. Published messages are at the broker and it
 	return cmd
 }
 
-// purge asks, deletes what req selects, and shows the result. done says what becomes of the records.
+// purge asks, deletes the records that req selects, and shows the result. done is the participle for it, such as
+// "deleted".
 func (c *command) purge(ctx context.Context, purger admin.Purger, req admin.PurgeRequest, done string) error {
 	req.Page.Limit, req.Page.Budget = admin.MaxPageLimit, defaultScan
 	if !req.DryRun {

@@ -218,8 +218,8 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// What changes the broker is in the audit record of the store beside it: what was declared, and which queues were
-// deleted. If the record cannot be written nothing is changed.
+// A command that changes the broker is in the audit record of the store beside it, with the declared objects and the
+// deleted queues. If the record cannot be written nothing is changed.
 // OP-21.
 func TestTopologyIsRecorded(t *testing.T) {
 	t.Parallel()

@@ -127,7 +127,7 @@ func (c *command) redrive(ctx context.Context, redriver admin.Redriver, req admi
 	return nil
 }
 
-// refusals say why records were refused, and what helps.
+// refusals have the cause of each refusal, and the cure.
 var refusals = map[string]string{
 	admin.RefusedExpired:        "expired: --force removes the expiry",
 	admin.RefusedInboxRetention: "older than the inboxes remember, so that they could have their effect twice: --force does it anyway",

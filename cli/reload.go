@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/cli/config"
 )
 
-// hangups returns what receives each SIGHUP from now on, until stop is called.
+// hangups returns a channel that receives each SIGHUP from now on, until stop is called.
 func hangups() (signals chan os.Signal, stop func()) {
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -49,7 +49,8 @@ func (d *daemon) watch(ctx context.Context, signals <-chan os.Signal) error {
 // changeable are the settings that a running daemon takes over.
 var changeable = regexp.MustCompile(`^(log\.level|relays\.[^.]+\.routes\[\d+\]\.paused)$`)
 
-// reload takes over what may change. For the rest it says what needs a restart; the old settings stay.
+// reload takes over the settings that may change. It names the others that changed: they need a restart, and the old
+// values stay.
 func (d *daemon) reload() {
 	fresh, err := d.c.app.load(d.c.sources())
 	if err != nil {
@@ -77,7 +78,8 @@ func (d *daemon) reload() {
 	d.takeSecrets(fresh)
 }
 
-// takeSecrets takes over the users of the dashboard, and the keys of routes. What is wrong stays as it was.
+// takeSecrets takes over the users of the dashboard, and the keys of routes. A setting with a fault keeps its old
+// value.
 func (d *daemon) takeSecrets(conf *loaded) {
 	d.secrets = conf
 	refuse := func(problem string) {

@@ -63,7 +63,7 @@ func TestPostgres(t *testing.T) {
 // OP-01: a store that is down, and one that does not answer, is one error with exit code 1, within the timeout.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	// its backlog accepts, and nobody answers
+	// its backlog accepts, and no process answers
 	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

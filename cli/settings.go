@@ -177,7 +177,7 @@ func (l *loaded) take(err error) {
 	}
 }
 
-// check finds what is wrong between settings.
+// check finds settings that contradict each other.
 func (l *loaded) check() {
 	if l.Log.Level != "" {
 		if err := new(slog.LevelVar).UnmarshalText([]byte(l.Log.Level)); err != nil {

@@ -188,7 +188,7 @@ func errorOf(err error) string {
 	return err.Error()
 }
 
-// bodyFlags say what becomes of a body.
+// bodyFlags choose how a body is shown.
 type bodyFlags struct {
 	to   string
 	most int

@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// OP-09: the tally counts a message once, what comes again on top, and nothing that another run left behind.
+// OP-09: the tally counts a message once, its repetitions on top, and no message that another run left behind.
 func TestTally(t *testing.T) {
 	t.Parallel()
 	tally := newTally("run-", 3, 1)
@@ -37,7 +37,7 @@ func TestTally(t *testing.T) {
 	<-tally.reach(3)
 }
 
-// OP-09: a publisher counts what was confirmed, and nothing else.
+// OP-09: a publisher counts confirmed messages, and no others.
 func TestTallyOfConfirms(t *testing.T) {
 	t.Parallel()
 	tally := newTally("run-", 2, 2)

@@ -47,7 +47,7 @@ func (t *telemetry) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newTelemetry makes what the settings ask for. What is off costs nothing.
+// newTelemetry makes the exporters that the settings ask for. A signal that is off costs nothing.
 func newTelemetry(ctx context.Context, l *loaded, version string) (*telemetry, error) {
 	t := &telemetry{Env: Env{MeterProvider: metricnoop.NewMeterProvider(), TracerProvider: tracenoop.NewTracerProvider()}}
 	from, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),

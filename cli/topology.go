@@ -161,7 +161,7 @@ func (c *command) verify(ctx context.Context, t topologyRun) error {
 	return err
 }
 
-// gc lists what no subscription has, and deletes it.
+// gc lists the queues and exchanges of no subscription, and deletes them.
 func (c *command) gc(ctx context.Context, t topologyRun, dryRun bool) error {
 	asked, cancel := c.limited(ctx)
 	unused, err := t.Unused(asked, t.subs)

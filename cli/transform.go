@@ -31,7 +31,7 @@ type signSettings struct {
 
 const maxKeyID = 255
 
-// checkKeyID reports what is wrong with the id of a key.
+// checkKeyID reports the faults of a key's id.
 func checkKeyID(id string, given bool, bad func(key, text string)) {
 	switch {
 	case id == "" && given:
@@ -41,7 +41,7 @@ func checkKeyID(id string, given bool, bad func(key, text string)) {
 	}
 }
 
-// check reports what is wrong with the settings, by key.
+// check reports the faults of the settings, by key.
 func (e *encryptSettings) check(bad func(key, text string)) {
 	checkKeyID(e.KeyID, !e.Key.IsZero(), bad)
 	if e.KeyID != "" && e.Key.IsZero() {
@@ -49,7 +49,7 @@ func (e *encryptSettings) check(bad func(key, text string)) {
 	}
 }
 
-// check reports what is wrong with the settings, by key.
+// check reports the faults of the settings, by key.
 func (s *signSettings) check(bad func(key, text string)) {
 	checkKeyID(s.KeyID, !s.Secret.IsZero() || !s.PrivateKey.IsZero(), bad)
 	if s.KeyID != "" && s.Secret.IsZero() == s.PrivateKey.IsZero() {
@@ -142,7 +142,8 @@ func (r *routeSettings) keyed(path string, bad func(path, text string)) (out []*
 	return out
 }
 
-// publisher returns to, with what the route does to bodies, and the steps that have a key. A problem belongs to a path.
+// publisher returns to with the steps by which the route changes bodies, and those of them that have a key. A problem
+// belongs to a path.
 func (r *routeSettings) publisher(to core.Publisher, path string, bad func(path, text string)) (core.Publisher, []*keyedStep) {
 	var steps []transform.Step
 	if r.Compress {

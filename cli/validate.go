@@ -113,7 +113,8 @@ func (v *validation) all(ctx context.Context) {
 	v.unroutable(ctx, f)
 }
 
-// known reports whether there is a problem with the settings below path: what they say cannot be opened.
+// known reports whether there is a problem with the settings below path, so that their store or transport cannot be
+// opened.
 func (v *validation) known(path string) bool {
 	return slices.ContainsFunc(v.problems, func(p string) bool { return strings.Contains(p, ": "+path+".") || strings.Contains(p, ": "+path+":") })
 }

@@ -209,7 +209,7 @@ func newPeople(users map[string]User) *people {
 // passwordOf returns the hash of a user's password; empty = the user has none.
 func (d *Dashboard) passwordOf(user string) string { return d.people.Load().passwords[user] }
 
-// SetUsers replaces Options.Users while the page runs. Sessions of users who are gone, or who have another password,
+// SetUsers replaces Options.Users while the page runs. Sessions of removed users, and of users with another password,
 // are over. Rights count from the next request on. The page keeps its way in: an error says so if no user has a
 // password any more, or if one has the first.
 func (d *Dashboard) SetUsers(users map[string]User) error {

@@ -14,9 +14,9 @@
 //   - /livez is 503 only when a restart helps: an engine hangs, or ended with an error. It never waits for a database
 //     or a broker.
 //   - /readyz is 503 while an engine does not work.
-//   - /healthz asks the deep checks too: schema, broker, age of the backlog. It is 503 if a check failed. What is only
-//     degraded is told with 200.
-//   - Each answer names what was checked, and why it failed. Texts hold no secrets and no payload.
+//   - /healthz asks the deep checks too: schema, broker, age of the backlog. It is 503 if a check failed. A degraded
+//     part alone leaves it at 200.
+//   - Each answer names the checks, and the causes of the failed ones. Texts hold no secrets and no payload.
 //   - A question ends after Options.Timeout, also if a checker hangs. Probes that arrive meanwhile share its answer, so
 //     that many of them cost as much as one.
 //

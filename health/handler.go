@@ -35,7 +35,7 @@ type CheckerFunc func(ctx context.Context) waybill.Health
 // Health calls f.
 func (f CheckerFunc) Health(ctx context.Context) waybill.Health { return f(ctx) }
 
-// Options says what a handler asks. At least one Checker is needed.
+// Options has the checkers of a handler. At least one is needed.
 type Options struct {
 	// Engines are the relays and consumers by name, which every path asks.
 	Engines map[string]Checker
@@ -130,7 +130,8 @@ func New(opts Options) (*Handler, error) {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// Report asks everything, as /healthz does. It returns soon after ctx ended; what has not answered then has failed.
+// Report asks everything, as /healthz does. It returns soon after ctx ended; a checker that has not answered then has
+// failed.
 func (h *Handler) Report(ctx context.Context) Report {
 	return h.collect(ctx, slices.Concat(h.engines, h.deep), maxTimeout)
 }

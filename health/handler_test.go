@@ -73,7 +73,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// OP-06: each answer says what was checked and why it failed, the worst first, for people and for programs.
+// OP-06: each answer names the checks and the causes of failures, the worst first, for people and for programs.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	h := handler(t, health.Options{
@@ -124,7 +124,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// never is a checker that hangs until it is released, whatever its context says.
+// never is a checker that hangs until it is released, beyond the end of its context.
 type never struct {
 	asked   atomic.Int32
 	release chan struct{}

@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background)) }
 
-// OP-06: each dependency is broken in turn. The relay stays live; readiness and the deep check say what is wrong, and
-// no secret; all is well again afterwards.
+// OP-06: each dependency is broken in turn. The relay stays live; readiness and the deep check name the fault, and no
+// secret; all is well again afterwards.
 func TestDependenciesBreak(t *testing.T) {
 	tier.Nightly(t, "kills its own database and broker: 30 s")
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})

@@ -150,10 +150,10 @@ func (c *Clock) Seed(mark Timestamp) error {
 	return c.seed("seed", mark)
 }
 
-// SeedCapped is Seed for a program that must go on whatever the mark is. If the
-// mark is too far ahead of the wall clock, it raises the clock as far as a mark
-// can, to MaxDrift ahead of the wall clock, and returns the *DriftError, for a
-// log. Any other mark that Seed refuses leaves the clock unmoved.
+// SeedCapped is Seed for a program that must go on with any mark. If the mark
+// is too far ahead of the wall clock, it raises the clock as far as a mark can,
+// to MaxDrift ahead of the wall clock, and returns the *DriftError, for a log.
+// Any other mark that Seed refuses leaves the clock unmoved.
 func (c *Clock) SeedCapped(mark Timestamp) error {
 	err := c.Seed(mark)
 	if e, ok := errors.AsType[*DriftError](err); ok {

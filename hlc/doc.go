@@ -15,13 +15,13 @@
 // 10:00:00.050 by its clock, and replica B, 80 ms behind, reacts to it at
 // 10:00:00.010 by its own, then sorting by wall time puts the effect before the
 // cause. With this package B observes the stamp of A before it stages its
-// reaction, and its next stamp is above it. Nothing waits and nobody asks a
+// reaction, and its next stamp is above it. No process waits, and none asks a
 // server for the time.
 //
 // # Guarantees
 //
-//   - Now is strictly monotonic on one clock, over all goroutines, whatever the
-//     wall clock does: it can stop, jump back, jump forward, or read nonsense.
+//   - Now is strictly monotonic on one clock, over all goroutines, with any
+//     wall clock: that can stop, jump back, jump forward, or read nonsense.
 //   - The result of Observe(remote) is above remote and above everything the
 //     clock gave out before. Everything the clock gives out later is above that.
 //   - A stamp further ahead of the wall clock than Options.MaxDrift is refused.
@@ -78,9 +78,9 @@
 // reaction is stamped later; nothing else about them changes.
 //
 // The stamp is far ahead, but the clock already is as well. A stamp at or below
-// what the clock has reached is accepted however far it is from the wall clock,
-// because it cannot move the clock anywhere. A process that is a year ahead thus
-// still orders its own messages.
+// the clock's reading is accepted however far it is from the wall clock,
+// because it cannot move the clock anywhere. A process that is a year ahead
+// thus still orders its own messages.
 //
 // A mark from the future. A database restored from a machine with a wrong clock,
 // or a mark written by hand, could otherwise send the clock away for good. Seed

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// Whatever Parse accepts, String writes back byte for byte.
+// String writes each text that Parse accepts back byte for byte.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{
 		"", "0", "0000000000000000", "0123456789abcdef", "7fffffffffffffff",
@@ -34,7 +34,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// Whatever UnmarshalBinary accepts, MarshalBinary writes back byte for byte.
+// MarshalBinary writes all bytes that UnmarshalBinary accepts back as they
+// were.
 func FuzzBinary(f *testing.F) {
 	for _, b := range [][]byte{
 		nil,

@@ -29,8 +29,8 @@
 //
 // # Limits
 //
-// A tick is a minute. What is staged goes the way of any message: the relay publishes it as soon as it can, and a
+// A tick is a minute. The staged message goes the way of any message: the relay publishes it as soon as it can, and a
 // consumer handles it. Marks are kept for twice Job.Late and a day more, by the database's clock, and deleted after
 // that. Do not delete those of the consumer names recurring/* sooner: a process whose clock is far behind would stage a
-// tick again. What goes on by its own result, rather than by the clock, is a timer: see docs/scheduling.md.
+// tick again. Work that goes on by its own result, rather than by the clock, needs a timer: see docs/scheduling.md.
 package recurring

@@ -27,7 +27,7 @@ const (
 	consumerPrefix = "recurring/"
 )
 
-// Job says what is staged, and when. A Job must be the same in all processes that run it.
+// Job has the message to stage and the times for it. A Job must be the same in all processes that run it.
 type Job struct {
 	// Name identifies the job, 1 to 245 bytes. It must stay the same: marks are found by it.
 	Name string
@@ -48,11 +48,11 @@ type Job struct {
 	// minute, so that a new job does not make up for a past that it never had.
 	From time.Time
 	// Paused, if not nil, is asked at each tick, before its transaction. A tick of a paused job is marked without a
-	// message: nobody makes up for it. An error is tried again until Late has passed.
+	// message, and is not made up for later. An error is tried again until Late has passed.
 	Paused func(ctx context.Context) (bool, error)
 }
 
-// words are the expressions without fields, and what they stand for.
+// words are the expressions without fields, and their meanings.
 var words = map[string]string{
 	"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *",
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",

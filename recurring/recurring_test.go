@@ -99,7 +99,7 @@ func message(tick time.Time) (waybill.Message, error) {
 
 func day(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
-// Three processes stage each tick once, whatever the clock does in spring and autumn.
+// Three processes stage each tick once, also when the clocks change in spring and autumn.
 func TestEachTickOnce(t *testing.T) { // OP-14
 	t.Parallel()
 	zone, err := time.LoadLocation("Europe/Berlin")
@@ -303,7 +303,7 @@ func TestBadFunctions(t *testing.T) { // OP-14
 	})
 }
 
-// Marks are deleted when nobody can need them any more.
+// Marks are deleted when no process can need them any more.
 func TestMarksAreDeleted(t *testing.T) { // OP-14
 	t.Parallel()
 	virtual(t, func(w *world) {

@@ -40,7 +40,7 @@ type job struct {
 	schedule *schedule
 	// stage marks a tick, and stages its message unless m is nil. It reports whether the mark is new.
 	stage func(ctx context.Context, tick time.Time, m *waybill.Message) (bool, error)
-	// purge deletes marks that nobody can need any more, until ctx ends.
+	// purge deletes marks that no process can need any more, until ctx ends.
 	purge func(ctx context.Context)
 	log   *slog.Logger
 }
@@ -92,8 +92,7 @@ func New[Tx any](marks core.Inbox[Tx], outbox waybill.Stager[Tx], jobs []Job, op
 	return r, nil
 }
 
-// Run stages ticks until ctx ends, and returns nil then. It returns no error: what goes wrong is logged, and tried
-// again.
+// Run stages ticks until ctx ends, and returns nil then. It returns no error: a failed tick is logged, and tried again.
 func (r *Runner) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	for _, j := range r.jobs {

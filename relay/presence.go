@@ -15,7 +15,8 @@ const (
 	attendLast  = 10 * time.Second
 )
 
-// attendLate is how long the first token may wait for the first record: a relay that is alone shows nobody anything.
+// attendLate is how long the first token may wait for the first record: without another relay no process reads the
+// token.
 const attendLate = time.Second
 
 var errAbsent = errors.New("connection lost")

@@ -18,7 +18,7 @@
 // # Limits
 //
 // The kinds are postgres, sqlite and mongo, and rabbitmq, redis and sqs. Each takes its package's Options as keys, and
-// what the settings types here add.
+// the fields of the settings types here.
 package adapters
 
 import "github.com/waybill-go/waybill/cli"

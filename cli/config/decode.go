@@ -133,7 +133,7 @@ func (d *decoder) kept(n *node, path string, v reflect.Value) {
 	v.SetInt(int64(t))
 }
 
-// setScalar sets v to a text, and returns what is wrong.
+// setScalar sets v to a text, and returns the fault of the text.
 func setScalar(v reflect.Value, text string) string {
 	if v.Type() == durationType {
 		t, err := time.ParseDuration(text)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Diff returns the paths of the settings that differ, such as relays.shop.window. It looks at what stands in the
-// sources: a default that is written out differs from one that is not. Of files with secrets it compares the names.
+// Diff returns the paths of the settings that differ, such as relays.shop.window. It compares the texts of the sources:
+// a default that is written out differs from one that is not. Of files with secrets it compares the names.
 func Diff(a, b *Loaded) []string {
 	var paths []string
 	compare(a.root, b.root, "", &paths)
@@ -28,7 +28,7 @@ func compare(a, b *node, path string, paths *[]string) {
 	}
 }
 
-// onlyOne adds the settings of what stands on one side only.
+// onlyOne adds the settings that one side alone has.
 func onlyOne(a, b *node, path string, paths *[]string) {
 	for _, n := range []*node{a, b} {
 		if n != nil && n.kind == dict && len(n.keys) > 0 && (a == nil || b == nil) {

@@ -142,8 +142,8 @@ func invalid(problems []problem) error {
 	return waybill.Invalid(subject, texts...)
 }
 
-// Decode sets the struct that into points to from the settings. Sections keep what they have for later. The error is an
-// [*waybill.InvalidError] with all problems; the struct then holds what is right.
+// Decode sets the struct that into points to from the settings. Sections keep their nodes for later. The error is an
+// [*waybill.InvalidError] with all problems; the struct then holds the valid settings.
 func (l *Loaded) Decode(into any) error {
 	d := decoder{}
 	d.into(l.root, "", reflect.ValueOf(into).Elem())

@@ -46,7 +46,7 @@ func show(parts []Part) yaml.MapSlice {
 	return out
 }
 
-// plain returns what a value is in YAML; nil if it is empty.
+// plain returns the YAML value of v; nil if v is empty.
 func plain(v reflect.Value) any {
 	if !v.IsValid() || v.IsZero() {
 		return nil

@@ -8,9 +8,9 @@ type Kind struct {
 	Settings any // a struct, or a pointer to one
 }
 
-// Schema returns a JSON Schema (2020-12) of settings. kinds has, by the key of each map of Sections, what its entries
-// may be. describe returns the text for a field of a struct that has no tag doc; owner is the struct's import path and
-// name, such as github.com/waybill-go/waybill/relay.Options.
+// Schema returns a JSON Schema (2020-12) of settings. kinds has, by the key of each map of Sections, the possible kinds
+// of its entries. describe returns the text for a field of a struct that has no tag doc; owner is the struct's import
+// path and name, such as github.com/waybill-go/waybill/relay.Options.
 func Schema(settings any, kinds map[string][]Kind, describe func(owner, field string) string) map[string]any {
 	s := schema{kinds, describe, map[string]any{}}
 	root := s.object(structOf(settings))
@@ -83,7 +83,7 @@ func (s *schema) section(key string, kinds []Kind) map[string]any {
 	return out
 }
 
-// value is the schema of what a field can be set to.
+// value is the schema of the values of a field.
 func (s *schema) value(t reflect.Type) map[string]any {
 	switch t {
 	case secretType:

@@ -14,8 +14,8 @@ const maxSecretBytes = 64 << 10
 //
 //	url: {file: /run/secrets/shop-url}
 //
-// White space at the end of the file does not count. The file is read each time that Value is called, so a secret that
-// was rotated is seen when somebody asks again.
+// White space at the end of the file does not count. The file is read each time that Value is called, so a rotated
+// secret is seen by the next call.
 type Secret struct {
 	text string
 	file string
@@ -27,7 +27,7 @@ func NewSecret(text string) Secret { return Secret{text: text} }
 // IsZero reports whether there is none.
 func (s Secret) IsZero() bool { return s.text == "" && s.file == "" }
 
-// Value returns the text. An error names the file. It never shows what the file holds.
+// Value returns the text. An error names the file. It never shows the content of the file.
 func (s Secret) Value() (string, error) {
 	if s.file == "" {
 		return s.text, nil

@@ -17,7 +17,7 @@ func errorLine(err error) int {
 	return 1
 }
 
-// errorText returns what is wrong, without the lines of the file, which can hold secrets.
+// errorText returns the text of err, without the lines of the file, which can hold secrets.
 func errorText(err error) string {
 	if e, ok := errors.AsType[yaml.Error](err); ok {
 		return e.GetMessage()

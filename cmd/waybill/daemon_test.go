@@ -25,7 +25,7 @@ func TestRelaysShareTheirEnds(t *testing.T) {
 	}
 }
 
-// What waits at the end of the time is told, with an exit code of its own; what was due has gone.
+// Records that wait at the end of the time are counted, with an exit code of its own; the due ones have gone.
 func TestUntilEmptyEndsInTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -114,8 +114,8 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 }
 
-// OP-02: SIGHUP takes over the level of the log and what is paused, names what needs a restart, and survives wrong
-// settings. SIGTERM ends in order.
+// OP-02: SIGHUP takes over the level of the log and the paused routes, names the settings that need a restart, and
+// survives wrong settings. SIGTERM ends in order.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -154,7 +154,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// While the first SIGTERM waits for what was sent, the probes go on and say so. A second one ends the process at once.
+// While the first SIGTERM waits for confirms, the probes go on and say so. A second one ends the process at once.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // OP-07: the daemon shows the dashboard if the settings ask for it, over its stores, relays and subscriptions, and ends
-// although somebody looks.
+// although a browser looks.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -261,7 +261,8 @@ func TestSeveralDatabases(t *testing.T) {
 	r.end(t, cli.ExitOK)
 }
 
-// OP-13, measured: what an idle relay of a SQLite file costs. WAYBILL_TEST_FLEET says how many; 10 without it.
+// OP-13, measured: the cost of an idle relay of a SQLite file. WAYBILL_TEST_FLEET is the number of relays; 10 without
+// it.
 func TestIdleFleet(t *testing.T) {
 	t.Parallel()
 	n := 10

@@ -116,8 +116,8 @@ func TestPrintConfig(t *testing.T) {
 	}
 }
 
-// OP-02: validate finds what is wrong at the servers, all at once: a password, missing tables, drift, an unreachable
-// broker, a pool that is too small, an order that the transport cannot keep. It is silent about what is well.
+// OP-02: validate finds all faults at the servers at once: a password, missing tables, drift, an unreachable broker, a
+// pool that is too small, an order that the transport cannot keep. It is silent about what is well.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	db, mq := testenv.Postgres(t), testenv.RabbitMQ(t)

@@ -34,5 +34,5 @@
 // # Limits
 //
 // The database must be one that Waybill has a store for, opened by database/sql: with GORM's Postgres driver, pgx. A
-// handler's *gorm.DB prepares no statements, whatever gorm.Config.PrepareStmt says.
+// handler's *gorm.DB prepares no statements, even with gorm.Config.PrepareStmt.
 package waybillgorm

@@ -186,7 +186,7 @@ func (s *service) count(t *testing.T, table string) (n int) {
 	return n
 }
 
-// A handler writes in the transaction of its inbox. What it has written before it fails is gone, and so is the mark.
+// A handler writes in the transaction of its inbox. Its writes before it fails are gone, and so is the mark.
 func TestFailedHandler(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]gorm.Config{"plain": {}, "prepared": {PrepareStmt: true}} {
@@ -250,7 +250,7 @@ func TestUnitOfWork(t *testing.T) {
 	}
 }
 
-// ST-15: what is no transaction is refused with what to do.
+// ST-15: a *gorm.DB that is no transaction is refused, with the cure.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := newService(t, gorm.Config{})

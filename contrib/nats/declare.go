@@ -27,7 +27,7 @@ func (t *Transport) stream(ctx context.Context, name string) (jetstream.Stream, 
 	return s, nil
 }
 
-// declareStreams makes the streams that are missing, and returns what the first is.
+// declareStreams makes the streams that are missing, and returns the state of the first.
 func (t *Transport) declareStreams(ctx context.Context) (*jetstream.StreamInfo, error) {
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
@@ -99,7 +99,8 @@ func dangerous(c *jetstream.StreamConfig) (setting, cure string) {
 	return "", ""
 }
 
-// wanted returns the subjects that a queue is bound for: by its bindings, or, if somebody else made it, by its filters.
+// wanted returns the subjects that a queue is bound for: by its bindings, or, if another program made it, by its
+// filters.
 func (t *Transport) wanted(c *jetstream.ConsumerConfig) []string {
 	bindings, ours := c.Metadata[metaBindings]
 	if !ours {
@@ -115,7 +116,7 @@ func (t *Transport) wanted(c *jetstream.ConsumerConfig) []string {
 	return list
 }
 
-// declareQueue makes the consumer of r, or adds what is missing to it, and keeps what it is.
+// declareQueue makes the consumer of r, or adds the missing settings to it, and keeps its state.
 func (t *Transport) declareQueue(ctx context.Context, r *receiver) error {
 	op := "subscribe to queue " + r.sub.Queue
 	ctx, cancel := t.bounded(ctx)

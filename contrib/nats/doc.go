@@ -4,12 +4,12 @@
 //
 // # Topology
 //
-// A bus is a stream with the retention "interest", which refuses what does not fit: Options.Bus, with the subjects
-// {bus}.t.{topic} for what is published, and {bus}.q.{queue} for copies that one queue gets. A queue is a durable pull
-// consumer of it. Its bindings stand in the consumer's metadata (waybill-bindings), and are its filter subjects.
-// JetStream wants filters that do not overlap: where bindings do, the filter is wider, and the receiver drops what no
-// binding fits. Parked messages are in a stream of their own, {bus}-parked. The transport declares all of this, or,
-// with Options.Passive, looks for it.
+// A bus is a stream with the retention "interest", which refuses messages beyond its bounds: Options.Bus, with the
+// subjects {bus}.t.{topic} for published messages, and {bus}.q.{queue} for copies that one queue gets. A queue is a
+// durable pull consumer of it. Its bindings stand in the consumer's metadata (waybill-bindings), and are its filter
+// subjects. JetStream wants filters that do not overlap: where bindings do, the filter is wider, and the receiver drops
+// a message that no binding fits. Parked messages are in a stream of their own, {bus}-parked. The transport declares
+// all of this, or, with Options.Passive, looks for it.
 //
 // # Guarantees
 //

@@ -20,7 +20,7 @@ func outage(op string, err error) *waybill.Error {
 	return fail(op, waybill.ClassOutage, waybill.ReasonNone, err)
 }
 
-// misconfigured is an error that somebody must fix.
+// misconfigured is an error whose cause an operator must repair.
 func misconfigured(op, format string, args ...any) *waybill.Error {
 	return outage(op, fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...))
 }

@@ -101,7 +101,7 @@ func TestOldServers(t *testing.T) {
 	}
 }
 
-// Dial says who must do what, and holds no password.
+// The errors of Dial name the cause and the cure, and no password.
 func TestDialFails(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(o *server.Options) { o.Username, o.Password = "user", "right" })
@@ -138,8 +138,8 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// What is too large for the stream, or for the server with its headers, is refused for good; a full stream is an
-// outage.
+// A message that is too large for the stream, or with its headers for the server, is refused for good; a full stream is
+// an outage.
 func TestStreamRefuses(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

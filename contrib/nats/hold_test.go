@@ -59,7 +59,8 @@ func TestHeldForTooLong(t *testing.T) {
 	stale(t, r, receive(t, r))
 }
 
-// What came again is another delivery, although the receiver's own clock says that the first one is still held.
+// A message that came again is another delivery, although the receiver's own clock says that the first one is still
+// held.
 func TestComesAgainWhileHeld(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -73,7 +74,7 @@ func TestComesAgainWhileHeld(t *testing.T) {
 	stale(t, r, first)
 }
 
-// stale fails unless first comes again, and is nobody's then.
+// stale fails unless first comes again, and cannot be settled then.
 func stale(t *testing.T, r core.Receiver, first *waybill.Delivery) {
 	t.Helper()
 	again := receive(t, r)

@@ -22,7 +22,7 @@ type Options struct {
 	// their disks. A client cannot look that up. The transport declares PublisherTraits.Synced by it.
 	SyncAlways bool
 	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 10 s, at
-	// least 100 ms. All processes of a bus use the same. What a killed process held comes after it.
+	// least 100 ms. All processes of a bus use the same. A delivery that a killed process held comes after it.
 	HoldFor time.Duration
 	// Timeout bounds one request to the server; default 10 s.
 	Timeout time.Duration

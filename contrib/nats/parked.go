@@ -148,7 +148,8 @@ type parkedMsg struct {
 	total  int
 }
 
-// walk calls fn for what was parked for queue at the beginning, oldest first, until fn returns false or an error.
+// walk calls fn for the messages that were parked for queue at the beginning, oldest first, until fn returns false or
+// an error.
 func (t *Transport) walk(ctx context.Context, queue string, fn func(*parkedMsg) (more bool, err error)) error {
 	s, total, last, err := t.openParked(ctx, queue)
 	if err != nil {

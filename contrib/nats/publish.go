@@ -90,7 +90,7 @@ func (t *Transport) send(ctx context.Context, m *nats.Msg) (jetstream.PubAckFutu
 	return f, nil
 }
 
-// await fills res with what becomes of sent; nil = not sent.
+// await fills res with the results of sent; nil = not sent.
 func (t *Transport) await(ctx context.Context, sent []jetstream.PubAckFuture, res core.Results) {
 	for i, f := range sent {
 		if f == nil {
@@ -138,7 +138,7 @@ func (t *Transport) routable(ctx context.Context, subject string) (bool, error) 
 	return r.fit(subject), nil
 }
 
-// fit reports what is known about subject.
+// fit reports whether subject fits a pattern of r, and remembers the answer.
 func (r *routes) fit(subject string) bool {
 	ok, known := r.known[subject]
 	if known {

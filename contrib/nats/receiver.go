@@ -143,7 +143,7 @@ func (r *receiver) fits(subject string, stored time.Time) bool {
 	}
 }
 
-// arrived takes what the server sends: a delivery, or the end of a pull. The client calls it, one message at a time.
+// arrived takes a message of the server: a delivery, or the end of a pull. The client calls it, one message at a time.
 func (r *receiver) arrived(m *nats.Msg) {
 	defer r.signal()
 	if m.Reply == "" {
@@ -237,8 +237,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// next returns what was fetched, or asks for it. away: the connection has been lost for a moment. back reports that an
-// outage is over.
+// next returns the fetched deliveries, or asks for some. away: the connection has been lost for a moment. back reports
+// that an outage is over.
 func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybill.Delivery, back bool, err error) {
 	select {
 	case <-r.done:
@@ -319,7 +319,7 @@ func (r *receiver) upkeep() {
 	}
 }
 
-// Check reports whether the connection is lost. It asks nobody.
+// Check reports whether the connection is lost. It sends no request.
 func (r *receiver) Check(context.Context) error {
 	if !r.t.nc.IsConnected() {
 		return outage("receive", nats.ErrDisconnected)
@@ -340,7 +340,7 @@ func (r *receiver) Close(ctx context.Context) error {
 	return r.closeErr
 }
 
-// giveBack ends the pulls, takes what they have brought, and gives everything back.
+// giveBack ends the pulls, takes the deliveries that they have brought, and gives all of them back.
 func (r *receiver) giveBack(ctx context.Context) error {
 	ctx, cancel := r.t.bounded(ctx)
 	defer cancel()

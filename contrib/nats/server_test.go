@@ -67,7 +67,7 @@ func (s *testServer) restart(context.Context) error {
 
 func (s *testServer) url() string { return s.srv.ClientURL() }
 
-// proxy is a link that can be cut: it takes what is sent, and drops it. Nobody notices before it is healed.
+// proxy is a link that can be cut: it takes bytes, and drops them. Neither side notices before the link is healed.
 type proxy struct {
 	to string
 	ln net.Listener

@@ -85,8 +85,8 @@ func (r *receiver) ask(n int) error {
 }
 
 // answer sends an acknowledgement and waits until the server has answered. A server that was killed can have forgotten
-// what it delivered last. It does not answer then, and delivers again: so a delivery whose acknowledgement got no
-// answer, although the connection is up, is not held any more.
+// its last deliveries. It does not answer then, and delivers again: so a delivery whose acknowledgement got no answer,
+// although the connection is up, is not held any more.
 func (r *receiver) answer(ctx context.Context, h *handle, ack []byte) error {
 	nc := r.t.nc
 	before := nc.Stats().Reconnects
@@ -114,7 +114,7 @@ func (r *receiver) lose(h *handle) {
 	h.until = time.Time{}
 }
 
-// job is an ack of a delivery that nobody else settles meanwhile. Its verdict is none if the delivery just goes back.
+// job is an ack of a delivery that no other call settles meanwhile. Its verdict is none if the delivery just goes back.
 type job struct {
 	h   *handle
 	ack core.Ack
@@ -213,7 +213,7 @@ func (r *receiver) settle(ctx context.Context, jobs []job, res core.Results) {
 	}
 }
 
-// copy returns what is stored before the original is acknowledged; nil = nothing.
+// copy returns the message that is stored before the original is acknowledged; nil = none.
 func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 	h, a := j.h, &j.ack
 	subject := r.own
@@ -264,7 +264,7 @@ func (r *receiver) copy(j *job, now time.Time) *nats.Msg {
 	return m
 }
 
-// RenewDeliveries implements core.DeliveryRenewer. The server renews for HoldFor, whatever d is.
+// RenewDeliveries implements core.DeliveryRenewer. The server renews for HoldFor, with any d.
 func (r *receiver) RenewDeliveries(ctx context.Context, deliveries []*waybill.Delivery, _ time.Duration) core.Results {
 	ctx, cancel := r.t.bounded(ctx)
 	defer cancel()

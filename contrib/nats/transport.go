@@ -47,7 +47,7 @@ var (
 
 // Dial connects to the server at address, one or several URLs with commas between them, and returns a transport that
 // reconnects by itself. An error has a class: outage if the server cannot be reached, and it matches
-// waybill.ErrMisconfigured if somebody must fix something. It never holds the URL.
+// waybill.ErrMisconfigured if an operator must repair something. It never holds the URL.
 func Dial(ctx context.Context, address string, opts Options) (*Transport, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {

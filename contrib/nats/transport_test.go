@@ -187,7 +187,7 @@ func TestWiderFilter(t *testing.T) {
 	}
 }
 
-// What exists with other properties is refused, with the object and the cure.
+// An object that exists with other properties is refused, with its name and the cure.
 func TestDeclareRefuses(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -374,7 +374,8 @@ func TestConsumerDeleted(t *testing.T) {
 	done(t, r, receive(t, r))
 }
 
-// What a closed receiver held comes again at once, as a redelivery; what it had only fetched, at no cost.
+// A delivery that a closed receiver held comes again at once, as a redelivery; one that it had only fetched, at no
+// cost.
 func TestCloseGivesBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)

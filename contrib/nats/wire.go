@@ -90,7 +90,7 @@ func carried(name, value string) bool {
 }
 
 // decode returns the envelope of a message with the subject of topic; empty = it is in the attribute. A message that
-// Waybill has not made comes with what is there.
+// Waybill has not made comes with the attributes that it has.
 func decode(topic string, h nats.Header, body []byte) waybill.Envelope {
 	e := waybill.Envelope{Body: body}
 	for name, values := range h {

@@ -65,7 +65,7 @@ func TestWireGolden(t *testing.T) {
 	}
 }
 
-// TR-13: what Waybill has not made comes with what is there.
+// TR-13: a message that Waybill has not made comes with the attributes that it has.
 func TestDecodeForeign(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -91,7 +91,7 @@ func TestDecodeForeign(t *testing.T) {
 	}
 }
 
-// TR-13: the filters of a queue never overlap, and fit whatever a binding fits.
+// TR-13: the filters of a queue never overlap, and fit each topic that a binding fits.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	if got := nats.Patterns("bus.t.", "a.>.% x.*.#"); !slices.Equal(got, []string{"bus.t.a.%3E.%25%20x.*", "bus.t.a.%3E.%25%20x.*.>"}) {

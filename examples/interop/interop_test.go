@@ -58,7 +58,7 @@ func (p program) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, python, append([]string{filepath.Join("python", p.file+".py")}, args...)...)
 }
 
-// run runs the program and returns what it prints.
+// run runs the program and returns its output.
 func (p program) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	ctx, _ := patience.Context(t.Context(), 2*patience.Limit)
@@ -157,7 +157,7 @@ func TestProgramsConsume(t *testing.T) {
 	}
 }
 
-// TR-12: what programs in Node and Python publish reaches a handler, once, through the inbox.
+// TR-12: a message of a program in Node or Python reaches a handler, once, through the inbox.
 func TestProgramsPublish(t *testing.T) {
 	t.Parallel()
 	for _, language := range []string{"node", "python"} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// crew is the processes of the demo: this program again, once a role. What dies is started again, as an orchestrator
-// does.
+// crew is the processes of the demo: this program again, once a role. The crew starts a dead process again, as an
+// orchestrator does.
 type crew struct {
 	cfg   config
 	tally *tally
@@ -19,7 +19,7 @@ type crew struct {
 	members []*member
 }
 
-// member is one place in the crew, whoever fills it.
+// member is one place in the crew, which several processes fill one after another.
 type member struct {
 	role     string
 	cmd      *exec.Cmd // the process that fills it now

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// A role prints one letter a happening on its standard output, for the demo to count: what it printed before it was
-// killed stays true. A service of your own reads metrics instead.
+// A role prints one letter a happening on its standard output, for the demo to count: a letter that it printed before
+// it was killed stays true. A service of your own reads metrics instead.
 const (
 	sawPublished = 'P'
 	sawDelivered = 'D'
@@ -35,7 +35,7 @@ func countDeliveries(next waybill.HandleFunc) waybill.HandleFunc {
 	}
 }
 
-// tally counts what the roles report, over all their lives.
+// tally counts the letters of the roles, over all their lives.
 type tally struct{ published, delivered, duplicates, kills, faults atomic.Int64 }
 
 func (t *tally) read(r io.Reader) {

@@ -3,7 +3,7 @@
 // library's transaction. Each file holds that one step and an order that is placed with it: the row and the message are
 // committed together or not at all. The tests run them on a real PostgreSQL.
 //
-// It is a module of its own, so that nobody who uses Waybill downloads four ORMs.
+// It is a module of its own, so that a user of Waybill does not download four ORMs.
 package orms
 
 import (

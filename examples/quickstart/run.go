@@ -204,7 +204,7 @@ func startWorker(ctx context.Context, path string, n *counts) (*worker, error) {
 	return w, nil
 }
 
-// stop ends the worker with sig and reads what it still had to say.
+// stop ends the worker with sig and reads its last output.
 func (w *worker) stop(sig os.Signal) error {
 	if err := w.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

@@ -23,7 +23,8 @@ import (
 // workerEnv holds the database's path in the worker's environment.
 const workerEnv = "WAYBILL_QUICKSTART_WORKER"
 
-// The worker prints one letter a happening, for the parent to count: what it printed before it was killed stays true.
+// The worker prints one letter a happening, for the parent to count: a letter that it printed before it was killed
+// stays true.
 const (
 	sawPublished = 'P'
 	sawDelivered = 'D'

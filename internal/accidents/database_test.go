@@ -57,7 +57,7 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 	}
 }
 
-// DB-24: an outage of the database is nobody's death.
+// DB-24: an outage of the database removes no member.
 func TestDatabaseOutage(t *testing.T) {
 	nightly(t)
 	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{})
@@ -81,7 +81,7 @@ func TestDatabaseOutage(t *testing.T) {
 	w.unharmed()
 }
 
-// DB-24: the database's clock jumps by an hour, forth and back. Nobody is taken for dead, and all go on.
+// DB-24: the database's clock jumps by an hour, forth and back. No relay is taken for dead, and all go on.
 func TestDatabaseClockJumps(t *testing.T) {
 	nightly(t)
 	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{Clock: true})
@@ -109,7 +109,7 @@ func TestDatabaseClockJumps(t *testing.T) {
 	w.unharmed()
 }
 
-// ST-09: a transaction that has withdrawn messages which are due, and stays open, holds nobody up but their keys.
+// ST-09: a transaction that has withdrawn messages which are due, and stays open, holds up only their keys.
 func TestWithdrawalStaysOpen(t *testing.T) {
 	nightly(t)
 	for _, commits := range []bool{true, false} {
@@ -148,7 +148,7 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 				t.Fatalf("withdrawing a message of %s: %s, %v", key, status, err)
 			}
 		}
-		// And some that nobody withdraws are locked.
+		// Some that the transaction does not withdraw are locked, too.
 		if _, err := tx.Exec(ctx, "SELECT FROM waybill.waybill_outbox WHERE id = ANY ($1) FOR UPDATE", ids[:20]); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 
 // DB-22: the database fails over to a replica that lacks the last commits, and draws the same numbers again. A pooler
 // keeps the relays' connections, so that nothing tells them. Nothing that is committed afterwards is settled by the
-// number of what was lost.
+// number of a lost record.
 func TestFailOver(t *testing.T) {
 	nightly(t)
 	w, pg, db := onOwnServer(t, testenv.PostgresOptions{})

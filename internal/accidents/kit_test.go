@@ -48,8 +48,8 @@ type world struct {
 	forgot map[string]bool // what the database may have forgotten
 }
 
-// newWorld makes a world over the database dsn. What is staged is noted in the transaction that stages it. A crash that
-// is counted is noted, and a member that is removed: nobody leaves before the test ends.
+// newWorld makes a world over the database dsn. A message is noted in the transaction that stages it. A crash that is
+// counted is noted, and a member that is removed: no member leaves before the test ends.
 func newWorld(tb testing.TB, dsn string) *world {
 	tb.Helper()
 	w := &world{TB: tb, dsn: dsn, broker: testenv.Postgres(tb).DSN, last: map[string]int{}, tried: map[string]bool{}, forgot: map[string]bool{}}
@@ -229,8 +229,8 @@ func (w *world) produce(names []string, long time.Duration) (stop func()) {
 	return stop
 }
 
-// handle runs the handlers of a queue in this process, until stop is called. Each takes up to long, and writes down
-// what it got.
+// handle runs the handlers of a queue in this process, until stop is called. Each takes up to long, and writes down its
+// messages.
 func (w *world) handle(queue string, handlers int, long time.Duration) (stop func()) {
 	w.Helper()
 	pool := open(w, w.dsn)
@@ -352,7 +352,7 @@ func (w *world) forget() {
 	maps.Copy(w.forgot, w.tried)
 }
 
-// unharmed checks that no crash was counted and nobody was removed.
+// unharmed checks that no crash was counted and no member removed.
 func (w *world) unharmed() {
 	w.Helper()
 	if n := w.number(w.pool, "SELECT count(*) FROM crashed"); n > 0 {

@@ -115,7 +115,8 @@ func TestFrozenRelay(t *testing.T) {
 	w.allArrive(15 * time.Second)
 }
 
-// DB-24: a record that kills whoever sends it is found among all that was out beside it, and given up alone.
+// DB-24: a record that kills each relay that sends it is found among all records that were out beside it, and given up
+// alone.
 func TestPoisonousRecord(t *testing.T) {
 	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)

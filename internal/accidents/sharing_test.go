@@ -47,7 +47,7 @@ func TestManyRoutesManyMembers(t *testing.T) {
 	w.unharmed()
 }
 
-// DB-24: what a relay owns whose broker is out of order goes on at others.
+// DB-24: the units of a relay whose broker is out of order go on at others.
 func TestRelayWithoutBroker(t *testing.T) {
 	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)

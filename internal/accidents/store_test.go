@@ -38,7 +38,7 @@ func (w *world) join(o *postgres.Outbox) *owner {
 	return m
 }
 
-// read returns what is ready after the sequence number from.
+// read returns the records that are ready after the sequence number from.
 func (m *owner) read(from int64, limit int) []core.Record {
 	m.Helper()
 	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}

@@ -17,8 +17,8 @@ import (
 // engines are the packages whose code must be easy to read from top to bottom.
 var engines = []string{"dispatch", "relay"}
 
-// checkedPackage is a package of ours, type-checked without its imports: what others declare is unknown. That is enough
-// for who calls whom in it. A call through an interface or a function value is not seen.
+// checkedPackage is a package of ours, type-checked without its imports: declarations of others are unknown. That is
+// enough to find the calls within it. A call through an interface or a function value is not seen.
 type checkedPackage struct {
 	fset  *token.FileSet
 	files []*ast.File

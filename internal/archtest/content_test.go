@@ -14,8 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries,
-// which go and apt choose by themselves.
+// foreign matches names that belong to one machine: absolute paths of a person's folders, and hosts of package
+// registries, which go and apt choose by themselves.
 var foreign = regexp.MustCompile(`(^|[^\w./~-])/(root|home/\w+|Users/\w+|work)/|\b(proxy\.golang|registry\.npmjs|deb\.debian)\.org`)
 
 // hints are in every match of foreign. To look for them first takes a twentieth of the time.
@@ -57,7 +57,7 @@ func TestNoFileMentionsAMachine(t *testing.T) {
 }
 
 // TestCommentsAreNarrow: no comment reaches beyond column 120, where a tab is eight columns, and the code before the
-// comment counts. Directives and what an example prints may.
+// comment counts. Directives and the output of an example may.
 func TestCommentsAreNarrow(t *testing.T) {
 	t.Parallel()
 	const widest = 120

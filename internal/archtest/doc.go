@@ -1,3 +1,3 @@
-// Package archtest holds tests of the tree as a whole: who may import whom, what no file may contain, and how the
-// engines are built. It has no other code.
+// Package archtest holds tests of the tree as a whole: the imports that each package may have, the texts that no file
+// may contain, the build of the engines, and the prose of comments. It has no other code.
 package archtest

@@ -19,9 +19,9 @@ import (
 
 const module = "github.com/waybill-go/waybill"
 
-// rule says what the packages that match may import besides the standard library. own packages are checked through
-// everything that they import in turn; external ones where they are imported, since a driver has dependencies of its
-// own. Entries are paths, subpackages included.
+// rule lists the imports that the matching packages may have besides the standard library. own packages are checked
+// through everything that they import in turn; external ones where they are imported, since a driver has dependencies
+// of its own. Entries are paths, subpackages included.
 type rule struct {
 	match    string   // path below the module; a last element ... matches everything below
 	own      []string // paths below the module; "*" is every package of ours outside internal/

@@ -79,7 +79,7 @@ func exported(d ast.Decl) int {
 	return n
 }
 
-// TestNothingIsCalledIt: a variable says what it is.
+// TestNothingIsCalledIt: the name of a variable is a noun for its value.
 func TestNothingIsCalledIt(t *testing.T) {
 	t.Parallel()
 	checked := 0

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// repeated finds what a statement repeats of the contract: numbers of states, control kinds, obstacles, answers and
-// crashes where they stand, and quoted reasons. Package sqltext has places for them.
+// repeated finds parts of the contract that a statement repeats: numbers of states, control kinds, obstacles, answers
+// and crashes where they stand, and quoted reasons. Package sqltext has places for them.
 func repeated() *regexp.Regexp {
 	words := make([]string, 0, len(waybill.Reasons()))
 	for _, r := range waybill.Reasons() {
@@ -27,8 +27,8 @@ func repeated() *regexp.Regexp {
 		`|(THEN|ELSE) [1-9][^0-9].*AS (status|why|state)\b`)
 }
 
-// TestSQLRepeatsNoRule: packages core and waybill alone decide about the numbers of states, and about which reasons
-// block a key. Files with migrations are not looked at: each store compares its own with what it says today.
+// TestSQLRepeatsNoRule: packages core and waybill alone decide about the numbers of states, and about the reasons that
+// block a key. The check leaves out files with migrations: each store compares its own with today's contract.
 func TestSQLRepeatsNoRule(t *testing.T) {
 	t.Parallel()
 	pattern := repeated()

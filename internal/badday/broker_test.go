@@ -96,7 +96,7 @@ func TestBrokerPasswordRotated(t *testing.T) {
 }
 
 // OP-17: a broker is lost for good, with the messages on it. One of another version takes its place, with the exported
-// definitions. What was in the outbox arrives; only what was on the old one is lost.
+// definitions. A message that was in the outbox arrives; only messages that were on the old broker are lost.
 func TestBrokerReplaced(t *testing.T) {
 	nightly(t)
 	t.Parallel()

@@ -44,9 +44,9 @@ func TestDatabaseClockIsWrong(t *testing.T) {
 	}
 }
 
-// OP-17 P6: the clock of a producer is an hour off, that of its stamps too. What is due at once is delivered at once,
-// since the database's clock decides. A stamp from the future is refused by the consumer's clock, and the message is
-// handled all the same.
+// OP-17 P6: the clock of a producer is an hour off, that of its stamps too. A message that is due at once is delivered
+// at once, since the database's clock decides. A stamp from the future is refused by the consumer's clock, and the
+// message is handled all the same.
 func TestProducerClockIsWrong(t *testing.T) {
 	nightly(t)
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// pair is a primary and its standby, and the address of whichever accepts writes.
+// pair is a primary and its standby, and the address of the one that accepts writes.
 type pair struct {
 	primary, standby *testenv.PostgresServer
 	line             *testenv.Proxy // from the standby to the primary
@@ -65,7 +65,7 @@ func TestSynchronousStandbyIsPromoted(t *testing.T) {
 		d.produce(2)
 		d.flows("messages flow", 50)
 		p.failOver(t)
-		// from now on nobody follows this one
+		// from now on this server has no standby
 		d.until("it confirms commits alone", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
@@ -81,8 +81,8 @@ func TestSynchronousStandbyIsPromoted(t *testing.T) {
 }
 
 // OP-17 DB-22: the standby lacks the last commits. The outbox's new history is settled by nothing of the old one: each
-// message that it has gets its one effect, in a database that did not fail over. What the old one had confirmed and
-// not handed on is gone, as docs/guarantees.md says, or had its one effect before.
+// message that it has gets its one effect, in a database that did not fail over. A message that the old one had
+// confirmed and not handed on is gone, as docs/guarantees.md says, or had its one effect before.
 func TestLaggingStandbyIsPromoted(t *testing.T) {
 	nightly(t)
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 )
 
 // endsIdle makes the database end the transactions of processes that stand still, as docs/operating.md advises: they
-// hold the marks of what they handle.
+// hold the marks of the messages that they handle.
 const endsIdle = "&options=-c%20idle_in_transaction_session_timeout%3D2s"
 
 // crew are consumers in processes of their own.
@@ -41,7 +41,7 @@ func (d *day) handles(what string, p *sharedtest.Process, n int) {
 }
 
 // OP-17: a consumer freezes in the middle of its handlers, for longer than its lease or the broker's patience. Others
-// take over what it had. When it goes on, nothing of what it had has a second effect, and it works again.
+// take over its deliveries. When it goes on, none of them has a second effect, and it works again.
 func TestFrozenConsumer(t *testing.T) {
 	nightly(t)
 	t.Parallel()
@@ -92,7 +92,7 @@ func TestFrozenConsumer(t *testing.T) {
 // waits counts the statements that wait for a transaction to end.
 const waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'"
 
-// stuck counts the transactions of which nobody has heard for longer than a handler takes.
+// stuck counts the transactions that were idle for longer than a handler takes.
 const stuck = `SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND state = 'idle in transaction' AND state_change < clock_timestamp() - interval '300 ms'`
 

@@ -34,7 +34,7 @@ func times() int {
 	return 1
 }
 
-// day is an outbox, the database of a consumer, and what was staged and seen.
+// day is an outbox, the database of a consumer, and the messages that were staged and seen.
 type day struct {
 	testing.TB
 	base            member // what all members have in common

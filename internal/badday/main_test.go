@@ -78,7 +78,7 @@ const (
 	queueName = "day"
 )
 
-// member says what a process does, or a part of this one.
+// member is the work of a process, or of a part of this one.
 type member struct {
 	Role, Name string
 	DSN        string // of the outbox

@@ -11,7 +11,8 @@ import (
 type excused struct {
 	// lost are messages that were at a broker which is gone: they have no effect.
 	lost map[string]bool
-	// forgotten: a database has gone back in time. What it confirmed and has lost may have had its effect before.
+	// forgotten: a database has gone back in time. A message that it confirmed and has lost may have had its effect
+	// before.
 	forgotten bool
 }
 
@@ -125,7 +126,7 @@ CREATE TRIGGER note_blame AFTER UPDATE ON waybill.waybill_outbox FOR EACH ROW
 WHEN (NEW.attempts > OLD.attempts OR NEW.crashes > OLD.crashes) EXECUTE FUNCTION note_blame();`)
 }
 
-// nobodyWasBlamed checks that no message was blamed for what was an outage.
+// nobodyWasBlamed checks that no message was blamed for an outage.
 func (d *day) nobodyWasBlamed() {
 	d.Helper()
 	for why := range d.ids(d.out, "SELECT why FROM blamed") {

@@ -117,7 +117,7 @@ type tab struct {
 	ctx context.Context //nolint:containedctx // chromedp keeps the page in its context
 }
 
-// newTab opens a page. Whatever the browser complains about fails the test.
+// newTab opens a page. A complaint of the browser fails the test.
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	browser, err := chromium()

@@ -122,7 +122,7 @@ func (b *tab) look(name, source string, show func(*tab)) {
 	}
 }
 
-// capture returns a picture of the whole page, also of what is below the window, or nil.
+// capture returns a picture of the whole page, also of the part below the window, or nil.
 func (b *tab) capture() (picture []byte) {
 	ctx, stop := context.WithTimeout(b.ctx, patience.For(3*time.Second))
 	defer stop()
@@ -135,7 +135,7 @@ func (b *tab) capture() (picture []byte) {
 	return picture
 }
 
-// shot keeps a picture, if somebody wants it.
+// shot keeps a picture, if the run asks for pictures.
 func (b *tab) shot(name string) {
 	dir := os.Getenv("WAYBILL_TEST_SCREENSHOTS")
 	if dir == "" {

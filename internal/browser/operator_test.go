@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/demo"
 )
 
-// From what needs attention to the message, and sent again.
+// From the list of problems to the message, which is sent again.
 // OP-07
 func TestSendAgain(t *testing.T) {
 	nightly(t)
@@ -102,7 +102,7 @@ func TestKeyboardOnly(t *testing.T) {
 	b.see("Skip", "done")
 	b.tabTo("Overview")
 	b.see("Overview")
-	// What has the focus keeps it when newer numbers come.
+	// The element with the focus keeps it when newer numbers come.
 	b.run(chromedp.KeyEvent(kb.Tab), chromedp.Evaluate(`document.querySelector(".attention a").focus(); window.first = document.querySelector(".attention a"); true`, nil))
 	b.until(`document.querySelector(".attention a") !== window.first && document.activeElement === document.querySelector(".attention a")`)
 	b.tabTo("Pause route default of shop")

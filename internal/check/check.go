@@ -32,7 +32,7 @@ const TenantEnd = "\x1f"
 const MaxNameBytes = 255
 
 // Nil reports whether v is nil, or an interface that holds a nil pointer: a constructor returned it with an error that
-// nobody checked. Constructors refuse both.
+// its caller did not check. Constructors refuse both.
 func Nil(v any) bool {
 	if v == nil {
 		return true

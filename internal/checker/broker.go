@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Queue is a broker's queue in memory: what arrives stands in one order.
+// Queue is a broker's queue in memory: its messages have one order.
 type Queue struct {
 	Route string
 	// Traits are those of the publishers.
@@ -86,7 +86,7 @@ func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Res
 		return core.AllFailed(n, errDown)
 	case d.Roll(b.f.Panic):
 		if n == 1 {
-			// it is the message's fault, as far as anybody can tell
+			// the message is to blame, as far as the broker can tell
 			b.q.ledger.Refused(b.q.Route, own[0].ID, errors.New("a panic"))
 		}
 		panic("checker: a fault")
@@ -138,7 +138,7 @@ func (b *Publisher) batch(batch []waybill.Envelope, arrive int) core.Results {
 	return res
 }
 
-// answer says what the broker thinks of a message.
+// answer returns the broker's verdict on a message.
 func (b *Publisher) answer(e *waybill.Envelope) error {
 	refuse := func(err error) error {
 		b.q.ledger.Refused(b.q.Route, e.ID, err)
@@ -160,8 +160,7 @@ func (b *Publisher) answer(e *waybill.Envelope) error {
 	return nil
 }
 
-// Refuser decorates a publisher to a real broker: it refuses some messages itself, and keeps the ledger's account of
-// what was refused.
+// Refuser decorates a publisher to a real broker: it refuses some messages itself, and notes them in the ledger.
 type Refuser struct {
 	core.Publisher
 	p        *Process

@@ -13,9 +13,8 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// limit is within what time what is due and free must be handed out when everything works: the lease of a member that
-// died is waited for, then what it had out goes in windows; what stands before it takes its time, and so does each unit
-// that is given up.
+// limit is the time within which a due and free record must be handed out when everything works. It covers the lease of
+// a member that died, its crash windows, the records before the due one, and each unit that is given up.
 func (w *world) limit() time.Duration {
 	before, units := w.producers*w.txs*4, len(w.routes)*w.routes[0].Units
 	work := float64(3*before)*(w.store.Latency+w.bus.Latency).Seconds() + float64(2*units)*w.store.Latency.Seconds()
@@ -141,7 +140,7 @@ func (w *world) blocks(r *relay.Route, k *admin.BlockedKey) bool {
 	})
 }
 
-// redrive puts back some of what was abandoned.
+// redrive puts back some abandoned records.
 func (w *world) redrive() {
 	for _, r := range w.mem.Records() {
 		if r.State != core.StateAbandoned && r.State != core.StateFailed || w.dice.N(2) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// crew is who is a member and who owns what, as the answers of the store tell. Only an exact ledger knows it.
+// crew has the members and the owner of each unit, by the answers of the store. Only an exact ledger knows it.
 type crew struct {
 	members map[core.Session]*member
 	left    map[core.Session]bool // ended by themselves; a late call may bring back a row
@@ -47,7 +47,7 @@ func (c *crew) of(s core.Session) *Process {
 	return nil
 }
 
-// owner returns the session that owns a message's unit; 0 = nobody.
+// owner returns the session that owns a message's unit; 0 = none.
 func (c *crew) owner(m *message) core.Session {
 	slot := core.SlotOf(m.Route, m.key, m.ID)
 	for u, o := range c.owners {
@@ -139,7 +139,7 @@ func (l *Ledger) moved(p *Process, u *core.OwnedUnit) {
 	}
 }
 
-// gaveUp notes that a unit was given up with what was out.
+// gaveUp notes that a unit was given up, and the records of it that were out.
 func (l *Ledger) gaveUp(p *Process, self core.Session, u core.OwnedUnit, out []core.Ref) {
 	l.note("%s gives up %v, term %d, with %d out", p.Name, u.Unit, u.Term, len(out))
 	old := l.crew.owners[u.Unit]

@@ -1,15 +1,15 @@
 // Package checker proves order and delivery: relays run over stores and brokers that fail before and after every step,
-// a [Ledger] keeps what was done and what arrived, and one verifier judges. It is for tests.
+// a [Ledger] keeps the calls and the arrivals, and one verifier judges. It is for tests.
 //
 // # Guarantees
 //
 // [Ledger.Verify] reports every message that was lost, every one that arrived although it was never committed or was
 // withdrawn unsent, every inversion of first arrivals of a key in per-key mode, everything that passed an abandoned
-// head that blocks, every effect that is missing or doubled, every arrival before its time, and attempts that nobody
-// refused. An exact ledger also reports units that change hands although nobody gave them up, members that are removed
-// before their lease is over, publishes after a lease, of what is another's, or at two members at once, outcomes that
-// should have been refused, and what is due and free and is not handed out within [Options].Limit when everything
-// works. The tests break engine and store on purpose and see that each break is found.
+// head that blocks, every effect that is missing or doubled, every arrival before its time, and attempts without a
+// refusal. An exact ledger also reports units that change hands although their owner did not give them up, members that
+// are removed before their lease is over, publishes after a lease, of another's records, or at two members at once,
+// outcomes that should have been refused, and due and free records that are not handed out within [Options].Limit when
+// everything works. The tests break engine and store on purpose and see that each break is found.
 //
 // # Concurrency
 //
@@ -18,7 +18,7 @@
 //
 // # Ownership
 //
-// Decorators own nothing: whoever made a store or a publisher closes it. [Ledger.Wait] waits for the calls that a
+// Decorators own nothing: the maker of a store or a publisher closes it. [Ledger.Wait] waits for the calls that a
 // decorator lets happen late.
 //
 // # Limits

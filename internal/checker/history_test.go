@@ -126,7 +126,7 @@ type life struct {
 // now is the store's clock.
 func (w *world) now() time.Time { return time.Now().Add(w.skew) }
 
-// history runs the history of seed, in a bubble of its own, and returns what is wrong and the trace.
+// history runs the history of seed, in a bubble of its own, and returns the problems and the trace.
 func history(t *testing.T, seed uint64, broken *breaks) (problems []string, l *checker.Ledger) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

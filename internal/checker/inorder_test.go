@@ -44,7 +44,7 @@ type lane struct {
 	problems []string
 }
 
-// laneMessage is a message and what its handler is to do.
+// laneMessage is a message and the task of its handler.
 type laneMessage struct {
 	id, key string
 	script  []error // of its runs; after the last one nothing more is to come
@@ -122,7 +122,7 @@ func (h *lane) problem(format string, args ...any) {
 	h.problems = append(h.problems, fmt.Sprintf(format, args...))
 }
 
-// handle is the handler of all messages. It says what is wrong with the order when it begins.
+// handle is the handler of all messages. It checks the order when it begins.
 func (h *lane) handle(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 	h.mu.Lock()
 	m := h.msgs[d.Envelope.ID]
@@ -308,8 +308,8 @@ func (h *lane) verify(plan []*laneMessage) {
 	}
 }
 
-// CO-18, P7: with Subscription.InOrder no message of a key is handled before the one before it is done or parked,
-// whatever fails: handlers, parks, retries, consumers. No handler runs more often than it has attempts.
+// CO-18, P7: with Subscription.InOrder no message of a key is handled before the one before it is done or parked, while
+// handlers, parks, retries and consumers fail. No handler runs more often than it has attempts.
 func TestInOrderHistories(t *testing.T) {
 	t.Parallel()
 	first, n := uint64(time.Now().UnixNano()), histories(100, 1000)

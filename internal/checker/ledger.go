@@ -28,14 +28,14 @@ type Options struct {
 	// Zombies says that copies of a message may arrive long after their relay gave them up, so that one that was
 	// given up or withdrawn may still arrive, out of order.
 	Zombies bool
-	// Unseen says that some relays are not decorated, so that nothing is known of what the broker refused them.
+	// Unseen says that some relays are not decorated, so that the broker's refusals to them are unknown.
 	Unseen bool
-	// Limit is the time within which what is due and free is handed out when everything works; zero = not judged.
+	// Limit is the time within which a due and free record is handed out when everything works; zero = not judged.
 	// It needs an exact ledger.
 	Limit time.Duration
 }
 
-// Ledger keeps what happened in one history.
+// Ledger keeps the events of one history.
 type Ledger struct {
 	opts Options
 	late sync.WaitGroup
@@ -127,7 +127,7 @@ func (l *Ledger) Problem(format string, a ...any) {
 	l.problem(format, a...)
 }
 
-// line is an entry for whoever reads the history. It is formatted when somebody does.
+// line is an entry for a reader of the history. It is formatted when it is read.
 type line struct {
 	pos    int
 	at     time.Time
@@ -196,7 +196,7 @@ func (l *Ledger) Wait() {
 	l.late.Wait()
 }
 
-// get returns what is known of a message. One that was never staged is invented, as rolled back.
+// get returns the ledger's entry of a message. One that was never staged is invented, as rolled back.
 func (l *Ledger) get(r Ref) *message {
 	m := l.msgs[r]
 	if m == nil {

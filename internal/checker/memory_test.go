@@ -112,7 +112,7 @@ func TestHistories(t *testing.T) {
 
 var message = regexp.MustCompile(`p\d-\d{3}`)
 
-// report says what is wrong with a history, how to see it again, and what happened to the messages concerned.
+// report lists the problems of a history, the way to see it again, and the events of the messages concerned.
 func report(seed uint64, problems []string, l *checker.Ledger) string {
 	text := strings.Join(problems, "\n")
 	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "no answer")

@@ -22,7 +22,7 @@ import (
 	mongostore "github.com/waybill-go/waybill/store/mongo"
 )
 
-// documents is a database of MongoDB, or of what stands in for it, and a queue in memory.
+// documents is a database of MongoDB, or of its stand-in, and a queue in memory.
 type documents struct {
 	server *testenv.Mongo
 	proxy  *testenv.Proxy // before the server, for relays; nil for a replica set, which tells its own addresses

@@ -42,7 +42,7 @@ func (p *Process) OnKill(fn func()) {
 	p.onKill = append(p.onKill, fn)
 }
 
-// Kill ends the process as a SIGKILL would: nothing it calls from now on happens, and no answer reaches it. What is on
+// Kill ends the process as a SIGKILL would: nothing it calls from now on happens, and no answer reaches it. A call on
 // its way may still happen.
 func (p *Process) Kill() {
 	if p.dead.Swap(true) {
@@ -124,7 +124,7 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 	if d.Roll(f.Delay) {
 		pause(ctx, d.Up(f.MaxDelay))
 	}
-	// What was sent is executed even if its caller has gone away meanwhile.
+	// A call that was sent is executed even if its caller has gone away meanwhile.
 	detached := context.WithoutCancel(ctx)
 	switch {
 	case ctx.Err() != nil && d.N(2) == 0, p.dead.Load() && d.N(2) == 0, d.Roll(f.Before):

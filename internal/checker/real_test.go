@@ -125,7 +125,7 @@ func (w *realWorld) end(kill bool) {
 	}
 }
 
-// run runs the history and returns what is wrong.
+// run runs the history and returns the problems.
 func (w *realWorld) run() []string {
 	for range w.relays {
 		w.start()

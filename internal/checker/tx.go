@@ -56,7 +56,7 @@ func (tx *Tx) Again(m *waybill.Message, s waybill.Staged) {
 // Savepoint returns the place where the transaction is.
 func (tx *Tx) Savepoint() int { return len(tx.staged) }
 
-// RollbackTo notes that what was staged after a savepoint is forgotten.
+// RollbackTo notes that messages staged after a savepoint are forgotten.
 func (tx *Tx) RollbackTo(savepoint int) {
 	for _, m := range tx.staged[savepoint:] {
 		m.fate = rolledBack

@@ -17,8 +17,8 @@ type Final struct {
 	Attempts, Crashes int
 }
 
-// Verify judges the history, when everything is drained. final is what is left in the store; effects, unless nil, is
-// how often each message had its effect. It returns what is wrong.
+// Verify judges the history, when everything is drained. final has the records that are left in the store; effects,
+// unless nil, is how often each message had its effect. It returns the problems.
 func (l *Ledger) Verify(final map[Ref]Final, effects map[Ref]int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

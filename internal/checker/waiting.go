@@ -10,8 +10,8 @@ type waiting struct {
 	longest time.Duration
 }
 
-// Calm notes that from now on nothing fails: what is due and free is handed out within Options.Limit. Free is what
-// waits for no retry of its own, for no other message of its key, and for no route that rests.
+// Calm notes that from now on nothing fails: a due and free record is handed out within Options.Limit. A record is free
+// if it waits for no retry of its own, for no other message of its key, and for no route that rests.
 func (l *Ledger) Calm() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Header is the header of a message whose body was repaired: the print of what it was before.
+// Header is the header of a message whose body was repaired: the print of the body before.
 const Header = "repaired-from"
 
 // version begins what is hashed. Another version of this package that hashes something else has another one.
@@ -22,8 +22,8 @@ const version = "waybill print 1\x00"
 // printBytes is how much of the hash is kept.
 const printBytes = 16
 
-// hasher is a hash, and room for what it hashes beside the body. It is used again, since each message of an inbox needs
-// one.
+// hasher is a hash, and room for the fields that it hashes beside the body. It is used again, since each message of an
+// inbox needs one.
 type hasher struct {
 	hash hash.Hash
 	room []byte

@@ -65,7 +65,7 @@ func messages(n int) []waybill.Message {
 // meter says how often something has happened so far, by column.
 type meter func() counts
 
-// count returns what fn costs for 1,000 of n messages: what the meter counts, and allocations.
+// count returns the costs of fn for 1,000 of n messages: the meter's counts, and allocations.
 func count(t *testing.T, n int, m meter, fn func()) counts {
 	t.Helper()
 	runtime.GC()
@@ -83,7 +83,7 @@ func count(t *testing.T, n int, m meter, fn func()) counts {
 	return cost
 }
 
-// relayed returns what a relay costs that publishes all n messages that are due, to nowhere.
+// relayed returns the costs of a relay that publishes all n due messages, to nowhere.
 func relayed(t *testing.T, n int, m meter, s core.OutboxStore) counts {
 	t.Helper()
 	return count(t, n, m, func() { runRelay(t, s, n) })
@@ -145,14 +145,14 @@ func settle(t *testing.T, s core.OutboxStore, self core.Session, records []core.
 	}
 }
 
-// inStep is a store that says how many outcomes it has settled. It has no other capabilities, and answers by itself
-// what a relay asks every so often: the number of those calls depends on how long a run takes.
+// inStep is a store that says how many outcomes it has settled. It has no other capabilities, and answers a relay's
+// periodic questions by itself: the number of those calls depends on how long a run takes.
 type inStep struct {
 	core.OutboxStore
 	settled chan int
 }
 
-// Due implements core.OutboxStore. Nothing is scheduled: what a relay asks once a second is asked of nobody.
+// Due implements core.OutboxStore. Nothing is scheduled: a relay's question of each second does not reach the database.
 func (s *inStep) Due(context.Context, core.Session, []core.Part, int) (core.DuePage, error) {
 	return core.DuePage{NextIn: -1}, nil
 }
@@ -218,8 +218,8 @@ func consumeAll(t *testing.T, bus core.Subscriber, n int, handler func(seen func
 	}
 }
 
-// consumed counts what a consumer costs that handles messages one by one, and in batches of 100. The handlers do
-// nothing: what is counted is Waybill's own.
+// consumed counts the costs of a consumer that handles messages one by one, and in batches of 100. The handlers do
+// nothing: so the costs are Waybill's own.
 func consumed[Tx any](t *testing.T, m meter, store core.Inbox[Tx]) (single, batch counts) {
 	t.Helper()
 	one := func(box *inbox.Inbox[Tx], seen func(int)) waybill.Handler {

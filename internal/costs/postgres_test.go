@@ -16,15 +16,14 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// calm are the settings under which two runs write the same log: what a checkpoint, a worker or a crash would add to it
-// is off.
+// calm are the settings under which two runs write the same log: entries of a checkpoint, a worker or a crash are off.
 var calm = map[string]string{
 	"autovacuum": "off", "full_page_writes": "off", "fsync": "off", "synchronous_commit": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB",
 	"wal_level": "replica", "jit": "off",
 }
 
-// TestPostgres: what Waybill sends to Postgres, and what Postgres logs. Not parallel: allocations are those of the
-// process.
+// TestPostgres: the statements that Waybill sends to Postgres, and the bytes that Postgres logs. Not parallel:
+// allocations are those of the process.
 func TestPostgres(t *testing.T) {
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: calm})
 	side, err := pgx.Connect(t.Context(), server.DSN("postgres"))

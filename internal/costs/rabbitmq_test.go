@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// TestRabbitMQ: the frames that Waybill sends to RabbitMQ. What the broker sends is its own: it confirms as many
+// TestRabbitMQ: the frames that Waybill sends to RabbitMQ. Frames of the broker do not count: it confirms as many
 // messages at a time as it likes. Not parallel: allocations are those of the process.
 func TestRabbitMQ(t *testing.T) {
 	var sent atomic.Int64

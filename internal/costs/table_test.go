@@ -33,7 +33,7 @@ var titles = [numColumns]string{"statements", "round trips", "log bytes", "frame
 // noisy are columns in which two runs differ a little.
 var noisy = [numColumns]bool{logBytes: true, allocs: true}
 
-// slack is what a count may differ by besides: by rounding, and by what Postgres logs every 15 s.
+// slack is the further difference that a count may have: by rounding, and by the bytes that Postgres logs every 15 s.
 var slack = [numColumns]float64{statements: 0.05, trips: 0.05, logBytes: 200, frames: 0.05, allocs: 0.05}
 
 // counts are what 1,000 messages cost, by column. A column that is missing is not counted.
@@ -61,7 +61,7 @@ func number(n float64) string {
 	return strconv.FormatFloat(n, 'f', 0, 64)
 }
 
-// page is the table as a page. versions says with what it was made.
+// page is the table as a page. versions lists the servers that it was made with.
 func (t table) page(versions string) string {
 	var b strings.Builder
 	b.WriteString(intro + versions + ".\n\n| work |")
@@ -83,7 +83,7 @@ func (t table) page(versions string) string {
 	return b.String()
 }
 
-// parse reads a page, with what it says it was made with.
+// parse reads a page, with the versions on it.
 func parse(page string) (t table, versions string, err error) {
 	t = table{}
 	if _, rest, ok := strings.Cut(page, "-update` with "); ok {
@@ -140,7 +140,7 @@ func compare(was, is table, prefix string) (grew, shrank []string) {
 	return grew, shrank
 }
 
-// merge replaces in was the rows whose names begin with prefix by those of is. What differs by noise alone stays.
+// merge replaces in was the rows whose names begin with prefix by those of is. A row that differs by noise alone stays.
 func merge(was, is table, prefix string) table {
 	out := maps.Clone(was)
 	maps.DeleteFunc(out, func(name string, _ counts) bool { return strings.HasPrefix(name, prefix) })
@@ -224,7 +224,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A page can be read again. An update keeps other rows, and what differs by noise.
+// A page can be read again. An update keeps other rows, and those that differ by noise.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	was := table{"a: x": {statements: 12.5, allocs: 50_000}, "a: gone": {frames: 1}, "b: other": {frames: 3000}}

@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
-// splitter finds the messages of a protocol in what is written to it. It is for one goroutine.
+// splitter finds the messages of a protocol in the bytes that are written to it. It is for one goroutine.
 type splitter struct {
 	skip   int // bytes before the first message
 	header int // bytes of a header

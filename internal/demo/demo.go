@@ -63,7 +63,7 @@ func (d *Demo) connect(logger *slog.Logger) (err error) {
 	if d.Bus, err = memory.New(memory.Options{}); err != nil {
 		return err
 	}
-	// Before the consumer comes: what no queue is bound for is given up at once.
+	// Before the consumer comes: a message that no queue is bound for is given up at once.
 	if err := errors.Join(d.Bus.Declare("mails", "mails.#"), d.Bus.Declare(Queue, "orders.#")); err != nil {
 		return err
 	}

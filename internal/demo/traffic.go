@@ -15,9 +15,9 @@ func order(n int) waybill.Message {
 	return m
 }
 
-// Troubles returns what an operator must look at: one message that no broker takes, one for which no queue is bound, a
-// key of three messages that is blocked, an order that its handler gives up, a timer, and a message on a route that
-// nobody serves.
+// Troubles returns the messages that need an operator: one message that no broker takes, one for which no queue is
+// bound, a key of three messages that is blocked, an order that its handler gives up, a timer, and a message on a route
+// that no relay serves.
 func Troubles() []waybill.Message {
 	poison, nobody, head, behind, last, free, later, lost := order(1), order(2), order(3), order(4), order(5), order(6), order(7), order(8)
 	poison.Topic, poison.Key, nobody.Topic = TopicPoison, "", TopicNobody

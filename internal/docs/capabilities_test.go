@@ -32,8 +32,8 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// adapter is a shipped adapter with default options, and what it must declare: a conformance suite tests only what an
-// adapter promises, so one that promises nothing would pass it.
+// adapter is a shipped adapter with default options, and the traits that it must declare: a conformance suite tests an
+// adapter's promises only, so an adapter without promises would pass it.
 type adapter struct {
 	name  string
 	value any
@@ -130,7 +130,7 @@ func stores(t *testing.T) []adapter {
 	t.Cleanup(pool.Close)
 	file := must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Options{Source: "/shop"}))
 	t.Cleanup(func() { _ = file.Close(t.Context()) })
-	// it asks nobody
+	// no server is asked
 	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0")))
 	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
@@ -147,7 +147,7 @@ func stores(t *testing.T) []adapter {
 	}
 }
 
-// traits returns what a declares: the structs of traits, in the order of their interfaces.
+// traits returns the traits that a declares: their structs, in the order of their interfaces.
 func (a *adapter) traits() (all []any) {
 	if p, ok := a.value.(core.Publisher); ok {
 		all = append(all, p.Traits())

@@ -28,7 +28,7 @@ func shipped(t *testing.T, path ...string) string {
 var prometheusName = regexp.MustCompile(`\b(waybill|messaging)_[a-z_]+[a-z]\b`)
 
 // OP-08: the dashboard and the alert rules ask for metrics that exist only: docs/metrics.md has them all, which a test
-// of its own compares with what is emitted.
+// of its own compares with the emitted ones.
 func TestDashboardAndAlertsUseMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	exist := map[string]bool{}

@@ -32,7 +32,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// What was abandoned in the outbox, as docs/retries.md tells it: read, fix, put back.
+// Abandoned records of the outbox, as docs/retries.md tells it: read, fix, put back.
 //
 // OP-12
 func Example_redrive() {
@@ -103,7 +103,7 @@ func Example_redrive() {
 	// published: 2
 }
 
-// What was parked at the consumer, on any transport that keeps it.
+// Messages parked at the consumer, on any transport that keeps them.
 //
 // OP-12
 func Example_parked() {
@@ -177,7 +177,7 @@ func Example_parked() {
 	// still parked: 0
 }
 
-// Three in the morning: what the relay says, and the brake.
+// Three in the morning: the log of the relay, and the brake.
 //
 // OP-12
 func Example_night() {

@@ -15,7 +15,7 @@ var (
 	ofOthers   = regexp.MustCompile(`^(\.\./)+(examples|bench|internal/[a-tv-z])`)
 	namedEvent = regexp.MustCompile(`event=([a-z_.]*[a-z_])`)
 	metricName = regexp.MustCompile(`(\w+)\("((?:waybill\.(?:relay|consumer)|messaging\.(?:client|process))\.[a-z.]+[a-z])"`)
-	// What spans carry is checked where they are made, with an exporter in memory.
+	// The attributes of spans are checked where the spans are made, with an exporter in memory.
 	attributeName = regexp.MustCompile(`^(messaging\.(system|operation|destination|message|consumer|batch|rabbitmq)\b.*|server\.(address|port)|error\.type|waybill\.(attempt|route))$`)
 )
 

@@ -40,7 +40,7 @@ INSERT INTO outbox_messages (id, topic, payload, status, error) VALUES (31, 'ord
 
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
-// TestMovingOver runs the SQL of docs/migrating.md on old tables, and looks at what a relay makes of the rows.
+// TestMovingOver runs the SQL of docs/migrating.md on old tables, and checks that a relay sends the rows as messages.
 //
 // OP-12
 func TestMovingOver(t *testing.T) {

@@ -91,7 +91,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// valid says whether YAML is valid by the schema, and what the command says to it.
+// valid returns the verdicts of the command and of the schema on YAML.
 func valid(t *testing.T, schema *jsonschema.Schema, text string) (byCommand string, bySchema error) {
 	t.Helper()
 	var v any

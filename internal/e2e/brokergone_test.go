@@ -54,7 +54,7 @@ func TestHealthSeesTheBroker(t *testing.T) {
 	}
 }
 
-// CO-20: a broker that is gone shows in Health although the only handler is busy, so that nobody receives.
+// CO-20: a broker that is gone shows in Health although the only handler is busy, so that no call receives.
 func TestHealthSeesTheBrokerWhileBusy(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan struct{}, 10), make(chan struct{})
@@ -103,7 +103,7 @@ func TestRunOnceSeesTheBroker(t *testing.T) {
 	proxy.Heal()
 }
 
-// behindProxy returns a consumer, and what stands between it and the broker.
+// behindProxy returns a consumer, and the proxy between it and the broker.
 func behindProxy(t *testing.T, mq *testenv.MQ, opts consumer.Options, sub waybill.Subscription, h waybill.Handler) (*testenv.Proxy, *consumer.Consumer) {
 	t.Helper()
 	u, err := url.Parse(mq.URL)

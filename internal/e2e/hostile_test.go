@@ -1,7 +1,7 @@
 package e2e_test
 
-// Services that share an outbox need not trust each other: what a producer's role can write stops neither the route nor
-// the keys of others. The attacks run as the role that Grants prints, on a real server. Each one is refused by the
+// Services that share an outbox need not trust each other: rows that a producer's role can write stop neither the route
+// nor the keys of others. The attacks run as the role that Grants prints, on a real server. Each one is refused by the
 // server, or does no harm.
 
 import (
@@ -138,7 +138,7 @@ func (a *arrivals) Publish(_ context.Context, batch []waybill.Envelope) core.Res
 	return make(core.Results, len(batch))
 }
 
-// all returns what came, in its order.
+// all returns the ids that arrived, in their order.
 func (a *arrivals) all() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -386,8 +386,8 @@ func TestCancellerOfItsOwnRoute(t *testing.T) {
 	}
 }
 
-// On a route that services share an id names one message. The stage of another source's is refused, so that nobody
-// loses a message without a word: with a transaction by hand, and with the unit of work, which hears of no duplicates.
+// On a route that services share an id names one message. The stage of another source's is refused, so that no service
+// loses a message silently: with a transaction by hand, and with the unit of work, which is not told of duplicates.
 func TestIDOfAnotherIsTold(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

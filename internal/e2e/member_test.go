@@ -19,7 +19,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// What is wrong with members, units and rows is healed, or told: nothing is lost, and keys keep their order.
+// Wrong rows of members, units and records are healed, or reported: no message is lost, and keys keep their order.
 
 // firsts returns how many messages arrived at bus, and fails the test if the first arrivals of a key are not in order.
 func firsts(tb testing.TB, bus *sharedtest.Publisher) (n int) {
@@ -117,7 +117,7 @@ func TestUnitsOfTwoPrograms(t *testing.T) { // DB-24
 	}
 }
 
-// Somebody deletes the rows of members that are alive: they join anew.
+// A person deletes the rows of members that are alive: they join anew.
 func TestMemberRowsDeleted(t *testing.T) { // DB-24
 	t.Parallel()
 	d := newDesk(t)
@@ -134,7 +134,7 @@ func TestMemberRowsDeleted(t *testing.T) { // DB-24
 	}
 }
 
-// Somebody says that units are nobody's, or another's: they are taken again.
+// A person sets the owner of units to none, or to another member: they are taken again.
 func TestUnitsByHand(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, statement := range []string{
@@ -154,8 +154,8 @@ func TestUnitsByHand(t *testing.T) { // DB-24
 	}
 }
 
-// The sequence is set back: what is staged under numbers that were published already arrives, and where a number is
-// taken staging says so.
+// The sequence is set back: messages that are staged under published numbers arrive, and staging under a number that is
+// taken is an error.
 func TestSequenceSetBack(t *testing.T) { // DB-22
 	t.Parallel()
 	d := newDesk(t)
@@ -175,7 +175,7 @@ func TestSequenceSetBack(t *testing.T) { // DB-22
 	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/postgres: stage", "sequence", "set it"}})
 }
 
-// Rows that somebody inserts by hand, with what every column says by default, go like any other.
+// Rows that are inserted by hand, with the default of every column, go like any other.
 func TestRowsByHand(t *testing.T) { // ST-01
 	t.Parallel()
 	d := newDesk(t)
@@ -189,7 +189,7 @@ func TestRowsByHand(t *testing.T) { // ST-01
 	d.drained("by hand")
 }
 
-// A route is renamed while nobody serves it, by hand: its messages go on under the new name.
+// A route is renamed by hand while no relay serves it: its messages go on under the new name.
 func TestRouteRenamed(t *testing.T) { // DB-23
 	t.Parallel()
 	d := newDesk(t)
@@ -211,8 +211,8 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0 AND route = 'new'") > 0
 	})
 	exec(t, d.pool, "UPDATE waybill.waybill_outbox SET route = 'new' WHERE route = 'old'")
-	// What was renamed stands behind what this relay has read: the next sweep finds it, after up to five minutes,
-	// or when a relay starts.
+	// The renamed rows are behind this relay's reads: the next sweep finds it, after up to five minutes, or when a
+	// relay starts.
 	first.stop()
 	d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
 	d.drained("renamed")

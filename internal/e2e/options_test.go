@@ -99,7 +99,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return err
 		}, []string{"Source: is empty", "TTL: -1s"}},
 
-		// What does not fit together.
+		// Options that contradict each other.
 		{
 			"key on a transport without order", func() error { return newRelay(unordered, relay.Options{}) },
 			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose waybill.OrderBestEffort"},

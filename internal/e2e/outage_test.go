@@ -160,7 +160,7 @@ func TestBrokerDownAtStart(t *testing.T) { // RL-06 P7
 	}
 }
 
-// It is not parallel: it measures the heap, which holds what other tests keep as well.
+// It is not parallel: it measures the heap, which holds the data of other tests as well.
 func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
 	tier.Nightly(t, "kills a broker of its own and is not parallel: 20 s; TestBrokerDownAtStart has the outage in the gate")
 	pool := openPool(t, testenv.Postgres(t).DSN)
@@ -283,7 +283,7 @@ func (f *flow) ended(t *testing.T, staged int) {
 	f.con.stop()
 }
 
-// The database stops answering, with all connections open. Run ends all the same; what it held comes back.
+// The database stops answering, with all connections open. Run ends all the same; the records that it held come back.
 func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
 	t.Parallel()
 	f := flowing(t)

@@ -70,7 +70,8 @@ func runRelayProcess(dsn, broker string) {
 	fail(r.Run(ctx))
 }
 
-// Relays are killed at any time, one after the other: what they held comes back, costs no attempt, and has one effect.
+// Relays are killed at any time, one after the other: a record that they held comes back, costs no attempt, and has one
+// effect.
 func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	t.Parallel()
 	pg, mq := testenv.Postgres(t), testenv.RabbitMQ(t)

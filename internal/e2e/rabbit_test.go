@@ -253,7 +253,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	if !strings.Contains(texts["too_large"], "its body 2700") || !strings.Contains(texts[""], "no queue") {
 		t.Errorf("%v", texts)
 	}
-	// It is published once somebody binds a queue.
+	// It is published once a queue is bound.
 	if err := testenv.Channel(t, mq.URL).QueueBind("q", "c.d", "waybill", false, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (o *order) String() string {
 	return strings.Join(o.ids, " ")
 }
 
-// rejecting returns a handler that rejects the messages named, and what it saw.
+// rejecting returns a handler that rejects the messages named, and the order of the messages that it saw.
 func rejecting(ids ...string) (waybill.Handler, *order) {
 	saw := &order{}
 	return waybill.Handler{Name: waybill.AnyMessage, Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {

@@ -15,7 +15,7 @@ import (
 // bus is a column of the matrix.
 type bus struct {
 	name string
-	// start returns the address of a broker that nobody else uses.
+	// start returns the address of a broker that no other test uses.
 	start func(t *testing.T) string
 	// dial connects to it. The publisher is nil if the consumer takes messages straight from db.
 	dial func(ctx context.Context, address string, db *database) (core.Publisher, subscriber, error)

@@ -18,7 +18,7 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// The variables of a process: its part, "relay" or "consumer", and what it works between.
+// The variables of a process: its part, "relay" or "consumer", and the servers between which it works.
 const (
 	partVar    = "WAYBILL_MATRIX_PART"
 	storeVar   = "WAYBILL_MATRIX_STORE"
@@ -168,7 +168,7 @@ func pair(t *testing.T, s store, b bus) {
 	}
 }
 
-// bound waits until the consumer's queue is there: a message that nobody is bound for waits for longer than a test.
+// bound waits until the consumer's queue is there: a message that no queue is bound for waits for longer than a test.
 func bound(t *testing.T, b bus, broker string, db *database) {
 	t.Helper()
 	_, sub, err := b.dial(t.Context(), broker, db)

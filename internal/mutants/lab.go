@@ -53,7 +53,7 @@ type lab struct {
 	root string
 	some []mutant // all that are to run
 	mu   sync.Mutex
-	// sound are the packages whose tests ran without a mutant, and what was wrong with them.
+	// sound are the packages whose tests ran without a mutant, and the faults of those runs.
 	sound map[string]func() string
 }
 
@@ -69,7 +69,7 @@ func (l *lab) apply(m *mutant) ([]byte, error) {
 	return bytes.Replace(src, []byte(m.old), []byte(m.new), 1), nil
 }
 
-// run says what the tests make of m.
+// run returns the verdict of the tests on m.
 func (l *lab) run(ctx context.Context, m *mutant) (r result) {
 	began := time.Now()
 	defer func() { r.took = time.Since(began) }()
@@ -106,7 +106,8 @@ func writeOverlay(dir, file string, text []byte) (string, error) {
 	return overlay, errors.Join(os.WriteFile(mutated, text, 0o600), os.WriteFile(overlay, b, 0o600))
 }
 
-// baseline runs the tests of all of m's package's mutants without them, once, and returns what is wrong with them.
+// baseline runs the tests of all of m's package's mutants without them, once, and returns the fault of that run, if
+// any.
 func (l *lab) baseline(ctx context.Context, m *mutant) string {
 	if m.gated {
 		return ""

@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// mutant is one fault: a text that stands once in a file, and what replaces it.
+// mutant is one fault: a text that stands once in a file, and its replacement.
 type mutant struct {
 	id    string
 	fault string // in words

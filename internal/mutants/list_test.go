@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// TestMutantsAreThere: the text of each mutant stands once in its file, and what replaces it parses, if it is Go.
+// TestMutantsAreThere: the text of each mutant stands once in its file, and its replacement parses, if it is Go.
 func TestMutantsAreThere(t *testing.T) {
 	t.Parallel()
 	l := &lab{root: "../.."}
@@ -59,7 +59,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// results returns what the page says.
+// results returns the rows of the page.
 func results(t *testing.T) map[string]row {
 	t.Helper()
 	page, err := os.ReadFile("RESULTS.md")
@@ -104,7 +104,7 @@ func TestSampleRotates(t *testing.T) {
 	}
 }
 
-// TestJudge: what the output of tests says.
+// TestJudge: the verdict on each output of tests.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("exit status 1")
@@ -128,7 +128,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestPage: what was written is read again, and what runs replaces its line.
+// TestPage: a written page is read again, and a mutant that runs replaces its line.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	all := []mutant{{id: "a", fault: "x", file: "f.go"}, {id: "b"}, {id: "c", group: group{spare: true}}, {id: "d"}}

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// The application's propagator is honoured: what it writes beside the trace context travels in the headers.
+// The application's propagator is honoured: its fields beside the trace context travel in the headers.
 func TestBaggageTravels(t *testing.T) {
 	before := otel.GetTextMapPropagator()
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// CountedConn counts what is written to a connection: pgx writes once a round trip.
+// CountedConn counts the writes to a connection: pgx writes once a round trip.
 type CountedConn struct {
 	net.Conn
 	Writes *atomic.Int64

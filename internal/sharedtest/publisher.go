@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Publisher keeps what it publishes, in the order of arrival. Its zero value confirms everything, and promises the
+// Publisher keeps the published messages, in the order of arrival. Its zero value confirms everything, and promises the
 // order of keys with one message of a key in flight. It is safe for concurrent use.
 type Publisher struct {
 	// Promises replaces the promises, if not nil.
@@ -42,7 +42,7 @@ func (p *Publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	return make(core.Results, len(batch))
 }
 
-// Sent returns what was published.
+// Sent returns the published messages.
 func (p *Publisher) Sent() []waybill.Envelope {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,12 +27,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Words returns pairs of a place and what stands there, as strings.NewReplacer takes them. No two places are the same.
+// Words returns pairs of a place and its text, as strings.NewReplacer takes them. No two places are the same.
 //
 //   - {failed} and the like: the number of a state
 //   - {terminal}: the list of the states that are terminal
 //   - {expired} and the like: a reason, as quoted text
-//   - {withdrawn}: the list of the reasons of what an application took back
+//   - {withdrawn}: the list of the reasons of records that an application took back
 //   - {unblocking}: the list of the reasons with which an abandoned record does not block its key
 //   - {class_published} and the like: the number of a class of retention
 //   - {tell_key}, {tell_record}, {tell_from}, {tell_decide}: the kind of a control record

@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill/internal/sqltext"
 )
 
-// TestPlaces: what the places stand for.
+// TestPlaces: the text of each place.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	words := strings.NewReplacer(sqltext.Words()...)

@@ -1,6 +1,6 @@
-// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL, RabbitMQ and
-// Redis and what stands in for MongoDB, and puts a fault proxy in front of them. It does not import testing: a test
-// passes its *testing.T as a [TB].
+// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL, RabbitMQ,
+// Redis and a stand-in for MongoDB, and puts a fault proxy in front of them. It does not import testing: a test passes
+// its *testing.T as a [TB].
 //
 // # Which server
 //
@@ -32,8 +32,8 @@
 // 15672.
 //
 // There is no package of MongoDB. FerretDB, over PostgreSQL with the DocumentDB extension, stands in for it, behind a
-// proxy that adds transactions (package mongoproxy). scripts/mongodb installs it; it needs root. What was seen there is
-// no proof for MongoDB: run the tests of store/mongo on a replica set, too.
+// proxy that adds transactions (package mongoproxy). scripts/mongodb installs it; it needs root. A test that passes
+// there proves nothing about MongoDB: run the tests of store/mongo on a replica set, too.
 //
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
 // testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.

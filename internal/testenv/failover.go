@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Replicate makes a replica that holds what is committed now and follows no further, as one does that lags behind.
+// Replicate makes a replica that holds the commits up to now and follows no further, as one does that lags behind.
 func (s *PostgresServer) Replicate(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +56,8 @@ func (s *PostgresServer) StartStandby(ctx context.Context, through string) (*Pos
 
 func (s *PostgresServer) replica() string { return filepath.Join(s.dir, "replica") }
 
-// FailOver kills the server and starts the replica in its place, on its port, where it is promoted. What was committed
-// after Replicate is gone, and a new timeline begins. It returns when the replica accepts writes.
+// FailOver kills the server and starts the replica in its place, on its port, where it is promoted. Commits after
+// Replicate are gone, and a new timeline begins. It returns when the replica accepts writes.
 func (s *PostgresServer) FailOver(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

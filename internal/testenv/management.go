@@ -100,14 +100,14 @@ func (m Management) DeleteUser(ctx context.Context, user string) error {
 	return ignoreNotFound(m.Do(ctx, http.MethodDelete, "/api/users/"+url.PathEscape(user), nil, nil))
 }
 
-// SetPermissions sets the regular expressions of what a user may configure, write and read in a virtual host. ""
-// permits nothing.
+// SetPermissions sets the regular expressions of the objects that a user may configure, write and read in a virtual
+// host. "" permits nothing.
 func (m Management) SetPermissions(ctx context.Context, vhost, user, configure, write, read string) error {
 	return m.Do(ctx, http.MethodPut, "/api/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(user),
 		map[string]string{"configure": configure, "write": write, "read": read}, nil)
 }
 
-// SetPolicy sets a policy for what matches the pattern. applyTo is queues, exchanges or all.
+// SetPolicy sets a policy for the objects that match the pattern. applyTo is queues, exchanges or all.
 func (m Management) SetPolicy(ctx context.Context, vhost, name, pattern, applyTo string, definition map[string]any) error {
 	return m.Do(ctx, http.MethodPut, "/api/policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
 		map[string]any{"pattern": pattern, "apply-to": applyTo, "definition": definition}, nil)

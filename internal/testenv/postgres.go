@@ -132,7 +132,7 @@ func (s *PostgresServer) create(ctx context.Context, template string) error {
 
 // begin starts the server on a port of its own.
 func (s *PostgresServer) begin(ctx context.Context) error {
-	// Between finding a free port and binding it, somebody else may take it: try again with another one.
+	// Between finding a free port and binding it, another process may take it: try again with another one.
 	for attempt := 0; ; attempt++ {
 		port, err := freePort()
 		if err != nil {

@@ -342,10 +342,10 @@ func left(dir string) uint64 {
 func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
 
 // guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers
-// get their death signal at the same moment, but what a broker's script has just started does not: it would go on, and
-// start a name server that stays. So the guard kills Erlang's processes that have the folder in their environment,
-// until it has found none for half a second. It removes the shared memory that a killed PostgreSQL cannot remove (its
-// id is in postmaster.pid), the file systems that are mounted below the folder, then the folder.
+// get their death signal at the same moment, but a process that a broker's script has just started does not: it would
+// go on, and start a name server that stays. So the guard kills Erlang's processes that have the folder in their
+// environment, until it has found none for half a second. It removes the shared memory that a killed PostgreSQL cannot
+// remove (its id is in postmaster.pid), the file systems that are mounted below the folder, then the folder.
 const guardScript = `cat >/dev/null
 for f in "$1"/postgres-*/data/postmaster.pid; do
 	[ -e "$f" ] && id=$(sed -n 7p "$f" | awk '{print $2}') && [ -n "$id" ] && ids="$ids $id"

@@ -48,7 +48,7 @@ func startPrometheus(ctx context.Context, rules string, targets []string) (*Prom
 		return nil, err
 	}
 	s := &PrometheusServer{dir: dir}
-	// Between finding the free port and binding it, somebody else may take it: try again with another one.
+	// Between finding the free port and binding it, another process may take it: try again with another one.
 	for attempt := 0; ; attempt++ {
 		if err = s.start(ctx, program, rules, targets); err == nil {
 			return s, nil
@@ -75,7 +75,7 @@ func (s *PrometheusServer) start(ctx context.Context, program, rules string, tar
 		return fmt.Errorf("waybill/testenv: prometheus: %w", err)
 	}
 	log := filepath.Join(s.dir, "prometheus.log")
-	// as this process's user, who may be the only one to read the rules
+	// as this process's user, since others may not be able to read the rules
 	if s.proc, err = start(nil, s.dir, log, []string{"PATH=/usr/bin:/bin", "HOME=" + s.dir}, program, "--config.file="+conf,
 		"--storage.tsdb.path="+filepath.Join(s.dir, "data"), "--web.listen-address="+loopback(s.port), "--log.level=warn"); err != nil {
 		return err

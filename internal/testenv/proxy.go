@@ -107,8 +107,8 @@ func (p *Proxy) Accept() error {
 // Nothing is closed.
 func (p *Proxy) Blackhole(d Direction) { p.set(func() { p.held |= d }) }
 
-// Heal ends Blackhole in both directions. What was held back is delivered late, as TCP does after a lost link comes
-// back.
+// Heal ends Blackhole in both directions. Bytes that were held back are delivered late, as TCP does after a lost link
+// comes back.
 func (p *Proxy) Heal() { p.set(func() { p.held = 0 }) }
 
 // Latency delays what flows, in each direction, by d. It does not limit the bandwidth.

@@ -19,7 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// echo starts a server that sends back what it gets, and returns its address and what it has received.
+// echo starts a server that sends the received bytes back, and returns its address and a channel of those bytes.
 func echo(t *testing.T) (addr string, received <-chan byte) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -108,7 +108,7 @@ func startRabbitMQ(ctx context.Context, opts RabbitMQOptions, first *RabbitMQSer
 	if first != nil {
 		s.User, s.Password, s.cookie = first.User, first.Password, first.cookie
 	}
-	// Between finding the free ports and binding them, somebody else may take one: try again with others.
+	// Between finding the free ports and binding them, another process may take one: try again with others.
 	for attempt := 0; ; attempt++ {
 		err = s.configure()
 		if err == nil {
@@ -304,11 +304,11 @@ func (s *RabbitMQServer) Reload(ctx context.Context) error {
 	return s.Ctl(ctx, "eval", "ssl:clear_pem_cache().")
 }
 
-// DefinitionsOnDisk is how long a broker takes at most until what was declared is on its disk. What is younger, queues
-// with their messages as well as exchanges and bindings, may be gone after a kill (seen with RabbitMQ 3.10).
+// DefinitionsOnDisk is how long a broker takes at most until a declared object is on its disk. A younger one, a queue
+// with its messages as well as an exchange or a binding, may be gone after a kill (seen with RabbitMQ 3.10).
 const DefinitionsOnDisk = 3 * time.Second
 
-// Kill ends the broker with SIGKILL, as a crash does. Data stay, but for what was declared less than
+// Kill ends the broker with SIGKILL, as a crash does. Data stay, but for objects that were declared less than
 // [DefinitionsOnDisk] before.
 func (s *RabbitMQServer) Kill() {
 	s.mu.Lock()

@@ -128,7 +128,7 @@ func StartRedis(ctx context.Context, opts RedisOptions) (*RedisServer, error) {
 		return nil, err
 	}
 	s := &RedisServer{dir: dir}
-	// Between finding the free ports and binding them, somebody else may take one: try again with others.
+	// Between finding the free ports and binding them, another process may take one: try again with others.
 	for attempt := 0; ; attempt++ {
 		err = s.configure(opts)
 		if err == nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // SQS returns the endpoint of Amazon SQS or of an emulator: that of WAYBILL_TEST_SQS or, without it, of fauxqs, which
-// is started once for each test binary (1 s). Its queues are shared, so take names that nobody else has. fauxqs listens
-// on all addresses.
+// is started once for each test binary (1 s). Its queues are shared, so take names that no other test has. fauxqs
+// listens on all addresses.
 func SQS(tb TB) string {
 	tb.Helper()
 	if url := os.Getenv("WAYBILL_TEST_SQS"); url != "" {

@@ -104,7 +104,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	})
 }
 
-// nothingLeft reports what is left of a run: its folder, processes, mounts.
+// nothingLeft is an error if a run left something behind: its folder, processes, mounts.
 func nothingLeft(t *testing.T, dir string) error {
 	t.Helper()
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {

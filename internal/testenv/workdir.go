@@ -77,7 +77,7 @@ var workRoot = sync.OnceValues(func() (root, error) {
 	if err != nil {
 		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}
-	// A server may run as another user, who must be able to pass through.
+	// A server may run as another user, which must be able to pass through.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}

@@ -4,7 +4,7 @@
 // # Guarantees
 //
 // The gauges of a relay and of a table queue have the same names, and an alert on them needs to know neither. A route
-// without records is reported as 0, so an absent series means that nobody runs.
+// without records is reported as 0, so an absent series means that no process runs.
 //
 // # Concurrency
 //
@@ -12,7 +12,7 @@
 //
 // # Ownership
 //
-// Nothing is kept of what is passed in.
+// The package keeps no argument of a call.
 //
 // # Limits
 //

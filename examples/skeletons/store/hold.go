@@ -99,7 +99,8 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	return true, nil
 }
 
-// Due looks for what has come due. Retries are held and returned; timers get a new number and are in line.
+// Due looks for retries and timers that have come due. Retries are held and returned; timers get a new number and are
+// in line.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	end, err := s.begin(ctx, "due")
 	if err != nil {

@@ -98,7 +98,8 @@ func (s *Store) serves(route string) bool {
 	return false
 }
 
-// remove ends the session of a dead member: what it held counts a crash, and what it may have read is marked.
+// remove ends the session of a dead member: a record that it held counts a crash, and records that it may have read are
+// marked.
 func (s *Store) remove(dead core.Session) {
 	for _, r := range s.rows { // INDEX: rows by holder, where there is one
 		if r.holder == dead {
@@ -114,7 +115,7 @@ func (s *Store) remove(dead core.Session) {
 	s.end(dead)
 }
 
-// end ends a session: nobody holds its rows and its units any more.
+// end ends a session, and frees its rows and its units.
 func (s *Store) end(session core.Session) {
 	if s.members[session] == nil {
 		return
@@ -132,7 +133,8 @@ func (s *Store) end(session core.Session) {
 	delete(s.members, session)
 }
 
-// move gives a unit to another member, or stores the caller's own Low and Careful. What does not apply is left out.
+// move gives a unit to another member, or stores the caller's own Low and Careful. A move that does not apply is left
+// out.
 func (s *Store) move(self *core.Member, m *core.Move) {
 	u := s.unit(m.Unit)
 	if u == nil || u.Owner != m.From || m.To != 0 && s.members[m.To] == nil {

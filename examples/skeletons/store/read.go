@@ -60,8 +60,8 @@ type reader struct {
 	now  time.Time
 }
 
-// collect returns the wanted ones of the ready rows in (from, to], within the limits. At least one is returned,
-// whatever its size. A limit of 0 is none.
+// collect returns the wanted ones of the ready rows in (from, to], within the limits. At least one is returned, of any
+// size. A limit of 0 is none.
 func (rd *reader) collect(from, to int64, limit int, wanted func(r *row) bool) (out core.Records) {
 	var bytes int64
 	for _, r := range rd.s.rows {
@@ -92,7 +92,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	return out
 }
 
-// fresh returns what waits in Look.Fresh, by sequence.
+// fresh returns the rows that wait in Look.Fresh, by sequence.
 func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
 		asked := slices.ContainsFunc(rd.look.Fresh, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
@@ -108,7 +108,7 @@ func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 	return waiting, false
 }
 
-// again reads single rows again, whatever their version.
+// again reads single rows again, of any version.
 func (rd *reader) again(p *core.Page) {
 	for _, ref := range rd.look.Again {
 		r := rd.s.find(ref)

@@ -27,7 +27,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 }
 
 // settle persists one outcome, after the fence: a confirmed one needs (sequence, id), all others also the version, and
-// that self owns the unit or holds the row. What is checked and what is written is one transaction.
+// that self owns the unit or holds the row. The check and the write are one transaction.
 func (s *Store) settle(self core.Session, o *core.Outcome) error {
 	ref, confirmed := o.Ref(), o.Event() == core.EventConfirmed
 	r := s.find(ref)

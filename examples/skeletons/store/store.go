@@ -1,6 +1,6 @@
 // Package store is the smallest outbox store that passes the conformance suites, to begin an adapter with. It keeps
-// rows in memory, and it finds them by looking at all. docs/adapters.md explains it, and says what a real database
-// has to do better: the places are marked with INDEX, LOCK and SNAPSHOT.
+// rows in memory, and it finds them by looking at all. docs/adapters.md explains it, and lists the duties of a real
+// database beyond it: the places are marked with INDEX, LOCK and SNAPSHOT.
 //
 // # Guarantees
 //
@@ -12,7 +12,7 @@
 //
 // # Ownership
 //
-// What is staged is copied. Records that are returned are copies.
+// Staged messages are copied. Records that are returned are copies.
 //
 // # Limits
 //
@@ -92,7 +92,7 @@ func (s *Store) begin(ctx context.Context, op string) (end func(), err error) {
 	return s.mu.Unlock, nil
 }
 
-// find returns the row that ref names, whatever its version, or nil.
+// find returns the row that ref names, of any version, or nil.
 func (s *Store) find(ref core.Ref) *row {
 	for _, r := range s.rows { // INDEX: primary key (route, seq)
 		if r.Route == ref.Route && r.Seq == ref.Seq && r.ID == ref.ID {
@@ -102,7 +102,7 @@ func (s *Store) find(ref core.Ref) *row {
 	return nil
 }
 
-// owner returns who owns the unit of r; 0 = nobody.
+// owner returns the session that owns the unit of r; 0 = none.
 func (s *Store) owner(r *row) core.Session {
 	for i := range s.units {
 		if u := &s.units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.slot) {

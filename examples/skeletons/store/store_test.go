@@ -20,7 +20,7 @@ func newStore(t *testing.T) *store.Store {
 	return s
 }
 
-// TE-07: what docs/adapters.md begins with passes both suites.
+// TE-07: the store with which docs/adapters.md begins passes both suites.
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	outboxtest.RunInBubble(t, func(t *testing.T) outboxtest.Harness {

@@ -72,7 +72,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// take takes what is due. If that is nothing, it says when the next retry is due, and what to wait for.
+// take takes due deliveries. If there is none, it returns the time until the next retry, and a channel that closes at a
+// change.
 func (r *receiver) take(limit int) (ds []*waybill.Delivery, next time.Duration, changed <-chan struct{}) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()

@@ -12,11 +12,11 @@
 //
 // # Ownership
 //
-// What is published is copied. Deliveries belong to the caller until they are settled.
+// Published messages are copied. Deliveries belong to the caller until they are settled.
 //
 // # Limits
 //
-// Bindings are whole topics: there are no wildcards. There is no admin.ParkedQueue; Parked lists what was rejected.
+// Bindings are whole topics: there are no wildcards. There is no admin.ParkedQueue; Parked lists the rejected messages.
 package transport
 
 import (
@@ -135,7 +135,7 @@ func (t *Transport) putBack(q *queue, m *item) {
 	t.changed = make(chan struct{})
 }
 
-// Parked returns what was rejected from a queue, oldest first.
+// Parked returns the rejected messages of a queue, oldest first.
 func (t *Transport) Parked(name string) []Parked {
 	t.mu.Lock()
 	defer t.mu.Unlock()

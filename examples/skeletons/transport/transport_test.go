@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/examples/skeletons/transport"
 )
 
-// TE-07: what docs/adapters.md begins with passes the suite.
+// TE-07: the transport with which docs/adapters.md begins passes the suite.
 func TestTransport(t *testing.T) {
 	t.Parallel()
 	transporttest.RunInBubble(t, func(*testing.T) transporttest.Harness {

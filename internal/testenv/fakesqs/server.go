@@ -2,7 +2,7 @@
 // emulators do not: several messages of a group in one answer, receipt handles that expire, the limit of 12 hours,
 // deduplication by a clock of its own, throttling, and entries of a batch that fail.
 //
-// It is written from the documentation of SQS. What passes against it was not tried against SQS.
+// It is written from the documentation of SQS. A test that passes against it was not tried against SQS.
 package fakesqs
 
 import (

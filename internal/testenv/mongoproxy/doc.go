@@ -2,8 +2,8 @@
 // each of them at once. The DocumentDB extension of PostgreSQL, on which FerretDB stands, can do better: its SQL
 // functions take part in a transaction of PostgreSQL.
 //
-// A [Proxy] stands between clients and FerretDB. It passes on whatever belongs to no transaction. The commands of a
-// transaction it executes itself, in a transaction of PostgreSQL with one snapshot (REPEATABLE READ).
+// A [Proxy] stands between clients and FerretDB. It passes on each command that belongs to no transaction. The commands
+// of a transaction it executes itself, in a transaction of PostgreSQL with one snapshot (REPEATABLE READ).
 //
 // # Guarantees
 //

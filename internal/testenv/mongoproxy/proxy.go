@@ -70,7 +70,7 @@ func (p *Proxy) run(fn func()) {
 	})
 }
 
-// connect returns a connection to PostgreSQL that nobody uses, or a new one.
+// connect returns an idle connection to PostgreSQL, or a new one.
 func (p *Proxy) connect(ctx context.Context) (*pgx.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// noSync saves the tests of the Postgres store a twelfth of their time: nobody kills this server, and a killed process
+// noSync saves the tests of the Postgres store a twelfth of their time: no test kills this server, and a killed process
 // loses nothing that it gave to the kernel.
 var noSync = map[string]string{"fsync": "off", "full_page_writes": "off"}
 
