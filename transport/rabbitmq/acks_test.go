@@ -191,6 +191,11 @@ func TestAcknowledgementsAreHeldBack(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		open := func() int { // a timer sends under the same lock
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return len(broker.unacked)
+		}
 		moment := func(n int) (yes bool) {
 			a.ifSent(1, n, func() { yes = true })
 			return yes
@@ -203,28 +208,28 @@ func TestAcknowledgementsAreHeldBack(t *testing.T) {
 			t.Errorf("%d frames were sent, want that before they were held back", broker.frames)
 		}
 		a.goOn(time.Time{})
-		if broker.frames != 2 || len(broker.unacked) != 0 {
-			t.Errorf("%d frames were sent, and %d are unacknowledged", broker.frames, len(broker.unacked))
+		if broker.frames != 2 || open() != 0 {
+			t.Errorf("%d frames were sent, and %d are unacknowledged", broker.frames, open())
 		}
 		a.holdBack()
 		arrive(4)
-		if len(broker.unacked) != 1 {
+		if open() != 1 {
 			t.Error("they were not held back a second time")
 		}
 		time.Sleep(holdBackFor) // virtual time
 		synctest.Wait()
-		if len(broker.unacked) != 0 {
+		if open() != 0 {
 			t.Error("they were held back for longer")
 		}
 		a.holdBack()
 		arrive(5)
-		if len(broker.unacked) != 0 {
+		if open() != 0 {
 			t.Error("they were held back again at once")
 		}
 		time.Sleep(holdBackAgain) // virtual time
 		a.holdBack()
 		arrive(6)
-		if len(broker.unacked) != 1 {
+		if open() != 1 {
 			t.Error("they were not held back again")
 		}
 		a.goOn(time.Time{})
