@@ -195,7 +195,7 @@ func (o *Outbox) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return o.conns.Use(ctx, func(conn *pgx.Conn) error { return m.CheckOutbox(ctx, conn) })
+	return dberr.Failure("check", o.conns.Use(ctx, func(conn *pgx.Conn) error { return m.CheckOutbox(ctx, conn) }))
 }
 
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.

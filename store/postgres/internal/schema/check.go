@@ -167,9 +167,9 @@ func (m *Migrations) check(ctx context.Context, db Asker, part Part, table strin
 func (a *answers) missesPrivileges() error {
 	var lacks []string
 	for i := 0; i < len(a.objects); {
-		object := a.objects[i]
+		object, kind := a.objects[i], a.kinds[i]
 		var denied []string
-		for ; i < len(a.objects) && a.objects[i] == object; i++ {
+		for ; i < len(a.objects) && a.objects[i] == object && a.kinds[i] == kind; i++ {
 			switch a.grants[i] {
 			case "missing":
 				return dberr.Misconfigured("check", "%s is missing: run the migrations (waybill migrate up, or Migrate)", object)
