@@ -195,7 +195,8 @@ func TestValidateAsARole(t *testing.T) {
 			return r.out.String() + r.log.String()
 		}
 		if i == 0 {
-			run(cli.ExitOK, "topology", "declare", "--set", "stores.shop.url="+db.DSN) // its role writes the audit record
+			// this role may write the audit record
+			run(cli.ExitOK, "topology", "declare", "--set", "stores.shop.url="+db.DSN)
 		}
 		says(t, run(cli.ExitFindings, "validate"), `GRANT USAGE ON SCHEMA "waybill" TO "`+name)
 		says(t, run(cli.ExitFailed, "migrate", "up", "--set", "stores.shop.schema=other"), "as the owner of the tables")
