@@ -39,7 +39,7 @@ func TestTLS(t *testing.T) {
 	for name, opts := range map[string]redisstreams.Options{
 		"no client certificate": {TLS: noCert}, "unknown authority": {TLS: noCA}, "wrong name": {TLS: wrongName}, "system's authorities": {},
 	} {
-		// The server's alert can be lost with the connection, which it resets: then it is an outage, and asked again.
+		// The alert of the server can be lost with the connection, which it resets: then it is asked again.
 		patience.Until(t, name+": the error names Options.TLS", func() bool {
 			_, err := redisstreams.Dial(t.Context(), server.TLSURL(), prepared(opts))
 			if err == nil || !errors.Is(err, waybill.ErrMisconfigured) && !errors.Is(err, syscall.ECONNRESET) {
