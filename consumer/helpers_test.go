@@ -312,3 +312,6 @@ func wantParked(t *testing.T, b *bus, reason waybill.Reason, n int) {
 		}
 	}
 }
+
+// travel takes the virtual time of a call to a server, or of its answer.
+func travel(d time.Duration) { time.Sleep(d) }

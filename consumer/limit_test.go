@@ -36,9 +36,9 @@ func (l *limiter) UpdateLimit(ctx context.Context, name string, change func(stri
 	if l.down.Load() {
 		return waybill.Outage(errBoom)
 	}
-	time.Sleep(l.slow / 2)
+	travel(l.slow / 2)
 	err := l.Limiter.UpdateLimit(ctx, name, change)
-	time.Sleep(l.slow / 2)
+	travel(l.slow / 2)
 	return err
 }
 

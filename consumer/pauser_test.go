@@ -41,7 +41,7 @@ func (r *aheadReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Deli
 }
 
 func (r *aheadReceiver) Pause(context.Context) error {
-	time.Sleep(10 * time.Millisecond) // a round trip
+	travel(10 * time.Millisecond)
 	r.silent.Store(true)
 	return nil
 }

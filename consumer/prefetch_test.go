@@ -50,9 +50,6 @@ type farReceiver struct {
 	f *far
 }
 
-// goFar takes a round trip of virtual time.
-func (f *far) goFar() { time.Sleep(f.trip) }
-
 func (r *farReceiver) note(do func(f *far)) {
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
@@ -63,7 +60,7 @@ func (r *farReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delive
 	r.note(func(f *far) { f.receives, f.ask, f.mostAsk = f.receives+1, limit, max(f.mostAsk, limit) })
 	ds, err := r.Receiver.Receive(ctx, limit)
 	if len(ds) > 0 {
-		r.f.goFar()
+		travel(r.f.trip)
 	}
 	r.note(func(f *far) {
 		f.ask = 0
@@ -88,7 +85,7 @@ func (r *farReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results 
 			}
 		}
 	})
-	r.f.goFar()
+	travel(r.f.trip)
 	defer r.note(func(f *far) {
 		f.held -= len(acks)
 		f.last = time.Now()
@@ -138,8 +135,15 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 						f.publish(t, 15_000)
 						return first, f.empty(t, "all are handled"), f.counts()
 					}
+					// How often messages are asked for depends on the turns of goroutines, and so
+					// on what else the machine does: a drain takes 150 ms or 215 ms, with any
+					// number. In this order both have the same conditions, whichever way they
+					// change.
 					first, best, fewest := drain(1000)
 					begin, took, calls := drain(0)
+					_, again, _ := drain(0)
+					_, bestAgain, _ := drain(1000)
+					took, best = took+again, best+bestAgain
 					t.Logf("%s, %s and %d round trips, with Prefetch 1,000 %s, %s and %d", begin, took, calls.receives+calls.settles,
 						first, best, fewest.receives+fewest.settles)
 					if took*8 > best*10 {

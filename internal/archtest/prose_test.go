@@ -55,7 +55,7 @@ var (
 	// preposition.
 	vagueClause = regexp.MustCompile(`(?i)(?:^|[.;:,(]\s*|\b(?:and|or|but|of|by|for|to|in|with|from|than|that|only|also|on|at|as|over|all|` +
 		`lists?|shows?|says?|counts?|returns?|reports?|knows?|takes?|reads?|leaves?|keeps?|stores?|deletes?|finds?|gives?|sends?|holds?|needs?)\s+)` +
-		`(?:what|who)\s+(?:the|a|an|it|they|this|that|no|others?|would|will|should|can|must|may|had|comes?|goes|came|went|\w+ed|\w+s)\b`)
+		`(?:what|who)\s+(?:are|were|have|had|can|must|may|did|the|an?|it|they|this|that|no|others?|would|will|should|comes?|came|goes|went|\w+ed|\w+s)\b`)
 )
 
 // vague reports whether a line of a comment has a clause or a pronoun where a noun should stand.
@@ -119,6 +119,45 @@ func TestCommentsHaveNouns(t *testing.T) {
 	}
 }
 
+// vaguePages is how many lines of README.md and docs/ there must be for one that has a clause or a pronoun where a noun
+// should stand. A few are questions, or quotations.
+const vaguePages = 100
+
+func TestPagesHaveNouns(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	pages, err := filepath.Glob(filepath.Join(dir, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	all := 0
+	for _, page := range append(pages, filepath.Join(dir, "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := false
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			switch {
+			case strings.HasPrefix(line, "```"):
+				code = !code
+			case line != "" && !code:
+				if all++; vague(line) {
+					found = append(found, filepath.Base(page)+": "+line)
+				}
+			}
+		}
+	}
+	if all < 1000 {
+		t.Fatalf("only %d lines were read", all)
+	}
+	if len(found)*vaguePages > all {
+		t.Errorf("%d of %d lines, more than one in %d: name the thing\n%s", len(found), all, vaguePages, strings.Join(found, "\n"))
+	}
+}
+
 func TestVagueLines(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]bool{
@@ -127,7 +166,10 @@ func TestVagueLines(t *testing.T) {
 		"the owner, whoever the owner is":         true,
 		"Close ends a run; who waits is told.":    true,
 		"It shows what a step would do.":          true,
+		"The store says what was done.":           true,
+		"What happens to a message that fails?":   true, // it cannot tell a question
 		"A due record goes first.":                false,
+		"Later the member who left returns.":      false,
 		"It deletes marks that no process needs.": false,
 		"`whatever` is a word":                    false,
 		"So what follows is one transaction.":     false,

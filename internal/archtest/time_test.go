@@ -26,7 +26,7 @@ var timed = []struct {
 	places int
 	why    string
 }{
-	{"consumer", 22, "helpers of tests in bubbles"},
+	{"consumer", 19, "helpers of tests in bubbles"},
 	{"recurring", 10, "helpers of tests in bubbles"},
 	{"relay", 13, "helpers of tests in bubbles"},
 	{"inbox", 2, "helpers of tests in bubbles"},

@@ -14,6 +14,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-limit-statistics", fault: "a queue whose policy is not known has no length limit", file: "transport/rabbitmq/topology/limits.go", old: "(live.Effective != nil || live.Type == \"stream\")", new: "(live.Effective != nil || live.Type != \"none\")", tests: "^TestLimitsWithoutStatistics$"},
 		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
 	), group{pkg: pkg}.of(
+		mutant{id: "rabbit-slow-change", fault: "a change of prefetch that the broker answers slowly is an outage", file: "transport/rabbitmq/session.go", old: "return max(patience, r.t.opts.ConnectTimeout)", new: "return patience", tests: "^TestSlowChangeIsNoOutage$"},
 		mutant{id: "rabbit-multiple", fault: "one frame acknowledges what is not done", file: acks, old: "n, _ := slices.BinarySearch(tags, a.unacked.base)\n\treturn n", new: "return len(tags)", tests: "^TestMultipleAckTakesNothingElse$"},
 		mutant{id: "rabbit-flush", fault: "acknowledgements that wait are never sent", file: acks, old: "a.timer = time.AfterFunc(maxWait, func() { a.flush() })", new: "a.timer = time.AfterFunc(maxWait, func() {})", tests: "^TestMultipleAckWaits$"},
 		mutant{id: "rabbit-foreign-attempt", fault: "another system's header counts attempts", file: decode, old: "n > 1 && fromUs {", new: "n > 1 {", tests: "^TestDecode$"},

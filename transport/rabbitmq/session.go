@@ -80,19 +80,29 @@ func (r *receiver) connect(ctx context.Context) error {
 
 // reopening opens a session again, for as long as that can help. The receiver's mu guards err.
 type reopening struct {
+	hidden time.Duration // how long Receive hides that there is no session
 	failed chan struct{} // closed after the first failure
 	done   chan struct{} // closed at the end
 	err    error         // the latest
 }
 
-// session returns the session. If there is none it waits until there is one again: at first for patience, and after
-// Receive has reported the outage for reminder. Then it returns the cause.
+// hiddenFor returns how long Receive hides that s is over. A consumer that begins again on an open channel, such as
+// with another prefetch, has lost nothing: it may take as long as any question to the broker.
+func (r *receiver) hiddenFor(s *session) time.Duration {
+	if s.ch.IsClosed() {
+		return patience
+	}
+	return max(patience, r.t.opts.ConnectTimeout)
+}
+
+// session returns the session. If there is none it waits until there is one again: at first as long as that is hidden,
+// and after Receive has reported the outage for reminder. Then it returns the cause.
 func (r *receiver) session(ctx context.Context) (*session, error) {
 	s, o, err := r.current()
 	if o == nil {
 		return s, err
 	}
-	wait, failed := patience, o.failed
+	wait, failed := o.hidden, o.failed
 	if r.failed {
 		wait, failed = reminder, nil
 	}
@@ -130,7 +140,7 @@ func (r *receiver) current() (*session, *reopening, error) {
 		return r.sess, nil, nil
 	}
 	if r.reopening == nil {
-		r.reopening = &reopening{failed: make(chan struct{}), done: make(chan struct{})}
+		r.reopening = &reopening{hidden: r.hiddenFor(r.sess), failed: make(chan struct{}), done: make(chan struct{})}
 		go r.reopen(r.reopening)
 	}
 	return nil, r.reopening, nil
