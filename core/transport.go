@@ -144,6 +144,11 @@ type SubscriberTraits struct {
 	// in queue order. It may hold several of them, or one at a time. After a release or the end of that receiver
 	// the next delivery of the key is its oldest message.
 	SingleActive bool
+	// SharesByPartition: receivers share the partitions of a queue, not its messages. What waits in a partition
+	// comes to no other receiver while the one that has it lives, so a slow handler holds up its partition alone,
+	// and a queue has at most as many receivers at work as partitions. Messages of different keys are in all of
+	// them.
+	SharesByPartition bool
 	// Wildcards says which wildcards bindings can hold.
 	Wildcards Wildcards
 }

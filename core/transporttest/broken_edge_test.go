@@ -3,8 +3,10 @@ package transporttest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -49,6 +51,24 @@ func copies(ackFirst, confirmed bool) faults {
 			clear(res)
 		}
 		return res
+	}}
+}
+
+// byPartition says that receivers share partitions.
+func byPartition(f faults) faults {
+	f.subTraits = func(t *core.SubscriberTraits) { t.SharesByPartition = true }
+	return f
+}
+
+// hog lets the first receiver alone receive.
+func hog() faults {
+	var first atomic.Pointer[brokenReceiver]
+	return faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+		if first.CompareAndSwap(nil, r) || first.Load() == r {
+			return r.Receiver.Receive(ctx, limit)
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}}
 }
 
@@ -206,6 +226,16 @@ var brokenEdges = []fault{
 				res[i] = nil
 			}
 		}
+	})},
+	{"gives every subscriber a queue of its own, and says it shares partitions", "receivers-share-a-queue", byPartition(faults{
+		subscribe: func(b *broken, s core.Subscription) core.Subscription {
+			s.Queue = fmt.Sprintf("%s-%d", s.Queue, b.n.Add(1))
+			return s
+		},
+	})},
+	{"gives all partitions to one receiver", "receivers-share-a-queue", byPartition(hog())},
+	{"keeps the partitions of a closed receiver", "receivers-share-a-queue", byPartition(faults{
+		close: func(*brokenReceiver, context.Context) error { return nil },
 	})},
 	{"accepts one lost settle in fifty", "settle-twice", everyNth(50)},
 	{"has a third receiver beside the active one", "single-active-receiver", third()},

@@ -117,6 +117,10 @@ func receiversShare(k *kit) {
 	sub := subscription(name, name+".a")
 	sub.Concurrency, sub.Prefetch = 5, 5
 	a, b := k.subscribeTo(sub), k.subscribeTo(sub)
+	if k.sub.SharesByPartition {
+		k.sharePartitions(a, b, name+".a")
+		return
+	}
 	want := messages(name+".a", 30)
 	k.publish(want...)
 	held := k.receive(a, 5)
@@ -125,6 +129,53 @@ func receiversShare(k *kit) {
 	k.exactly(want, append(held, rest...))
 	k.nothing(a, "all messages were settled")
 	k.nothing(b, "all messages were settled")
+}
+
+// sharePartitions publishes messages of many keys until both receivers get some of them, each message once. Then it
+// ends one that holds a delivery: all others come to the one that is left.
+func (k *kit) sharePartitions(a, b core.Receiver, topic string) {
+	const n = 30
+	publish := func(round int) map[string]bool {
+		left := map[string]bool{}
+		batch := messages(topic, n)
+		for i := range batch {
+			batch[i].ID = fmt.Sprintf("%s/%d/%d", topic, round, i)
+			batch[i].Key = fmt.Sprintf("key-%d", i)
+			left[batch[i].ID] = true
+		}
+		k.publish(batch...)
+		return left
+	}
+	ctx, _, cancel := k.patient(0)
+	defer cancel()
+	for round := 0; ; round++ {
+		left := publish(round)
+		counts := [2]int{}
+		for len(left) > 0 {
+			if ctx.Err() != nil {
+				k.fail("round %d: one receiver got %d messages of %d, the other one %d: want some each, and none twice", round, counts[0], n, counts[1])
+			}
+			for i, r := range []core.Receiver{a, b} {
+				ds, err := receiveBriefly(ctx, r, n, quiet/3)
+				k.must("receive", err)
+				for j, err := range r.Settle(k.ctx, acks(core.AckDone, ds...)) {
+					if err == nil { // else it comes again
+						delete(left, ds[j].Envelope.ID)
+					}
+				}
+				counts[i] += len(ds)
+			}
+		}
+		if counts[0] > 0 && counts[1] > 0 && counts[0]+counts[1] == n {
+			break
+		}
+	}
+	left := publish(-1)
+	k.receive(a, 1)
+	k.closeReceiver(a)
+	ctx, moved, cancel := k.patient(0)
+	defer cancel()
+	k.await(ctx, moved, b, left)
 }
 
 // queueKeepsMessages publishes while the queue has no receiver.

@@ -50,6 +50,7 @@ func TestWrapperWithoutFaults(t *testing.T) {
 		"one at a time":    {subscribe: func(_ *broken, s core.Subscription) core.Subscription { return narrow(s, 1) }},
 		"batches of three": {traits: func(t *core.PublisherTraits) { t.MaxBatch = 3 }},
 		"few bytes":        {traits: func(t *core.PublisherTraits) { t.MaxBatchBytes = 200 }},
+		"partitions":       {subTraits: func(t *core.SubscriberTraits) { t.SharesByPartition = true }},
 		"words":            {subTraits: func(t *core.SubscriberTraits) { t.Wildcards = core.WildcardsWord }},
 		"no wildcards":     {subTraits: func(t *core.SubscriberTraits) { t.Wildcards = core.WildcardsNone }},
 	} {
