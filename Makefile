@@ -23,6 +23,7 @@ test: ## what must pass before a change lands: lint, and every test that decides
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
 	@scripts/mongodb
+	@scripts/kafka
 
 GATE = go test -timeout 20m $(COUNT)
 

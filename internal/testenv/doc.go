@@ -25,6 +25,7 @@
 //	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672
 //	WAYBILL_TEST_REDIS                redis://user:password@host:6379/0
+//	WAYBILL_TEST_KAFKA                host:9092
 //	WAYBILL_TEST_MONGODB              mongodb://host:27017/?replicaSet=rs0
 //	WAYBILL_TEST_SQS                  http://host:4566
 //
