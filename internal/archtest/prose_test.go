@@ -24,6 +24,7 @@ var finished = []string{
 	"cli",
 	"cmd",
 	"contrib/gorm",
+	"contrib/kafka",
 	"contrib/nats",
 	"core",
 	"dashboard",

@@ -149,7 +149,7 @@ func TestEveryModule(t *testing.T) {
 			dirs = append(dirs, dir)
 		}
 	}
-	for _, dir := range []string{".", "contrib/mysql", "contrib/nats", "contrib/gorm", "examples/orms", "bench"} {
+	for _, dir := range []string{".", "contrib/kafka", "contrib/mysql", "contrib/nats", "contrib/gorm", "examples/orms", "bench"} {
 		if !slices.Contains(dirs, dir) {
 			t.Errorf("no step runs %s: %q", dir, dirs)
 		}

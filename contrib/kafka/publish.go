@@ -1,0 +1,233 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// copyRoom is what a record leaves free for the headers of its copies, and headerRoom for names besides.
+const (
+	copyRoom   = 8 << 10
+	headerRoom = 16 << 10
+)
+
+// Traits declares the publisher's promises.
+func (t *Transport) Traits() core.PublisherTraits {
+	return core.PublisherTraits{
+		KeyOrder: core.KeyOrderPipelinedPrefix, Confirmed: true, Durable: true, Synced: t.settings.synced, KeepsUnread: true,
+		MaxMessageBytes: max(t.settings.maxMessage-headerRoom, 1),
+	}
+}
+
+// call is one Publish: its flights end together.
+type call struct {
+	left atomic.Int64
+	done chan struct{}
+}
+
+// flight is a record that the client holds until a broker has answered. The client cannot take it back, so a flight can
+// outlive its call. The same message that is published again joins it: a second record would be a second copy.
+type flight struct {
+	call   *call
+	record *kgo.Record
+	err    error         // valid after ended
+	ended  atomic.Bool   // its result is known
+	joined chan struct{} // closed at the end; the transport's mu guards it; nil = nobody has joined
+}
+
+// newCall returns a call that ends after sent, when all of its flights have ended.
+func newCall() *call {
+	c := &call{done: make(chan struct{})}
+	c.left.Store(1)
+	return c
+}
+
+func (c *call) sent() {
+	if c.left.Add(-1) == 0 {
+		close(c.done)
+	}
+}
+
+// Publish implements core.Publisher.
+func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
+	const op = "publish"
+	if t.life.Err() != nil {
+		return core.AllFailed(len(batch), closed(op))
+	}
+	if ctx.Err() != nil {
+		return core.AllFailed(len(batch), classify(op, context.Cause(ctx)))
+	}
+	res := make(core.Results, len(batch))
+	flights := make([]*flight, len(batch))
+	own := make([]flight, len(batch))
+	c := newCall()
+	var failed map[string]bool
+	for i := range batch {
+		e := &batch[i]
+		if e.Key != "" && failed[e.Key] {
+			res[i] = outage(op, waybill.ErrBehind)
+			continue
+		}
+		rec := encode(t.opts.Bus, e)
+		if res[i] = t.tooLarge(e, rec); res[i] != nil {
+			if failed == nil {
+				failed = map[string]bool{}
+			}
+			failed[e.Key] = true
+			continue
+		}
+		own[i].call, own[i].record = c, rec
+		flights[i] = t.send(ctx, e.ID, &own[i])
+	}
+	c.sent()
+	t.await(ctx, c, flights, res)
+	t.again(ctx, batch, flights, res)
+	behind(batch, res)
+	return res
+}
+
+// tooLarge returns an error if a record cannot be stored, or its copies could not.
+func (t *Transport) tooLarge(e *waybill.Envelope, rec *kgo.Record) error {
+	size, bound := e.Size(), t.settings.maxMessage-headerRoom
+	if n := sizeOf(rec); size > bound || n > t.settings.maxMessage-copyRoom {
+		return fail("publish", waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
+			"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max.message.bytes of the log %q, or send a reference",
+			e.Topic, size, n, bound, t.opts.Bus))
+	}
+	return nil
+}
+
+// send hands f to the client, or joins a flight of the same message. An empty id joins nothing.
+func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
+	if id != "" {
+		t.mu.Lock()
+		if old := t.flights[id]; old != nil && sameRecord(old.record, f.record) {
+			old.join()
+			t.mu.Unlock()
+			return old
+		}
+		t.flights[id] = f
+		t.mu.Unlock()
+	}
+	f.call.left.Add(1)
+	f.record.Context = t.life // the caller's would take back what is behind the record, too
+	t.client.Produce(ctx, f.record, func(_ *kgo.Record, err error) { t.landed(id, f, err) })
+	return f
+}
+
+// join lets another call wait for f. The caller holds mu.
+func (f *flight) join() {
+	if f.joined == nil && !f.ended.Load() {
+		f.joined = make(chan struct{})
+	}
+}
+
+// join lets another call wait for f.
+func (t *Transport) join(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.join()
+}
+
+// landed ends a flight.
+func (t *Transport) landed(id string, f *flight, err error) {
+	t.mu.Lock()
+	if t.flights[id] == f {
+		delete(t.flights, id)
+	}
+	f.err = err
+	f.ended.Store(true)
+	if f.joined != nil {
+		close(f.joined)
+	}
+	t.mu.Unlock()
+	f.call.sent()
+}
+
+func sameRecord(a, b *kgo.Record) bool {
+	return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) && len(a.Headers) == len(b.Headers)
+}
+
+// await fills res with the results of flights, those of c and those that it joined; nil = not sent.
+func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res core.Results) {
+	wait := func(done <-chan struct{}) {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+		case <-t.life.Done():
+		}
+	}
+	wait(c.done)
+	for i, f := range flights {
+		if f == nil {
+			continue
+		}
+		if f.call != c && !f.ended.Load() {
+			wait(f.joined)
+		}
+		switch {
+		case f.ended.Load() && f.err == nil:
+		case f.ended.Load():
+			res[i] = classify("publish", f.err)
+		case t.life.Err() != nil:
+			res[i] = closed("publish")
+		default:
+			res[i] = t.link.because("publish", context.Cause(ctx))
+		}
+	}
+}
+
+// again sends each record alone whose batch a broker has refused: the cause can be another record of the batch. Nothing
+// is sent behind a failed message of its key.
+func (t *Transport) again(ctx context.Context, batch []waybill.Envelope, flights []*flight, res core.Results) {
+	failed := map[string]bool{}
+	for i, f := range flights {
+		key := batch[i].Key
+		switch {
+		case res[i] == nil:
+			continue
+		case key != "" && failed[key]:
+			res[i] = outage("publish", waybill.ErrBehind)
+			continue
+		case f != nil && f.ended.Load() && refused(f.err):
+			c := newCall()
+			one := []*flight{t.send(ctx, batch[i].ID, &flight{call: c, record: &kgo.Record{
+				Topic: f.record.Topic, Key: f.record.Key, Value: f.record.Value, Headers: f.record.Headers,
+			}})}
+			c.sent()
+			slot := core.Results{nil}
+			t.await(ctx, c, one, slot)
+			res[i] = slot[0]
+		}
+		failed[key] = failed[key] || res[i] != nil
+	}
+}
+
+// behind fails what was confirmed behind a failed message of its key, as core.KeyOrderPipelinedPrefix promises.
+func behind(batch []waybill.Envelope, res core.Results) {
+	var failed map[string]bool
+	for i := range batch {
+		switch key := batch[i].Key; {
+		case key == "":
+		case res[i] != nil:
+			if failed == nil {
+				failed = map[string]bool{}
+			}
+			failed[key] = true
+		case failed[key]:
+			res[i] = outage("publish", waybill.ErrBehind)
+		}
+	}
+}

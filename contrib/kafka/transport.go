@@ -1,0 +1,156 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Transport is a Kafka transport. It is safe for concurrent use.
+type Transport struct {
+	opts     Options
+	seeds    []string
+	client   *kgo.Client // publishes and asks; each receiver has another one
+	admin    *kadm.Client
+	link     *link
+	settings settings
+	bindings *bindings
+	life     context.Context //nolint:containedctx // of the transport; it ends by Close
+	end      context.CancelFunc
+
+	closeOnce sync.Once
+	mu        sync.Mutex
+	receivers map[*receiver]struct{}
+	flights   map[string]*flight // by message id
+	replaying sync.Mutex         // see ReplayParked
+}
+
+var (
+	_ core.Transport    = (*Transport)(nil)
+	_ core.Checker      = (*Transport)(nil)
+	_ core.Describer    = (*Transport)(nil)
+	_ admin.ParkedQueue = (*Transport)(nil)
+	_ core.LossTeller   = (*receiver)(nil)
+)
+
+// Dial connects to the brokers at addresses, host:port with commas between them, and returns a transport that
+// reconnects by itself. It makes the log of the bus if it is missing, and reads its settings. An error is of class
+// outage, and matches waybill.ErrMisconfigured if an operator must repair something.
+func Dial(ctx context.Context, addresses string, opts Options) (*Transport, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	t := &Transport{
+		opts: opts, seeds: strings.FieldsFunc(addresses, func(r rune) bool { return r == ',' || r == ' ' }), link: &link{},
+		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{},
+	}
+	if len(t.seeds) == 0 {
+		return nil, waybill.Invalid("waybill/kafka: dial", "addresses: is empty; name a broker as host:port")
+	}
+	first, err := t.newClient(t.link)
+	if err != nil {
+		return nil, err
+	}
+	t.admin = kadm.NewClient(first)
+	err = t.declareBus(ctx)
+	first.Close()
+	if err != nil {
+		return nil, err
+	}
+	t.client, err = t.newClient(t.link,
+		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(min(t.settings.maxMessage, 100<<20))), kgo.ProduceRequestTimeout(produceTimeout),
+		kgo.MaxBufferedRecords(100_000), kgo.MaxBufferedBytes(max(256<<20, 2*t.settings.maxMessage)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+	if err != nil {
+		return nil, err
+	}
+	t.admin = kadm.NewClient(t.client)
+	t.bindings = newBindings(t)
+	t.life, t.end = context.WithCancel(context.WithoutCancel(ctx))
+	return t, nil
+}
+
+// newClient returns a client of the caller's options, and more. The client's own defaults are idempotent and wait for
+// all replicas in sync; it never makes a topic.
+func (t *Transport) newClient(l *link, more ...kgo.Opt) (*kgo.Client, error) {
+	opts := append([]kgo.Opt{
+		kgo.SeedBrokers(t.seeds...), kgo.ClientID("waybill"), kgo.WithHooks(l), kgo.RequestTimeoutOverhead(2 * time.Second),
+		kgo.DialTimeout(min(t.opts.Timeout, 5*time.Second)), kgo.RetryTimeout(t.opts.Timeout), kgo.MetadataMinAge(250 * time.Millisecond), kgo.MetadataMaxAge(time.Minute),
+	}, t.opts.Client...)
+	c, err := kgo.NewClient(append(opts, more...)...)
+	if err != nil {
+		return nil, waybill.Invalid("waybill/kafka: client", "Options.Client: "+err.Error())
+	}
+	return c, nil
+}
+
+// Describe names the system for telemetry.
+func (t *Transport) Describe() core.Description {
+	d := core.Description{System: "kafka", Exchange: t.opts.Bus}
+	if host, port, err := net.SplitHostPort(t.seeds[0]); err == nil {
+		d.Address = host
+		d.Port, _ = strconv.Atoi(port)
+	}
+	return d
+}
+
+// Check reports whether the logs of the bus are there, as they must be, and whether each partition has a leader and
+// enough replicas in sync to be written.
+func (t *Transport) Check(ctx context.Context) error {
+	if t.life.Err() != nil {
+		return closed("check")
+	}
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	s, err := t.look(ctx)
+	if err == nil {
+		err = t.writable(ctx, s.minInSync)
+	}
+	return err
+}
+
+// bounded returns ctx with the limit of one request. It ends with the transport.
+func (t *Transport) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
+	if t.life == nil {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(t.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// Close ends receivers and publishes in progress, and closes the connections. It is idempotent.
+func (t *Transport) Close(ctx context.Context) error {
+	var err error
+	t.closeOnce.Do(func() {
+		t.mu.Lock()
+		list := make([]*receiver, 0, len(t.receivers))
+		for r := range t.receivers {
+			list = append(list, r)
+		}
+		t.receivers = nil
+		t.mu.Unlock()
+		errs := make([]error, len(list))
+		var wg sync.WaitGroup
+		for i, r := range list {
+			wg.Go(func() { errs[i] = r.Close(ctx) })
+		}
+		wg.Wait()
+		t.end()
+		t.client.Close()
+		err = errors.Join(errs...)
+	})
+	return err
+}
