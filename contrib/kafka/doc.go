@@ -18,7 +18,7 @@
 //   - The client cannot take back what it has sent. So a Publish can return before the result is known. If the message
 //     is published again meanwhile, it joins the first one: it has one copy however often it is tried.
 //   - A record that the brokers refuse fails all records of its batch. The transport sends each of them again alone.
-//     Messages behind a failed one of their key fail with waybill.ErrBehind.
+//   - Messages of a key keep their order while one of them is in flight at a time, as a relay has it.
 //   - A nil slot of Settle means that the group's coordinator has stored it. A queue settles its messages in any
 //     order: the offset of a partition is that of the first message that is not done, and its metadata says which
 //     messages behind it are not done, and how often each was delivered. A retry and a rejection are copies that are
@@ -46,8 +46,8 @@
 // Receivers share partitions, not messages. A handler that is slow holds up its own partition. A receiver that is
 // paused keeps its partitions, and their messages wait. More receivers than partitions have nothing to do.
 //
-// A message that the brokers refuse for good, with one of its key behind it that they take in another batch, can be
-// stored after that one when it is repaired and sent again.
+// A relay has one message of a key in flight at a time, so a single key goes at the pace of round trips. More would not
+// be safe: the client can have sent the next batch when the brokers refuse one.
 //
 // A queue that stands still for longer than the retention loses messages; the receiver says which. Brokers forget the
 // positions of a queue without receivers after offsets.retention.minutes, seven days by default. Such a queue is

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -23,6 +24,11 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 )
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // the tests wait for brokers; a flag of the command line wins
+	m.Run()
+}
 
 // fake is a broker in this process, with its data in a directory of the test.
 type fake struct {

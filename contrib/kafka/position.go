@@ -60,13 +60,12 @@ func (p *position) find(offset int64) (int, bool) {
 	return slices.BinarySearchFunc(p.entries, offset, func(e *entry, o int64) int { return cmp.Compare(e.offset, o) })
 }
 
-// fetched takes the next record of the partition. skipped are messages that were not done, and are not there any more.
-func (p *position) fetched(rec *kgo.Record, tick uint64) (skipped int) {
+// fetched takes the next record of the partition. Listed messages before it are not in the log any more.
+func (p *position) fetched(rec *kgo.Record, tick uint64) {
 	for i := 0; i < len(p.entries) && p.entries[i].offset < rec.Offset; {
 		if p.entries[i].record == nil && p.entries[i].offset >= p.next {
 			p.entries = slices.Delete(p.entries, i, i+1)
 			p.dirty = true
-			skipped++
 			continue
 		}
 		i++
@@ -78,7 +77,7 @@ func (p *position) fetched(rec *kgo.Record, tick uint64) (skipped int) {
 	i, listed := p.find(rec.Offset)
 	switch {
 	case !listed && rec.Offset < p.high:
-		return skipped // done
+		return // done
 	case !listed:
 		p.entries = slices.Insert(p.entries, i, &entry{offset: rec.Offset})
 	}
@@ -88,7 +87,6 @@ func (p *position) fetched(rec *kgo.Record, tick uint64) (skipped int) {
 		e.due = due(rec)
 	}
 	p.bytes += len(rec.Value) + 256
-	return skipped
 }
 
 // done removes a message.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -21,10 +22,16 @@ const (
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
-		KeyOrder: core.KeyOrderPipelinedPrefix, Confirmed: true, Durable: true, Synced: t.settings.synced, KeepsUnread: true,
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings.synced, KeepsUnread: true,
 		MaxMessageBytes: max(t.settings.maxMessage-headerRoom, 1),
 	}
 }
+
+// maxFlights and maxFlightBytes bound what the client holds.
+const (
+	maxFlights     = 100_000
+	maxFlightBytes = 256 << 20
+)
 
 // call is one Publish: its flights end together.
 type call struct {
@@ -68,19 +75,10 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	flights := make([]*flight, len(batch))
 	own := make([]flight, len(batch))
 	c := newCall()
-	var failed map[string]bool
 	for i := range batch {
 		e := &batch[i]
-		if e.Key != "" && failed[e.Key] {
-			res[i] = outage(op, waybill.ErrBehind)
-			continue
-		}
 		rec := encode(t.opts.Bus, e)
 		if res[i] = t.tooLarge(e, rec); res[i] != nil {
-			if failed == nil {
-				failed = map[string]bool{}
-			}
-			failed[e.Key] = true
 			continue
 		}
 		own[i].call, own[i].record = c, rec
@@ -89,7 +87,6 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	c.sent()
 	t.await(ctx, c, flights, res)
 	t.again(ctx, batch, flights, res)
-	behind(batch, res)
 	return res
 }
 
@@ -117,8 +114,14 @@ func (t *Transport) send(ctx context.Context, id string, f *flight) *flight {
 		t.mu.Unlock()
 	}
 	f.call.left.Add(1)
-	f.record.Context = t.life // the caller's would take back what is behind the record, too
-	t.client.Produce(ctx, f.record, func(_ *kgo.Record, err error) { t.landed(id, f, err) })
+	for t.client.BufferedProduceRecords() >= maxFlights || t.client.BufferedProduceBytes() >= maxFlightBytes {
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			t.landed(id, f, err)
+			return f
+		}
+	}
+	// The caller's context would take back, with this record, the others of its batch.
+	t.client.Produce(t.life, f.record, func(_ *kgo.Record, err error) { t.landed(id, f, err) })
 	return f
 }
 
@@ -189,45 +192,18 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 	}
 }
 
-// again sends each record alone whose batch a broker has refused: the cause can be another record of the batch. Nothing
-// is sent behind a failed message of its key.
+// again sends each record alone whose batch a broker has refused: the cause can be another record of the batch.
 func (t *Transport) again(ctx context.Context, batch []waybill.Envelope, flights []*flight, res core.Results) {
-	failed := map[string]bool{}
 	for i, f := range flights {
-		key := batch[i].Key
-		switch {
-		case res[i] == nil:
+		if res[i] == nil || f == nil || !f.ended.Load() || !refused(f.err) {
 			continue
-		case key != "" && failed[key]:
-			res[i] = outage("publish", waybill.ErrBehind)
-			continue
-		case f != nil && f.ended.Load() && refused(f.err):
-			c := newCall()
-			one := []*flight{t.send(ctx, batch[i].ID, &flight{call: c, record: &kgo.Record{
-				Topic: f.record.Topic, Key: f.record.Key, Value: f.record.Value, Headers: f.record.Headers,
-			}})}
-			c.sent()
-			slot := core.Results{nil}
-			t.await(ctx, c, one, slot)
-			res[i] = slot[0]
 		}
-		failed[key] = failed[key] || res[i] != nil
-	}
-}
-
-// behind fails what was confirmed behind a failed message of its key, as core.KeyOrderPipelinedPrefix promises.
-func behind(batch []waybill.Envelope, res core.Results) {
-	var failed map[string]bool
-	for i := range batch {
-		switch key := batch[i].Key; {
-		case key == "":
-		case res[i] != nil:
-			if failed == nil {
-				failed = map[string]bool{}
-			}
-			failed[key] = true
-		case failed[key]:
-			res[i] = outage("publish", waybill.ErrBehind)
-		}
+		c := newCall()
+		one := []*flight{t.send(ctx, batch[i].ID, &flight{call: c, record: &kgo.Record{
+			Topic: f.record.Topic, Key: f.record.Key, Value: f.record.Value, Headers: f.record.Headers,
+		}})}
+		c.sent()
+		res[i] = nil
+		t.await(ctx, c, one, res[i:i+1])
 	}
 }

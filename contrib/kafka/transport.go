@@ -72,7 +72,7 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 	}
 	t.client, err = t.newClient(t.link,
 		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(min(t.settings.maxMessage, 100<<20))), kgo.ProduceRequestTimeout(produceTimeout),
-		kgo.MaxBufferedRecords(100_000), kgo.MaxBufferedBytes(max(256<<20, 2*t.settings.maxMessage)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
+		kgo.MaxBufferedRecords(1<<30), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	if err != nil {
 		return nil, err
 	}

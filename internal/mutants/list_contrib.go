@@ -22,6 +22,20 @@ func contributed() []mutant {
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
 	)
+	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
+	all = append(all, group{pkg: "./contrib/kafka"}.of(
+		mutant{id: "kafka-join", fault: "a message that is published again is a second copy", file: publish, old: "old != nil && sameRecord", new: "old != nil && t == nil && sameRecord", tests: "^TestPublishAgainMakesNoCopies$"},
+		mutant{id: "kafka-alone", fault: "a refused message fails its batch", file: publish, old: "!f.ended.Load() || !refused(f.err)", new: "!f.ended.Load() || refused(f.err)", tests: "^TestRefusedMessageFailsAlone$"},
+		mutant{id: "kafka-put-back", fault: "a release counts as a delivery", file: position, old: "= false, e.count-1, p.outs-1, true", new: "= false, e.count, p.outs-1, true", tests: "^TestPositionModel$"},
+		mutant{id: "kafka-counts", fault: "the counts of deliveries are not stored", file: position, old: "length |= 1", new: "first.count = 0", tests: "^TestCountsSurviveAKill$"},
+		mutant{id: "kafka-metadata", fault: "the metadata of a commit has no bound", file: position, old: "len(meta)+splitBytes*p.outs > maxMetadata", new: "len(meta) < 0", tests: "^TestMetadataIsBounded$"},
+		mutant{id: "kafka-retention", fault: "messages that were deleted unread are skipped in silence", file: receiver, old: "x.LogStartOffset > from &&", new: "x.LogStartOffset < 0 &&", tests: "^TestDeletedUnread$"},
+		mutant{id: "kafka-forgotten", fault: "a queue without its positions receives everything again", file: receiver, old: "case known && len(offsets) == 0:", new: "case known && len(offsets) < 0:", tests: "^TestForgottenPositions$"},
+		mutant{id: "kafka-undo", fault: "a settle that failed is stored later", file: settle, old: "h.p.undo(h.e)", new: "h.p.dirty = true", tests: "^TestFailedSettleIsUndone$"},
+		mutant{id: "kafka-drain", fault: "a partition moves while its handlers run", file: receiver, old: "left = left || p.outs > 0", new: "left = left || p.outs < 0", tests: "^TestHandOverWaitsForHandlers$"},
+		mutant{id: "kafka-tell", fault: "a handler is not told that its delivery is another's", file: receiver, old: "tell = append(tell, h.lost)", new: "_ = h.lost", tests: "^TestHandOverTellsHandlers$"},
+		mutant{id: "kafka-synced", fault: "two replicas count as synced", file: "contrib/kafka/topics.go", old: "d.Partitions.NumReplicas() >= 3", new: "d.Partitions.NumReplicas() >= 2", tests: "^TestSynced$"},
+	)...)
 	const gorm = "contrib/gorm/gorm.go"
 	all = append(all, group{pkg: "./contrib/gorm", server: true}.of(
 		mutant{id: "gorm-outside", fault: "a handler writes outside the transaction of its inbox", file: gorm, old: "db.Statement.ConnPool = tx\n", new: "_ = tx\n", tests: "^TestFailedHandler$"},
