@@ -26,6 +26,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if role, ok := os.LookupEnv(roleEnv); ok {
+		if err := runRole(role, os.Getenv(dirEnv)); err != nil {
+			fmt.Fprintln(os.Stderr, role, err)
+			os.Exit(1)
+		}
+		return
+	}
 	_ = flag.Set("test.parallel", "8") // the tests wait for brokers; a flag of the command line wins
 	m.Run()
 }
