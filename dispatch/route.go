@@ -220,7 +220,7 @@ func (rt *route) unkeep(item *Item) {
 	delete(rt.known, item.Record.Seq)
 	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
 	if item.again || item.retry && !item.stored {
-		rt.overdue.all()
+		rt.overdue.forget()
 	}
 	if rt.anyones(item.Record.Envelope.Key) && !item.stored {
 		rt.queue.met.pass(item.Record.Seq)
