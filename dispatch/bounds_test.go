@@ -215,6 +215,27 @@ func TestDeepKeyIsNotShort(t *testing.T) {
 	}
 }
 
+// TestTopicOpensInOrder: the keys that wait for a paused topic are read in the order in which their heads were staged,
+// whatever their names are. Records that are read and settled together are then near each other in the store.
+func TestTopicOpensInOrder(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	w.d.BlockTopic("r", "t", true)
+	var want []string
+	for i := range 300 {
+		id := strconv.Itoa(i)
+		w.stage(strconv.Itoa(1000-i), id)
+		want = append(want, id)
+	}
+	w.d.Wake(w.now)
+	w.run(time.Second)
+	w.d.BlockTopic("r", "t", false)
+	if got := w.run(time.Second); !slices.Equal(got, want) {
+		t.Errorf("staged %v, went %v", want, got)
+	}
+}
+
 // TestPausedBacklogStopsNobody: a member starts beside many records of a paused topic. Records of another topic go
 // after a few reads. All go when the topic opens, those of a key in order.
 func TestPausedBacklogStopsNobody(t *testing.T) {

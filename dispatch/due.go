@@ -51,32 +51,56 @@ type overdue struct {
 	since    time.Time     // when a Due was sent after which nothing was due
 	allAt    time.Time     // when to look for all; zero = at once
 	asked    bool          // the Due under way looks for all, and nothing has happened since it was sent
+	repeated bool          // it repeats what is held, and the same
+	missing  int           // at most so many retries are held and not in memory
 	narrow   bool          // the latest one that was answered did not look far enough back
 	fails    int           // times that it was not answered, and was not tried again since
 	rest     time.Duration // the least pause before it is tried again
 	repeatBy time.Time     // until then a Due without an answer may be executed: each Due repeats what is held
 }
 
-// all has the next Due look for all.
-func (o *overdue) all() { o.allAt, o.asked = time.Time{}, false }
+// all has the next Due look for all, and repeat what is held.
+func (o *overdue) all() {
+	o.allAt, o.asked, o.repeated, o.missing = time.Time{}, false, false, max(o.missing, 1)
+}
+
+// forget does so because the member forgets a retry that it holds.
+func (o *overdue) forget() {
+	o.missing++
+	o.all()
+}
 
 // within returns how far back the next Due looks; 0 = for all. If that takes too long, it is better to send the latest
 // due records than none.
 func (o *overdue) within() time.Duration {
-	if o.asked = o.since.IsZero() || o.allAt.IsZero() || (o.narrow || !o.noSweeps) && !o.now.Before(o.allAt); o.asked {
+	if (o.narrow || !o.noSweeps) && !o.now.Before(o.allAt) && !o.allAt.IsZero() {
+		o.all()
+	}
+	if o.asked = o.since.IsZero() || o.allAt.IsZero(); o.asked {
 		return o.farBack[o.fails]
 	}
 	return o.now.Sub(o.since) + o.dueMargin
 }
 
 // repeats reports whether the next Due repeats held retries.
-func (o *overdue) repeats() bool { return o.asked || o.now.Before(o.repeatBy) }
+func (o *overdue) repeats() bool { return o.asked && o.missing > 0 || o.now.Before(o.repeatBy) }
+
+// came notes that so many retries came that were not in memory. Held ones come first.
+func (o *overdue) came(n int) {
+	if o.repeated {
+		o.missing = max(o.missing-n, 0)
+	}
+}
 
 // answered notes that no more records are due in the scope of a Due, and that all held ones of it are in memory. After
 // one that did not look for all, another one looks farther back. One that was executed long after it was sent did not
-// look as far back as it was to.
+// look as far back as it was to. One for all that did not repeat what is held is followed by one that does: the store
+// leaves out what is locked.
 func (o *overdue) answered(sent time.Time) {
 	switch {
+	case o.asked && !o.repeated:
+		o.all()
+		return
 	case !o.asked && o.now.Sub(sent) > o.dueMargin/2:
 		o.all()
 		return
@@ -85,6 +109,9 @@ func (o *overdue) answered(sent time.Time) {
 		o.allAt, o.narrow = o.now.Add(dueSweep), false
 	default:
 		o.allAt, o.narrow, o.fails = o.now.Add(o.rest), true, o.fails-1
+	}
+	if o.repeated {
+		o.missing = 0
 	}
 	o.since, o.asked = sent, false
 }
@@ -144,6 +171,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	}
 	for i := range parts {
 		parts[i].DueNew = !repeats
+		d.byName[parts[i].Route].overdue.repeated = repeats
 	}
 	if !repeats {
 		return parts, limit
@@ -173,12 +201,17 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 	}
 	fresh := page.Moved > 0
 	whole := page.NextIn != 0
+	came := map[string]int{}
 	for i := range page.Retries {
 		rec := &page.Retries[i]
-		fresh = d.retried(rec) || fresh
+		if d.retried(rec) {
+			fresh = true
+			came[rec.Route]++
+		}
 	}
 	for _, p := range parts {
-		if o := &d.byName[p.Route].overdue; whole {
+		o := &d.byName[p.Route].overdue
+		if o.came(came[p.Route]); whole {
 			if o.answered(c.sent); o.narrow {
 				d.timers.askBy(o.allAt)
 			}
@@ -215,6 +248,7 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 		return false
 	}
 	if g := rt.groupOf(rec.Slot); g == nil || !g.loaded {
+		rt.overdue.forget()
 		return false
 	}
 	item := rt.newItem(rec)

@@ -53,8 +53,8 @@ type doubt struct {
 	// asks: not all that holds it is known. The store is asked before anything of it goes.
 	asks  bool
 	first int64 // the first record that was passed since then
-	// slow: only late ranges have met it, which meet waiting records again and again. It is asked about without
-	// haste.
+	// slow: only late ranges have met it, which meet waiting records again and again. Or its page was useless
+	// because of one, and the next one may be, too. It is asked about without haste.
 	slow bool
 }
 
@@ -374,6 +374,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	anew := k.anew
 	if hazard < from {
 		k.passFrom(hazard + 1) // a walk may find an earlier one
+		k.slow = true
 		d.advance(k)
 		return
 	}
@@ -406,6 +407,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		item := rt.newItem(rec)
 		item.key = k
 		k.insert(item)
+		k.slow = false
 	}
 	if page.More {
 		k.passed = d.keyDepth / shortShare // it is not short

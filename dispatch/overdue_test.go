@@ -301,6 +301,96 @@ func TestRetriesAreAnsweredOnce(t *testing.T) {
 	}
 }
 
+// TestManyDueAreRepeatedOnce: while many retries are due, Dues look for all because something has happened. The first
+// one repeats what is held, and another one when no more are due. The others do not, although many are out.
+func TestManyDueAreRepeatedOnce(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	const n, out = 300, 50
+	for i := range n {
+		w.stage("", fmt.Sprint("m", i))
+	}
+	w.d.Wake(w.now)
+	for _, item := range w.hand(n) {
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 10*time.Second))
+	}
+	w.steps(2000)
+	w.d.dueLimit = 10
+	w.d.byName["r"].overdue.all()
+	w.now = w.now.Add(time.Minute)
+	repeated, dues := 0, 0
+	call := w.call
+	w.call = func(c *Call) {
+		call(c)
+		if op, ok := c.op.(*dueOp); ok {
+			if dues++; !op.parts[0].DueNew {
+				repeated++
+			}
+		}
+	}
+	var held []*Item
+	for len(held) < n {
+		w.step()
+		held = append(held, w.d.Hand(w.now, "r", n)...)
+		if len(held) < n-out { // the last ones stay out
+			continue
+		}
+		for _, item := range held[:max(len(held)-out, 0)] {
+			if item.state == itemOut {
+				w.d.Conclude(w.now, item, core.Published(&item.Record))
+			}
+		}
+	}
+	w.steps(2000)
+	if dues < n/10 || repeated != 2 {
+		t.Errorf("%d of %d Dues repeated what is held, want 2", repeated, dues)
+	}
+}
+
+// TestForgottenAmongManyDue: while many retries are due, those that are held and were forgotten come back before them,
+// although a Due brings few.
+func TestForgottenAmongManyDue(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start()
+	var forgotten []string
+	for i := range 40 {
+		w.stage("", fmt.Sprint("m", i))
+	}
+	w.d.Wake(w.now)
+	for _, item := range w.hand(40) {
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
+	}
+	w.d.dueLimit = 5
+	w.until(5)
+	for _, item := range slices.Clone(w.d.byName["r"].ready) {
+		forgotten = append(forgotten, item.Record.ID)
+		w.d.remove(item)
+	}
+	w.d.dueLimit = 2
+	var came []string
+	call := w.call
+	w.call = func(c *Call) {
+		call(c)
+		if op, ok := c.op.(*dueOp); ok {
+			for i := range op.page.Retries {
+				came = append(came, op.page.Retries[i].ID)
+			}
+		}
+	}
+	for range 20_000 {
+		if w.step(); len(came) > 3*len(forgotten) {
+			break
+		}
+	}
+	for _, id := range forgotten {
+		if !slices.Contains(came, id) {
+			t.Errorf("%s was forgotten, and did not come among the first %d", id, len(came))
+		}
+	}
+}
+
 // TestLateDue: a Due without an answer holds retries after others were answered. They are found.
 func TestLateDue(t *testing.T) {
 	t.Parallel()

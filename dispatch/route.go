@@ -165,10 +165,12 @@ func (rt *route) letGo(item *Item) {
 	}
 }
 
-// lock notes that the outcome of an item waits for a lock. Others need its place.
+// lock notes that the outcome of an item waits for a lock. Others need its place. So do those of the next crash window:
+// the item has not killed the member.
 func (rt *route) lock(item *Item) {
 	if !item.locked {
 		item.locked = true
+		rt.holds.window = without(rt.holds.window, item)
 		rt.load.locked++
 		rt.load.held--
 	}
@@ -220,7 +222,7 @@ func (rt *route) unkeep(item *Item) {
 	delete(rt.known, item.Record.Seq)
 	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
 	if item.again || item.retry && !item.stored {
-		rt.overdue.all()
+		rt.overdue.forget()
 	}
 	if rt.anyones(item.Record.Envelope.Key) && !item.stored {
 		rt.queue.met.pass(item.Record.Seq)

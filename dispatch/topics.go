@@ -124,14 +124,15 @@ func (d *Dispatcher) expire(rt *route) {
 	}
 }
 
-// keysOf returns the keys whose head waits for a topic, in order.
+// keysOf returns the keys whose head waits for a topic, in the order of their heads: records that are read and settled
+// together are near each other in the store.
 func (rt *route) keysOf(topic string) (keys []*key) {
 	for _, k := range rt.keys {
 		if k.topic == topic {
 			keys = append(keys, k)
 		}
 	}
-	slices.SortFunc(keys, func(a, b *key) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(keys, func(a, b *key) int { return cmp.Or(cmp.Compare(a.resume, b.resume), cmp.Compare(a.name, b.name)) })
 	return keys
 }
 

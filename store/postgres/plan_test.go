@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -119,6 +121,26 @@ func TestPageOfALongKey(t *testing.T) {
 		page, _ := buffers(t, pool, postgres.SQL(o, postgres.KeysSQL), int64(1<<24), []int{0}, []string{"r"}, []string{"k"}, []int64{from}, []int64{from + 50}, []int{100})
 		if page > 80 {
 			t.Errorf("a page of 50 records behind %d touches %d buffers", from, page)
+		}
+	}
+}
+
+// TestRoomOfShortKeys: the answer about a key has room for the records that the key has, not for a full page.
+func TestRoomOfShortKeys(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, key, body, own_id) SELECT 't', 'k' || i % 3, '', false FROM generate_series(1, 4) i")
+	look := core.Look{Parts: []core.Part{all(waybill.DefaultRoute)}}
+	for i := range 3 {
+		look.Keys = append(look.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), To: 1 << 62, Limit: 25})
+	}
+	page, err := o.Read(t.Context(), join(t, o, waybill.DefaultRoute, 1), look)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 2, 1} {
+		if rs := page.Keys[i].Records; len(rs) != want || want == 1 && cap(rs) != 1 {
+			t.Errorf("%d records of k%d, with room for %d; want %d", len(rs), i, cap(rs), want)
 		}
 	}
 }

@@ -51,8 +51,9 @@ func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Loo
 		cut = false
 		queuePage(b, self, look, &p, &now)
 		b.Queue(b.sql.read.upper, look.Last, look.Told).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
-		c := collector{shared: shared, now: &now, cut: &cut}
+		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
 		o.queueRanges(b, look, &p, c)
+		c.first = 1
 		o.queueKeys(b, self, look, &p, c)
 		queueFresh(b, self, look, &p)
 		o.queueAgain(b, self, look, &p, &now)
@@ -65,6 +66,7 @@ type collector struct {
 	shared bool
 	now    *time.Time
 	cut    *bool // set if a body had more than its share
+	first  int   // how many records there is room for at first; most keys have one
 }
 
 // read reads a row. It appends the record, unless it or one before it only says that there are more.
@@ -83,7 +85,11 @@ func (c collector) read(
 		*c.cut = *c.cut || c.shared
 	default:
 		r.Route = route
-		if n := len(*records); n == cap(*records) { // records are large: they are moved once at most
+		switch n := len(*records); { // records are large: they are moved once at most
+		case n < cap(*records):
+		case n == 0:
+			*records = make([]core.Record, 0, min(c.first, limit))
+		default:
 			*records = slices.Grow(*records, max(min(7*n, limit-n), min(64, limit)))
 		}
 		*records = append(*records, *r)
