@@ -15,14 +15,14 @@ type Membership interface {
 	Flag(ctx context.Context, session core.Session) error
 	// Kept returns what the next units of a route begin with, as Retire stored it, and forgets it.
 	Kept(ctx context.Context, route string) (core.OwnedUnit, error)
-	// End ends the holds of a member, whose records may have been sent, and deletes the member. If it died, each hold
-	// counts a crash and raises the version, and last is the last number drawn. If another transaction has locked the
-	// member or its records, the answer is false, and nothing has changed.
+	// End ends the holds of a member, whose records may have been sent, and deletes the member. If it died, each
+	// hold counts a crash and raises the version, and last is the last number drawn. If another transaction has
+	// locked the member or its records, the answer is false, and nothing has changed.
 	End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error)
-	// Move reports whether a unit can pass from a member to another now; 0 = nobody. If it can, no call of the one that
-	// loses it runs until the transaction ends, and the one that gets it stays a member.
+	// Move reports whether a unit can pass from a member to another now; 0 = nobody. If it can, no call of the one
+	// that loses it runs until the transaction ends, and the one that gets it stays a member.
 	Move(ctx context.Context, from, to core.Session) (ok bool, err error)
-	// Save stores units, which are new or have changed. The owner of one can have given it up meanwhile; that stays.
+	// Save stores units, which are new or have changed. If an owner has given its unit up meanwhile, that stays.
 	Save(ctx context.Context, units []core.OwnedUnit) error
 	// Retire deletes the units of a route. The route keeps Low, Careful and Term.
 	Retire(ctx context.Context, kept core.OwnedUnit) error
@@ -50,7 +50,8 @@ type meeting struct {
 // A session that is not a member changes nothing, and one that removes itself nothing after that.
 func Meet(ctx context.Context, store Membership, now *core.Roster, m *core.Meeting) error {
 	t := meeting{m, store, now, map[core.Unit]bool{}}
-	if ok, err := t.renew(ctx); err != nil || !ok {
+	var err error
+	if now.Known, err = t.renew(ctx); err != nil || !now.Known {
 		return err
 	}
 	for _, step := range []func(context.Context) error{t.makeUnits, t.remove, t.move, t.flag, t.leave, t.retire, t.save} {
@@ -58,7 +59,7 @@ func Meet(ctx context.Context, store Membership, now *core.Roster, m *core.Meeti
 			return err
 		}
 	}
-	now.Known = t.member(m.Self.Session) != nil
+	now.Known = t.self() != nil
 	return nil
 }
 

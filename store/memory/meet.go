@@ -20,9 +20,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := core.Roster{
-		Known: s.members[m.Self.Session] != nil, Epoch: s.epoch(), Members: make([]core.Member, 0, len(s.members)), Units: []core.OwnedUnit{},
-	}
+	out := core.Roster{Epoch: s.epoch(), Members: make([]core.Member, 0, len(s.members)), Units: []core.OwnedUnit{}}
 	for _, m := range s.members {
 		member := m.Member
 		member.Serves = slices.Clone(m.Serves)

@@ -102,7 +102,7 @@ func (w *work) meet(ctx context.Context, m *core.Meeting) (core.Roster, error) {
 		return core.Roster{}, err
 	}
 	t.roster = rosterOf(members, t.routes)
-	t.roster.Epoch, t.roster.Known = docs["epoch"].text(), members[int64(m.Self.Session)] != nil
+	t.roster.Epoch = docs["epoch"].text()
 	err = rules.Meet(ctx, &t, &t.roster, m)
 	return t.roster, err
 }
