@@ -102,11 +102,12 @@ func (g *group) lines(r *core.Roster) []string {
 	out := []string{fmt.Sprint("the caller is a member: ", r.Known)}
 	for i := range r.Members {
 		m := &r.Members[i]
-		line := fmt.Sprintf("%s with beat %d, presence %d, flag %v, %d of %d handlers free, serves", m.Name, m.Beat, m.Presence, m.Flag, m.Free, m.Handlers)
+		var serves []string
 		for _, sv := range m.Serves {
-			line += fmt.Sprint(" ", strings.TrimPrefix(sv.Route, g.route), sv.Unable)
+			serves = append(serves, fmt.Sprint(strings.TrimPrefix(sv.Route, g.route), sv.Unable))
 		}
-		out = append(out, line)
+		out = append(out, fmt.Sprintf("%s with beat %d, presence %d, flag %v, %d of %d handlers free, serves %q",
+			m.Name, m.Beat, m.Presence, m.Flag, m.Free, m.Handlers, serves))
 	}
 	for _, u := range r.Units {
 		out = append(out, fmt.Sprintf("unit %s%d-%d of %s in term %d, low %d, careful %d",

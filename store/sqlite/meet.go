@@ -32,7 +32,7 @@ const (
 	saveUnitText = `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, owner, term, low, careful) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 		ON CONFLICT (route, from_slot) DO UPDATE
 			SET owner = excluded.owner, term = excluded.term, low = excluded.low, careful = excluded.careful`
-	keepHintText      = `INSERT OR REPLACE INTO waybill_outbox_routes (route, low, careful, term) VALUES (?1, ?2, ?3, ?4)`
+	keepHintText  = `INSERT OR REPLACE INTO waybill_outbox_routes (route, low, careful, term) VALUES (?1, ?2, ?3, ?4)`
 	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
 )
 
