@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // maxUnserved bounds Roster.Unserved, maxLooked the routes without units that are looked at, and maxKnown the routes
@@ -20,8 +20,7 @@ const (
 	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
 
-// Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. A call that
-// changes something waits for others that do. It leaves out what meets a lock, leaving included.
+// Meet joins, renews or looks, as [rules.Meet] says. A call that changes something waits for others that do.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (out core.Roster, err error) {
 	self := m.Self.Session
 	if err = s.read(ctx, "meet", func(w *work) error { return w.roster(ctx, &m.Self, &out) }); err != nil {
@@ -38,10 +37,8 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (out core.Roster, err 
 		if err := w.who(ctx, self, &out); err != nil {
 			return err
 		}
-		if out.Known || m.Join {
-			if err := w.meet(ctx, &m, &out); err != nil {
-				return err
-			}
+		if err := rules.Meet(ctx, w, &out, &m); err != nil {
+			return err
 		}
 		return w.roster(ctx, &m.Self, &out)
 	})
@@ -68,119 +65,73 @@ func find(r *core.Roster, session core.Session) core.Member {
 	return core.Member{}
 }
 
-// meet carries out m. now is how things are.
-func (w *work) meet(ctx context.Context, m *core.Meeting, now *core.Roster) error {
-	if err := w.renew(ctx, &m.Self, find(now, w.self)); err != nil {
-		return err
-	}
-	for _, sv := range m.Self.Serves {
-		if err := w.makeUnits(ctx, sv, now); err != nil {
-			return err
-		}
-	}
-	for _, r := range m.Remove {
-		if gone := find(now, r.Session); gone.Session != 0 && gone.Beat == r.Beat {
-			if err := w.end(ctx, r.Session, true); err != nil {
-				return err
-			}
-		}
-	}
-	if err := w.move(ctx, m, now); err != nil {
-		return err
-	}
-	for _, f := range m.Flag {
-		if _, err := w.exec(ctx, `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ? AND presence = ? AND presence <> 0`,
-			f.Session, f.Presence); err != nil {
-			return err
-		}
-	}
-	if m.Leave {
-		if err := w.end(ctx, w.self, false); err != nil {
-			return err
-		}
-	}
-	if !m.Leave && len(m.Remove) == 0 && find(now, w.self).Beat >= m.Self.Beat {
-		return nil
-	}
-	return w.tidy(ctx)
-}
-
-// renew joins or renews. A late renewal, behind a later one, changes nothing.
-func (w *work) renew(ctx context.Context, self *core.Member, was core.Member) error {
-	if was.Session != 0 && self.Beat <= was.Beat {
-		return nil
-	}
-	serves, err := json.Marshal(self.Serves)
+// Renew is of [rules.Membership].
+func (w *work) Renew(ctx context.Context, m *core.Member, joins bool) error {
+	serves, err := json.Marshal(m.Serves)
 	if err != nil {
 		return err
 	}
-	if _, err := w.exec(ctx, `INSERT IGNORE INTO waybill_outbox_fence (session) VALUES (?)`, w.self); err != nil {
-		return err
-	}
-	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, renewed_at, name, serves)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, w.self, self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free,
-		was.Flag && was.Presence == self.Presence, w.now, self.Name, serves)
-	return err
-}
-
-// makeUnits makes the units of a route that has none.
-func (w *work) makeUnits(ctx context.Context, sv core.Serving, now *core.Roster) error {
-	if slices.ContainsFunc(now.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == sv.Route }) {
-		return nil
-	}
-	var low, careful, term int64
-	if _, err := w.one(ctx, []any{&low, &careful, &term}, `SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?`, sv.Route); err != nil {
-		return err
-	}
-	var args []any
-	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
-		args = append(args, u.Route, u.From, u.To, low, careful, term+1)
-	}
-	if _, err := w.exec(ctx, `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, low, careful, term) VALUES `+
-		strings.Repeat(`, (?, ?, ?, ?, ?, ?)`, len(args)/6)[2:], args...); err != nil {
-		return err
-	}
-	_, err := w.exec(ctx, `DELETE FROM waybill_outbox_routes WHERE route = ?`, sv.Route)
-	return err
-}
-
-// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
-// What a member stores about its own units takes one statement for all of them. Give-ups can run meanwhile.
-func (w *work) move(ctx context.Context, m *core.Meeting, now *core.Roster) error {
-	var hints []any
-	units := map[core.Unit]int64{}
-	for _, u := range now.Units {
-		units[u.Unit] = u.Term
-	}
-	for _, mv := range m.Moves {
-		u := mv.Unit
-		if term, ok := units[u]; mv.From == mv.To {
-			if ok && mv.To == w.self && m.Self.Beat >= find(now, w.self).Beat {
-				hints = append(hints, u.Route, u.From, u.To, term, mv.Low, mv.Careful)
-			}
-			continue
-		}
-		if mv.From != 0 && mv.From != w.self {
-			if free, err := w.fence(ctx, mv.From); err != nil {
-				return err
-			} else if !free {
-				continue
-			}
-		}
-		if _, err := w.exec(ctx, `UPDATE waybill_outbox_units SET owner = ?, term = term + 1 WHERE route = ? AND from_slot = ? AND to_slot = ?
-			AND owner = ? AND (? = 0 OR EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?))`, mv.To, u.Route, u.From, u.To,
-			mv.From, mv.To, mv.To); err != nil {
+	if joins {
+		if _, err := w.exec(ctx, `INSERT IGNORE INTO waybill_outbox_fence (session) VALUES (?)`, m.Session); err != nil {
 			return err
 		}
 	}
-	if len(hints) == 0 {
-		return nil
-	}
-	own := strconv.FormatInt(int64(w.self), 10)
-	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, term, low, careful) VALUES `+
-		strings.Repeat(`, (?, ?, ?, ?, ?, ?)`, len(hints)/6)[2:]+` ON DUPLICATE KEY UPDATE low = IF(owner = `+own+`, VALUES(low), low),
-		careful = IF(owner = `+own+`, VALUES(careful), careful)`, hints...)
+	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, renewed_at, name, serves)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.Session, m.Beat, m.Lease.Microseconds(), m.Presence, m.Handlers, m.Free, m.Flag, w.now, m.Name, serves)
 	return err
+}
+
+// Flag is of [rules.Membership].
+func (w *work) Flag(ctx context.Context, session core.Session) error {
+	_, err := w.exec(ctx, `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?`, session)
+	return err
+}
+
+// Kept is of [rules.Membership].
+func (w *work) Kept(ctx context.Context, route string) (u core.OwnedUnit, err error) {
+	known, err := w.one(ctx, []any{&u.Low, &u.Careful, &u.Term}, `SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?`, route)
+	if err == nil && known {
+		_, err = w.exec(ctx, `DELETE FROM waybill_outbox_routes WHERE route = ?`, route)
+	}
+	return u, err
+}
+
+// End is of [rules.Membership].
+func (w *work) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+	if ok, err = w.fence(ctx, session); err != nil || !ok {
+		return 0, false, err
+	}
+	seqs, err := collect(ctx, w.q, value[int64], `SELECT seq FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_hold) WHERE hold = ?`, session)
+	if err != nil {
+		return 0, false, err
+	}
+	if got, _, err := w.lock(ctx, seqs); err != nil || len(got) < len(seqs) {
+		return 0, false, err
+	}
+	crashes := 0
+	if died {
+		crashes = 1
+		if last, err = w.last(ctx); err != nil {
+			return 0, false, err
+		}
+	}
+	if err := w.set(ctx, seqs, `hold = 0, flags = flags | 4, crashes = crashes + ?, version = version + ?`, crashes, crashes); err != nil {
+		return 0, false, err
+	}
+	for _, table := range [...]string{"members", "fence"} {
+		if _, err := w.exec(ctx, `DELETE FROM waybill_outbox_`+table+` WHERE session = ?`, session); err != nil {
+			return 0, false, err
+		}
+	}
+	return last, true, nil
+}
+
+// Move is of [rules.Membership].
+func (w *work) Move(ctx context.Context, from, _ core.Session) (bool, error) {
+	if from == 0 || from == w.self {
+		return true, nil
+	}
+	return w.fence(ctx, from)
 }
 
 // fence keeps a session from changing anything until this transaction ends, and reports whether it could.
@@ -188,71 +139,27 @@ func (w *work) fence(ctx context.Context, session core.Session) (bool, error) {
 	return w.one(ctx, []any{&session}, `SELECT session FROM waybill_outbox_fence WHERE session = ? FOR UPDATE SKIP LOCKED`, session)
 }
 
-// end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
-// of them counts a crash, and its units keep the number up to which it can have read. What meets a lock is left out.
-func (w *work) end(ctx context.Context, session core.Session, died bool) error {
-	if free, err := w.fence(ctx, session); err != nil || !free {
-		return err
+// Save is of [rules.Membership]. Give-ups can run meanwhile: they raise the term.
+func (w *work) Save(ctx context.Context, units []core.OwnedUnit) error {
+	var args []any
+	for _, u := range units {
+		args = append(args, u.Unit.Route, u.Unit.From, u.Unit.To, u.Owner, u.Term, u.Low, u.Careful)
 	}
-	seqs, err := collect(ctx, w.q, value[int64], `SELECT seq FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_hold) WHERE hold = ?`, session)
-	if err != nil {
-		return err
-	}
-	if got, _, err := w.lock(ctx, seqs); err != nil || len(got) < len(seqs) {
-		return err
-	}
-	crashes, careful := 0, int64(0)
-	if died {
-		if careful, err = w.last(ctx); err != nil {
-			return err
-		}
-		crashes = 1
-	}
-	if err := w.set(ctx, seqs, `hold = 0, flags = flags | 4, crashes = crashes + ?, version = version + ?`, crashes, crashes); err != nil {
-		return err
-	}
-	for _, text := range [...]string{
-		`DELETE FROM waybill_outbox_members WHERE session = ?`, `DELETE FROM waybill_outbox_fence WHERE session = ?`,
-	} {
-		if _, err := w.exec(ctx, text, session); err != nil {
-			return err
-		}
-	}
-	_, err = w.exec(ctx, `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = GREATEST(careful, ?) WHERE owner = ?`, careful, session)
+	const later = `IF(term < VALUES(term) OR term = VALUES(term) AND owner = VALUES(owner), `
+	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, owner, term, low, careful) VALUES `+
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?)`, len(units))[2:]+` ON DUPLICATE KEY UPDATE low = `+later+`VALUES(low), low),
+		careful = `+later+`VALUES(careful), careful), owner = IF(term < VALUES(term), VALUES(owner), owner), term = GREATEST(term, VALUES(term))`, args...)
 	return err
 }
 
-// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
-func (w *work) tidy(ctx context.Context) error {
-	var now core.Roster
-	if err := w.who(ctx, w.self, &now); err != nil {
+// Retire is of [rules.Membership].
+func (w *work) Retire(ctx context.Context, kept core.OwnedUnit) error {
+	if _, err := w.exec(ctx, `REPLACE INTO waybill_outbox_routes (route, low, careful, term) VALUES (?, ?, ?, ?)`,
+		kept.Unit.Route, kept.Low, kept.Careful, kept.Term); err != nil {
 		return err
 	}
-	used := map[string]bool{}
-	for _, m := range now.Members {
-		for _, sv := range m.Serves {
-			used[sv.Route] = true
-		}
-	}
-	for _, u := range now.Units {
-		used[u.Unit.Route] = used[u.Unit.Route] || u.Owner != 0
-	}
-	for _, u := range now.Units {
-		if used[u.Unit.Route] {
-			continue
-		}
-		used[u.Unit.Route] = true
-		for _, text := range [...]string{
-			`REPLACE INTO waybill_outbox_routes (route, low, careful, term)
-				SELECT route, MIN(low), MAX(careful), MAX(term) FROM waybill_outbox_units WHERE route = ? GROUP BY route`,
-			`DELETE FROM waybill_outbox_units WHERE route = ?`,
-		} {
-			if _, err := w.exec(ctx, text, u.Unit.Route); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	_, err := w.exec(ctx, `DELETE FROM waybill_outbox_units WHERE route = ?`, kept.Unit.Route)
+	return err
 }
 
 // who fills in the members, and the units with their owners.

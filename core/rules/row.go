@@ -1,17 +1,17 @@
 // Package rules is the decisions of every store of an outbox, as functions of facts, without a database: whether a
 // message can be withdrawn, the changes of an outcome, the right to hold a record, the block of a key, the owners to
-// tell.
+// tell; members, and the owners of units.
 //
 // # Guarantees
 //
 // Each rule stands here and nowhere else. A store reads the facts in its transaction, asks the rule, and writes what it
-// answers. A store that decides in its own language, as store/postgres does in SQL, is compared with the rules: the
-// checks of package storetest whose names begin with "rules-" bring records into all combinations of facts, and compare
-// the store's answers and its stored records.
+// answers; [Meet] asks the store itself, through a [Membership]. A store that decides in its own language, as
+// store/postgres does in SQL, is compared with the rules: the checks of package storetest whose names begin with
+// "rules-" bring records into all combinations of facts, and compare the store's answers and its stored records.
 //
 // # Concurrency and ownership
 //
-// The functions keep nothing and change nothing of their arguments.
+// The functions keep nothing and change nothing of their arguments, but for the roster of [Meet].
 //
 // # Limits
 //

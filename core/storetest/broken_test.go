@@ -23,6 +23,7 @@ import (
 type broken struct {
 	inner *memory.Store
 
+	meet     func(m *core.Meeting)
 	look     func(l *core.Look)
 	page     func(b *broken, p *core.Page)
 	record   func(r *core.Record) // each that is read
@@ -69,6 +70,9 @@ func (b *broken) context(ctx context.Context) context.Context {
 }
 
 func (b *broken) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	if b.meet != nil {
+		b.meet(&m)
+	}
 	b.mu.Lock()
 	b.self = m.Self.Session
 	b.mu.Unlock()

@@ -167,6 +167,13 @@ var withdrawFaults = []struct {
 	{"nobody is told of a sweep", "rules-sweep", mute},
 	{"nobody is told of a decision", "rules-decide", mute},
 	{"nobody is told of a purge", "rules-purge", mute},
+	{"a member that leaves flags nobody", "rules-moves", broken{meet: func(m *core.Meeting) {
+		if m.Leave {
+			m.Flag = nil
+		}
+	}}},
+	{"keeps the presence", "rules-renew", broken{meet: func(m *core.Meeting) { m.Self.Presence = min(m.Self.Presence, 7) }}},
+	{"removes nobody", "rules-remove", broken{meet: func(m *core.Meeting) { m.Remove = nil }}},
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
 }
 

@@ -22,6 +22,9 @@ var ruleChecks = []named{
 	{"rules-sweep", rulesSweep},
 	{"rules-decide", rulesDecide},
 	{"rules-purge", rulesPurge},
+	{"rules-moves", rulesMoves},
+	{"rules-renew", rulesRenew},
+	{"rules-remove", rulesRemove},
 }
 
 // Cancel answers as rules.Withdrawal does, ends what that withdraws and nothing else, and tells the owners of keys.

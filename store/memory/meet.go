@@ -7,88 +7,101 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 
-// Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. The flags come
-// after the moves, and leaving comes last.
+// Meet joins, renews or looks, as [rules.Meet] says.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := ctx.Err(); err != nil {
 		return core.Roster{}, outage("meet", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.renew(&m) {
-		for _, sv := range m.Self.Serves {
-			s.makeUnits(sv)
-		}
-		for _, r := range m.Remove {
-			if gone := s.members[r.Session]; gone != nil && gone.Beat == r.Beat {
-				s.remove(gone)
-			}
-		}
-		for i := range m.Moves {
-			s.move(&m.Self, &m.Moves[i])
-		}
-		for _, f := range m.Flag {
-			if other := s.members[f.Session]; other != nil && other.Presence != 0 && other.Presence == f.Presence {
-				other.Flag = true
-			}
-		}
-		if self := s.members[m.Self.Session]; m.Leave && self != nil {
-			s.end(self)
-		}
-		s.tidy()
+	out := core.Roster{Epoch: s.epoch(), Members: make([]core.Member, 0, len(s.members)), Units: []core.OwnedUnit{}}
+	for _, m := range s.members {
+		member := m.Member
+		member.Serves = slices.Clone(m.Serves)
+		out.Members = append(out.Members, member)
 	}
-	return s.roster(&m.Self, m.AfterControl), nil
+	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
+	names := s.names()
+	for _, name := range names {
+		for _, u := range s.routes[name].units {
+			out.Units = append(out.Units, u.OwnedUnit)
+		}
+	}
+	if err := rules.Meet(ctx, (*membership)(s), &out, &m); err != nil {
+		return core.Roster{}, err
+	}
+	now := s.now()
+	for _, name := range names {
+		if rt := s.routes[name]; len(rt.units) == 0 && len(out.Unserved) < maxUnserved &&
+			(!rt.ready.empty() || rt.timers.due(now) || rt.retries.due(now)) {
+			out.Unserved = append(out.Unserved, name)
+		}
+	}
+	out.Told = slices.ContainsFunc(s.control, func(c *command) bool {
+		return c.Number > m.AfterControl && slices.ContainsFunc(m.Self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
+	})
+	return out, nil
 }
 
-// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
-func (s *Store) renew(m *core.Meeting) bool {
-	self := s.members[m.Self.Session]
-	switch {
-	case m.Self.Session == 0:
-		return false
-	case self == nil && (!m.Join || m.Leave):
-		return false
-	case self == nil:
-		self = newMember(m.Self)
-		self.Flag, self.Missing, self.renewed = false, false, s.now()
-		s.members[m.Self.Session] = self
-	case m.Self.Beat > self.Beat:
-		flag := self.Flag && m.Self.Presence == self.Presence
-		self.Member = m.Self
-		self.Flag, self.Missing, self.renewed = flag, false, s.now()
-		self.Serves = slices.Clone(m.Self.Serves)
+// membership is a Store for [rules.Meet], while it is locked.
+type membership Store
+
+func (s *membership) Renew(_ context.Context, m *core.Member, joins bool) error {
+	if joins {
+		s.members[m.Session] = newMember(*m)
 	}
-	return true
+	self := s.members[m.Session]
+	self.Member, self.renewed = *m, s.now()
+	self.Serves = slices.Clone(m.Serves)
+	return nil
 }
 
-func (s *Store) makeUnits(sv core.Serving) {
-	rt := s.route(sv.Route)
-	if len(rt.units) > 0 {
-		return
-	}
-	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
-		rt.addUnit(&unit{core.OwnedUnit{Unit: u, Low: rt.kept.Low, Careful: rt.kept.Careful, Term: rt.kept.Term + 1}})
-	}
+func (s *membership) Flag(_ context.Context, session core.Session) error {
+	s.members[session].Flag = true
+	return nil
 }
 
-// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
-func (s *Store) tidy() {
-	for _, rt := range s.routes {
-		if len(rt.units) == 0 || rt.served() || s.wanted(rt.name) {
-			continue
+func (s *membership) Kept(_ context.Context, route string) (core.OwnedUnit, error) {
+	return (*Store)(s).route(route).kept, nil
+}
+
+func (s *membership) End(_ context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+	for r := range maps.Clone(s.members[session].held) {
+		(*Store)(s).hold(r, 0)
+		r.maybe = true
+		if died {
+			r.crashes++
+			r.version++
 		}
-		rt.kept = rt.units[0].OwnedUnit
-		for _, u := range rt.units {
-			rt.kept.Low = min(rt.kept.Low, u.Low)
-			rt.kept.Careful, rt.kept.Term = max(rt.kept.Careful, u.Careful), max(rt.kept.Term, u.Term)
-		}
-		rt.units, rt.bySlot = nil, [core.NumSlots]*unit{}
 	}
+	delete(s.members, session)
+	return s.seq, true, nil
+}
+
+func (*membership) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+
+func (s *membership) Save(_ context.Context, units []core.OwnedUnit) error {
+	for _, u := range units {
+		rt := s.routes[u.Unit.Route]
+		if old := rt.bySlot[u.Unit.From]; old != nil {
+			old.OwnedUnit = u
+		} else {
+			rt.addUnit(&unit{u})
+		}
+	}
+	return nil
+}
+
+func (s *membership) Retire(_ context.Context, kept core.OwnedUnit) error {
+	rt := (*Store)(s).route(kept.Unit.Route)
+	rt.kept, rt.units, rt.bySlot = kept, nil, [core.NumSlots]*unit{}
+	return nil
 }
 
 func (rt *route) addUnit(u *unit) {
@@ -96,16 +109,6 @@ func (rt *route) addUnit(u *unit) {
 	for slot := u.Unit.From; slot < u.Unit.To; slot++ {
 		rt.bySlot[slot] = u
 	}
-}
-
-// wanted reports whether a member serves the route.
-func (s *Store) wanted(route string) bool {
-	for _, m := range s.members {
-		if slices.ContainsFunc(m.Serves, func(sv core.Serving) bool { return sv.Route == route }) {
-			return true
-		}
-	}
-	return false
 }
 
 // unit returns the unit, or nil if there is none with exactly these slots.
@@ -118,91 +121,4 @@ func (s *Store) unit(u core.Unit) *unit {
 		return found
 	}
 	return nil
-}
-
-// remove ends the session of a dead member.
-func (s *Store) remove(m *member) {
-	for r := range m.held {
-		r.crashes++
-		r.version++
-	}
-	for _, rt := range s.routes {
-		for _, u := range rt.units {
-			if u.Owner == m.Session {
-				u.Careful = max(u.Careful, s.seq)
-			}
-		}
-	}
-	s.end(m)
-}
-
-// end frees the units and the records of a member. The records that it held can have been delivered.
-func (s *Store) end(m *member) {
-	for r := range maps.Clone(m.held) {
-		s.hold(r, 0)
-		r.maybe = true
-	}
-	for _, rt := range s.routes {
-		for _, u := range rt.units {
-			if u.Owner == m.Session {
-				u.give(0)
-			}
-		}
-	}
-	delete(s.members, m.Session)
-}
-
-// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
-func (s *Store) move(self *core.Member, m *core.Move) {
-	u := s.unit(m.Unit)
-	if u == nil || u.Owner != m.From {
-		return
-	}
-	to := s.members[m.To]
-	switch {
-	case m.To != 0 && to == nil:
-	case m.From == m.To:
-		if me := s.members[self.Session]; m.To != 0 && me != nil && self.Beat >= me.Beat {
-			u.Low, u.Careful = m.Low, m.Careful
-		}
-	default:
-		u.give(m.To)
-	}
-}
-
-// give changes the owner, and so begins another term.
-func (u *unit) give(to core.Session) {
-	u.Owner = to
-	u.Term++
-}
-
-func (s *Store) roster(self *core.Member, after int64) core.Roster {
-	out := core.Roster{Known: s.members[self.Session] != nil, Epoch: s.epoch()}
-	for _, m := range s.members {
-		member := m.Member
-		member.Serves = slices.Clone(m.Serves)
-		out.Members = append(out.Members, member)
-	}
-	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
-	now, names, units := s.now(), s.names(), 0
-	for _, name := range names {
-		units += len(s.routes[name].units)
-	}
-	out.Units = make([]core.OwnedUnit, 0, units)
-	for _, name := range names {
-		rt := s.routes[name]
-		for _, u := range rt.units {
-			out.Units = append(out.Units, u.OwnedUnit)
-		}
-		if len(rt.units) > 0 || len(out.Unserved) == maxUnserved {
-			continue
-		}
-		if !rt.ready.empty() || rt.timers.due(now) || rt.retries.due(now) {
-			out.Unserved = append(out.Unserved, name)
-		}
-	}
-	out.Told = slices.ContainsFunc(s.control, func(c *command) bool {
-		return c.Number > after && slices.ContainsFunc(self.Serves, func(sv core.Serving) bool { return sv.Route == c.Route })
-	})
-	return out
 }

@@ -200,6 +200,7 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 		s.hold(r, self)
 	}
 	u.Low = what.Low
-	u.give(0)
+	u.Owner = 0
+	u.Term++
 	return true, nil
 }

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // memberDoc is a document of the members collection.
@@ -43,9 +44,8 @@ type removalError struct {
 func (e *removalError) Error() string { return "a removal meets a lock: " + e.err.Error() }
 func (e *removalError) Unwrap() error { return e.err }
 
-// Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. A removal that
-// conflicts is left out, and the rest runs again. A move from another member conflicts with the calls of that member
-// that run.
+// Meet joins, renews or looks, as [rules.Meet] says. A removal that conflicts is left out, and the rest runs again. A
+// move from another member conflicts with the calls of that member that run.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	for {
 		var roster core.Roster
@@ -80,153 +80,114 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	}
 }
 
-// meeting is one call of Meet in its transaction.
+// meeting is the part of a call of Meet in its transaction that [rules.Meet] asks for.
 type meeting struct {
 	*work
-	m       *core.Meeting
-	epoch   string
-	members map[int64]*memberDoc
-	routes  map[string]*routeDoc
+	self   core.Session
+	roster core.Roster
+	routes map[string]*routeDoc
 }
 
-func (w *work) meet(ctx context.Context, m *core.Meeting) (roster core.Roster, err error) {
+func (w *work) meet(ctx context.Context, m *core.Meeting) (core.Roster, error) {
 	docs, err := w.metas(ctx, "epoch")
 	if err != nil {
-		return roster, err
+		return core.Roster{}, err
 	}
-	t := meeting{work: w, m: m, epoch: docs["epoch"].text()}
-	if t.members, err = w.memberDocs(ctx); err != nil {
-		return roster, err
+	members, err := w.memberDocs(ctx)
+	if err != nil {
+		return core.Roster{}, err
 	}
+	t := meeting{work: w, self: m.Self.Session}
 	if t.routes, err = w.routeDocs(ctx, nil); err != nil {
-		return roster, err
+		return core.Roster{}, err
 	}
-	if m.Self.Session != 0 {
-		if err := t.run(ctx); err != nil {
-			return roster, err
-		}
-	}
-	return t.roster(), nil
+	t.roster = rosterOf(members, t.routes)
+	t.roster.Epoch = docs["epoch"].text()
+	err = rules.Meet(ctx, &t, &t.roster, m)
+	return t.roster, err
 }
 
-func (t *meeting) run(ctx context.Context) error {
-	known, err := t.renew(ctx)
-	if err != nil || !known {
+// Renew is of [rules.Membership].
+func (t *meeting) Renew(ctx context.Context, m *core.Member, joins bool) error {
+	serves := []serving{}
+	for _, sv := range m.Serves {
+		serves = append(serves, serving(sv))
+	}
+	doc := bson.M{
+		"name": m.Name, "beat": m.Beat, "lease": m.Lease.Microseconds(), "presence": m.Presence, "handlers": m.Handlers, "free": m.Free,
+		"flag": m.Flag, "serves": serves, "renewed": t.now,
+	}
+	if !joins {
+		_, err := t.s.members.UpdateByID(ctx, int64(m.Session), bson.M{"$set": doc})
 		return err
 	}
-	for _, sv := range t.m.Self.Serves {
-		t.makeUnits(sv)
-	}
-	for _, r := range t.m.Remove {
-		if d := t.members[int64(r.Session)]; d != nil && d.Beat == r.Beat {
-			if err := t.end(ctx, r.Session, true); err != nil {
-				return &removalError{r.Session, err}
-			}
-		}
-	}
-	for i := range t.m.Moves {
-		if err := t.move(ctx, &t.m.Moves[i]); err != nil {
-			return err
-		}
-	}
-	for _, f := range t.m.Flag {
-		if err := t.flag(ctx, f); err != nil {
-			return err
-		}
-	}
-	if t.m.Leave && t.members[int64(t.m.Self.Session)] != nil {
-		if err := t.end(ctx, t.m.Self.Session, false); err != nil {
-			return &removalError{t.m.Self.Session, err}
-		}
-	}
-	return t.save(ctx)
-}
-
-// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
-func (t *meeting) renew(ctx context.Context) (known bool, err error) {
-	self := &t.m.Self
-	old := t.members[int64(self.Session)]
-	switch {
-	case old != nil && self.Beat <= old.Beat:
-		return true, nil
-	case old == nil && (!t.m.Join || t.m.Leave):
-		return false, nil
-	}
-	d := &memberDoc{
-		Session: int64(self.Session), Name: self.Name, Beat: self.Beat, Lease: self.Lease.Microseconds(), Presence: self.Presence,
-		Handlers: self.Handlers, Free: self.Free, Serves: []serving{}, Joined: t.now, Renewed: t.now,
-	}
-	for _, sv := range self.Serves {
-		d.Serves = append(d.Serves, serving(sv))
-	}
-	t.members[d.Session] = d
-	if old != nil {
-		d.Joined, d.Flag = old.Joined, old.Flag && old.Presence == d.Presence
-		_, err = t.s.members.ReplaceOne(ctx, bson.M{"_id": d.Session}, d)
-		return true, err
-	}
+	doc["_id"], doc["joined"] = int64(m.Session), t.now
 	fences := make([]any, lanes)
 	for lane := range fences {
-		fences[lane] = bson.M{"_id": fenceID{d.Session, int32(lane)}, "n": 0, "hlc": int64(0)}
+		fences[lane] = bson.M{"_id": fenceID{int64(m.Session), int32(lane)}, "n": 0, "hlc": int64(0)}
 	}
-	if _, err = t.s.members.InsertOne(ctx, d); err == nil {
+	_, err := t.s.members.InsertOne(ctx, doc)
+	if err == nil {
 		_, err = t.s.fences.InsertMany(ctx, fences)
 	}
-	return true, raced(err)
+	return raced(err)
 }
 
-// flag sets the flag of a member that still has the given presence.
-func (t *meeting) flag(ctx context.Context, f core.Flagging) error {
-	d := t.members[int64(f.Session)]
-	if d == nil || d.Presence != f.Presence || f.Presence == 0 || d.Flag {
-		return nil
-	}
-	d.Flag = true
-	_, err := t.s.members.UpdateOne(ctx, bson.M{"_id": d.Session}, bson.M{"$set": bson.M{"flag": true}})
+// Flag is of [rules.Membership].
+func (t *meeting) Flag(ctx context.Context, session core.Session) error {
+	_, err := t.s.members.UpdateByID(ctx, int64(session), bson.M{"$set": bson.M{"flag": true}})
 	return err
 }
 
-// end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
-// of them counts a crash, and its units keep the number up to which it can have read. It conflicts with every call of
-// the member that runs.
-func (t *meeting) end(ctx context.Context, session core.Session, died bool) error {
-	delete(t.members, int64(session))
+// End is of [rules.Membership]. It conflicts with every call of the member that runs.
+func (t *meeting) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+	if last, err = t.end(ctx, session, died); err != nil {
+		return 0, false, &removalError{session, err}
+	}
+	return last, true, nil
+}
+
+func (t *meeting) end(ctx context.Context, session core.Session, died bool) (last int64, err error) {
 	if _, err := t.s.members.DeleteOne(ctx, bson.M{"_id": int64(session)}); err != nil {
-		return err
+		return 0, err
 	}
 	if err := t.keepStamp(ctx, session); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := t.s.fences.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": fencesOf(session)}}); err != nil {
-		return err
+		return 0, err
 	}
-	crashes, careful := 0, int64(0)
+	crashes := 0
 	if died {
 		crashes = 1
 		var seq sequence
 		err := t.s.meta.FindOne(ctx, sequenceID, options.FindOne().SetProjection(bson.M{"value": 1})).Decode(&seq)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		careful = seq.Value
+		last = seq.Value
 	}
-	_, err := t.s.outbox.UpdateMany(ctx, bson.M{"hold": int64(session)}, bson.M{
+	_, err = t.s.outbox.UpdateMany(ctx, bson.M{"hold": int64(session)}, bson.M{
 		"$set":   bson.M{"hold": int64(0), "maybe": true},
 		"$unset": bson.M{"held": ""},
 		"$inc":   bson.M{"crashes": crashes, "version": int64(crashes)},
 	})
-	if err != nil {
-		return err
-	}
-	for _, d := range t.routes {
-		for i := range d.Units {
-			if u := &d.Units[i]; u.Owner == int64(session) {
-				u.Owner, u.Term, u.Careful = 0, u.Term+1, max(u.Careful, careful)
-				d.dirty = true
-			}
+	return last, err
+}
+
+// Move is of [rules.Membership]. It writes fences of both, so that it conflicts with their removal, and with calls of
+// the one that loses the unit.
+func (t *meeting) Move(ctx context.Context, from, to core.Session) (bool, error) {
+	if to != 0 {
+		if known, err := t.touch(ctx, fencesOf(to)[:1]); err != nil || !known {
+			return false, err
 		}
 	}
-	return nil
+	if from != 0 && from != t.self {
+		_, err := t.touch(ctx, fencesOf(from))
+		return err == nil, err
+	}
+	return true, nil
 }
 
 // keepStamp keeps the greatest stamp that a member settled.
@@ -252,7 +213,7 @@ func (t *meeting) keepStamp(ctx context.Context, session core.Session) error {
 	return err
 }
 
-// touch writes a fence of a member, so that its removal conflicts, and reports whether it is one.
+// touch writes fences of a member, and reports whether it is one.
 func (t *meeting) touch(ctx context.Context, ids bson.A) (bool, error) {
 	res, err := t.s.fences.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{"$inc": bson.M{"n": 1}})
 	if err != nil {

@@ -25,8 +25,6 @@ type routeDoc struct {
 	Low     int64     `bson:"low"`
 	Careful int64     `bson:"careful"`
 	Term    int64     `bson:"term"`
-
-	dirty bool
 }
 
 type unitDoc struct {
@@ -93,96 +91,43 @@ func (d *routeDoc) unit(u core.Unit) *unitDoc {
 	return nil
 }
 
-// makeUnits makes the units of a route that has none.
-func (t *meeting) makeUnits(sv core.Serving) {
-	d := t.routes[sv.Route]
-	if d == nil {
-		d = &routeDoc{Route: sv.Route}
-		t.routes[sv.Route] = d
+// Kept is of [rules.Membership]. Save writes the document whole.
+func (t *meeting) Kept(_ context.Context, route string) (core.OwnedUnit, error) {
+	if d := t.routes[route]; d != nil {
+		return core.OwnedUnit{Low: d.Low, Careful: d.Careful, Term: d.Term}, nil
 	}
-	if len(d.Units) > 0 {
-		return
-	}
-	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
-		d.Units = append(d.Units, unitDoc{From: int32(u.From), To: int32(u.To), Term: d.Term + 1, Low: d.Low, Careful: d.Careful})
-	}
-	d.Low, d.Careful, d.Term, d.dirty = 0, 0, 0, true
+	return core.OwnedUnit{}, nil
 }
 
-// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
-func (t *meeting) move(ctx context.Context, m *core.Move) error {
-	d := t.routes[m.Unit.Route]
-	if d == nil {
-		return nil
+// Save is of [rules.Membership].
+func (t *meeting) Save(ctx context.Context, units []core.OwnedUnit) error {
+	docs := map[string]*routeDoc{}
+	for _, u := range units {
+		docs[u.Unit.Route] = &routeDoc{Route: u.Unit.Route}
 	}
-	u := d.unit(m.Unit)
-	if u == nil || u.Owner != int64(m.From) {
-		return nil
-	}
-	if m.From == m.To {
-		self := t.members[int64(t.m.Self.Session)]
-		if m.To != 0 && self != nil && self.Beat <= t.m.Self.Beat && t.members[int64(m.To)] != nil {
-			u.Low, u.Careful, d.dirty = m.Low, m.Careful, true
-		}
-		return nil
-	}
-	if m.To != 0 {
-		if t.members[int64(m.To)] == nil {
-			return nil
-		}
-		if known, err := t.touch(ctx, fencesOf(m.To)[:1]); err != nil || !known {
-			return err
-		}
-	}
-	if m.From != 0 && m.From != t.m.Self.Session {
-		if _, err := t.touch(ctx, fencesOf(m.From)); err != nil {
-			return err
-		}
-	}
-	u.Owner, u.Term, d.dirty = int64(m.To), u.Term+1, true
-	return nil
-}
-
-// save writes the routes that changed. Of routes that nobody serves it removes the units, and keeps the facts that
-// their next owners need.
-func (t *meeting) save(ctx context.Context) error {
-	used := map[string]bool{}
-	for _, d := range t.members {
-		for _, sv := range d.Serves {
-			used[sv.Route] = true
+	for _, u := range t.roster.Units {
+		if d := docs[u.Unit.Route]; d != nil {
+			d.Units = append(d.Units, unitDoc{int32(u.Unit.From), int32(u.Unit.To), int64(u.Owner), u.Term, u.Low, u.Careful})
 		}
 	}
 	var models []driver.WriteModel
-	for _, d := range t.routes {
-		owned := slices.ContainsFunc(d.Units, func(u unitDoc) bool { return u.Owner != 0 })
-		if !used[d.Route] && !owned && len(d.Units) > 0 {
-			d.retire()
-		}
-		if d.dirty {
-			models = append(models, driver.NewReplaceOneModel().SetFilter(bson.M{"_id": d.Route}).SetReplacement(d).SetUpsert(true))
-		}
-	}
-	if len(models) == 0 {
-		return nil
+	for route, d := range docs {
+		models = append(models, driver.NewReplaceOneModel().SetFilter(bson.M{"_id": route}).SetReplacement(d).SetUpsert(true))
 	}
 	_, err := t.s.routes.BulkWrite(ctx, models)
 	return raced(err)
 }
 
-// retire removes the units.
-func (d *routeDoc) retire() {
-	d.Low, d.Careful, d.Term = d.Units[0].Low, 0, 0
-	for i := range d.Units {
-		u := &d.Units[i]
-		d.Low, d.Careful, d.Term = min(d.Low, u.Low), max(d.Careful, u.Careful), max(d.Term, u.Term)
-	}
-	d.Units, d.dirty = nil, true
+// Retire is of [rules.Membership].
+func (t *meeting) Retire(ctx context.Context, kept core.OwnedUnit) error {
+	d := routeDoc{Route: kept.Unit.Route, Low: kept.Low, Careful: kept.Careful, Term: kept.Term}
+	_, err := t.s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d, options.Replace().SetUpsert(true))
+	return raced(err)
 }
 
-// roster returns the members and the units with their owners.
-func (t *meeting) roster() core.Roster {
-	out := core.Roster{Epoch: t.epoch}
-	for _, d := range t.members {
+// rosterOf returns the members, and the units with their owners.
+func rosterOf(members map[int64]*memberDoc, routes map[string]*routeDoc) (out core.Roster) {
+	for _, d := range members {
 		m := core.Member{
 			Session: core.Session(d.Session), Name: d.Name, Beat: d.Beat, Lease: time.Duration(d.Lease) * time.Microsecond,
 			Presence: d.Presence, Handlers: d.Handlers, Free: d.Free, Flag: d.Flag,
@@ -190,11 +135,10 @@ func (t *meeting) roster() core.Roster {
 		for _, sv := range d.Serves {
 			m.Serves = append(m.Serves, core.Serving(sv))
 		}
-		out.Known = out.Known || t.m.Self.Session == m.Session
 		out.Members = append(out.Members, m)
 	}
 	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
-	for _, d := range t.routes {
+	for _, d := range routes {
 		for i := range d.Units {
 			u := &d.Units[i]
 			out.Units = append(out.Units, core.OwnedUnit{

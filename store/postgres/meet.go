@@ -22,12 +22,8 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 		m = core.Meeting{Self: core.Member{Serves: m.Self.Serves}, AfterControl: m.AfterControl}
 	}
 	if len(m.Remove) > 0 {
-		renewal := m
-		if m.Leave { // it leaves in the end, and joins no more
-			renewal.Leave, renewal.Join = false, false
-		}
 		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
-			queueSelf(b, &renewal)
+			queueSelf(b, &m)
 			queueRoster(b, &m, &roster)
 		})
 		if err != nil {
@@ -52,14 +48,13 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 		}
 	}
 	err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
-		if m.Leave { // its hints first: then it owns nothing
-			queueMoves(b, &m)
-		}
-		if len(m.Remove) == 0 || m.Leave {
+		if len(m.Remove) == 0 && !m.Leave {
 			queueSelf(b, &m)
 		}
-		if !m.Leave {
-			queueMoves(b, &m)
+		queueMoves(b, &m)
+		queueFlags(b, &m)
+		if m.Leave && m.Self.Session != 0 {
+			queueEnd(b, m.Self.Session, 0, false)
 		}
 		queueRoster(b, &m, &roster)
 	})
@@ -92,35 +87,38 @@ func idle(r *core.Roster) bool {
 // locked reports a row that another transaction has locked.
 func locked(err error) bool { return dberr.SQLState(err) == "55P03" }
 
-// queueSelf joins, renews or ends self, sets the flags and makes units.
+// queueSelf joins or renews self, and makes units. A member that leaves joins no more.
 func queueSelf(b *batch, m *core.Meeting) {
 	self := &m.Self
-	switch {
-	case self.Session == 0:
-	case m.Leave:
-		queueEnd(b, self.Session, 0, false)
-	default:
-		n := len(self.Serves)
-		routes, units, unable := make([]string, n), make([]int16, n), make([]bool, n)
-		for i, sv := range self.Serves {
-			routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), core.NumSlots)), sv.Unable
-		}
-		sql := b.sql.meet.renew
-		if m.Join {
-			sql = b.sql.meet.join
-		}
-		b.Queue(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name,
-			routes, units, unable)
+	if self.Session == 0 {
+		return
+	}
+	n := len(self.Serves)
+	routes, units, unable := make([]string, n), make([]int16, n), make([]bool, n)
+	for i, sv := range self.Serves {
+		routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), core.NumSlots)), sv.Unable
+	}
+	sql := b.sql.meet.renew
+	if m.Join && !m.Leave {
+		sql = b.sql.meet.join
+	}
+	b.Queue(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name,
+		routes, units, unable)
+	if !m.Leave {
 		b.Queue(b.sql.meet.routes, int64(self.Session), routes)
 		b.Queue(b.sql.meet.units, int64(self.Session), routes, units)
 	}
-	if len(m.Flag) > 0 {
-		sessions, tokens := make([]int64, len(m.Flag)), make([]int64, len(m.Flag))
-		for i, f := range m.Flag {
-			sessions[i], tokens[i] = int64(f.Session), f.Presence
-		}
-		b.Queue(b.sql.meet.flag, int64(self.Session), sessions, tokens)
+}
+
+func queueFlags(b *batch, m *core.Meeting) {
+	if len(m.Flag) == 0 {
+		return
 	}
+	sessions, tokens := make([]int64, len(m.Flag)), make([]int64, len(m.Flag))
+	for i, f := range m.Flag {
+		sessions[i], tokens[i] = int64(f.Session), f.Presence
+	}
+	b.Queue(b.sql.meet.flag, int64(m.Self.Session), sessions, tokens)
 }
 
 // queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given

@@ -128,15 +128,15 @@ FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful, max(d.term) 
 WHERE r.route = d.route`
 
 	// moveSQL makes a move. A unit of another live member moves only while no statement of its is under way; then
-	// it is left out. So is what a member stores late.
+	// it is left out. So is what a member stores late, or about the unit of another.
 	moveSQL = `
 WITH o AS MATERIALIZED (
     SELECT FROM {members} m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
 ), l AS MATERIALIZED (
     SELECT FROM {units} u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND ` + aliveSQL + `
-      AND ($5 <> 0 OR $6::bigint <> 0) AND ($6::bigint = 0 OR EXISTS (SELECT FROM {members} m WHERE m.session = $6))
-      AND ($6 <> $5 OR EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.beat <= $9))
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM {members} m WHERE m.session = $6))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.beat <= $9))
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {members} m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )

@@ -14,7 +14,7 @@ var small = []string{"other_outbox_members", "other_outbox_units", "u", "sqlite_
 // allTexts are all statements that are repeated.
 func allTexts() []string {
 	return append(hot(),
-		beatText, flagText, anyUnitText, hintText, makeUnitText, forgetText, ownerText, moveText, storeHintText, unservedText, endHoldsText, endUnitsText, endText, keepHintText,
+		flagText, keptText, hintText, ownerText, saveUnitText, keepHintText, unservedText, endHoldsText, endText,
 		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
 		unitText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
 		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)

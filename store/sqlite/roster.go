@@ -35,23 +35,10 @@ const (
 		LIMIT ?2`
 
 	toldText = `SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 LIMIT 1`
-
-	endHoldsText = `UPDATE waybill_outbox
-		SET hold = 0, held_since = NULL, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
-		WHERE hold = ?1 AND hold <> 0`
-	endUnitsText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1`
-	endText      = `DELETE FROM waybill_outbox_members WHERE session = ?1`
-	keepHintText = `INSERT INTO waybill_outbox_routes (route, low, careful, term)
-		SELECT route, min(low), max(careful), max(term)
-		FROM waybill_outbox_units
-		WHERE route = ?1
-		GROUP BY route
-		ON CONFLICT (route) DO UPDATE SET low = excluded.low, careful = excluded.careful, term = excluded.term`
-	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
 )
 
-// roster returns the members and the units with their owners, as self may see them, and whether self is to read.
-func (w *work) roster(ctx context.Context, self core.Session, serves []core.Serving) (out core.Roster, err error) {
+// roster returns the members, and the units with their owners.
+func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, err error) {
 	if out.Epoch, err = w.epoch(ctx); err != nil {
 		return out, err
 	}
@@ -61,20 +48,23 @@ func (w *work) roster(ctx context.Context, self core.Session, serves []core.Serv
 	for i := range out.Members {
 		out.Known = out.Known || self != 0 && out.Members[i].Session == self
 	}
-	if out.Units, err = w.units(ctx); err != nil {
-		return out, err
-	}
-	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+	out.Units, err = w.units(ctx)
+	return out, err
+}
+
+// beside fills in the routes without units that have due records, and whether there is something to read on serves.
+func (w *work) beside(ctx context.Context, out *core.Roster, serves []core.Serving) error {
+	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var route string
 		err := rows.Scan(&route)
 		out.Unserved = append(out.Unserved, route)
 		return true, err
 	}, unservedText, w.now, maxUnserved)
 	if err != nil {
-		return out, err
+		return err
 	}
 	out.Told, err = w.told(ctx, serves)
-	return out, err
+	return err
 }
 
 // told reports whether there are control records on one of the routes.
@@ -121,52 +111,4 @@ func (w *work) units(ctx context.Context) (out []core.OwnedUnit, err error) {
 		return true, err
 	}, unitsText)
 	return out, err
-}
-
-// end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
-// of them counts a crash, and its units keep the number up to which it can have read.
-func (w *work) end(ctx context.Context, session core.Session, died bool) error {
-	var crashes, careful int64
-	if died {
-		var err error
-		if careful, err = w.last(ctx); err != nil {
-			return err
-		}
-		crashes = 1
-	}
-	if _, err := w.exec(ctx, endHoldsText, int64(session), crashes); err != nil {
-		return err
-	}
-	if _, err := w.exec(ctx, endUnitsText, int64(session), careful); err != nil {
-		return err
-	}
-	_, err := w.exec(ctx, endText, int64(session))
-	return err
-}
-
-// tidy removes the units of routes that nobody serves, and reports whether there are any. The route keeps the facts
-// that their next owners need.
-func (w *work) tidy(ctx context.Context, now *core.Roster) (tidied bool, err error) {
-	used := map[string]bool{}
-	for i := range now.Members {
-		for _, sv := range now.Members[i].Serves {
-			used[sv.Route] = true
-		}
-	}
-	for _, u := range now.Units {
-		used[u.Unit.Route] = used[u.Unit.Route] || u.Owner != 0
-	}
-	for _, u := range now.Units {
-		if used[u.Unit.Route] {
-			continue
-		}
-		used[u.Unit.Route], tidied = true, true
-		if _, err := w.exec(ctx, keepHintText, u.Unit.Route); err != nil {
-			return false, err
-		}
-		if _, err := w.exec(ctx, dropUnitsText, u.Unit.Route); err != nil {
-			return false, err
-		}
-	}
-	return tidied, nil
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var (
@@ -38,37 +39,31 @@ type Store struct {
 	stamper *core.Stamper
 	writer  chan struct{} // holds the transaction that may stage
 
-	mu      sync.Mutex // SNAPSHOT: what a method reads and writes under it is one transaction
-	rows    []*row     // in the order of their sequence. INDEX: primary key (route, seq)
-	seq     int64      // the last number drawn
-	members map[core.Session]*core.Member
-	units   []core.OwnedUnit
-	kept    map[string]core.OwnedUnit // by route without units: their least Low, greatest Careful and Term
+	mu     sync.Mutex                // SNAPSHOT: what a method reads and writes under it is one transaction
+	rows   []*row                    // in the order of their sequence. INDEX: primary key (route, seq)
+	seq    int64                     // the last number drawn
+	roster core.Roster               // the members and the units
+	kept   map[string]core.OwnedUnit // by route without units, see rules.Membership
 }
 
-// row is a stored record.
+// row is a stored record: its facts, which package rules decides about, its message and its times. Published rows are
+// deleted.
 type row struct {
-	core.Ref
-	env          waybill.Envelope
-	slot         uint8
-	state        core.State // pending, failed or abandoned; published rows are deleted
-	reason       waybill.Reason
-	lastErr      string
-	attempts     int
-	deliveries   int
-	crashes      int
-	withdrawable bool
-	dedupe       string
-	holder       core.Session
-	waits        bool      // a timer or a retry waits for due; else the row is in line
-	due          time.Time // when it became due, or will
-	since        time.Time // when it first became due
-	maybe        bool      // it may have been delivered; a Canceller would tell
+	rules.Row
+	env     waybill.Envelope
+	lastErr string
+	dedupe  string
+	due     time.Time // when it became due, or will
+	since   time.Time // when it first became due
 }
 
-func (r *row) live() bool  { return !r.state.Terminal() }
-func (r *row) ready() bool { return r.live() && !r.waits }
-func (r *row) retry() bool { return r.live() && r.waits && r.state == core.StateFailed }
+// facts returns what package rules needs to know of r; nil if there is no row.
+func (r *row) facts() *rules.Row {
+	if r == nil {
+		return nil
+	}
+	return &r.Row
+}
 
 // New returns an empty store. source is the CloudEvents source of messages that name none.
 func New(source string) (*Store, error) {
@@ -76,7 +71,7 @@ func New(source string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{stamper: stamper, writer: make(chan struct{}, 1), members: map[core.Session]*core.Member{}, kept: map[string]core.OwnedUnit{}}, nil
+	return &Store{stamper: stamper, writer: make(chan struct{}, 1), kept: map[string]core.OwnedUnit{}}, nil
 }
 
 // Traits declares what the store promises: no more than it keeps.
@@ -104,19 +99,29 @@ func (s *Store) find(ref core.Ref) *row {
 
 // owner returns the session that owns the unit of r; 0 = none.
 func (s *Store) owner(r *row) core.Session {
-	for i := range s.units {
-		if u := &s.units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.slot) {
+	for i := range s.roster.Units {
+		if u := &s.roster.Units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.Slot) {
 			return u.Owner
 		}
 	}
 	return 0
 }
 
+// member returns a member, or nil.
+func (s *Store) member(session core.Session) *core.Member {
+	for i := range s.roster.Members {
+		if m := &s.roster.Members[i]; m.Session == session {
+			return m
+		}
+	}
+	return nil
+}
+
 // record returns r as the engine sees it.
 func (r *row) record(now time.Time) core.Record {
 	out := core.Record{
-		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0),
+		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.Slot, Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
+		Failed: r.State == core.StateFailed, Withdrawable: r.Withdrawable, Holder: r.Holder, Age: max(now.Sub(r.since), 0),
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.Life = true, r.env.Expires.Sub(now)

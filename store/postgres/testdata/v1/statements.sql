@@ -1726,8 +1726,8 @@ WITH o AS MATERIALIZED (
 ), l AS MATERIALIZED (
     SELECT FROM "waybill"."waybill_outbox_units" u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND ($5 <> 0 OR $6::bigint <> 0) AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
-      AND ($6 <> $5 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )

@@ -26,7 +26,7 @@ DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <>
 DELETE FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
-DELETE FROM waybill_outbox_routes WHERE route = ?1
+DELETE FROM waybill_outbox_routes WHERE route = ?1 RETURNING low, careful, term
 
 -- statement
 DELETE FROM waybill_outbox_units WHERE route = ?1
@@ -56,15 +56,12 @@ INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, fr
 				renewed_at = ?10
 
 -- statement
-INSERT INTO waybill_outbox_routes (route, low, careful, term)
-		SELECT route, min(low), max(careful), max(term)
-		FROM waybill_outbox_units
-		WHERE route = ?1
-		GROUP BY route
-		ON CONFLICT (route) DO UPDATE SET low = excluded.low, careful = excluded.careful, term = excluded.term
+INSERT INTO waybill_outbox_units (route, from_slot, to_slot, owner, term, low, careful) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT (route, from_slot) DO UPDATE
+			SET owner = excluded.owner, term = excluded.term, low = excluded.low, careful = excluded.careful
 
 -- statement
-INSERT INTO waybill_outbox_units (route, from_slot, to_slot, low, careful, term) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+INSERT OR REPLACE INTO waybill_outbox_routes (route, low, careful, term) VALUES (?1, ?2, ?3, ?4)
 
 -- statement
 SELECT
@@ -108,9 +105,6 @@ SELECT 1 FROM waybill_outbox_control LIMIT 1
 SELECT 1 FROM waybill_outbox_control WHERE number = ?1
 
 -- statement
-SELECT 1 FROM waybill_outbox_units WHERE route = ?1 LIMIT 1
-
--- statement
 SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3) FROM (SELECT ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)
 
@@ -135,9 +129,6 @@ SELECT EXISTS (SELECT 1
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
 		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)
-
--- statement
-SELECT beat, presence, flag FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
 SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
@@ -445,20 +436,10 @@ UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE s
 UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
 
 -- statement
-UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1 AND presence = ?2 AND presence <> 0
-
--- statement
-UPDATE waybill_outbox_units SET low = ?3, careful = ?4 WHERE route = ?1 AND from_slot = ?2
-		AND EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?5 AND beat <= ?6)
-
--- statement
-UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1
+UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1
 
 -- statement
 UPDATE waybill_outbox_units SET owner = 0, term = term + 1, low = ?3 WHERE route = ?1 AND from_slot = ?2
-
--- statement
-UPDATE waybill_outbox_units SET owner = ?3, term = term + 1 WHERE route = ?1 AND from_slot = ?2
 
 -- statement
 WITH RECURSIVE n(route) AS (

@@ -1,0 +1,202 @@
+package rules_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+// row is a ready record that fn changes.
+func row(fn func(r *rules.Row)) *rules.Row {
+	r := &rules.Row{Ref: core.Ref{Route: "r", Seq: 10, ID: "a", Version: 2}, State: core.StatePending}
+	if fn != nil {
+		fn(r)
+	}
+	return r
+}
+
+func timer(r *rules.Row) { r.Waits = true }
+func retry(r *rules.Row) { r.Waits, r.State, r.Attempts = true, core.StateFailed, 1 }
+func held(r *rules.Row)  { r.Holder = 1 }
+
+func TestWithdrawal(t *testing.T) {
+	t.Parallel()
+	window := rules.Unit{Owner: 1, Careful: 10}
+	for _, tc := range []struct {
+		name string
+		fn   func(r *rules.Row)
+		unit rules.Unit
+		want waybill.CancelStatus
+	}{
+		{"ended", func(r *rules.Row) { r.State = core.StateAbandoned }, rules.Unit{}, waybill.CancelNotFound},
+		{"held", held, rules.Unit{}, waybill.CancelInFlight},
+		{"ready", nil, rules.Unit{}, waybill.CancelInFlight},
+		{"ready, withdrawable", func(r *rules.Row) { r.Withdrawable = true }, rules.Unit{}, waybill.CancelDone},
+		{"ready, crashed", func(r *rules.Row) { r.Crashes, r.MaybeSent = 1, true }, rules.Unit{}, waybill.CancelMaybe},
+		{"ready, in a crash window", nil, window, waybill.CancelMaybe},
+		{"ready, behind the window", func(r *rules.Row) { r.Seq = 11 }, window, waybill.CancelInFlight},
+		{"a timer", timer, window, waybill.CancelDone},
+		{"a retry", retry, rules.Unit{}, waybill.CancelDone},
+		{"a retry in a crash window", retry, window, waybill.CancelMaybe},
+	} {
+		if got := rules.Withdrawal(row(tc.fn), tc.unit); got != tc.want {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestHold(t *testing.T) {
+	t.Parallel()
+	ref := row(nil).Ref
+	old := ref
+	old.Version--
+	for _, tc := range []struct {
+		name         string
+		r            *rules.Row
+		ref          core.Ref
+		owns, locked bool
+		want         core.Grip
+		writes       bool
+	}{
+		{"no record", nil, ref, true, false, core.GripGone, false},
+		{"an old version", row(nil), old, true, false, core.GripGone, false},
+		{"ended", row(func(r *rules.Row) { r.State = core.StatePublished }), ref, true, false, core.GripGone, false},
+		{"its own, of another unit, locked", row(held), ref, false, true, core.GripHeld, false},
+		{"of another unit", row(nil), ref, false, false, core.GripGone, false},
+		{"another's", row(func(r *rules.Row) { r.Holder = 2 }), ref, true, false, core.GripLocked, false},
+		{"locked", row(nil), ref, true, true, core.GripLocked, false},
+		{"free", row(nil), ref, true, false, core.GripHeld, true},
+	} {
+		if grip, writes := rules.Hold(tc.r, tc.ref, 1, tc.owns, tc.locked); grip != tc.want || writes != tc.writes {
+			t.Errorf("%s: got %v, writes %v; want %v, %v", tc.name, grip, writes, tc.want, tc.writes)
+		}
+	}
+}
+
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		owner       core.Session
+		term, asked int64
+		before      bool
+		want        error
+	}{
+		{1, 5, 5, false, nil},
+		{1, 6, 5, true, nil},
+		{0, 6, 5, true, nil},
+		{2, 5, 5, false, core.ErrFenced},
+		{1, 4, 5, false, core.ErrFenced},
+	} {
+		if before, err := rules.GivenUp(tc.owner, tc.term, 1, tc.asked); before != tc.before || !errors.Is(err, tc.want) {
+			t.Errorf("%+v: got %v, %v", tc, before, err)
+		}
+	}
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	rec := &core.Record{Ref: row(nil).Ref}
+	no := errors.New("no")
+	for _, tc := range []struct {
+		name string
+		r    *rules.Row
+		o    core.Outcome
+		owns bool
+		want rules.Change
+		err  error
+	}{
+		{"gone", nil, core.Retry(rec, no, time.Second), true, rules.Change{}, core.ErrChanged},
+		{"another version", row(func(r *rules.Row) { r.Version++ }), core.Retry(rec, no, time.Second), true, rules.Change{}, core.ErrChanged},
+		{"another's", row(nil), core.Retry(rec, no, time.Second), false, rules.Change{}, core.ErrFenced},
+		{"failed", row(func(r *rules.Row) { r.Crashes = 2 }), core.Retry(rec, no, time.Second), true, rules.Change{
+			Row: *row(func(r *rules.Row) { retry(r); r.Version = 3 }), Due: true, In: time.Second, Error: "no",
+		}, nil},
+		{"failed, unknown, held", row(held), core.Retry(rec, no, time.Second).WithUnknown(), false, rules.Change{
+			Row: *row(func(r *rules.Row) { retry(r); r.Version, r.MaybeSent = 3, true }), Due: true, In: time.Second, Error: "no",
+		}, nil},
+		{
+			"released by its owner while another holds it", row(func(r *rules.Row) { r.Holder = 2 }), core.Release(rec, 0, true), true,
+			rules.Change{Row: *row(func(r *rules.Row) { r.Holder = 2 })},
+			nil,
+		},
+		{
+			"released", row(held), core.Release(rec, time.Hour, true), true,
+			rules.Change{Row: *row(func(r *rules.Row) { r.Version, r.MaybeSent = 3, true })},
+			nil,
+		},
+		{"abandoned, with a key", row(func(r *rules.Row) { r.Keyed = true }), core.Abandon(rec, waybill.ReasonRejected, no), true, rules.Change{
+			Row: *row(func(r *rules.Row) {
+				r.State, r.Reason, r.Keyed, r.Blocks, r.Version, r.Attempts = core.StateAbandoned, waybill.ReasonRejected, true, true, 3, 1
+			}), Error: "no",
+		}, nil},
+	} {
+		got, err := rules.Settle(tc.r, &tc.o, 1, tc.owns)
+		if got != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%s: got %+v, %v; want %+v, %v", tc.name, got, err, tc.want, tc.err)
+		}
+	}
+}
+
+func TestObstructs(t *testing.T) {
+	t.Parallel()
+	keyed := func(fn func(r *rules.Row)) *rules.Row {
+		r := row(fn)
+		r.Keyed = true
+		return r
+	}
+	gone := func(r *rules.Row) { r.State, r.Blocks = core.StateAbandoned, true }
+	for _, tc := range []struct {
+		name     string
+		r        *rules.Row
+		blocking bool
+		want     core.Obstacle
+	}{
+		{"ready", keyed(nil), true, 0},
+		{"a timer", keyed(timer), true, 0},
+		{"a retry", keyed(retry), false, core.ObstacleRetrying},
+		{"a retry without a key", row(retry), false, 0},
+		{"its own hold", keyed(held), false, 0},
+		{"another's hold", row(func(r *rules.Row) { r.Holder = 2 }), false, core.ObstacleHeld},
+		{"abandoned", keyed(gone), false, 0},
+		{"abandoned, on a route that blocks", keyed(gone), true, core.ObstacleBlocking},
+	} {
+		if got := tc.r.Obstructs(1, tc.blocking); got != tc.want {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A record that its owner can have out is ended by its owner alone, and the owner is told of what it can remember.
+func TestEndsBesideTheOwner(t *testing.T) {
+	t.Parallel()
+	type answer struct{ sweeps, sweepTells, decides, decideTells bool }
+	owned, free := rules.Unit{Owner: 1}, rules.Unit{}
+	for _, tc := range []struct {
+		name string
+		fn   func(r *rules.Row)
+		unit rules.Unit
+		want answer
+	}{
+		{"ready", nil, owned, answer{}},
+		{"ready, no owner", nil, free, answer{true, false, true, false}},
+		{"ready, withdrawable", func(r *rules.Row) { r.Withdrawable = true }, owned, answer{false, false, true, true}},
+		{"a timer", timer, owned, answer{true, false, true, false}},
+		{"a retry", retry, owned, answer{true, true, true, true}},
+		{"a retry, no owner", retry, free, answer{true, true, true, false}},
+		{"held", held, free, answer{}},
+		{"ended", func(r *rules.Row) { r.State = core.StatePublished }, free, answer{}},
+	} {
+		r := row(tc.fn)
+		r.Keyed = true
+		var got answer
+		got.sweeps, got.sweepTells = rules.Sweeps(r, tc.unit)
+		got.decides, got.decideTells = rules.Decides(r, tc.unit)
+		if got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+}
