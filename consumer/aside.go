@@ -190,6 +190,7 @@ func (r *runner) waitAside(m *message, delay time.Duration) {
 			r.comeBack(m)
 		}
 	})
+	r.bell.ring() // there is room for another one
 }
 
 // comeBack runs m, which has waited aside, unless another message probes or may do so first. mu is held.

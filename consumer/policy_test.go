@@ -218,7 +218,9 @@ func TestIdleAndRunOnce(t *testing.T) {
 			}
 			return nil
 		})
-		c := newConsumer(t, b, consumer.Options{IdleTimeout: 5 * time.Second, Retry: waybill.RetryDelays(time.Second)})
+		c := newConsumer(t, b, consumer.Options{
+			IdleTimeout: 5 * time.Second, Retry: waybill.RetryDelays(time.Second), Pause: waybill.Backoff{Cap: 10 * time.Second},
+		})
 		if err := c.Handle(waybill.Subscription{Queue: queue, Concurrency: 2}, h); err != nil {
 			t.Fatal(err)
 		}

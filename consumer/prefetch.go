@@ -74,9 +74,14 @@ func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 		l.bytes = mostHeldBytes
 	}
 	if reg.holding.least > 0 {
-		l.prefetch, l.least, l.most = reg.holding.least, reg.holding.least, reg.sub.Prefetch
-		l.since = time.Now()
+		l.least, l.most = reg.holding.least, reg.sub.Prefetch
+		l.restart(time.Now())
 	}
+}
+
+// restart has l adapt from the least on.
+func (l *load) restart(now time.Time) {
+	l.prefetch, l.since, l.settled = l.least, now, 0
 }
 
 // bound returns how many deliveries may be held, of which so many are stuck: they wait for their key, or aside. Those
@@ -139,7 +144,9 @@ func (l *load) left(m *message) {
 	l.held--
 	l.heldBytes -= m.bytes
 	if m.again {
-		l.redelivered--
+		if l.redelivered--; l.redelivered == 0 && l.most > 0 {
+			l.restart(time.Now()) // the next ones can be such, too
+		}
 	}
 }
 
@@ -193,8 +200,8 @@ func (r *runner) look() {
 		l.looks = nil
 		return
 	}
-	l.looks, l.prefetch = nil, l.least
-	l.since, l.settled = time.Now(), 0
+	l.looks = nil
+	l.restart(time.Now())
 	r.tellPrefetch()
 	r.flow.end() // the Receive in progress has asked for more than that
 	r.bell.ring()

@@ -136,9 +136,8 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 						return first, f.empty(t, "all are handled"), f.counts()
 					}
 					// How often messages are asked for depends on the turns of goroutines, and so
-					// on what else the machine does: a drain takes 150 ms or 215 ms, with any
-					// number. In this order both have the same conditions, whichever way they
-					// change.
+					// on what else the machine does. In this order both have the same conditions,
+					// whichever way they change.
 					first, best, fewest := drain(1000)
 					begin, took, calls := drain(0)
 					_, again, _ := drain(0)
@@ -159,6 +158,61 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 			})
 		}
 	}
+}
+
+// CO-03: a message waits for no settle of others. With 1,000 in hand a round is a Receive and the settles of what it
+// brought, side by side: 10 ms, if a round trip takes 5 ms. A settle that waits for another one makes that 15 ms. And
+// what is done at about the same time is settled together.
+func TestSettlesGoTogether(t *testing.T) {
+	t.Parallel()
+	for _, handlers := range []int{1, 10, 100} {
+		t.Run(fmt.Sprint(handlers, " handlers"), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Calls(450, "five drains of 15,000 messages")
+				const trip = 5 * time.Millisecond
+				var took time.Duration
+				var calls int
+				for range 5 {
+					f := &far{bus: declared(t), trip: trip}
+					f.publish(t, 15_000)
+					stop := start(t, f, consumer.Options{Concurrency: handlers, Prefetch: 1000}, waybill.Subscription{},
+						handle(func(context.Context, *waybill.Delivery) error { return nil }))
+					took += f.empty(t, "all are handled")
+					stop()
+					calls += f.counts().receives + f.counts().settles
+				}
+				t.Logf("%s and %d round trips, in 75 rounds", took, calls)
+				if most := 75 * 24 * trip / 10; took > most { // some go on their own: a fifth more
+					t.Errorf("five drains of 15,000 messages took %s, want at most %s", took, most)
+				}
+				if calls > 4*75 {
+					t.Errorf("five drains of 15,000 messages took %d round trips, want at most four a round", calls)
+				}
+			})
+		})
+	}
+}
+
+// CO-03: handlers that have nothing to do wait for what is about to be settled, and ask for all of it together.
+func TestIdleHandlersAskTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(3*time.Second, "50 rounds of 12 ms")
+		f := &far{bus: declared(t), trip: 5 * time.Millisecond}
+		var began atomic.Int64
+		stop := start(t, f, consumer.Options{Concurrency: 10, Prefetch: 10}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			time.Sleep(time.Duration(began.Add(1)%10) * 200 * time.Microsecond)
+			return nil
+		}))
+		defer stop()
+		f.publish(t, 500)
+		took, calls := f.empty(t, "all are handled"), f.counts()
+		t.Logf("%s, %d receives and %d settles, in 50 rounds", took, calls.receives, calls.settles)
+		if calls.receives > 55 {
+			t.Errorf("ten handlers asked %d times for 500 messages, want 50", calls.receives)
+		}
+	})
 }
 
 // CO-03: slow handlers leave to others what they cannot begin, also if they become slow at once.
@@ -211,35 +265,38 @@ func TestSlowHandlersShare(t *testing.T) {
 // are.
 func TestFewBesideRedelivered(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t).Calls(400, "500 messages, ten at a time, and 5,000 others")
-		f := &far{bus: declared(t), trip: time.Millisecond}
-		var most atomic.Int32
-		f.redeliver = func(d *waybill.Delivery) {
-			if strings.HasPrefix(d.Envelope.ID, "again") {
-				d.Redeliveries = 1
+	for _, handlers := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Calls(1000, "500 messages a few at a time: a round trip takes a millisecond")
+			f := &far{bus: declared(t), trip: time.Millisecond}
+			var most atomic.Int32
+			f.redeliver = func(d *waybill.Delivery) {
+				if strings.HasPrefix(d.Envelope.ID, "again") {
+					d.Redeliveries = 1
+				}
 			}
-		}
-		stop := start(t, f, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
-			if strings.HasPrefix(d.Envelope.ID, "again") {
-				most.Store(max(most.Load(), int32(f.counts().held)))
+			h := handle(func(_ context.Context, d *waybill.Delivery) error {
+				if strings.HasPrefix(d.Envelope.ID, "again") {
+					most.Store(max(most.Load(), int32(f.counts().held)))
+				}
+				return nil
+			})
+			stop := start(t, f, consumer.Options{Concurrency: handlers}, waybill.Subscription{}, h)
+			defer stop()
+			f.publish(t, 5000)
+			f.empty(t, "the first ones are handled")
+			again := messages(500)
+			for n := range again {
+				again[n].ID = fmt.Sprint("again-", n)
 			}
-			return nil
-		}))
-		defer stop()
-		f.publish(t, 5000)
-		f.empty(t, "the first ones are handled")
-		again := messages(500)
-		for n := range again {
-			again[n].ID = fmt.Sprint("again-", n)
-		}
-		patience.Pass(t, 2*time.Second)
-		f.send(t, again...)
-		f.empty(t, "those that came again are handled")
-		if n := most.Load(); n > 10 {
-			t.Errorf("%d were held beside one that came again", n)
-		}
-	})
+			patience.Pass(t, 2*time.Second)
+			f.send(t, again...)
+			f.empty(t, "those that came again are handled")
+			if n := int(most.Load()); n > handlers {
+				t.Errorf("%d were held beside one that came again, and %d handlers", n, handlers)
+			}
+		})
+	}
 }
 
 // CO-03: a pace is forgotten when there is nothing to do: what comes then can be slow.

@@ -148,8 +148,8 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	if len(r.suspects) > 0 || r.alone {
 		return 0, 0 // if a suspect ends the process, this would count against everything received
 	}
-	if limit < r.load.bound(0)/4 && r.running == r.limit {
-		return 0, 0 // nobody is free to handle it: wait for a worthwhile number
+	if limit < r.load.bound(0)/4 && (r.running == r.limit || r.running == 0 && r.load.unsettled > 0) {
+		return 0, 0 // nobody is free to handle it, or there is soon room for more: wait for a worthwhile number
 	}
 	return limit, 0
 }

@@ -38,13 +38,21 @@ func (s *session) lane(v core.Verdict) *lane {
 	return &s.slow
 }
 
-// lane settles one batch at a time. What comes meanwhile goes with the next one. The runner's mu guards it.
+// lane settles one batch at a time. What comes meanwhile goes with the next one. Only if handlers have nothing left to
+// do it goes beside it; see hurry. The runner's mu guards it.
 type lane struct {
 	session *session
 	pending acks // for the next settle
-	spare   acks // the memory of the one before
-	busy    bool // a settle is in progress
+	spare   acks // the memory of one before
+	busy    int  // how many settles are in progress
 }
+
+const (
+	// mostSettles bounds the settles of a lane that are in progress.
+	mostSettles = 3
+	// gatherTime is how long a settle waits for handlers that have more to do.
+	gatherTime = time.Millisecond
+)
 
 // acks are acks and the messages that they are for.
 type acks struct {
@@ -59,6 +67,8 @@ func (s *session) troubles() int { return int(s.trouble.Load()) }
 type settling struct {
 	lanes chan *lane // the lanes that it waits for
 	waits bool       // there is one
+	// drained is closed when no message is ready; nil if no settle waits for that.
+	drained chan struct{}
 }
 
 // settle settles m by ack. mu is held.
@@ -72,10 +82,24 @@ func (r *runner) queue(m *message, ack core.Ack) {
 	l := m.session.lane(ack.Verdict)
 	l.pending.list = append(l.pending.list, ack)
 	l.pending.of = append(l.pending.of, m)
-	if l.busy {
-		return
+	if l.busy == 0 {
+		r.start(l)
 	}
-	l.busy = true
+}
+
+// hurry settles done messages beside the settle in progress, if the handlers have nothing left to do: nothing would
+// join them, and they are in the way of the next ones. If the order is kept, what was done first is also settled first.
+// mu is held.
+func (r *runner) hurry(l *lane) {
+	idle := r.running == 0 && r.ready.len() == 0 && !r.sub.InOrder
+	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.held >= r.load.bound(0) {
+		r.start(l)
+	}
+}
+
+// start has a goroutine settle what is pending. mu is held.
+func (r *runner) start(l *lane) {
+	l.busy++
 	if !r.settling.waits {
 		go r.settleAll(l)
 		return
@@ -95,6 +119,7 @@ func (r *runner) release(messages []*message) {
 // settleAll settles until nothing is pending. Then it waits for more, if nobody else does.
 func (r *runner) settleAll(l *lane) {
 	for l != nil {
+		r.gather(l)
 		batch, waits := r.takePending(l)
 		switch {
 		case len(batch.list) > 0:
@@ -109,6 +134,34 @@ func (r *runner) settleAll(l *lane) {
 	}
 }
 
+// gather lets handlers end what is ready, for a moment, so that it is settled together.
+func (r *runner) gather(l *lane) {
+	r.mu.Lock()
+	var drained chan struct{}
+	if l == &l.session.quick && l.busy == 1 && len(l.pending.list) > 0 && r.ready.len() > 0 && r.running > 0 && !r.stopping {
+		drained = make(chan struct{})
+		r.settling.drained = drained
+	}
+	r.mu.Unlock()
+	if drained == nil {
+		return
+	}
+	limit := time.NewTimer(gatherTime)
+	defer limit.Stop()
+	select {
+	case <-drained:
+	case <-limit.C:
+	}
+}
+
+// tellDrained ends gather if no message is ready. mu is held.
+func (s *settling) tellDrained(ready int) {
+	if s.drained != nil && ready == 0 {
+		close(s.drained)
+		s.drained = nil
+	}
+}
+
 // takePending returns what is to be settled. If that is nothing, the lane is idle, and waits says whether to wait for
 // another one.
 func (r *runner) takePending(l *lane) (batch acks, waits bool) {
@@ -116,10 +169,10 @@ func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	defer r.mu.Unlock()
 	if len(l.pending.list) > 0 {
 		batch = l.pending
-		l.pending = acks{l.spare.list[:0], l.spare.of[:0]}
+		l.pending, l.spare = acks{l.spare.list[:0], l.spare.of[:0]}, acks{}
 		return batch, false
 	}
-	l.busy = false
+	l.busy--
 	waits = !r.settling.waits
 	r.settling.waits = true
 	return acks{}, waits

@@ -185,8 +185,10 @@ func (r *runner) proceed(j job) job {
 		r.releaseWaiting() // the messages behind it, if the order is kept
 	}
 	next := r.next()
+	r.settling.tellDrained(r.ready.len())
 	if next.none() {
 		r.workers.spare++
+		r.hurry(&j.lead.session.quick)
 	}
 	r.kick()
 	if held {
