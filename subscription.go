@@ -46,6 +46,12 @@ type Subscription struct {
 	// "" stands for messages without one. A sender writes its source itself, so let the broker's topic permissions
 	// bound the topics of each login: both together keep a service from speaking for another one.
 	Sources map[string][]string
+	// Foreign, if not nil, completes messages of producers that do not use Waybill, before anything else looks at
+	// them: it sets the id, the source, the lineage and so on by which a message is known, from its headers or its
+	// body. It sees every message each time that it comes, and leaves those of Waybill as they are. A message for
+	// which it returns an error is parked with [ReasonUndecodable]. It must be safe for concurrent use, and must
+	// not change the body. Package consumer/foreign has some.
+	Foreign func(e *Envelope) error
 	// DropFailed drops messages that fail for good, instead of parking them.
 	DropFailed bool
 }

@@ -3,6 +3,7 @@ package waybill
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"reflect"
@@ -63,12 +64,17 @@ func (t Topic[T]) ContentType() string {
 	return cmp.Or(t.codec.ContentType(), "application/octet-stream")
 }
 
-// Message returns a message that carries v. An encoding error is kept in the message and reported by Stage.
+// Message returns a message that carries v. If v or its pointer has a method Validate() error, that must return nil.
+// Its error, or that of encoding, is kept in the message and reported by Stage.
 func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	if t.codec == nil {
 		return Message{Envelope: Envelope{Topic: t.name}, err: noCodec(t.name)}
 	}
-	body, err := t.codec.Encode(v)
+	var body []byte
+	err := validate(v)
+	if err == nil {
+		body, err = t.codec.Encode(v)
+	}
 	m := RawMessage(t.name, t.ContentType(), body, opts...)
 	m.kind = t.kind
 	m.Withdrawable = m.Withdrawable || t.withdrawable
@@ -99,7 +105,8 @@ func (t Topic[T]) CancelKeys(dedupeKey string, opts ...MessageOption) []CancelKe
 	return keys
 }
 
-// Decode returns the value that e carries. An error is Permanent with reason undecodable and contains no payload bytes.
+// Decode returns the value that e carries. If it or its pointer has a method Validate() error, that must return nil. An
+// error is Permanent with reason undecodable. It contains no payload bytes, unless Validate's text does.
 func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	var zero T
 	if t.codec == nil {
@@ -113,7 +120,33 @@ func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	if err != nil {
 		return zero, undecodable(fmt.Errorf("topic %q: %T from %d bytes: %w", t.name, zero, len(e.Body), err))
 	}
+	if err := validate(v); err != nil {
+		return zero, undecodable(fmt.Errorf("topic %q: %T from %d bytes does not fit: %w", t.name, zero, len(e.Body), err))
+	}
 	return v, nil
+}
+
+// validator is a type that knows which of its values are valid.
+type validator interface{ Validate() error }
+
+// validate asks v or its pointer whether it is valid, if either can say so. Other values are not copied to the heap.
+func validate[T any](v T) error {
+	if _, ok := any((*T)(nil)).(validator); ok {
+		return validatePointer(v)
+	}
+	if _, ok := any(v).(validator); ok {
+		return validateValue(v)
+	}
+	return nil
+}
+
+func validatePointer[T any](v T) error { return any(&v).(validator).Validate() }
+
+func validateValue[T any](v T) error {
+	if check.Nil(v) {
+		return errors.New("is null")
+	}
+	return any(v).(validator).Validate()
 }
 
 func noCodec(topic string) error {

@@ -79,13 +79,7 @@ While there are messages or marks in them, down refuses: drain the outbox first 
 			if err != nil {
 				return err
 			}
-			if c.json {
-				return c.writeJSON(struct {
-					SQL string `json:"sql"`
-				}{sql})
-			}
-			say(c.io.Out, "%s", sql)
-			return nil
+			return c.printSQL(sql)
 		}),
 	}
 	g := group("migrate", "manage the tables of a store", up, down, status, text, c.grantsCommand(schema))
@@ -132,13 +126,7 @@ run it once for each such service.`,
 				return withCode(ExitUsage, "--route and --source bind a producer or a canceller: name it with --producer or --canceller")
 			}
 			sql := g.Grants(roles)
-			if c.json {
-				return c.writeJSON(struct {
-					SQL string `json:"sql"`
-				}{sql})
-			}
-			say(c.io.Out, "%s", sql)
-			return nil
+			return c.printSQL(sql)
 		}),
 	}
 	for _, f := range []struct {
@@ -156,6 +144,17 @@ run it once for each such service.`,
 	cmd.Flags().StringArrayVar(&roles.Routes, "route", nil, "route that the producer and the canceller may use; repeatable, all if there is none")
 	cmd.Flags().StringArrayVar(&roles.Sources, "source", nil, "source of the messages that the producer and the canceller may stage and cancel; repeatable, all if there is none")
 	return cmd
+}
+
+// printSQL shows statements.
+func (c *command) printSQL(sql string) error {
+	if c.json {
+		return c.writeJSON(struct {
+			SQL string `json:"sql"`
+		}{sql})
+	}
+	say(c.io.Out, "%s", sql)
+	return nil
 }
 
 // wayBack describes the effects of going back to a version. It refuses to lose messages or marks unless forced.

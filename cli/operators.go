@@ -17,7 +17,7 @@ import (
 func (c *command) operatorCommands() []*cobra.Command {
 	return []*cobra.Command{
 		c.migrateCommand(), c.statusCommand(), c.listCommand(), c.showCommand(), c.redriveCommand(), c.cancelCommand(),
-		c.keysCommand(), c.purgeCommand(), c.dlqCommand(), c.topologyCommand(), c.inboxCommand(), c.auditCommand(), c.benchCommand(),
+		c.keysCommand(), c.purgeCommand(), c.dlqCommand(), c.topologyCommand(), c.inboxCommand(), c.importCommand(), c.auditCommand(), c.benchCommand(),
 	}
 }
 

@@ -166,6 +166,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	for n, d := range ds {
 		m := &messages[n]
 		unwrap(d)
+		complete(d, r.sub.Foreign)
 		if debug {
 			r.log.Event(r.tel.under(ctx, d), slog.LevelDebug, "consumer.received", "message received", ofMessage(d)...)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/consumer/foreign"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/relay"
@@ -216,17 +217,16 @@ func Example_movingConsumers() {
 	store := must(memory.New(memory.Options{Source: "/billing"}))
 
 	// Old messages carry their id in a header, new ones where CloudEvents has it.
-	box, err := inbox.New(store, "billing", inbox.Options{ID: func(d *waybill.Delivery) string {
-		if id := d.Envelope.Headers["event_id"]; id != "" {
-			return id
-		}
-		return d.Envelope.ID
-	}})
-	if err != nil {
+	sub := waybill.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*"},
+		Foreign: foreign.IDFromHeader("event_id", "/orders"),
+	}
+	box := must(inbox.New(store, "billing", inbox.Options{}))
+	oldOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Topic: "orders.paid", Headers: map[string]string{"event_id": "m-1"}}}
+	newOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Source: "/orders", ID: "m-1", Topic: "orders.paid", Type: "orders.paid"}}
+	if err := sub.Foreign(&oldOne.Envelope); err != nil {
 		panic(err)
 	}
-	oldOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Source: "/orders", Headers: map[string]string{"event_id": "m-1"}}}
-	newOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Source: "/orders", ID: "m-1"}}
 	fmt.Println(must(box.Key(oldOne)) == must(box.Key(newOne)))
 
 	// The old consumer, for as long as it runs: the same marks, in its own transaction.

@@ -4,6 +4,7 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed, groups, renew, once, prefetch = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go", "consumer/prefetch.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-foreign-last", fault: "a foreign message is judged before its identity is known", file: "consumer/receive.go", old: "\t\tcomplete(d, r.sub.Foreign)\n\t\tif debug {", new: "\t\tdefer complete(d, r.sub.Foreign)\n\t\tif debug {", tests: "^TestForeignIsCompleted$"},
 		mutant{id: "consumer-sources", fault: "a source that is not named may send anything", file: judge, old: "case j.sub.Sources != nil && !allowed(", new: "case j.sub.Sources[e.Source] != nil && !allowed(", tests: "^TestSources$"},
 		mutant{id: "consumer-aside-all", fault: "in an outage of all messages a process holds some of them", file: "consumer/aside.go", old: "a.sure = sureFor", new: "a.sure = 0", tests: "^TestOutagePauses$|^TestOutageOfOneMessageAfterOneOfAll$"},
 		mutant{id: "consumer-aside-for-ever", fault: "after an outage of all one message stops the others for ever", file: "consumer/aside.go", old: "a.sure--", new: "_ = a", tests: "^TestOutageOfOneMessageAfterOneOfAll$"},

@@ -50,6 +50,15 @@ func postgresql() []mutant {
 		mutant{id: "postgres-far-rare", fault: "a relay far away reads again after each record, however rare", file: wait, old: " && w.gap < 2*w.trip", new: "", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-far-busy", fault: "a busy machine counts as a far database", file: wait, old: "w.trip == 0 || d < w.trip", new: "w.trip == 0 || d > w.trip", tests: "^TestFarRelayReadsOn$"},
 	)...)
+	const moves = "store/postgres/import.go"
+	all = append(all, group{pkg: "./internal/docs", server: true}.of(
+		mutant{id: "postgres-import-order", fault: "moved rows stand in the order of their ids as text", file: moves, old: "o = \"old.\" + o", new: "o = \"old.\" + o + \"::text\"", tests: "^TestMovingRealTables$/^faststream$/^command$"},
+		mutant{id: "postgres-import-body", fault: "a moved body becomes hexadecimal digits", file: moves, old: "{name: \"body\", expression: \"old.body\"}", new: "{name: \"body\", expression: \"convert_to(old.body::text, 'UTF8')\"}", tests: "^TestMovingRealTables$/^sqlalchemy$/^command$"},
+		mutant{id: "postgres-import-zone", fault: "old times shift by the time zone of the session", file: moves, old: "{name: \"occurred_at\", expression: \"old.created_at AT TIME ZONE 'UTC'\"}", new: "{name: \"occurred_at\", expression: \"old.created_at AT TIME ZONE 'Europe/Athens'\"}", tests: "^TestMovingRealTables$/^protean$/^command$"},
+		mutant{id: "postgres-import-ended", fault: "a row that the old system gave up is sent", file: moves, old: "CASE WHEN old.status = 'failed' THEN {abandoned}", new: "CASE WHEN old.status = '' THEN {abandoned}", tests: "^TestMovingRealTables$/^forze$/^command$"},
+		mutant{id: "postgres-import-dry", fault: "a dry run of an import moves a batch", file: moves, old: "b.Queue(\"ROLLBACK\")", new: "b.Queue(\"SELECT 1\")", tests: "^TestMovingRealTables$/^forze$/^command$"},
+		mutant{id: "postgres-import-expiry", fault: "a moved message expires before it is due", file: moves, old: "greatest(old.send_after, now()) + old.expiration", new: "old.created_at + old.expiration", tests: "^TestMovingRealTables$/^sqlalchemy$/^command$"},
+	)...)
 	return append(all, group{pkg: "./internal/e2e", server: true}.of(
 		mutant{id: "postgres-grant-columns", fault: "a producer writes the relay's columns", file: grants, old: "\"INSERT (\"+stagedColumns+\"), SELECT (seq", new: "\"INSERT, SELECT (seq", tests: "^TestHostileProducer$/^cache_statement$"},
 		mutant{id: "postgres-slot-check", fault: "a slot that no relay can read is taken", file: outbox, old: "CHECK (slot BETWEEN 0 AND 63)", new: "CHECK (slot < 300)", tests: "^TestHostileProducer$/^cache_statement$"},

@@ -7,6 +7,9 @@ func root() []mutant {
 		mutant{id: "root-jitter-equal", fault: "the equal jitter is off", file: file, old: "return d/2 + chance.N(d/2+1)", new: "return d", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-jitter-share", fault: "the jitter by a share is off", file: file, old: "(2*chance.Float64()-1)", new: "(0*chance.Float64())", tests: "^TestBackoffSpreads$"},
 		mutant{id: "root-attempts", fault: "there is one attempt too many", file: file, old: "limit > 0 && attempt >= limit", new: "limit > 0 && attempt > limit", tests: "^TestBackoffAttempts$"},
+		mutant{id: "root-validate-stage", fault: "a value that does not fit is staged", file: "topic.go", old: "\terr := validate(v)\n", new: "\tvar err error\n", tests: "^TestValidate$"},
+		mutant{id: "root-validate-handle", fault: "a body that does not fit reaches the handler", file: "topic.go", old: "err := validate(v); err != nil {", new: "err := validate(v); err != nil && e == nil {", tests: "^TestValidate$"},
+		mutant{id: "root-validate-pointer", fault: "a method of the pointer is not asked", file: "topic.go", old: "any((*T)(nil)).(validator); ok {", new: "any((*T)(nil)).(validator); ok && false {", tests: "^TestValidate$/^pointer_method$"},
 	)
 }
 

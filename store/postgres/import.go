@@ -1,0 +1,337 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin/importer"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
+
+var _ importer.Importer = (*Outbox)(nil)
+
+// foreign is the table of another system: its rows that move, their order, and the columns of the outbox as expressions
+// of the old row.
+type foreign struct {
+	importer.System
+	where   string
+	order   []string
+	columns []foreignColumn
+}
+
+// foreignColumn is a column of the outbox. Only names the column of the old table that the expression needs, if some
+// versions of that table do not have it.
+type foreignColumn struct{ name, expression, only string }
+
+// messageNumber sorts the rows of one transaction of Protean: the numbers at the end of a message's id.
+const messageNumber = `string_to_array(substring(message_id FROM '[0-9]+(?:[.][0-9]+)*$'), '.')::numeric[]`
+
+// foreigns are the tables that Import knows.
+//
+// A row with a time ahead waits for it: as a retry if it has failed, else as a schedule. A row whose time has come is
+// simply due, so that no running relay can overlook it. A row that the old system may have sent counts as sent maybe. A
+// row that the old system gave up stays given up.
+var foreigns = []foreign{
+	{
+		System: importer.System{Name: "sqlalchemy", Title: "an outbox for SQLAlchemy and RabbitMQ (kbairak/outbox)", Table: "outbox_table"},
+		where:  "sent_at IS NULL",
+		order:  []string{"created_at", "id"},
+		columns: []foreignColumn{
+			{name: "id", expression: "old.tracking_ids->>-1"},
+			{name: "topic", expression: "old.routing_key"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at"},
+			{name: "body", expression: "old.body"},
+			{name: "attrs", expression: "json_build_object('lineage', old.tracking_ids::jsonb - -1)"},
+			{name: "expires_at", expression: "greatest(old.send_after, now()) + old.expiration"},
+			{name: "due_at", expression: "CASE WHEN old.send_after > now() THEN old.send_after END"},
+			{name: "ready_since", expression: "old.send_after"},
+		},
+	},
+	{
+		System: importer.System{Name: "faststream", Title: "faststream-outbox, a table that is the queue", Table: "outbox"},
+		where:  "(acquired_at IS NULL OR acquired_at < now() - interval '60 seconds')",
+		order:  []string{"next_attempt_at", "id"},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.queue"},
+			{name: "id", expression: "old.id::text"},
+			{name: "topic", expression: "old.queue"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at"},
+			{name: "body", expression: "old.payload"},
+			{name: "content_type", expression: "coalesce(old.headers->>'content-type', 'application/octet-stream')"},
+			{name: "correlation_id", expression: "coalesce(old.headers->>'correlation_id', '')"},
+			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
+        FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
+			{name: "dedupe_key", expression: "coalesce(old.timer_id, '')"},
+			{name: "withdrawable", expression: "old.timer_id IS NOT NULL"},
+			{name: "attempts", expression: "old.attempts_count"},
+			{name: "deliveries", expression: "old.deliveries_count"},
+			{name: "last_error_at", expression: "old.last_attempt_at"},
+			{name: "maybe_sent", expression: "old.acquired_at IS NOT NULL"},
+			{name: "due_at", expression: "CASE WHEN old.next_attempt_at > now() THEN old.next_attempt_at END"},
+			{name: "retry", expression: "old.next_attempt_at > now() AND old.attempts_count > 0"},
+			{name: "state", expression: "CASE WHEN old.next_attempt_at > now() AND old.attempts_count > 0 THEN {failed} ELSE {pending} END"},
+			{name: "ready_since", expression: "old.next_attempt_at"},
+		},
+	},
+	{
+		System: importer.System{
+			Name: "faststream-dlq", Title: "the dead letters of faststream-outbox", Table: "outbox_dlq",
+		},
+		where: "true",
+		order: []string{"id"},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.queue"},
+			{name: "id", expression: "old.original_id::text"},
+			{name: "topic", expression: "old.queue"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at"},
+			{name: "body", expression: "old.payload"},
+			{name: "content_type", expression: "coalesce(old.headers->>'content-type', 'application/octet-stream')"},
+			{name: "correlation_id", expression: "coalesce(old.headers->>'correlation_id', '')"},
+			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
+        FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
+			{name: "deliveries", expression: "old.deliveries_count"},
+			{name: "state", expression: "{abandoned}"},
+			{name: "settled_at", expression: "old.failed_at"},
+			{name: "reason", expression: "CASE old.failure_reason WHEN {rejected} THEN {rejected} ELSE {attempts} END"},
+			{name: "last_error", expression: "left(coalesce(old.last_exception, ''), 500)"},
+			{name: "last_error_at", expression: "old.failed_at"},
+			{name: "ready_since", expression: "old.created_at"},
+		},
+	},
+	{
+		System: importer.System{Name: "forze", Title: "forze", Table: "app.outbox"},
+		where:  "status <> 'published'",
+		order:  []string{"hlc", "created_at", "id"},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.outbox_route"},
+			{name: "id", expression: "old.event_id::text"},
+			{name: "topic", expression: "old.event_type"},
+			{name: "key", expression: "coalesce(old.ordering_key, '')"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.occurred_at"},
+			{name: "body", expression: "convert_to(old.payload::text, 'UTF8')"},
+			{name: "correlation_id", expression: "coalesce(old.correlation_id::text, '')"},
+			{name: "hlc", expression: "coalesce(old.hlc, 0)", only: "hlc"},
+			{name: "trace_parent", expression: "coalesce(old.traceparent, '')", only: "traceparent"},
+			{name: "attrs", expression: `json_strip_nulls(json_build_object('tenant', old.tenant_id, 'causation', old.causation_id,
+        'run', old.execution_id))`},
+			{name: "attempts", expression: "old.attempts"},
+			{name: "maybe_sent", expression: "old.status = 'processing'"},
+			{name: "due_at", expression: "CASE WHEN old.status <> 'failed' AND old.available_at > now() THEN old.available_at END"},
+			{name: "retry", expression: "old.status <> 'failed' AND coalesce(old.available_at > now(), false) AND old.attempts > 0"},
+			{name: "state", expression: `CASE WHEN old.status = 'failed' THEN {abandoned}
+        WHEN old.available_at > now() AND old.attempts > 0 THEN {failed} ELSE {pending} END`},
+			{name: "settled_at", expression: "CASE WHEN old.status = 'failed' THEN now() END"},
+			{name: "reason", expression: "CASE WHEN old.status = 'failed' THEN {attempts} ELSE '' END"},
+			{name: "last_error", expression: "left(coalesce(old.last_error, ''), 500)"},
+			{name: "ready_since", expression: "old.created_at"},
+		},
+	},
+	{
+		System: importer.System{Name: "protean", Title: "Protean", Table: "outbox"},
+		where:  "status <> 'published'",
+		order:  []string{"created_at", messageNumber},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.target_broker || CASE WHEN old.priority > 0 THEN '/high' WHEN old.priority < 0 THEN '/low' ELSE '' END"},
+			{name: "id", expression: "old.message_id"},
+			{name: "topic", expression: "old.type"},
+			{name: "key", expression: "coalesce(old.partition_key, old.stream_name)"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at AT TIME ZONE 'UTC'"},
+			{name: "body", expression: "convert_to(old.data::text, 'UTF8')"},
+			{name: "correlation_id", expression: "coalesce(old.correlation_id, '')"},
+			{name: "attrs", expression: "json_strip_nulls(json_build_object('causation', old.causation_id))"},
+			{name: "attempts", expression: "coalesce(old.retry_count, 0)"},
+			{name: "maybe_sent", expression: "old.status = 'processing'"},
+			{name: "due_at", expression: `CASE WHEN old.status <> 'abandoned' AND old.next_retry_at > now() AT TIME ZONE 'UTC'
+        THEN old.next_retry_at AT TIME ZONE 'UTC' END`},
+			{name: "retry", expression: "old.status <> 'abandoned' AND coalesce(old.next_retry_at > now() AT TIME ZONE 'UTC', false)"},
+			{name: "state", expression: `CASE WHEN old.status = 'abandoned' THEN {abandoned}
+        WHEN old.next_retry_at > now() AT TIME ZONE 'UTC' THEN {failed} ELSE {pending} END`},
+			{name: "settled_at", expression: "CASE WHEN old.status = 'abandoned' THEN now() END"},
+			{name: "reason", expression: "CASE WHEN old.status = 'abandoned' THEN {attempts} ELSE '' END"},
+			{name: "last_error", expression: "left(coalesce(old.last_error->>'message', ''), 500)"},
+			{name: "last_error_at", expression: "CASE WHEN old.last_error->>'message' <> '' THEN old.last_processed_at AT TIME ZONE 'UTC' END"},
+			{name: "ready_since", expression: "old.created_at AT TIME ZONE 'UTC'"},
+		},
+	},
+}
+
+// plainName is a name that needs no quotes.
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+// quoteTable quotes the parts of a name that need it.
+func quoteTable(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		if !plainName.MatchString(part) {
+			parts[i] = pgx.Identifier{part}.Sanitize()
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+// importSQL renders the statement for a request. Has reports whether the old table has a column.
+func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(column string) bool) string {
+	columns := slices.DeleteFunc(slices.Clone(f.columns), func(c foreignColumn) bool { return c.only != "" && !has(c.only) })
+	for i := range columns {
+		if e, ok := req.Columns[columns[i].name]; ok {
+			columns[i].expression = e
+		}
+	}
+	for _, name := range sortedKeys(req.Columns) {
+		if !slices.ContainsFunc(columns, func(c foreignColumn) bool { return c.name == name }) {
+			columns = append(columns, foreignColumn{name: name, expression: req.Columns[name]})
+		}
+	}
+	var inner, outer []string
+	for _, o := range f.order {
+		if plainName.MatchString(o) && o == "hlc" && !has(o) {
+			continue
+		}
+		inner = append(inner, o)
+		if plainName.MatchString(o) {
+			o = "old." + o
+		} else {
+			o = strings.Replace(o, "message_id", "old.message_id", 1)
+		}
+		outer = append(outer, o)
+	}
+	where := f.where
+	if req.Where != "" {
+		where = req.Where
+	}
+	table := quoteTable(req.Table)
+	var b strings.Builder
+	fmt.Fprintf(&b, "WITH old AS (\n    DELETE FROM %s WHERE id = ANY (ARRAY (\n        SELECT id FROM %s WHERE %s\n        ORDER BY %s\n        LIMIT %d FOR UPDATE))\n    RETURNING *\n)\n",
+		table, table, where, strings.Join(inner, ", "), req.Limit)
+	line := "INSERT INTO {outbox} ("
+	for i, c := range columns {
+		name := c.name
+		if !plainName.MatchString(name) {
+			name = pgx.Identifier{name}.Sanitize()
+		}
+		if i < len(columns)-1 {
+			name += ","
+		} else {
+			name += ")"
+		}
+		if len(line)+1+len(name) > 100 {
+			b.WriteString(line + "\n")
+			line = "    " + name
+			continue
+		}
+		if i > 0 {
+			line += " "
+		}
+		line += name
+	}
+	b.WriteString(line + "\nSELECT\n")
+	for i, c := range columns {
+		b.WriteString("    " + c.expression)
+		if i < len(columns)-1 {
+			b.WriteString(",")
+		}
+		b.WriteString(" -- " + c.name + "\n")
+	}
+	b.WriteString("FROM old ORDER BY " + strings.Join(outer, ", "))
+	return n.With("{source}", schema.QuoteText(req.Source)).SQL(b.String())
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// ImportSystems lists the systems whose tables Import knows.
+func (o *Outbox) ImportSystems() []importer.System {
+	out := make([]importer.System, len(foreigns))
+	for i := range foreigns {
+		out[i] = foreigns[i].System
+	}
+	return out
+}
+
+// foreign returns the checked request and its table.
+func (o *Outbox) foreign(req importer.Request) (importer.Request, *foreign, error) {
+	req, err := importer.Check(req, o.ImportSystems())
+	if err != nil {
+		return req, nil, err
+	}
+	i := slices.IndexFunc(foreigns, func(f foreign) bool { return f.Name == req.From })
+	return req, &foreigns[i], nil
+}
+
+// ImportSQL returns the statement that Import runs; see [importer.Importer].
+func (o *Outbox) ImportSQL(req importer.Request) (string, error) {
+	req, f, err := o.foreign(req)
+	if err != nil {
+		return "", err
+	}
+	return f.importSQL(o.names, req, func(string) bool { return true }), nil
+}
+
+// importTime bounds one batch: the old table may have no index that helps.
+const importTime = "SELECT set_config('statement_timeout', '10min', true), set_config('lock_timeout', '30s', true), set_config('enable_seqscan', 'on', true)"
+
+// Import moves one batch of another system's rows into the outbox; see [importer.Importer]. The role must be able to
+// read and delete the old rows. Relays find the new ones by their poll.
+func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Result, error) {
+	req, f, err := o.foreign(req)
+	if err != nil {
+		return importer.Result{}, err
+	}
+	table := quoteTable(req.Table)
+	columns := map[string]bool{}
+	if err := o.transact(ctx, "import", readSQL, func(b *batch) {
+		clear(columns)
+		b.each(func(rows pgx.Rows) error {
+			var name string
+			err := rows.Scan(&name)
+			columns[name] = true
+			return err
+		}, `SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
+	}); err != nil {
+		return importer.Result{}, err
+	}
+	if len(columns) == 0 {
+		return importer.Result{}, waybill.Invalid("waybill/postgres: import",
+			"Table: there is no table "+strconv.Quote(req.Table)+" in the search path: write schema.table, and grant the role the use of it")
+	}
+	sql := f.importSQL(o.names, req, func(column string) bool { return columns[column] })
+	where := f.where
+	if req.Where != "" {
+		where = req.Where
+	}
+	var out importer.Result
+	err = o.transact(ctx, "import", writeSQL, func(b *batch) {
+		out = importer.Result{}
+		b.Queue(importTime)
+		if req.DryRun {
+			b.Queue(`SELECT count(*) FROM ` + table + ` WHERE ` + where).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Left) })
+		}
+		b.Queue(sql).Exec(func(tag pgconn.CommandTag) error {
+			out.Moved = tag.RowsAffected()
+			return nil
+		})
+		if req.DryRun {
+			b.Queue("ROLLBACK")
+		}
+	})
+	return out, err
+}
