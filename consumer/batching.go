@@ -76,8 +76,8 @@ func (b *batching) next() pick {
 	return pick{job: b.begin(suspect)}
 }
 
-// eligible returns the index in ready of what may run now: the first one that need not wait for its batch to fill. If
-// there is none it returns -1, and when to look again.
+// eligible returns the index in ready of a message that may run now: the first one that need not wait for its batch to
+// fill. If there is none it returns -1, and when to look again.
 func (b *batching) eligible() (at int, again time.Time) {
 	if first := b.ready.peek(); first == nil || first.h.wait == 0 {
 		return b.ready.head, again

@@ -21,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// far is a bus that is so far away, and counts what a consumer does to it.
+// far is a bus with a long way to the broker, and counts the calls of a consumer.
 type far struct {
 	*bus
 	trip time.Duration
@@ -136,9 +136,8 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 						return first, f.empty(t, "all are handled"), f.counts()
 					}
 					// How often messages are asked for depends on the turns of goroutines, and so
-					// on what else the machine does: a drain takes 150 ms or 215 ms, with any
-					// number. In this order both have the same conditions, whichever way they
-					// change.
+					// on the load of the machine: a drain takes 150 ms or 215 ms, with any number.
+					// In this order a change of the load meets both settings alike.
 					first, best, fewest := drain(1000)
 					begin, took, calls := drain(0)
 					_, again, _ := drain(0)
@@ -207,8 +206,8 @@ func TestSlowHandlersShare(t *testing.T) {
 	}
 }
 
-// CO-03: what came again after a process had ended can end this one, too. That counts against all that is held, so few
-// are.
+// CO-03: a message that came again after a process had ended can end this one, too. That counts against all messages
+// that are held, so few are.
 func TestFewBesideRedelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +241,7 @@ func TestFewBesideRedelivered(t *testing.T) {
 	})
 }
 
-// CO-03: a pace is forgotten when there is nothing to do: what comes then can be slow.
+// CO-03: a pace is forgotten when there is nothing to do: the next messages can be slow.
 func TestPaceIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +330,7 @@ func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
 	})
 }
 
-// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, whatever the handlers.
+// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, for any handlers.
 func TestHeldBytes(t *testing.T) {
 	t.Parallel()
 	const body, limit = 700 << 10, 64 << 20

@@ -38,7 +38,8 @@ func (s *session) lane(v core.Verdict) *lane {
 	return &s.slow
 }
 
-// lane settles one batch at a time. What comes meanwhile goes with the next one. The runner's mu guards it.
+// lane settles one batch at a time. Messages that are decided meanwhile go with the next one. The runner's mu guards
+// it.
 type lane struct {
 	session *session
 	pending acks // for the next settle
@@ -92,7 +93,7 @@ func (r *runner) release(messages []*message) {
 	}
 }
 
-// settleAll settles until nothing is pending. Then it waits for more, if nobody else does.
+// settleAll settles until nothing is pending. Then it waits for more, unless another goroutine does.
 func (r *runner) settleAll(l *lane) {
 	for l != nil {
 		batch, waits := r.takePending(l)
@@ -109,8 +110,8 @@ func (r *runner) settleAll(l *lane) {
 	}
 }
 
-// takePending returns what is to be settled. If that is nothing, the lane is idle, and waits says whether to wait for
-// another one.
+// takePending returns the settles that are pending. If there are none, the lane is idle, and waits says whether to wait
+// for another one.
 func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

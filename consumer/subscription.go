@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// complete fills sub from the options and from what its handlers ask for. It also returns how messages are held.
+// complete fills sub from the options and from the needs of its handlers. It also returns how messages are held.
 func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) (waybill.Subscription, holding) {
 	unset := sub.Prefetch == 0 && o.Prefetch == 0
 	sub.Bindings, sub.Sources = slices.Clone(sub.Bindings), maps.Clone(sub.Sources)

@@ -145,7 +145,7 @@ func (w *work) makeUnits(ctx context.Context, sv core.Serving, now *core.Roster)
 }
 
 // move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
-// What a member stores about its own units takes one statement for all of them. Give-ups can run meanwhile.
+// One statement stores all facts about a member's own units. Give-ups can run meanwhile.
 func (w *work) move(ctx context.Context, m *core.Meeting, now *core.Roster) error {
 	var hints []any
 	units := map[core.Unit]int64{}
@@ -189,7 +189,7 @@ func (w *work) fence(ctx context.Context, session core.Session) (bool, error) {
 }
 
 // end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
-// of them counts a crash, and its units keep the number up to which it can have read. What meets a lock is left out.
+// of them counts a crash, and its units keep the number up to which it can have read. Locked rows are left out.
 func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	if free, err := w.fence(ctx, session); err != nil || !free {
 		return err
@@ -222,7 +222,7 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	return err
 }
 
-// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
+// tidy removes the units of unserved routes. The route keeps the facts that their next owners need.
 func (w *work) tidy(ctx context.Context) error {
 	var now core.Roster
 	if err := w.who(ctx, w.self, &now); err != nil {
@@ -323,8 +323,8 @@ func (w *work) unserved(ctx context.Context, out *core.Roster) error {
 	return nil
 }
 
-// members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server
-// was started, which has lost all of them then. That time is known to the second: one who is missed in vain renews.
+// members fills in the members. Missing is a presence without its lock, if the member has renewed since the start of
+// the server, which loses all locks. That time is known to the second: a member that is missed wrongly renews.
 func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 	var renewed []int64
 	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {

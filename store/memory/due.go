@@ -60,8 +60,8 @@ type dueScan struct {
 	next                  time.Duration
 }
 
-// scan adds to list the due records that nobody holds, up to one more than the limit, and finds out how long the next
-// one waits.
+// scan adds to list the due records that no session holds, up to one more than the limit, and finds out how long the
+// next one waits.
 func (d *dueScan) scan(list []*record, by *index, part core.Part) []*record {
 	n := 0
 	for r := range by.all() {

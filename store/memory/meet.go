@@ -76,7 +76,7 @@ func (s *Store) makeUnits(sv core.Serving) {
 	}
 }
 
-// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
+// tidy removes the units of unserved routes. The route keeps the facts that their next owners need.
 func (s *Store) tidy() {
 	for _, rt := range s.routes {
 		if len(rt.units) == 0 || rt.served() || s.wanted(rt.name) {

@@ -17,8 +17,8 @@ import (
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 
-// routeDoc is a document of the routes collection: the units of a route, and what its next ones begin with while nobody
-// serves it.
+// routeDoc is a document of the routes collection: the units of a route, and the facts that its next ones begin with
+// after a time without members.
 type routeDoc struct {
 	Route   string    `bson:"_id"`
 	Units   []unitDoc `bson:"units"`
@@ -143,8 +143,8 @@ func (t *meeting) move(ctx context.Context, m *core.Move) error {
 	return nil
 }
 
-// save writes the routes that changed. Of routes that nobody serves it removes the units, and keeps the facts that
-// their next owners need.
+// save writes the routes that changed. Of unserved routes it removes the units, and keeps the facts that their next
+// owners need.
 func (t *meeting) save(ctx context.Context) error {
 	used := map[string]bool{}
 	for _, d := range t.members {

@@ -129,7 +129,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.Want) (o
 	}
 }
 
-// grab holds those of list that are still free and that nobody has locked, each alone if need be. The others are busy.
+// grab holds those of list that are still free and not locked, each alone if need be. The others are busy.
 func (s *Store) grab(ctx context.Context, self core.Session, list []*record, deliver bool, busy map[recordID]bool) error {
 	p := pieces{
 		s: s, op: "take", member: true, self: self,

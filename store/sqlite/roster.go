@@ -144,8 +144,8 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	return err
 }
 
-// tidy removes the units of routes that nobody serves, and reports whether there are any. The route keeps the facts
-// that their next owners need.
+// tidy removes the units of unserved routes, and reports whether there are any. The route keeps the facts that their
+// next owners need.
 func (w *work) tidy(ctx context.Context, now *core.Roster) (tidied bool, err error) {
 	used := map[string]bool{}
 	for i := range now.Members {

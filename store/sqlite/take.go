@@ -151,7 +151,7 @@ func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bo
 	return out, err
 }
 
-// free returns up to n records that nobody holds, within the limit of bytes.
+// free returns up to n records that no session holds, within the limit of bytes.
 func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 	part := t.want.Part
 	var bytes int64

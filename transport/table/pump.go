@@ -66,7 +66,7 @@ func (r *receiver) listenAt() time.Time {
 	return r.t.waitAt
 }
 
-// asleep reports whether somebody waits in Receive and nothing was found for it.
+// asleep reports whether a Receive waits and nothing was found for it.
 func (r *receiver) asleep() bool {
 	return r.limit > 0 && r.calls.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
 }

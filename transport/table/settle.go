@@ -123,8 +123,8 @@ func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) 
 	return s, nil
 }
 
-// conclude says what became of deliveries. What follows a failed one of its key, and waits, is taken back first. mu
-// is held.
+// conclude hands the results of settles to the dispatcher. Messages that follow a failed one of their key, and wait,
+// are taken back first. mu is held.
 func (r *receiver) conclude(all []*settling) {
 	now := time.Now()
 	slices.SortStableFunc(all, func(a, b *settling) int { // of those that come again, the last of a key first
