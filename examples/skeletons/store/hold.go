@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Take writes holds. LOCK: a row that a caller's transaction has locked is core.GripLocked; this store has no such
@@ -22,24 +23,18 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	}
 	var out []core.Taken
 	for _, ref := range want.Refs {
-		t := core.Taken{Ref: ref, Grip: core.GripGone}
 		r := s.find(ref)
-		if r != nil && r.live() && r.Version == ref.Version && (r.holder == self || s.owner(r) == self) {
-			if t.Grip = core.GripLocked; r.holder == 0 || r.holder == self {
-				r.hold(self, want.Deliver)
-				t.Grip, t.Deliveries = core.GripHeld, r.deliveries
-			}
+		grip, writes := rules.Hold(r.facts(), ref, self, r != nil && s.owner(r) == self, false)
+		if writes {
+			r.Row = rules.Held(&r.Row, self, want.Deliver)
+		}
+		t := core.Taken{Ref: ref, Grip: grip}
+		if grip == core.GripHeld {
+			t.Deliveries = r.Deliveries
 		}
 		out = append(out, t)
 	}
 	return append(out, s.takeNext(self, &want)...), nil
-}
-
-func (r *row) hold(self core.Session, deliver bool) {
-	if r.holder != self && deliver {
-		r.deliveries++
-	}
-	r.holder = self
 }
 
 // takeNext takes the next N without a key: first those that self holds and does not know, after a lost answer.
@@ -47,7 +42,7 @@ func (s *Store) takeNext(self core.Session, want *core.Want) (out []core.Taken) 
 	now, bytes := time.Now(), int64(0)
 	for _, holder := range []core.Session{self, 0} {
 		for _, r := range s.rows { // INDEX: ready rows without a key by (route, seq)
-			if r.Route != want.Part.Route || !want.Part.Slots.Has(r.slot) || !r.ready() || r.env.Key != "" || r.holder != holder {
+			if r.Route != want.Part.Route || !want.Part.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
 				continue
 			}
 			known := slices.ContainsFunc(want.Out, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })
@@ -58,9 +53,11 @@ func (s *Store) takeNext(self core.Session, want *core.Want) (out []core.Taken) 
 			if len(out) >= want.N || len(out) > 0 && want.Bytes > 0 && bytes > want.Bytes {
 				return out
 			}
-			r.hold(self, want.Deliver)
+			if holder == 0 {
+				r.Row = rules.Held(&r.Row, self, want.Deliver)
+			}
 			rec := r.record(now)
-			out = append(out, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.deliveries})
+			out = append(out, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.Deliveries})
 		}
 	}
 	return out
@@ -73,25 +70,29 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 		return false, err
 	}
 	defer end()
-	u := s.unit(what.Unit)
-	switch {
-	case s.members[self] == nil:
-		return false, core.Fenced("skeleton: give up", self)
-	case u != nil && u.Term > what.Term:
-		return true, nil // a repeated call
-	case u == nil || u.Owner != self || u.Term != what.Term:
+	if s.members[self] == nil {
 		return false, core.Fenced("skeleton: give up", self)
 	}
+	u := s.unit(what.Unit)
+	now := core.OwnedUnit{Term: s.kept[what.Unit.Route].Term}
+	if u != nil {
+		now = *u
+	}
+	switch before, err := rules.GivenUp(now.Owner, now.Term, self, what.Term); {
+	case err != nil:
+		return false, core.Fenced("skeleton: give up", self)
+	case before:
+		return true, nil
+	}
 	for _, r := range s.rows {
-		if r.Route != what.Unit.Route || !what.Unit.Slots().Has(r.slot) {
+		if r.Route != what.Unit.Route || !what.Unit.Slots().Has(r.Slot) {
 			continue
 		}
-		isOut := r.live() && slices.Contains(out, r.Ref)
-		switch {
-		case isOut && r.holder == 0:
-			r.holder = self
-		case !isOut && r.holder == self:
-			r.holder = 0
+		switch kept := slices.ContainsFunc(out, func(ref core.Ref) bool { return rules.Kept(&r.Row, ref, self, true) }); {
+		case kept:
+			r.Holder = self
+		case r.Holder == self:
+			r.Holder = 0
 		}
 	}
 	u.Low = what.Low
@@ -115,9 +116,9 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
 		asked := slices.ContainsFunc(parts, func(p core.Part) bool {
-			return p.Route == r.Route && p.Slots.Has(r.slot) && (!p.DueNew || r.holder != self)
+			return p.Route == r.Route && p.Slots.Has(r.Slot) && (!p.DueNew || r.Holder != self)
 		})
-		if !asked || s.owner(r) != self || !r.live() || !r.waits || r.holder != 0 && (r.holder != self || !r.retry()) {
+		if !asked || s.owner(r) != self || !r.Live() || !r.Waits || r.Holder != 0 && (r.Holder != self || !r.Retry()) {
 			continue
 		}
 		switch in := r.due.Sub(now); {
@@ -125,7 +126,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 			if p.NextIn < 0 || in < p.NextIn {
 				p.NextIn = in
 			}
-		case r.retry():
+		case r.Retry():
 			retries = append(retries, r)
 		default:
 			timers = append(timers, r)
@@ -133,14 +134,14 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	}
 	// those that self holds already come first, after a lost answer
 	slices.SortStableFunc(retries, func(a, b *row) int {
-		return cmp.Or(-cmp.Compare(a.holder, b.holder), a.due.Compare(b.due))
+		return cmp.Or(-cmp.Compare(a.Holder, b.Holder), a.due.Compare(b.due))
 	})
 	slices.SortStableFunc(timers, func(a, b *row) int { return a.due.Compare(b.due) })
 	if len(retries) > limit || len(timers) > limit {
 		p.NextIn = 0
 	}
 	for _, r := range retries[:min(limit, len(retries))] {
-		r.holder = self
+		r.Holder = self
 		p.Retries = append(p.Retries, r.record(now))
 	}
 	for _, r := range timers[:min(limit, len(timers))] {
@@ -154,7 +155,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 func (s *Store) renumber(r *row) {
 	s.rows = slices.DeleteFunc(s.rows, func(other *row) bool { return other == r })
 	s.seq++
-	r.Seq, r.waits = s.seq, false
+	r.Seq, r.Waits = s.seq, false
 	r.Version++
 	s.rows = append(s.rows, r)
 }

@@ -102,8 +102,8 @@ func (s *Store) serves(route string) bool {
 // marked.
 func (s *Store) remove(dead core.Session) {
 	for _, r := range s.rows { // INDEX: rows by holder, where there is one
-		if r.holder == dead {
-			r.crashes++
+		if r.Holder == dead {
+			r.Crashes++
 			r.Version++
 		}
 	}
@@ -121,8 +121,8 @@ func (s *Store) end(session core.Session) {
 		return
 	}
 	for _, r := range s.rows {
-		if r.holder == session {
-			r.holder, r.maybe = 0, true
+		if r.Holder == session {
+			r.Holder, r.MaybeSent = 0, true
 		}
 	}
 	for i := range s.units {
@@ -171,7 +171,7 @@ func (s *Store) roster(self core.Session) core.Roster {
 	}
 	now := time.Now()
 	for _, r := range s.rows { // INDEX: the first due row of each route, and a list of routes
-		due := r.live() && !r.due.After(now)
+		due := r.Live() && !r.due.After(now)
 		served := slices.ContainsFunc(s.units, func(u core.OwnedUnit) bool { return u.Unit.Route == r.Route })
 		if due && !served && !slices.Contains(out.Unserved, r.Route) && len(out.Unserved) < 100 {
 			out.Unserved = append(out.Unserved, r.Route)

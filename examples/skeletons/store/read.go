@@ -33,7 +33,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		rg := &look.Ranges[i]
 		// INDEX: ready rows by (route, seq)
 		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
-			return r.Route == rg.Route && rg.Slots.Has(r.slot) && (r.env.Key != "" || !rg.Keyed)
+			return r.Route == rg.Route && rg.Slots.Has(r.Slot) && (r.env.Key != "" || !rg.Keyed)
 		}))
 	}
 	for i := range look.Keys {
@@ -65,7 +65,7 @@ type reader struct {
 func (rd *reader) collect(from, to int64, limit int, wanted func(r *row) bool) (out core.Records) {
 	var bytes int64
 	for _, r := range rd.s.rows {
-		if r.Seq <= from || r.Seq > to || !r.ready() || !wanted(r) {
+		if r.Seq <= from || r.Seq > to || !r.Ready() || !wanted(r) {
 			continue
 		}
 		bytes += int64(len(r.env.Body))
@@ -95,7 +95,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 // fresh returns the rows that wait in Look.Fresh, by sequence.
 func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
-		asked := slices.ContainsFunc(rd.look.Fresh, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
+		asked := slices.ContainsFunc(rd.look.Fresh, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
 		w, ok := rd.obstacle(r)
 		if !asked || !ok || r.Seq <= rd.look.AfterFresh {
 			continue
@@ -117,11 +117,11 @@ func (rd *reader) again(p *core.Page) {
 		}
 		w, blocks := rd.obstacle(r)
 		switch {
-		case r.ready(), r.live() && r.holder != 0:
+		case r.Ready(), r.Live() && r.Holder != 0:
 			p.Again = append(p.Again, r.record(rd.now))
 		case blocks:
 			p.AgainWaiting = append(p.AgainWaiting, w)
-		case r.retry(): // without a key it holds none, and waits all the same
+		case r.Retry(): // without a key it holds none, and waits all the same
 			w.Why = core.ObstacleRetrying
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		}
@@ -130,17 +130,6 @@ func (rd *reader) again(p *core.Page) {
 
 // obstacle returns why r, and with it its key, is not handed out to self.
 func (rd *reader) obstacle(r *row) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder}
-	blocks := r.state == core.StateAbandoned && r.reason.Blocks() && slices.Contains(rd.look.Blocks, r.Route)
-	switch {
-	case r.holder != 0 && r.holder != rd.self:
-		w.Why = core.ObstacleHeld
-	case r.retry() && r.env.Key != "":
-		w.Why = core.ObstacleRetrying
-	case blocks && r.env.Key != "":
-		w.Why = core.ObstacleBlocking
-	default:
-		return w, false
-	}
-	return w, true
+	why := r.Obstructs(rd.self, slices.Contains(rd.look.Blocks, r.Route))
+	return core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, Holder: r.Holder, Why: why}, why != 0
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Settle persists outcomes. One that is refused leaves the others alone.
@@ -26,61 +27,46 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	return res
 }
 
-// settle persists one outcome, after the fence: a confirmed one needs (sequence, id), all others also the version, and
-// that self owns the unit or holds the row. The check and the write are one transaction.
+// settle persists one outcome. Package rules decides; the check and the write are one transaction.
 func (s *Store) settle(self core.Session, o *core.Outcome) error {
-	ref, confirmed := o.Ref(), o.Event() == core.EventConfirmed
+	ref := o.Ref()
 	r := s.find(ref)
 	switch {
 	case o.Control() != 0:
 		return nil // nothing here writes control records
-	case o.State() == core.StateNone || o.State() == core.StateProcessing:
+	case o.Event() == core.EventNone:
 		return waybill.Invalid("skeleton: settle", "outcome: was not built by core's functions")
-	case confirmed && r == nil && !s.drawn(ref):
-		return nil // a repeated call
-	case r == nil, !r.live(), !confirmed && r.Version != ref.Version:
-		return core.Refused("skeleton: settle", ref, core.ErrChanged)
-	case !confirmed && r.holder != self && s.owner(r) != self:
-		return core.Refused("skeleton: settle", ref, core.ErrFenced)
+	case o.Event() == core.EventConfirmed:
+		return s.publish(r, ref)
 	}
-	s.change(self, r, o, time.Now())
+	change, err := rules.Settle(r.facts(), o, self, r != nil && s.owner(r) == self)
+	if err != nil {
+		return core.Refused("skeleton: settle", ref, err)
+	}
+	r.Row = change.Row
+	if change.Due {
+		r.due = time.Now().Add(change.In)
+	}
+	if change.Error != "" {
+		r.lastErr = change.Error
+	}
 	return nil
 }
 
-// drawn reports whether another row has the number of ref: the database went back, and the number was drawn again.
-func (s *Store) drawn(ref core.Ref) bool {
-	return slices.ContainsFunc(s.rows, func(r *row) bool { return r.Route == ref.Route && r.Seq == ref.Seq })
-}
-
-// change writes what o says. The outcome has decided everything: the store adds no rule.
-func (s *Store) change(self core.Session, r *row, o *core.Outcome, now time.Time) {
-	r.maybe = r.maybe || o.Unknown()
-	if o.Event() == core.EventReleased {
-		if r.holder != 0 && r.holder != self {
-			return // another session's hold stays
-		}
-		r.Version++
-		if r.holder == self && r.retry() {
-			r.due = now.Add(o.In())
-		}
-		r.holder = 0
-		return
-	}
-	r.Version++
-	r.holder = 0
-	if o.CountsAttempt() {
-		r.attempts++
-	}
-	if o.Error() != "" {
-		r.lastErr = o.Error()
-	}
-	r.state, r.reason, r.waits = o.State(), o.Reason(), false
-	switch r.state {
-	case core.StatePublished:
+// publish deletes a record that was published: one with the number and the id of ref, of any version. A repeated call
+// finds none.
+func (s *Store) publish(r *row, ref core.Ref) error {
+	if r != nil && r.Live() {
 		s.rows = slices.DeleteFunc(s.rows, func(other *row) bool { return other == r })
-	case core.StateFailed:
-		r.crashes = 0 // the attempt has ended, and nobody died of it
-		r.waits, r.due = true, now.Add(o.In())
-	case core.StateNone, core.StatePending, core.StateProcessing, core.StateAbandoned:
+		return nil
 	}
+	// Another row can have the number: the database went back, and the number was drawn again.
+	at := slices.IndexFunc(s.rows, func(r *row) bool { return r.Route == ref.Route && r.Seq == ref.Seq })
+	if at >= 0 {
+		r = s.rows[at]
+	}
+	if err := rules.Confirmed(r.facts(), ref); err != nil {
+		return core.Refused("skeleton: settle", ref, err)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 // Tx is a transaction of the application. A real one also holds the application's own rows.
@@ -103,7 +104,7 @@ func (tx *Tx) twin(in *core.StagedRow) *row {
 		if r.Route != in.Route {
 			continue
 		}
-		if r.ID == in.Envelope.ID || in.DedupeKey != "" && r.live() && r.dedupe == in.DedupeKey && r.env.Topic == in.Envelope.Topic {
+		if r.ID == in.Envelope.ID || in.DedupeKey != "" && r.Live() && r.dedupe == in.DedupeKey && r.env.Topic == in.Envelope.Topic {
 			return r
 		}
 	}
@@ -112,15 +113,18 @@ func (tx *Tx) twin(in *core.StagedRow) *row {
 
 func newRow(in *core.StagedRow, now time.Time) *row {
 	r := &row{
-		Ref: core.Ref{Route: in.Route, ID: in.Envelope.ID, Version: 1}, env: in.Envelope.Clone(),
-		slot: core.SlotOf(in.Route, in.Envelope.Key, in.Envelope.ID), state: core.StatePending, since: now,
-		dedupe: in.DedupeKey, withdrawable: in.Withdrawable || in.DedupeKey != "",
+		Row: rules.Row{
+			Ref:  core.Ref{Route: in.Route, ID: in.Envelope.ID, Version: 1},
+			Slot: core.SlotOf(in.Route, in.Envelope.Key, in.Envelope.ID), State: core.StatePending, Keyed: in.Envelope.Key != "",
+			Withdrawable: in.Withdrawable || in.DedupeKey != "",
+		},
+		env: in.Envelope.Clone(), dedupe: in.DedupeKey, since: now,
 	}
 	if r.due = now.Add(in.Delay); !in.DeliverAt.IsZero() {
 		r.due = in.DeliverAt
 	}
 	if r.due.After(now) {
-		r.waits, r.since = true, r.due
+		r.Waits, r.since = true, r.due
 	}
 	return r
 }

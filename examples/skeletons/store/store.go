@@ -26,6 +26,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var (
@@ -46,29 +47,24 @@ type Store struct {
 	kept    map[string]core.OwnedUnit // by route without units: their least Low, greatest Careful and Term
 }
 
-// row is a stored record.
+// row is a stored record: the facts from which package core/rules decides, its message, and its times. Published rows
+// are deleted.
 type row struct {
-	core.Ref
-	env          waybill.Envelope
-	slot         uint8
-	state        core.State // pending, failed or abandoned; published rows are deleted
-	reason       waybill.Reason
-	lastErr      string
-	attempts     int
-	deliveries   int
-	crashes      int
-	withdrawable bool
-	dedupe       string
-	holder       core.Session
-	waits        bool      // a timer or a retry waits for due; else the row is in line
-	due          time.Time // when it became due, or will
-	since        time.Time // when it first became due
-	maybe        bool      // it may have been delivered; a Canceller would tell
+	rules.Row
+	env     waybill.Envelope
+	lastErr string
+	dedupe  string
+	due     time.Time // when it became due, or will
+	since   time.Time // when it first became due
 }
 
-func (r *row) live() bool  { return !r.state.Terminal() }
-func (r *row) ready() bool { return r.live() && !r.waits }
-func (r *row) retry() bool { return r.live() && r.waits && r.state == core.StateFailed }
+// facts returns the facts about r from which the rules decide; nil if r is nil.
+func (r *row) facts() *rules.Row {
+	if r == nil {
+		return nil
+	}
+	return &r.Row
+}
 
 // New returns an empty store. source is the CloudEvents source of messages that name none.
 func New(source string) (*Store, error) {
@@ -105,7 +101,7 @@ func (s *Store) find(ref core.Ref) *row {
 // owner returns the session that owns the unit of r; 0 = none.
 func (s *Store) owner(r *row) core.Session {
 	for i := range s.units {
-		if u := &s.units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.slot) {
+		if u := &s.units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.Slot) {
 			return u.Owner
 		}
 	}
@@ -115,8 +111,8 @@ func (s *Store) owner(r *row) core.Session {
 // record returns r as the engine sees it.
 func (r *row) record(now time.Time) core.Record {
 	out := core.Record{
-		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0),
+		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.Slot, Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
+		Failed: r.State == core.StateFailed, Withdrawable: r.Withdrawable, Holder: r.Holder, Age: max(now.Sub(r.since), 0),
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.Life = true, r.env.Expires.Sub(now)
