@@ -43,7 +43,9 @@ type pick struct {
 	again   time.Time  // when to look again: a batch fills until then; zero = not
 }
 
-// next decides what to run. A suspect runs when nothing else runs and everything is settled.
+// next decides what to run. A suspect runs when nothing else runs and everything is settled: if it ends the process,
+// the broker counts a delivery for each message that is not. The oldest ready message goes first, unless its batch
+// waits to fill.
 func (b *batching) next() pick {
 	if b.ready.len() == 0 && b.groups == nil || b.alone || b.running >= b.limit {
 		return pick{}
@@ -99,7 +101,8 @@ func (b *batching) eligible() (at int, again time.Time) {
 	return -1, again
 }
 
-// begin makes a job of lead, which was taken out, and of the messages that may be handled with it.
+// begin makes a job of lead, which was taken out, and of the messages that may be handled with it. A batch of one is
+// none: it goes the ordinary way.
 func (b *batching) begin(lead *message) job {
 	b.running++
 	lead.h.waiting--
