@@ -9,6 +9,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A page comes from one REPEATABLE READ snapshot. Which transactions it does not show is asked before it begins: a
+// transaction that has ended by then is in the snapshot; see horizon.go. Rows of a range are asked for in the same
+// round trip as the head of the page, as many as are likely to be wanted. Only a page that wants more asks again.
+
 // maxControl bounds Page.Control, and maxRows the rows of one statement.
 const (
 	maxControl = 1000
@@ -228,7 +232,8 @@ func (rd *reader) atFirst(limit int) int {
 	return min(limit+1, max(64, int(rd.look.Bytes/size/16)))
 }
 
-// span reads ready records within the limits, n rows at first.
+// span reads ready records within the limits, n rows at first. The size of the bodies so far tells how many more to ask
+// for, since the server sends all rows of a statement.
 func (rd *reader) span(from int64, limit, n int, ask func(from int64, n int) ([]*row, error)) (out core.Records, err error) {
 	if limit <= 0 {
 		limit = 1 << 30

@@ -98,7 +98,8 @@ func (d *dueScan) cut(records []*record) (out []*record, more bool) {
 	return records[:d.limit], true
 }
 
-// putInLine makes a timer ready, with a new number.
+// putInLine makes a timer ready, with a new number: behind all that was staged so far, in the index of ready records.
+// So a member finds it as it finds a new record.
 func (s *Store) putInLine(r *record) {
 	s.unplace(r)
 	delete(r.route.bySeq, r.seq)

@@ -11,6 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
+// Two members can take records at the same time, and MongoDB has no SKIP LOCKED. A conflict makes the slower one try
+// again, a few times. After that it holds the records one by one, and leaves out those that are busy.
+
 // Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is core.GripGone.
 // A record that a transaction has written, or that another call is just taking, is core.GripLocked.
 func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {

@@ -92,7 +92,8 @@ func (w *work) meet(ctx context.Context, m *core.Meeting) (known bool, err error
 	return true, err
 }
 
-// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
+// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing: statements of one
+// member can be executed in another order than they were sent.
 func (w *work) renew(ctx context.Context, m *core.Meeting) (known bool, err error) {
 	self := &m.Self
 	var beat, presence int64
@@ -114,7 +115,8 @@ func (w *work) renew(ctx context.Context, m *core.Meeting) (known bool, err erro
 	return err == nil, err
 }
 
-// makeUnits makes the units of a route that has none.
+// makeUnits makes the units of a route that has none. They begin with the facts that the route kept from its former
+// units: without these a take-over would pass records, or trust those that a dead member had out.
 func (w *work) makeUnits(ctx context.Context, sv core.Serving) error {
 	var one int
 	if some, err := w.one(ctx, []any{&one}, anyUnitText, sv.Route); err != nil || some {
@@ -145,6 +147,7 @@ func (w *work) remove(ctx context.Context, r core.Removal) error {
 }
 
 // move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
+// The members decide from rosters that may be old, so that is no error.
 func (w *work) move(ctx context.Context, self *core.Member, m *core.Move) error {
 	var owner, term int64
 	found, err := w.one(ctx, []any{&owner, &term}, ownerText, m.Unit.Route, m.Unit.From, m.Unit.To)
