@@ -181,7 +181,8 @@ func (d *Dispatcher) holdLate() *Call {
 	return d.takeCall(items, nil, 0)
 }
 
-// takeCall asks for items, and for the next n records of a route without a key.
+// takeCall asks for items, and for the next n records of a route without a key, in one call: both are holds, and a busy
+// queue would pay for two round trips.
 func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	want := core.Want{}
 	for _, item := range items {
