@@ -9,10 +9,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// An outage can be the fault of one message: a handler calls an address that stands in it, say. Such a message must
-// not stop the others. So a message that has failed as a probe lets another one probe. A message can meet an outage
-// again although others that began after its first one were handled. Then it pauses nobody: it waits aside, and is
-// parked after Options.OutageLimit. As long as all messages meet the outage, none is at fault.
+// An outage can be the fault of one message: a handler calls an address that stands in it, say. Such a message must not
+// stop the others. So a message that has failed as a probe lets another one probe. A message can meet an outage again
+// although others that began after its first one were handled. Then the subscription goes on: the message waits aside,
+// and is parked after Options.OutageLimit. As long as all messages meet the outage, none is at fault.
 
 const (
 	// maxBlames bounds the messages that are remembered.

@@ -123,7 +123,7 @@ func TestOutageOfOneMessage(t *testing.T) {
 }
 
 // CO-05: as long as all messages meet the outage none is to blame, and none is parked, also after Options.OutageLimit.
-// What waits aside goes back at a stop.
+// A stop gives back the messages that wait aside.
 func TestOutageOfAll(t *testing.T) {
 	t.Parallel()
 	for _, concurrency := range []int{1, 8} {

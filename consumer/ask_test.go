@@ -14,7 +14,7 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// asked is a transport that notes how much a consumer asks for, and what it has by then.
+// asked is a transport that notes how many messages a consumer asks for, and how many it holds by then.
 type asked struct {
 	*bus
 	mu     sync.Mutex

@@ -64,7 +64,7 @@ func idsFrom(first, n int) []string {
 	return ids
 }
 
-// IN-08: batches are as large as what is there, up to BatchSize; every settle of a batch is one call.
+// IN-08: a batch takes all waiting messages, up to BatchSize; every settle of a batch is one call.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// IN-08: a batch is in the order of arrival, whatever the keys, and leaves to others what is theirs.
+// IN-08: a batch is in the order of arrival, for any keys, and leaves to other handlers their messages.
 func TestBatchesOfSeveralHandlers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -386,7 +386,7 @@ func TestInboxBatch(t *testing.T) {
 	})
 }
 
-// A stop in the middle of a fallback releases what was not started, and keeps what was done.
+// A stop in the middle of a fallback releases the messages that were not started, and keeps the results of the others.
 func TestStopInFallback(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

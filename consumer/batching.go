@@ -43,7 +43,9 @@ type pick struct {
 	again   time.Time  // when to look again: a batch fills until then; zero = not
 }
 
-// next decides what to run. A suspect runs when nothing else runs and everything is settled.
+// next decides what to run. A suspect runs when nothing else runs and everything is settled: if it ends the process,
+// the broker counts a delivery for each message that is not. The oldest ready message goes first, unless its batch
+// waits to fill.
 func (b *batching) next() pick {
 	if b.ready.len() == 0 && b.groups == nil || b.alone || b.running >= b.limit {
 		return pick{}
@@ -76,8 +78,8 @@ func (b *batching) next() pick {
 	return pick{job: b.begin(suspect)}
 }
 
-// eligible returns the index in ready of what may run now: the first one that need not wait for its batch to fill. If
-// there is none it returns -1, and when to look again.
+// eligible returns the index in ready of a message that may run now: the first one that need not wait for its batch to
+// fill. If there is none it returns -1, and when to look again.
 func (b *batching) eligible() (at int, again time.Time) {
 	if first := b.ready.peek(); first == nil || first.h.wait == 0 {
 		return b.ready.head, again
@@ -99,7 +101,8 @@ func (b *batching) eligible() (at int, again time.Time) {
 	return -1, again
 }
 
-// begin makes a job of lead, which was taken out, and of the messages that may be handled with it.
+// begin makes a job of lead, which was taken out, and of the messages that may be handled with it. A batch of one is
+// none: it goes the ordinary way.
 func (b *batching) begin(lead *message) job {
 	b.running++
 	lead.h.waiting--

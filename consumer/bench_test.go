@@ -115,7 +115,7 @@ func BenchmarkConsumerInbox(b *testing.B) {
 	benchConsumer(b, 0, inbox.Handler(box, topic, func(context.Context, *memory.Tx, note) error { return nil }))
 }
 
-// The loop that somebody would write by hand: ten goroutines, each receives, decodes, runs the transaction, acks.
+// The loop that an application would write by hand: ten goroutines, each receives, decodes, runs the transaction, acks.
 func BenchmarkHandWrittenInbox(b *testing.B) {
 	store, err := memory.New(memory.Options{Source: "/bench"})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
-// TestHandlersAreChecked: what handlers need is asked for before the first message, and a misconfiguration ends Run and
+// TestHandlersAreChecked: the checks of handlers run before the first message, and a misconfiguration ends Run and
 // touches no message. One that comes up later is an outage: the message goes back and waits.
 //
 // TR-09 CO-05

@@ -95,7 +95,7 @@ func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler)
 
 // Run receives and handles until ctx ends, or until there has been nothing to do for Options.IdleTimeout, then drains
 // and returns nil. It returns an error only if nothing was registered, if it is running already, or if a subscription
-// that never worked, or what its handlers need, is misconfigured; the error then joins those of all subscriptions. It
+// that never worked, or a need of its handlers, is misconfigured; the error then joins those of all subscriptions. It
 // may be called again after it returned.
 func (c *Consumer) Run(ctx context.Context) error {
 	_, err := c.run(ctx, max(c.opts.IdleTimeout, 0), false)

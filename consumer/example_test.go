@@ -74,7 +74,7 @@ func Example() {
 	// void true
 }
 
-// What a handler's error decides.
+// A handler's error decides about the message.
 func Example_errors() {
 	charge := func(ctx context.Context, o Order) error {
 		switch {

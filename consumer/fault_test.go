@@ -48,8 +48,8 @@ type world struct {
 	settleFaults             bool
 }
 
-// CO-10, CO-11, IN-01 (the promises P3 and P8): whatever fails, and however often consumers stop and start, nothing is
-// lost and each effect happens once.
+// CO-10, CO-11, IN-01 (the promises P3 and P8): through any failures, and however often consumers stop and start,
+// nothing is lost and each effect happens once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// flowNone: the broker may send nothing ahead, and what it had sent was released.
+// flowNone: the broker may send nothing ahead, and the messages that it had sent were released.
 const flowNone = 0
 
 // flowPatience is how long releases wait for the broker to be told that a pause began.

@@ -236,7 +236,7 @@ func TestOutagePauses(t *testing.T) {
 	})
 }
 
-// CO-05: what is released is not run again before the pause is over, and a probe that says nothing about the outage
+// CO-05: a released message is not run again before the pause is over, and a probe that says nothing about the outage
 // leads to the next at once. A message that has failed as a probe twice lets another one probe.
 func TestProbes(t *testing.T) {
 	t.Parallel()
@@ -267,7 +267,8 @@ func TestProbes(t *testing.T) {
 	})
 }
 
-// CO-05: what was received but not started does not run in an outage; a probe that says nothing leads to the next.
+// CO-05: a message that was received but not started does not run in an outage; a probe without a result leads to the
+// next.
 func TestOutageReleasesUnstarted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -364,8 +365,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 		var done sync.Map
 		var left []string
 		var crashes atomic.Int32
-		// Each round is a process: when it meets the poison, nothing of what it does afterwards reaches the
-		// broker.
+		// Each round is a process: when it meets the poison, none of its later acts reaches the broker.
 		for range 30 {
 			crashed := make(chan struct{})
 			var dead atomic.Bool

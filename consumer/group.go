@@ -36,7 +36,7 @@ type place struct {
 	woken bool // it waited, and may begin now
 }
 
-// newGroups returns what applies a completed limit; nil if there is none.
+// newGroups returns the groups of a completed limit; nil without a limit.
 func newGroups(l *waybill.GroupLimit) *groups {
 	if l.Concurrency == 0 && l.Rate == 0 {
 		return nil
@@ -187,7 +187,8 @@ func (gs *groups) suspectWaits(m *message, now time.Time) time.Duration {
 	return gs.pace.wait(now, g.next)
 }
 
-// takeAll removes and appends all messages that wait in their groups. What waits elsewhere has no place any more.
+// takeAll removes and appends all messages that wait in their groups. A message that waits elsewhere has no place any
+// more.
 func (gs *groups) takeAll(all []*message, now time.Time) []*message {
 	for _, g := range gs.known {
 		for g.waiting.len() > 0 {
@@ -214,7 +215,7 @@ func (r *runner) assign(m *message) {
 	}
 }
 
-// waits says, for Health, what messages wait for. mu is held.
+// waits names, for Health, the limits that messages wait for. mu is held.
 func (r *runner) waits() string {
 	if r.gate != nil && !r.gate.since.IsZero() && r.ready.len() > 0 {
 		return fmt.Sprintf("; limited: %d wait for a permit of limit %q", r.ready.len(), r.sub.Limit.Name)

@@ -63,7 +63,7 @@ func (c *crowd) handler() waybill.Handler {
 	})
 }
 
-// enter counts a handler that begins, and returns what counts its end.
+// enter counts a handler that begins, and returns the function that counts its end.
 func (c *crowd) enter(d *waybill.Delivery) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func wantRate(t interface{ Errorf(string, ...any) }, starts []time.Duration, rat
 	}
 }
 
-// A tenant at its limit waits, others go on; what waits runs as soon as the limit lets it, in order of arrival.
+// A tenant at its limit waits, others go on; a waiting message runs as soon as the limit lets it, in order of arrival.
 func TestGroupConcurrency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestGroupsKeepTheOrder(t *testing.T) {
 	})
 }
 
-// CO-11 CO-19: what waits for its group is released at once at a stop and in a pause.
+// CO-11 CO-19: a stop, and a pause, releases at once the messages that wait for their group.
 func TestGroupsReleaseWhatWaits(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]bool{"stop": false, "pause": true} {
@@ -362,7 +362,7 @@ func TestGroupsOfOnesOwn(t *testing.T) {
 	})
 }
 
-// CO-03: whatever comes, no group is above its limits, everything is handled, and keys keep their order.
+// CO-03: with any messages, no group is above its limits, everything is handled, and keys keep their order.
 func TestGroupsAtRandom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -15,8 +15,8 @@ type condition struct {
 	downErr string    // why it is down
 	down    bool      // the broker cannot be reached
 	active  time.Time // the latest receive, settle, or change of the connection
-	// checker tells whether the receiver still has its connection, which nobody notices while all handlers are
-	// busy; nil if it cannot.
+	// checker tells whether the receiver still has its connection. Otherwise a loss would not show while all
+	// handlers are busy. It is nil if the receiver cannot tell.
 	checker core.Checker
 }
 
@@ -33,8 +33,8 @@ func (r *runner) setCondition(down bool, err error) {
 	r.down, r.active = down, time.Now()
 }
 
-// Health reports the state of the consumer. The checks are "run" and "queue NAME" for each subscription. It asks nobody
-// and never waits. It is safe for concurrent use at any time.
+// Health reports the state of the consumer. The checks are "run" and "queue NAME" for each subscription. It does no
+// input or output, and never waits. It is safe for concurrent use at any time.
 //
 // Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. A
 // paused subscription is a degradation.

@@ -24,8 +24,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// OR-09: a message that fails is retried in place: its key waits, other keys go on, and what fails for good lets its
-// key go on.
+// OR-09: a message that fails is retried in place: its key waits, other keys go on. A message that fails for good lets
+// its key go on.
 func TestInOrderRetriesInPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,9 +125,9 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 	})
 }
 
-// OR-09, CO-18: whatever fails and stops, the effects of a key come in the order of its messages. No message is handled
-// before an earlier one of its key is done or parked. Settles fail at random. A message that was decided is handled
-// again after a stop only.
+// OR-09, CO-18: through any failures and stops, the effects of a key come in the order of its messages. No message is
+// handled before an earlier one of its key is done or parked. Settles fail at random. A message that was decided is
+// handled again after a stop only.
 func TestInOrderModel(t *testing.T) {
 	t.Parallel()
 	histories(t, inOrderHistory)

@@ -13,6 +13,11 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
+// Everything that becomes of a delivery is decided here, as a function of the delivery, the subscription and the
+// handler's error. So each row of a table test is a whole decision. The order of the questions counts: an unreadable
+// message has no source to compare, an expired one needs no handler, and a retry that came early is neither counted nor
+// reported.
+
 // verdict is a decision about a delivery.
 type verdict struct {
 	ack     core.Ack
@@ -75,7 +80,8 @@ func park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
 	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
 }
 
-// decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop.
+// decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop. A
+// handler that fails then was cut off, and its message is released at no cost, unless the error is permanent.
 func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
 	if err == nil {
 		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
@@ -103,7 +109,8 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 	return v
 }
 
-// retry asks the policy about a failed attempt.
+// retry asks the policy about a failed attempt. A custom policy that cannot be followed parks the message: with another
+// delay its fault would not be found.
 func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()

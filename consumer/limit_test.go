@@ -531,7 +531,7 @@ func TestSharedLimitOfASlowLimiter(t *testing.T) {
 	}
 }
 
-// Health says what messages wait for, and stays ready.
+// Health names the limits that messages wait for, and stays ready.
 func TestHealthOfLimits(t *testing.T) {
 	t.Parallel()
 	for want, sub := range map[string]waybill.Subscription{
@@ -566,7 +566,7 @@ func TestHealthOfLimits(t *testing.T) {
 	}
 }
 
-// CO-03: what a limit completes in a subscription.
+// CO-03: a limit completes the zero fields of a subscription.
 func TestLimitsComplete(t *testing.T) {
 	t.Parallel()
 	type counts struct{ Concurrency, Prefetch, Max int }
@@ -602,7 +602,7 @@ func TestLimitsComplete(t *testing.T) {
 	}
 }
 
-// Whatever comes, the limit holds over all processes, and everything is handled.
+// With any messages, the limit holds over all processes, and everything is handled.
 func TestSharedLimitsAtRandom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -13,7 +13,7 @@ import (
 const (
 	minRate = 1.0 / 600
 	maxRate = 100_000
-	// slowHold is how long what a subscription holds may wait for its rate, if nobody chose Prefetch.
+	// slowHold is how long held messages of a subscription may wait for their rate, if Prefetch is not set.
 	slowHold = time.Minute
 )
 

@@ -57,7 +57,7 @@ type limitGrant struct {
 	held   int           // so many slots are this process's until it asks again
 }
 
-// decode reads a state; nobody else writes one.
+// decode reads a state. Only this package writes one.
 func (s *limitState) decode(text string) error {
 	*s = limitState{}
 	if text != "" {

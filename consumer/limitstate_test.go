@@ -19,8 +19,8 @@ func at(seconds float64) time.Time {
 	return time.Unix(1_800_000_000, 0).Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// A state that nobody of this package wrote is a misconfiguration with a cure; one of a clock that went back
-// does not stop the limit.
+// A state that another program wrote is a misconfiguration with a cure; one of a clock that went back does not stop the
+// limit.
 func TestLimitStateOfOthers(t *testing.T) {
 	t.Parallel()
 	var s limitState
@@ -84,7 +84,7 @@ func TestLimitWaiters(t *testing.T) {
 	}
 }
 
-// Whatever processes ask, they never have more slots together than there are, and all are in use if they are
+// For any requests of processes: they never have more slots together than there are, and all are in use if they are
 // wanted.
 func TestLimitShares(t *testing.T) {
 	t.Parallel()

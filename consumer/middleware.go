@@ -73,5 +73,5 @@ func Throttle(perSecond float64, burst int) waybill.Middleware {
 	}
 }
 
-// maxThrottle bounds the time between two handlers, and what a burst is worth.
+// maxThrottle bounds the time between two handlers, and the time that a burst is worth.
 const maxThrottle = 24 * time.Hour

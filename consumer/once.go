@@ -38,9 +38,9 @@ func (c *counts) addTo(t *Counts) {
 	t.Dropped += n(statusDropped)
 }
 
-// RunOnce handles what is there, for batch jobs: it is Run until all subscriptions have had nothing to do for
-// Options.IdleTimeout, or for 1 s if that is not set. Where Run would wait for an outage to end, of the broker or of
-// what a handler needs, RunOnce drains and returns an error; nothing is lost. Messages that wait in the broker for a
+// RunOnce handles the messages that are there, for batch jobs: it is Run until all subscriptions have had nothing to do
+// for Options.IdleTimeout, or for 1 s if that is not set. Where Run would wait for an outage to end, of the broker or
+// of a need of handlers, RunOnce drains and returns an error; nothing is lost. Messages that wait in the broker for a
 // later retry are left there. If ctx ends it returns nil and the counts so far.
 func (c *Consumer) RunOnce(ctx context.Context) (Counts, error) {
 	idle := c.opts.IdleTimeout

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// checkTimeout bounds the check of what handlers need.
+// checkTimeout bounds the checks of handlers.
 const checkTimeout = 10 * time.Second
 
 // source opens receivers.

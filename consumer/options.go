@@ -155,7 +155,7 @@ func orElse[T comparable](v, def T) T {
 	return v
 }
 
-// checkInProcess returns what is wrong with a policy for retries in the process: it must end soon.
+// checkInProcess returns the problems of a policy for retries in the process: it must end soon.
 func checkInProcess(b *waybill.Backoff) []string {
 	if b == nil {
 		return nil

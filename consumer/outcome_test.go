@@ -52,7 +52,7 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 	})
 }
 
-// CO-04, CO-05, CO-07: what becomes of each result of a handler.
+// CO-04, CO-05, CO-07: each result of a handler settles the message in its way.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	custom := func(f func(int, error) (time.Duration, bool)) *waybill.Backoff {
@@ -133,7 +133,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// CO-07, CO-08, CO-15: what must not reach a handler.
+// CO-07, CO-08, CO-15: unusable messages do not reach a handler.
 func TestParkedWithoutHandler(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

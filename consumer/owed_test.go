@@ -147,7 +147,7 @@ func TestVerdictAndOutage(t *testing.T) {
 	})
 }
 
-// CO-18: a copy that nobody confirms holds up no acknowledgement.
+// CO-18: a copy that the broker does not confirm holds up no acknowledgement.
 func TestStuckCopyHoldsUpNoAcknowledgement(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

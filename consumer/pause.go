@@ -7,6 +7,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// When a dependency of handlers is down, each message would fail and spend an attempt. So the first outage pauses the
+// subscription, and one message at a time probes:
+//
+//   open     --outage-->                 paused
+//   paused   --delay over-->             probing   (first the checks of handlers are asked)
+//   probing  --outage of the probe-->    paused    (for twice as long, 30 s at most)
+//   probing  --healthy probe-->          open
+//   probing  --any other end-->          probing   (the next message probes)
+
 // The states of a subscription in outages.
 type pauseState uint8
 

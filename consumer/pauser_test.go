@@ -62,7 +62,7 @@ func (r *aheadReceiver) Settle(ctx context.Context, acks []core.Ack) core.Result
 	return r.Receiver.Settle(ctx, acks)
 }
 
-// CO-05, CO-19: what a pause releases goes back when the broker has been told of the pause. Else the broker sends it
+// CO-05, CO-19: a pause releases messages only after the broker has been told of the pause. Else the broker sends them
 // here at once, and can count a delivery that no handler sees. While a message probes, the broker sends no other one
 // ahead.
 func TestReleasedAfterThePauseIsTold(t *testing.T) {

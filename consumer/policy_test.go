@@ -28,7 +28,7 @@ import (
 )
 
 // CO-06: a failure is repeated in the process, each time in a fresh transaction, before the broker sees it; a panic
-// too. What the handler decided is not repeated.
+// too. A message that the handler decided about is not repeated.
 func TestInProcessRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestStopEndsInProcessRetries(t *testing.T) {
 	})
 }
 
-// CO-04: a policy that panics, overflows, hangs, ends its goroutine, or asks for what the broker cannot hold parks the
-// message; one with the error in hand retries only what it likes.
+// CO-04: a policy that panics, overflows, hangs, ends its goroutine, or asks for more than the broker can hold parks
+// the message; one with the error in hand retries only chosen errors.
 func TestBadPoliciesPark(t *testing.T) {
 	t.Parallel()
 	for name, custom := range map[string]func(int, error) (time.Duration, bool){
@@ -155,7 +155,8 @@ func TestBadPoliciesPark(t *testing.T) {
 	}
 }
 
-// CO-15: what nobody is for is parked by default, dropped with a warning on request, or handled by a catch-all.
+// CO-15: a message without a handler is parked by default, dropped with a warning on request, or handled by a
+// catch-all.
 func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -333,7 +334,7 @@ func TestThrottle(t *testing.T) {
 }
 
 // CO-13: Subscription.Timeout ends the context of one run of a handler. A handler that returned because of it has
-// failed an attempt, whatever class its error has. Each retry in the process has the whole time. A handler that was
+// failed an attempt, with an error of any class. Each retry in the process has the whole time. A handler that was
 // quick, and one that decided for good, are not concerned.
 func TestSubscriptionTimeout(t *testing.T) {
 	t.Parallel()
@@ -494,7 +495,7 @@ func TestLeaseLost(t *testing.T) {
 	})
 }
 
-// OP-03: the depth of what is parked is read every 30 s.
+// OP-03: the number of parked messages is read every 30 s.
 func TestParkedDepth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -537,7 +538,7 @@ func TestParkedDepth(t *testing.T) {
 	})
 }
 
-// Background functions of handlers run beside them, once a run, and end with it; a panic harms nobody.
+// Background functions of handlers run beside them, once a run, and end with it; a panic stops nothing else.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,10 @@ import (
 
 // Quick handlers must not wait for round trips, so a subscription holds more messages than its handlers work on. Slow
 // handlers must not keep messages from processes that are free, so it does not hold many more. No fixed number does
-// both. So a subscription without a Prefetch adapts. It begins with one message for each handler. It holds besides what
-// its handlers settle in a tenth of a second: then a message waits about that long here, as long as the handlers keep
-// their pace. If they become slow at once, what waits goes back, so that others can have it.
+// both. So a subscription without a Prefetch adapts. It begins with one message for each handler. Besides, it holds as
+// many as its handlers settle in a tenth of a second: then a message waits about that long here, as long as the
+// handlers keep their pace. If they become slow at once, the waiting messages go back, and other processes can have
+// them.
 //
 // Two kinds of messages stay. A release could let later messages of a key pass. And a broker with one count for
 // attempts and deliveries charges a release to the message. Such a message waits as many tenths of a second as the
@@ -239,7 +240,7 @@ func (r *runner) giveBackWaiting() {
 	r.release(all)
 }
 
-// tellPrefetch records the number for the metrics. mu is held, or nobody else knows r yet.
+// tellPrefetch records the number for the metrics. mu is held, or r is not shared yet.
 func (r *runner) tellPrefetch() {
 	r.tel.prefetch.Record(r.settleCtx, int64(r.load.prefetch), r.tel.gauge...)
 }
@@ -260,8 +261,8 @@ func (s *schedule) newest(n int) []*message {
 	return all
 }
 
-// ahead returns how many messages the broker may send ahead; s says what it was told. It is told seldom: at twice as
-// many, or at a quarter. While a message probes, it may send that one. mu is held.
+// ahead returns how many messages the broker may send ahead; s holds the number that it was told. It is told seldom: at
+// twice as many, or at a quarter. While a message probes, it may send that one. mu is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
 	want := l.bound(r.behind + len(l.aside.waiting))
@@ -307,9 +308,9 @@ func (r *runner) holds() string {
 
 func sizeText(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
 
-// adapts reports whether a subscription without a Prefetch adapts. One that keeps the order does not, since what it
-// gives back would be passed by what comes later, nor does one with a limit of groups, where what waits is not what the
-// handlers are too slow for.
+// adapts reports whether a subscription without a Prefetch adapts. One that keeps the order does not: later messages
+// would pass those that it gives back. One with a limit of groups does not: its messages wait for their groups, and not
+// because handlers are too slow.
 func adapts(sub *waybill.Subscription) bool {
 	return !sub.InOrder && sub.PerGroup.Rate == 0 && sub.PerGroup.Concurrency == 0
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// far is a bus that is so far away, and counts what a consumer does to it.
+// far is a bus with a long way to the broker, and counts the calls of a consumer.
 type far struct {
 	*bus
 	trip time.Duration
@@ -261,8 +261,8 @@ func TestSlowHandlersShare(t *testing.T) {
 	}
 }
 
-// CO-03: what came again after a process had ended can end this one, too. That counts against all that is held, so few
-// are.
+// CO-03: a message that came again after a process had ended can end this one, too. That counts against all messages
+// that are held, so few are.
 func TestFewBesideRedelivered(t *testing.T) {
 	t.Parallel()
 	for _, handlers := range []int{1, 10} {
@@ -299,7 +299,7 @@ func TestFewBesideRedelivered(t *testing.T) {
 	}
 }
 
-// CO-03: a pace is forgotten when there is nothing to do: what comes then can be slow.
+// CO-03: a pace is forgotten when there is nothing to do: the next messages can be slow.
 func TestPaceIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -388,7 +388,7 @@ func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
 	})
 }
 
-// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, whatever the handlers.
+// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, for any handlers.
 func TestHeldBytes(t *testing.T) {
 	t.Parallel()
 	const body, limit = 700 << 10, 64 << 20

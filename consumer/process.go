@@ -170,8 +170,7 @@ func recovered(err *error) {
 // errGoexit is the failure of a handler that ended its goroutine.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the
-// log.
+// panicError is a handler's panic as an error: a failure like any other, with any value. The stack is for the log.
 type panicError struct {
 	value any
 	stack []byte

@@ -10,6 +10,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// One goroutine asks the transport for messages. It asks only for as many as the subscription may hold, and for none
+// while that would do harm: during a pause, while a suspect waits or runs, while verdicts cannot be stored. A Receive
+// that is under way when a pause begins is ended, since the broker would go on sending. A loop that has nothing to ask
+// for sleeps until the bell rings: a settle, an end of a pause, a probe.
+
 // bell wakes the receive loop. The runner's mu guards waiting.
 type bell struct {
 	ch      chan struct{}
@@ -27,7 +32,9 @@ func (b *bell) ring() {
 	}
 }
 
-// receive receives until ctx ends and returns the session that is open then, or nil.
+// receive receives until ctx ends and returns the session that is open then, or nil. After an outage the receiver goes
+// on. After any other error, and after its end, it is opened anew, and all messages that have not begun go back first:
+// they belong to the old one.
 func (r *runner) receive(ctx context.Context, s *session) *session {
 	defer func() {
 		r.mu.Lock()
@@ -154,7 +161,8 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	return limit, 0
 }
 
-// accept takes in deliveries: it settles those that must not reach a handler, and schedules the others.
+// accept takes in deliveries: it settles those that must not reach a handler, and schedules the others. It decides
+// before it takes the lock, since that can take long.
 func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return

@@ -98,7 +98,8 @@ func (r *renewer) RenewDeliveries(_ context.Context, ds []*waybill.Delivery, d t
 	return out
 }
 
-// CO-21: what waits and what a slow handler has is kept for as long as it takes, and nothing is renewed afterwards.
+// CO-21: messages that wait, or that a slow handler has, are kept for as long as it takes. Afterwards nothing is
+// renewed.
 func TestSlowHandlersKeepTheirMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 	if errors.As(err, &invalid); len(invalid.Problems) != 11 {
 		t.Errorf("%d problems: %q", len(invalid.Problems), invalid.Problems)
 	}
-	// What the transport lacks can be done without.
+	// The subscription asks only for features that the transport has.
 	if err := c.Handle(waybill.Subscription{Queue: queue, Retry: waybill.RetryDelays(), DropFailed: true}, nothing); err != nil {
 		t.Error(err)
 	}
@@ -492,7 +492,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// CO-11: at the drain timeout the handlers' contexts are cancelled, and what they give up is released at no cost.
+// CO-11: at the drain timeout the handlers' contexts are cancelled, and the messages that they give up are released at
+// no cost.
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {

@@ -8,6 +8,15 @@ import (
 	"github.com/waybill-go/waybill/internal/chance"
 )
 
+//   a message             | where                          | until
+//   ----------------------|--------------------------------|------------------------------------------
+//   is ready              | ready, or its group's queue    | a handler is free
+//   waits for its key     | behind, in keys                | the head of its key is done
+//   runs                  | head of its key                | its handler returns
+//   waits for its retry   | delayed, head of its key       | the delay is over (in order only)
+//   is being stored       | head of its key                | the transport has its retry or parking
+//   is a suspect          | suspects, a nil in ready       | nothing else runs, waits or is unsettled
+
 // schedule keeps messages that have not begun, and says which may run. One message of a key runs at a time; the others
 // wait in the key's queue. It knows only keys with messages in progress. It has neither a goroutine nor a lock: the
 // runner's mu guards it.
@@ -30,7 +39,7 @@ type keyQueue struct {
 	behind []*message // messages behind the head, in the order of arrival
 }
 
-// add takes in a delivery: it is ready at once, or waits behind the others of its key.
+// add takes in a delivery: it is ready at once, or waits behind the others of its key, also behind one that is delayed.
 func (s *schedule) add(m *message) {
 	s.seq++
 	m.seq = s.seq
@@ -71,7 +80,8 @@ func (s *schedule) isolate(at int) (suspect *message, others []*message) {
 	return suspect, nil
 }
 
-// hold keeps m, which no longer runs, until wake: it waits for its retry in place, with its key behind it.
+// hold keeps m, which no longer runs, until wake: it waits for its retry in place, with its key behind it. The broker
+// is not asked: it would deliver later messages of the key.
 func (s *schedule) hold(m *message) {
 	if s.delayed == nil {
 		s.delayed = map[*message]struct{}{}
@@ -85,7 +95,8 @@ func (s *schedule) hold(m *message) {
 	}
 }
 
-// keep leaves the key with m, which no longer runs, until m's verdict is stored.
+// keep leaves the key with m, which no longer runs, until m's verdict is stored. Otherwise the next of its key could
+// end before the retry of m is known to the broker.
 func (s *schedule) keep(m *message) {
 	m.storing = true
 	if key := m.key(); key != "" {

@@ -11,6 +11,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
+// with the next call. A verdict that the transport could not store comes back into the lane, and its handler does not
+// run again. One goroutine stays until the run ends, and waits for the next verdict: otherwise each message of a quiet
+// queue would start one.
+
 // session is one receiver, and the settles through it.
 type session struct {
 	rcv     core.Receiver
@@ -77,7 +82,7 @@ func (r *runner) settle(m *message, ack core.Ack) {
 	r.queue(m, ack)
 }
 
-// queue puts ack into its lane. mu is held.
+// queue puts ack into its lane, and starts a goroutine for the lane unless one has it. mu is held.
 func (r *runner) queue(m *message, ack core.Ack) {
 	l := m.session.lane(ack.Verdict)
 	l.pending.list = append(l.pending.list, ack)
@@ -116,7 +121,7 @@ func (r *runner) release(messages []*message) {
 	}
 }
 
-// settleAll settles until nothing is pending. Then it waits for more, if nobody else does.
+// settleAll settles until nothing is pending. Then it waits for more, unless another goroutine does.
 func (r *runner) settleAll(l *lane) {
 	for l != nil {
 		r.gather(l)
@@ -196,7 +201,8 @@ func (r *runner) awaitLane() *lane {
 	}
 }
 
-// settledBatch continues the work that waited for a settle. mu is not held.
+// settledBatch continues the work that waited for a settle: the next message of the key, a suspect, a stop. A message
+// whose verdict could not be stored stays held. mu is not held.
 func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +254,8 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 
 var errNoResult = errors.New("the transport returned no result for it")
 
-// settleBatch settles acks, and returns one result for each. Failures are logged and counted.
+// settleBatch settles acks, and returns one result for each, also if the transport returns fewer. Failures are logged
+// and counted.
 func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.Results {
 	acks := batch.list
 	results := s.rcv.Settle(ctx, acks)

@@ -39,7 +39,7 @@ func unwrap(d *waybill.Delivery) {
 	d.Envelope = e
 }
 
-// fromStructured reads the body of e. What it says wins over what stood beside it, but for the id.
+// fromStructured reads the body of e. The body's fields win over those that stood beside it, but for the id.
 func fromStructured(e *waybill.Envelope) error {
 	var event map[string]json.RawMessage
 	if err := json.Unmarshal(e.Body, &event); err != nil {

@@ -13,7 +13,12 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// complete fills sub from the options and from what its handlers ask for. It also returns how messages are held.
+// A subscription is completed and checked once, at Handle, and not touched afterwards. All its problems are told at
+// once, each with the field, the cause and the cure. Numbers that a user left to Waybill are chosen so that they fit
+// each other: no more handlers than a limit lets run, no fewer messages than handlers, and room for a second batch.
+
+// complete fills sub from the options and from the needs of its handlers. It also returns how messages are held. A
+// number that the user has set stays: the check refuses it if it does not fit.
 func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) (waybill.Subscription, holding) {
 	unset := sub.Prefetch == 0 && o.Prefetch == 0
 	sub.Bindings, sub.Sources = slices.Clone(sub.Bindings), maps.Clone(sub.Sources)
@@ -125,7 +130,7 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 	return p
 }
 
-// wildcardsOf returns the level of wildcards that binding needs.
+// wildcardsOf returns the level of wildcards that binding needs: a transport without it would bind something else.
 func wildcardsOf(binding string) core.Wildcards {
 	need := core.WildcardsNone
 	words := strings.Split(binding, ".")
@@ -152,6 +157,7 @@ const DefaultBatchSize = 100
 
 func batchSize(h *waybill.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
 
+// checkDelays returns the delays and attempts that the transport cannot keep. It would keep others without a word.
 func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []string {
 	var p []string
 	retries := sub.Retry.MaxAttempts() != 1
@@ -173,6 +179,8 @@ func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []stri
 	return p
 }
 
+// checkHandlers returns the problems of handlers. One of them crosses parts: a duplicate that comes after the inbox has
+// forgotten the message has its effect twice, so the delays of the policy must end before.
 func checkHandlers(sub *waybill.Subscription, handlers []waybill.Handler) []string {
 	var p []string
 	if len(handlers) == 0 {

@@ -26,8 +26,8 @@ import (
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
-// counts returns every counter's values by name and labels, and how many values each histogram took.
-// counts returns what has been counted, and under "at 0" how many counters exist that have counted nothing.
+// counts returns every counter's values by name and labels, the number of values of each histogram, and under "at 0"
+// the number of counters that have counted nothing.
 func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 	t.Helper()
 	var rm metricdata.ResourceMetrics
@@ -59,7 +59,7 @@ func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 	return out
 }
 
-// CO-09, OP-03, OR-07: what is counted.
+// CO-09, OP-03, OR-07: the metrics of each act.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

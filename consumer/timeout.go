@@ -7,8 +7,8 @@ import (
 )
 
 // A handler has a quarter of an hour if its subscription says nothing: one that hangs must not hold its message for
-// ever. A context with a deadline of its own would cost seven allocations a message, a tenth of what an inbox takes. So
-// handlers that begin within a few seconds share the parent of their contexts.
+// ever. A context with a deadline of its own would cost seven allocations a message, a tenth of the work of an inbox.
+// So handlers that begin within a few seconds share the parent of their contexts.
 
 // DefaultTimeout is the time of a handler whose subscription sets none; one that runs alone may have a hundredth more.
 // It is half of the time after which RabbitMQ takes messages back.

@@ -7,6 +7,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A worker takes a job, runs its handler without the lock, and then under the lock ends the job and takes the next one.
+// So a handler that ends makes room for the next message at once, and the receive loop is not asked. A job that must
+// wait, for a pause or for a batch to fill, is found again by the alarm.
+
 // workers are the goroutines that run handlers. There are as many as were ever needed at once. They stay until the run
 // ends, since a new goroutine has to grow its stack again. The runner's mu guards spare.
 type workers struct {
@@ -140,7 +144,9 @@ func (r *runner) finish(j job, v verdict) job {
 	return next
 }
 
-// apply settles m by v, or holds it, and changes the pause accordingly. mu is held.
+// apply settles m by v, or holds it, and changes the pause accordingly. A message in order is held here until its
+// retry, since the broker would send later ones of its key. At a stop it goes back instead. The key of a message that
+// goes to the broker for a retry or a parking waits until that is stored. mu is held.
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
 	aside := r.goesAside(m, v)
@@ -178,7 +184,7 @@ func (r *runner) holdFor(m *message, d time.Duration) {
 	})
 }
 
-// proceed ends j and returns the next job. mu is held.
+// proceed ends j and returns the next job of the same worker. mu is held.
 func (r *runner) proceed(j job) job {
 	held := r.done(j)
 	if r.stopping {

@@ -7,6 +7,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// The Dispatcher makes no calls of the store itself: it returns them, the owner runs them, and gives them back with
+// their answers. So the same code runs with goroutines and in a model in virtual time. At most one call of each kind is
+// under way, give-ups apart. An answer can be lost, and the call can still be executed later. So each call names its
+// session, and can be repeated.
+
 const (
 	// maxLimit bounds the time limit of a call, as long as no call of its kind has run into the limit.
 	maxLimit = 5 * time.Second

@@ -7,6 +7,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// An operator's command changes records that their owner remembers. So it writes a control record in the same
+// transaction, each read brings those of the reader's units, and the owner acts on it and deletes it with a settle. It
+// can be seen several times before it is gone: by reads that were sent before the settle, and by the next owner. So
+// each is remembered by its number until it is deleted, and to carry it out twice must be harmless.
+
 // controls knows the control records under way. Operators write them to tell owners about changes. A control record is
 // carried out once. It is then deleted together with outcomes.
 type controls struct {

@@ -59,7 +59,9 @@ func (d *Dispatcher) Session() core.Session { return d.session }
 // Err returns the latest error of the store, nil if its latest answer was none.
 func (d *Dispatcher) Err() error { return d.err }
 
-// Calls returns the calls that are to be made now. Each is to be run once, and then given to Done.
+// Calls returns the calls that are to be made now. Each is to be run once, and then given to Done. A member that has
+// not joined only meets. One that stops reads and takes nothing more: it settles what comes back, gives up its units by
+// leaving, and renews until then. Each kind of call decides by itself whether it is due; see call.go.
 func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	d.tick(now)
 	if d.self.left {
@@ -90,7 +92,8 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	return calls
 }
 
-// Done takes in the answer of c.
+// Done takes in the answer of c. The answer to a call of an earlier session is dropped: it is about units and records
+// that are another member's by now.
 func (d *Dispatcher) Done(now time.Time, c *Call) {
 	d.tick(now)
 	d.calls.end(c)

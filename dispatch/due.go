@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Timers and retries wait in the store until they are due. Due then gives timers a new number, so that they are read
+// like any staged record. It holds retries and returns them: their place in the key is before the other records, so no
+// range would bring them in time.
+
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500

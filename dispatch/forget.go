@@ -7,7 +7,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// finish takes an item out of memory for good. Answers of calls under way may show an old state of it.
+// An item leaves memory in one of three ways. finish: its outcome is stored, and no read must bring it again. remove:
+// it goes back behind a number from which it is read again, or a caller has taken note of it. drop: its unit has
+// another owner. Each way undoes all counts of the item: in its route (load), in its key (busy), in its window, and
+// among those that are out. A place that stays counted would be lost for as long as the process lives.
+
+// finish takes an item out of memory for good. The answers of a Read and a Due that are under way may show the record
+// as it was before; recent makes them skip it.
 func (d *Dispatcher) finish(item *Item) {
 	if d.calls.busy(callRead) {
 		item.route.recent.read[item.Record.Seq] = true
@@ -18,7 +24,8 @@ func (d *Dispatcher) finish(item *Item) {
 	d.remove(item)
 }
 
-// remove takes an item in any state out of memory. Its key stays.
+// remove takes an item in any state out of memory. Its key stays, since others may wait there. An item in the key queue
+// takes no place in the window and was never busy. An item that settles is not busy any more: Conclude has ended that.
 func (d *Dispatcher) remove(item *Item) {
 	rt := item.route
 	if rt.known[item.Record.Seq] != item {
@@ -57,7 +64,9 @@ func (d *Dispatcher) unline(item *Item) {
 	rt.holds.window = without(rt.holds.window, item)
 }
 
-// drop forgets slots that the member has lost. Items that are out stay out: with a hold they can still be settled.
+// drop forgets slots that the member has lost. Items that are out stay out: with a hold they can still be settled. The
+// other items, their keys, the groups and the notes about records go, since the next owner reads all of that from the
+// store.
 func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	rt.leaving &^= slots
 	for u := range rt.units {

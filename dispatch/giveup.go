@@ -8,6 +8,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A member gives a unit up so that another can have it: the loads differ, or this member stops or cannot serve the
+// route. The next owner must know which records are out here. So GiveUp holds these and frees the unit in one
+// transaction. Until it is answered, nothing of the unit is handed out, and no call is under way that could change what
+// is out. All outcomes of the unit are stored first. Units go eight at a time, since nothing is read meanwhile.
+
 // maxGiving bounds the units that are given up at the same time: each needs its own transaction.
 const maxGiving = 8
 

@@ -8,6 +8,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Numbers are drawn when records are staged, and become visible when their transaction commits. So a range that was
+// read can get records later. A group is a set of slots with one place in the order:
+//
+//   0 ────────────── low ───────────────── cursor ──────────── last
+//      nothing more  │  read, but records  │  not read yet
+//      can appear    │  may still appear   │
+//
+// The front moves the cursor. Late passes go over (low, cursor] again until low has met the cursor. A transaction that
+// runs for longer than a second would hold low back for all that time. It is watched by itself instead: when it ends, a
+// walk covers what it may have shown. Units that just came begin at their hint, as a group of their own, and join the
+// others when they are at the same place.
+
 const (
 	// step is the width of a range of numbers where there may be dead rows.
 	step = 50_000
@@ -100,7 +112,8 @@ func (g *group) hazard() int64 {
 	return h
 }
 
-// addWalk begins a walk over (from, to].
+// addWalk begins a walk over (from, to]. A walk that begins there and was not asked for yet serves, too. One whose read
+// is under way does not: its snapshot may be older than the reason for this one.
 func (g *group) addWalk(from, to int64) {
 	if from >= to {
 		return
@@ -158,7 +171,8 @@ func (rt *route) walkFor(id int64) {
 	}
 }
 
-// passDone moves low: the late pass has ended, and all records that were visible when it began were read.
+// passDone moves low: the late pass has ended, and all records that were visible when it began were read. A transaction
+// that ended since is found by the next pass.
 func (g *group) passDone() {
 	g.low = max(g.low, min(g.goal, g.cursor))
 	g.late = g.low
@@ -167,7 +181,8 @@ func (g *group) passDone() {
 // unresolved reports whether records may still appear behind the cursor.
 func (g *group) unresolved() bool { return g.low < g.cursor || len(g.walks) > 0 }
 
-// merge joins groups of a route that are at the same place.
+// merge joins groups of a route that are at the same place: each group costs ranges of its own in every read. The
+// joined group takes the least of their bounds.
 func (rt *route) merge(last int64) {
 	var first *group
 	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool {
@@ -219,7 +234,8 @@ func (l *lows) of(slots core.Slots) int64 {
 	return max(low, 0)
 }
 
-// lows goes over all that is remembered.
+// lows goes over all that is remembered. A successor begins at the hint, so no record may be before it that is in
+// memory, passed, or still to appear. A record of a queue without a key is no matter of the hint: each Take finds it.
 func (rt *route) lows() *lows {
 	l := &lows{}
 	for s := range l {

@@ -8,8 +8,14 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Hand gives ready records to the caller, and Conclude takes their outcomes. Between them a record is out: a promise in
+// memory, of which the store learns only where others must see it; see hold.go. A record that comes back unpublished
+// goes before the later ones of its key. So these are taken back first, if they are ready: with several records of a
+// key on their way (Pipelined) a later one could pass.
+
 // Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
-// StartBy.
+// StartBy: by then the others may have taken this member for dead. An item that may not go now stops those behind it,
+// since it was there first.
 func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
@@ -64,7 +70,8 @@ func (d *Dispatcher) barred() bool {
 	return false
 }
 
-// takeBack takes a ready item out of line and puts it where it can be found again.
+// takeBack takes a ready item out of line whose topic was paused meanwhile, and passes its record: it is read again
+// when the topic opens.
 func (d *Dispatcher) takeBack(item *Item) {
 	rt, topic := item.route, item.Record.Envelope.Topic
 	if rt.Pipelined > 1 {
@@ -139,7 +146,8 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	d.advance(k)
 }
 
-// putBack makes an item ready again, before all others. It was out, and the store knows nothing about it.
+// putBack makes an item ready again, before all others. It was out, and the store knows nothing about it, so it keeps
+// its place in the order: the front does not bring it again.
 func (d *Dispatcher) putBack(item *Item) {
 	rt := item.route
 	item.tries = 0

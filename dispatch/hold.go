@@ -9,6 +9,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A hold is a field of the stored record: it names the session that has it. Each one costs a write, so a record gets
+// one only where others must see that it is out. Before the hand-out: a suspect, whose crash must be counted if it
+// kills this member too; a record that can be cancelled, so that the canceller sees it; a record of a queue, which any
+// member may take. After it: a record that is out for longer than a third of the lease (holdLate), or whose unit is
+// given up (giveup.go). Due writes the holds of retries itself.
+
 const (
 	// maxTake bounds the records of one Take.
 	maxTake = 500
@@ -153,7 +159,8 @@ func (d *Dispatcher) take() *Call {
 	return d.takeCall(items, next, room.n)
 }
 
-// holdLate returns a Take that stores holds of records that have been out for longer than a beat.
+// holdLate returns a Take that stores holds of records that have been out for longer than a beat. If this member dies,
+// its successor then knows that they were out, and counts a crash for each.
 func (d *Dispatcher) holdLate() *Call {
 	if d.calls.busy(callTake) || d.giving.busy() {
 		return nil
@@ -174,7 +181,8 @@ func (d *Dispatcher) holdLate() *Call {
 	return d.takeCall(items, nil, 0)
 }
 
-// takeCall asks for items, and for the next n records of a route without a key.
+// takeCall asks for items, and for the next n records of a route without a key, in one call: both are holds, and a busy
+// queue would pay for two round trips.
 func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	want := core.Want{}
 	for _, item := range items {
@@ -189,7 +197,8 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	return c
 }
 
-// taken takes in the answers about items, and reports whether there is one.
+// taken takes in the answers about items, and reports whether there is one. An item can have left memory since. One
+// that is out already (holdLate) stays out, whatever the answer is: its settle finds out.
 func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
 	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {
@@ -215,7 +224,8 @@ func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
 	return true
 }
 
-// gripped takes in the answer about an item that waited for its hold.
+// gripped takes in the answer about an item that waited for its hold: it is ready, or locked, or not what it was. A
+// single item whose hold is stored lets the next ones of its key follow where several may go.
 func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 	rt, k := item.route, item.key
 	switch grip {

@@ -7,6 +7,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// An item is a record in memory. It goes through these states, from the left to the right. One that comes back
+// unpublished begins anew, and each can be left out if the record does not need it:
+//
+//   itemQueued     behind others of its key
+//   itemSuspect    may have killed a member: waits for a window   (hold.go)
+//   itemWanting    waits for its hold                             (hold.go, queue.go)
+//   itemReady      waits for Hand                                 (hand.go)
+//   itemOut        is at the caller
+//   itemSettling   concluded: its outcome waits to be stored      (settle.go)
+
 // Item is a record on its way.
 type Item struct {
 	// Record is the record that is handed out. It never changes.

@@ -10,6 +10,21 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A key hands out its records in the order of their numbers, each after the one before was concluded. Most keys need no
+// memory for that. A key is remembered while it has items, or while it waits for one of these:
+//
+//   field        | the key waits for                            | it goes on
+//   -------------|----------------------------------------------|------------------------------------------------
+//   busy         | items that are out, or on their way out      | when they are concluded
+//   unstored     | outcomes that hold it until they are stored  | when the settle is answered
+//   holds        | stored records: a retry, one that blocks,    | by a Due, by a control record,
+//                | one that is held elsewhere or locked         | by another read of the record
+//   topic        | the paused topic of its first record         | when the topic opens, or the record expires
+//   resume       | records that the front has passed            | by a page of the key, from resume on
+//   asks         | the store: more may hold it than is known    | by a page of the key, from its start
+//
+// Each of these events ends in advance, which alone lets records go.
+
 const (
 	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
 	// once.
@@ -74,7 +89,8 @@ func (rt *route) key(name string, slot uint8) *key {
 // ask has the store asked for all that the key waits for.
 func (k *key) ask() { k.asks, k.anew, k.slow, k.resume = true, true, false, 1 }
 
-// forget drops a key when there is nothing to remember about it, or nothing that the store does not know.
+// forget drops a key when there is nothing to remember about it. Above MaxKeys it also drops one about which the store
+// knows everything; see below.
 func (k *key) forget() {
 	rt := k.route
 	if len(k.queue) > 0 || k.busy > 0 || len(k.unstored) > 0 || k.listed || k.dropped {
@@ -120,7 +136,8 @@ func (rt *route) dropKeys(slots core.Slots) {
 	rt.toRead = slices.DeleteFunc(rt.toRead, func(k *key) bool { return k.dropped })
 }
 
-// passFrom notes that the key's records from seq on must be read by key.
+// passFrom notes that the key's records from seq on must be read by key. That costs one number, for any count of
+// records. Many passed records make the key deep: the front leaves it out.
 func (k *key) passFrom(seq int64) {
 	if k.asks && (k.first == 0 || seq < k.first) {
 		k.first = max(seq, 1)
@@ -175,7 +192,7 @@ func (d *Dispatcher) passItems(k *key, behind int64) {
 	k.queue = kept
 }
 
-// insert puts an item into the key queue, in order.
+// insert puts an item into the key queue, in order: a retry and a record that was put back come before the rest.
 func (k *key) insert(item *Item) {
 	i, _ := slices.BinarySearchFunc(k.queue, item.Record.Seq, func(o *Item, seq int64) int { return int(min(max(o.Record.Seq-seq, -1), 1)) })
 	k.queue = slices.Insert(k.queue, i, item)
@@ -190,7 +207,8 @@ func (k *key) hold(seq int64, why core.Obstacle) {
 	k.holds[seq] = why
 }
 
-// heldBefore reports whether something before seq holds the key.
+// heldBefore reports whether something before seq holds the key. A key in doubt is held: its unknown records may be
+// earlier ones.
 func (k *key) heldBefore(seq int64) bool {
 	if k.asks {
 		return true
@@ -229,7 +247,10 @@ func (k *key) firstHold() int64 {
 	return first
 }
 
-// advance passes on the items that the key lets go, and asks for its next page in time.
+// advance passes on the items that the key lets go, and asks for its next page in time. It stops at a record that is
+// held back, at a paused topic, and at a record that must go alone in its key because it is held first: if that one is
+// locked or gone, no later one may be out. The next page is asked for while half of the key queue is left, so that a
+// busy key does not wait for a read. It is not asked for as long as its records could not go.
 func (d *Dispatcher) advance(k *key) {
 	if k == nil || k.dropped {
 		return
@@ -274,7 +295,8 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// hand puts an item whose key is free where it belongs.
+// hand puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Take if it
+// must be held first, else among the ready ones.
 func (d *Dispatcher) hand(item *Item) {
 	rt := item.route
 	rt.load.held++
@@ -305,8 +327,9 @@ func (rt *route) makeReady(item *Item) {
 	rt.ready = slices.Insert(rt.ready, at, item)
 }
 
-// admit takes in a ready record of a range. hazard is the least position of a walk: records behind it may lack earlier
-// ones of their transaction.
+// admit takes in a ready record of a range. It is handed out, or goes into its key, or is passed. hazard is the least
+// position of a pass under way: records behind it may lack earlier ones of their transaction, and so their key is read
+// from there on.
 func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] {
 		return
@@ -350,6 +373,8 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		k.passFrom(rec.Seq)
 	case hazard < rec.Seq:
 		k.passFrom(hazard + 1)
+	// At the bound of all queues a key with nothing in memory still gets one record: otherwise it would wait for
+	// others.
 	case k.blocked(rec.Seq), len(k.queue) >= d.keyDepth, rt.load.queued >= d.queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
@@ -360,7 +385,10 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	d.advance(k)
 }
 
-// takeKey takes in the page of a key that was read from From up to To.
+// takeKey takes in the page of a key that was read from From up to To. The page counts only if nothing has happened to
+// the key since it was sent: no control record (stale), no earlier record that was passed, and no pass that is still
+// before its begin. A page from the start of the key shows everything that holds it, and so replaces the memory of
+// that.
 func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
 	k.listed = false
 	if k.dropped {
@@ -381,6 +409,8 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	if anew {
 		k.anew, k.asks, k.first = false, false, 0
 		for seq := range k.holds {
+			// A retry that was stored after the page was read holds the key, although the page does not
+			// show it.
 			if !rt.recent.read[seq] {
 				delete(k.holds, seq)
 			}
@@ -448,7 +478,8 @@ func (rt *route) wait(w *core.Waiting) {
 	rt.holdKey(g, w.Key, w.Slot, w.Seq, w.Why)
 }
 
-// holdKey notes that a stored record holds a key, if the key can be remembered.
+// holdKey notes that a stored record holds a key. If the key cannot be remembered, the group notes that it does not
+// know all: from then on the store is asked about each new key.
 func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.Obstacle) {
 	k := rt.keys[name]
 	if k == nil {
@@ -462,7 +493,8 @@ func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.
 	k.hold(seq, why)
 }
 
-// reread schedules another read of the whole key.
+// reread schedules another read of the whole key, from its start. The queue goes, since earlier records may have come
+// back. A page that is under way may show the state before, so it is stale.
 func (d *Dispatcher) reread(rt *route, name string, slot uint8) {
 	if name == "" || !rt.ordered() {
 		return

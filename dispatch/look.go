@@ -10,6 +10,17 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A Read asks for everything at once, as a look: one round trip, and one snapshot, in which the parts of the answer fit
+// each other. It asks for the owners and control records of all routes, the records that wait in new units, ranges of
+// numbers, the next pages of keys, and records that were held or locked. Each group reads up to four kinds of ranges:
+//
+//   range       | numbers         | why
+//   ------------|-----------------|---------------------------------------------------------------------
+//   rangeFront  | (cursor, …]     | new records
+//   rangeLate   | (low, cursor]   | records of transactions that commit after the front has passed them
+//   rangeWalk   | a known range   | a watched transaction ended, records were put back, a topic opened
+//   rangeSweep  | (0, low]        | everything, slowly, every five minutes: no rule relies on it
+
 const (
 	waitingPage = 2000
 	againPage   = 200
@@ -66,7 +77,7 @@ type reads struct {
 // reset forgets the read of a session that has ended.
 func (r *reads) reset() { r.paging, r.late, r.touched = false, false, nil }
 
-// readDue returns when the next read is due; zero = none.
+// readDue returns when the next read is due, for the route that is due first; zero = none.
 func (d *Dispatcher) readDue() time.Time {
 	var at time.Time
 	for _, rt := range d.routes {
@@ -81,7 +92,9 @@ func (d *Dispatcher) readDue() time.Time {
 	return at
 }
 
-// readDue returns when a route is to be read.
+// readDue returns when a route is to be read. A new unit is read at once: nothing of it goes before. A route without
+// room is read for its control records alone, since operators wait. Otherwise a rest from the last page, a record to be
+// read again, an expiry or a sweep decides.
 func (rt *route) readDue() time.Time {
 	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.loads }) {
 		return rt.now
@@ -101,7 +114,8 @@ func (rt *route) readDue() time.Time {
 	return at
 }
 
-// read returns the next read, or nil.
+// read returns the next read, or nil. While units are given up there is none: it could bring records of a unit that is
+// about to go.
 func (d *Dispatcher) read() *Call {
 	if at := d.readDue(); d.calls.busy(callRead) || d.giving.busy() || at.IsZero() || at.After(d.now) {
 		return nil
@@ -114,6 +128,7 @@ func (d *Dispatcher) read() *Call {
 	d.reads.routes = r.routes
 	clear(d.controls.gone)
 	for _, rt := range d.routes {
+		// This read shows all that was settled before.
 		clear(rt.recent.read)
 	}
 	return c
@@ -171,7 +186,11 @@ func (d *Dispatcher) addFresh(r *reading) {
 	}
 }
 
-// addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out.
+// addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out. The width of each
+// range is bounded, not only its number of records: deleted rows between them cost as much as live ones, as long as an
+// old snapshot keeps them. Records in memory are skipped, so that they do not fill the limit of a range that was read
+// before. When the route is crowded, the front and the walks wait. The late pass goes on, since the pages of keys must
+// fit it.
 func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
 	left = map[string]bool{}
 	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *core.Range {
@@ -226,7 +245,8 @@ func (g *group) sweeps(d *Dispatcher) bool {
 	return !d.noSweeps && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
-// deepKeys returns keys by how many of their records the front has passed, most first.
+// deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each page
+// of the front with records that cannot go, so the front leaves it out. Its records are read by key.
 func (rt *route) deepKeys(g *group) (names []string) {
 	if len(rt.deep) == 0 {
 		return nil
@@ -248,7 +268,10 @@ func (rt *route) deepKeys(g *group) (names []string) {
 	return names
 }
 
-// addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come.
+// addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come. A
+// page begins at the hazard of the group, if that is before the passed records: an earlier record of the key may have
+// appeared since. A key in doubt begins at its start, which shows everything that holds it. A short key gets a small
+// page, so that one read serves many.
 func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
 	var rest []*key
 	defer func() {
@@ -290,7 +313,8 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 	return n
 }
 
-// addAgain adds records that other sessions held, or that were locked.
+// addAgain adds records that other sessions held, or that were locked. Each goes back in line at once, since the answer
+// can be lost.
 func (d *Dispatcher) addAgain(r *reading, rt *route) {
 	if len(rt.again.tries) > 4*d.againPage { // of records that are gone
 		clear(rt.again.tries)

@@ -9,6 +9,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Meet is the one call about members and owners. Each renews the member or only looks, and returns the roster. With it
+// go all that this member has decided about others since: members to be removed, flags, moves of units, hints. So a
+// member without work makes one call in a third of its lease, and each decision rests on the roster before it. A
+// decision that the store does not accept, because another member was first, is left out there. The next roster shows
+// that, and the decision is made anew.
+
 const (
 	// hintEvery: every so many beats, one also stores how far the member has come. A member that takes over from a
 	// dead one begins there.
@@ -34,7 +40,8 @@ func (d *Dispatcher) idleForLeave() bool {
 	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.giving.busy()
 }
 
-// meet returns the next Meet, or nil.
+// meet returns the next Meet, or nil. A member whose own last beat came late removes no other: they may have seen
+// as little of it.
 func (d *Dispatcher) meet() *Call {
 	if d.calls.busy(callMeet) || d.meetDue().After(d.now) {
 		return nil
@@ -74,7 +81,8 @@ func (d *Dispatcher) renews() bool {
 		len(d.peers.moves)+len(d.peers.removals) > 0 || d.self.stopping
 }
 
-// introduce returns the member's own row for a Meet.
+// introduce returns the member's own row for a Meet. A look repeats the latest beat that was answered: it must not make
+// the row look newer or older.
 func (d *Dispatcher) introduce(renews bool) core.Member {
 	if d.session == 0 {
 		d.session = d.opts.NewSession()
@@ -94,7 +102,8 @@ func (d *Dispatcher) introduce(renews bool) core.Member {
 	return m
 }
 
-// hints returns moves that store how far the member has come.
+// hints returns moves that store how far the member has come in its units. A successor of a dead member begins there. A
+// hint is stored only when it has grown by a step, since each costs a write.
 func (d *Dispatcher) hints(all bool) (moves []core.Move) {
 	for _, rt := range d.routes {
 		lows := rt.lows()
@@ -137,7 +146,9 @@ func (d *Dispatcher) endCare() (moves []core.Move) {
 	return moves
 }
 
-// met takes in a roster.
+// met takes in a roster. If there is none, the beat is repeated after a short pause: the lease runs. A roster without
+// this member, or of another life of the database, ends the session. Otherwise the roster shows which members are dead,
+// which units are this member's, and how to divide them; the next Meet carries the conclusions.
 func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed bool) {
 	if c.err != nil {
 		d.calls.pause(callMeet)

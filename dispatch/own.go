@@ -6,7 +6,14 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// own takes in which units the member owns.
+// The roster tells the owner of each unit, and a member owns a unit only from the moment when it has seen that: a Meet
+// that takes a unit can lose its answer. A roster can be older than a give-up of this member, since both calls are
+// under way at once. Then it still shows the unit here, and must not bring it back: wentAfter compares the times at
+// which they were sent.
+
+// own takes in which units the member owns. The units of a route that come together become one group. A unit that was
+// given up and came back between two rosters has a greater term: its memory is of the former time, and goes. The next
+// roster brings the unit.
 func (d *Dispatcher) own(c *Call) {
 	type part struct {
 		slots core.Slots
@@ -44,7 +51,8 @@ func (d *Dispatcher) own(c *Call) {
 	}
 }
 
-// acquire notes that the member owns a unit now.
+// acquire notes that the member owns a unit now, and up to which number a dead owner may have had records out. Its
+// windows begin small again, since these records come early among the suspects.
 func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
 	rt.units[o.Unit] = &unit{Unit: o.Unit, route: rt, term: o.Term, low: o.Low}
 	care := o.Careful

@@ -8,7 +8,21 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// readDone takes in a page.
+// The answer to a look is one page, from one snapshot of the database. readDone puts all of it in place before any
+// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a control
+// record can change the meaning of a record behind it. So the steps have an order:
+//
+//   1. A failed read ends here. A page of another life of the database ends the session.
+//   2. transactions: the transactions that have ended since the last page begin their walks.
+//   3. drop: this member forgets the units that the page says it has lost.
+//   4. control: decisions of operators take effect before the records that they are about.
+//   5. loadFresh: the records that wait in new units hold their keys. After that, records of these units can go.
+//   6. positions: cursors, late passes and walks move to the end of the page. Now the hazards are known.
+//   7. keyPages, records, passPaused, takeRevisits: the records go into their keys, or are passed.
+//   8. advance: each key that was touched lets its records go, once.
+//   9. rest, merge: each route gets the time of its next read.
+
+// readDone takes in a page, in the order above.
 func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	for i := range r.ranges {
 		if w := r.ranges[i].walk; w != nil {
@@ -27,6 +41,8 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 		d.calls.pause(callRead)
 		return
 	}
+	// A database that was restored does not know the session, or is behind the last page. The memory of this member
+	// is about another life of it, and no hint can be believed.
 	if !page.Known || d.db.isOlder(page) {
 		d.db.wentBack = true
 		d.rejoin()
@@ -43,6 +59,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 			d.peers.lookAt = d.now
 		}
 	}
+	// From here to the end of paging advance only notes the keys.
 	d.reads.paging = true
 	d.control(page)
 	d.loadFresh(r, page)
@@ -87,7 +104,10 @@ func (d *Dispatcher) noteUnread(page *core.Page, drawn int64) {
 	}
 }
 
-// rest decides when a route is read again.
+// rest decides when a route is read again: after PollMin, doubled up to PollMax with each read that found nothing.
+// While records may still appear behind a cursor the pause is short, since only a page tells that their transaction has
+// ended. A key that is asked about without haste makes the pause longer: late ranges would meet it again and again.
+// News that came during the read end the pause.
 func (rt *route) rest(found bool) {
 	if found {
 		rt.pace.idle = 0
@@ -107,11 +127,14 @@ func (rt *route) rest(found bool) {
 	rt.pace.readAt = rt.now.Add(pause)
 }
 
-// loadFresh takes in the records that wait in new units.
+// loadFresh takes in the records that wait in new units. The first page of them is enough to begin: until the last one
+// the group is not complete, and the store is asked about each key that it meets. A full page of control records delays
+// the begin: the next one may be about these units.
 func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 	whole := !page.MoreWaiting || len(page.Waiting) == 0
 	for _, g := range r.fresh {
 		if whole && g.afterFresh == 0 && !g.loaded {
+			// Until a key is forgotten; see forget.
 			g.complete, g.floor = true, math.MaxInt64
 		}
 	}
@@ -139,8 +162,10 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 			continue
 		}
 		g.loaded = true
+		// The former owner knew of retries that this member does not.
 		g.route.overdue.all()
 		for s := range g.route.careful {
+			// No record that was staged later can have been out at the dead member.
 			if g.slots.Has(uint8(s)) {
 				g.route.careful[s] = min(g.route.careful[s], page.Last)
 			}
@@ -150,7 +175,12 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 	}
 }
 
-// positions moves cursors, walks and late passes to the end of the page, before its records are taken in.
+// positions moves cursors, walks and late passes to the end of the page, before its records are taken in. A range that
+// was cut short ends at its last record, or where it began.
+//
+// A late pass goes over (low, cursor] and can take several pages. Its goal is the number up to which everything was
+// visible in its first page: at the end low becomes that. A transaction can end between two pages and show records in
+// the part that is passed, from the goal on. So on the later pages the goal is the hazard.
 func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
@@ -201,6 +231,7 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 		if r.ranges[i].kind != rangeFront {
 			continue
 		}
+		// The late pass is over only if it has reached the place where the front of the same page began.
 		switch {
 		case !late[g]: // there is nothing between low and the cursor
 			if g.low >= r.ranges[i].from {
@@ -235,7 +266,8 @@ func (d *Dispatcher) keyPages(r *reading, page *core.Page) {
 	}
 }
 
-// records takes in the records of the ranges, in order.
+// records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a page can
+// bring records of the same key. A sweep only finds keys: the records of a key that it met are read by key.
 func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool) {
 	type read struct {
 		rec   *core.Record
@@ -307,7 +339,9 @@ func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 	d.advance(k)
 }
 
-// takeRevisits takes in records that other sessions held.
+// takeRevisits takes in the records that are read again. A record that is still held stays in line. A record about
+// which an operator has decided meets its end. The others are free. One with a key is not handed out from here: earlier
+// ones of its key can have come back, so the whole key is read anew.
 func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 	type place struct {
 		route string

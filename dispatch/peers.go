@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// No clock of a server decides who is dead. A member is dead if this one has seen no new beat of it for the length of
+// its lease, by this member's own clock, while its own beats were answered. So an outage of the database kills no
+// member. An owner of units that has no row gets the same time.
+
 // peers is this member's view of the others, and the evictions and flags that it sends with the next Meet.
 type peers struct {
 	seen     map[core.Session]peer
@@ -80,7 +84,8 @@ func (d *Dispatcher) observe(c *Call) {
 	d.observeRowless(present, c)
 }
 
-// observePeer notes how another member is. A dead one is removed at the next Meet.
+// observePeer notes how another member is. A dead one is removed at the next Meet. The removal names the beat that was
+// seen: a member that has renewed since stays. After a gap in its own beats this member begins anew, with all of them.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)

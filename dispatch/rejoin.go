@@ -2,6 +2,10 @@ package dispatch
 
 import "github.com/waybill-go/waybill/core"
 
+// A member that others have removed, or whose database was restored, begins anew as another session. It must not trust
+// anything that it remembers: its units have other owners, and its numbers may be of another life of the database. Only
+// the records that it has handed out are still at work here, and their outcomes are ignored.
+
 // rejoin ends the session: its records belong to others now. Items that are out are not taken back; their outcomes are
 // ignored.
 func (d *Dispatcher) rejoin() {

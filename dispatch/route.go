@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A route is everything that the member knows about one route: its units and reading places (groups), the records in
+// memory (known, ready, wants, holds), keys, and paused topics. No two routes share a bound of memory, so a route that
+// is slow or blocked takes no place from another.
+
 // queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
 // a key goes on. From half of it on nothing is read while half of the window is out or ready: records read then could
 // not go sooner.
@@ -123,7 +127,8 @@ func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 // unresolved reports whether records may still appear behind a cursor.
 func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
 
-// room is how many more records may be read.
+// room is how many more records may be read. There is none above the limit of bytes, or while so many records wait in
+// key queues that a record read now could not go soon.
 func (rt *route) room() int {
 	if rt.load.bytes >= rt.opts.Bytes {
 		return 0

@@ -11,6 +11,20 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Outcomes are stored together. While one Settle is under way, the outcomes that are concluded collect, and go with the
+// next one. The store answers about each of them:
+//
+//   answer      | meaning                                     | the item
+//   ------------|---------------------------------------------|---------------------------------------------
+//   nil         | it is stored                                | stored: it goes, or its record waits
+//   ErrChanged  | the record has another version              | changed: its key is read anew
+//   ErrFenced   | the unit has another owner                  | fencedOff: it is the other one's
+//   ErrBusy     | a transaction has locked the record         | sent again, after 20 ms and longer each time
+//   other       | an outage                                   | sent again; if all fail, after a pause
+//
+// A lost answer is followed by the same outcome once more. So ErrChanged after an earlier try may mean that the first
+// one was stored.
+
 const (
 	// maxSettle bounds the outcomes of one call.
 	maxSettle = 5000
@@ -34,7 +48,8 @@ func (s *settles) reset() { s.items, s.controls = nil, nil }
 // empty reports whether nothing waits to be stored.
 func (s *settles) empty() bool { return len(s.items) == 0 && len(s.controls) == 0 }
 
-// add takes in an item whose outcome must be stored.
+// add takes in an item whose outcome must be stored. A published or expired record can wait for others to be stored
+// with it. Any other outcome holds its key, so that it is urgent. So is that of a withdrawable record with a key.
 func (s *settles) add(item *Item) {
 	item.tries, item.at = 0, s.now
 	s.since = earliest(s.since, s.now)
@@ -82,7 +97,9 @@ func (s *settles) schedule() {
 	}
 }
 
-// settleDue returns when the next settle is due; zero = none.
+// settleDue returns when the next settle is due; zero = none. More outcomes make the settle cheaper, so it waits for
+// Gather. It does not wait for an urgent outcome, for a full batch, when no more outcomes will come, before a give-up,
+// or at a stop.
 func (d *Dispatcher) settleDue() time.Time {
 	s := &d.settles
 	if s.empty() {
@@ -125,7 +142,8 @@ func (d *Dispatcher) settle() *Call {
 	return c
 }
 
-// settled takes in the results of a settle.
+// settled takes in the results of a settle. Failed outcomes go before those that were concluded meanwhile. A control
+// record that could not be deleted is not carried out again: it stays in controls.open until it is gone.
 func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Results, c *Call) {
 	s := &d.settles
 	if c.err != nil {
@@ -169,13 +187,16 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 	}
 	s.schedule()
 	d.calls.notBefore[callSettle] = time.Time{}
+	// Some outcomes were stored: then the others failed for reasons of their own, and a pause would only delay.
 	if outages > 0 && outages == len(items) {
 		d.calls.fails[callSettle] = max(d.calls.fails[callSettle], 1)
 		d.calls.pause(callSettle)
 	}
 }
 
-// stored is called when the outcome of item is stored.
+// stored is called when the outcome of item is stored. Most items go. A released record is ready again, in memory as in
+// the store. A retry or a record that blocks its route holds its key from now on: no longer by the item, but by the
+// stored record.
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
@@ -197,6 +218,8 @@ func (d *Dispatcher) stored(item *Item) {
 	case item.recheck:
 		d.revise(item)
 	case o.Event() == core.EventReleased && !item.retry && !rt.anyones(item.Record.Envelope.Key):
+		// The release raised the version in the store. With the old one the next outcome would be refused as
+		// ErrChanged.
 		// Its hold is gone.
 		item.held = false
 		item.Record.Holder = 0
@@ -220,7 +243,8 @@ func (d *Dispatcher) stored(item *Item) {
 	d.advance(k)
 }
 
-// revise forgets a record that may have changed, and schedules another read of it.
+// revise forgets a record that may have changed, and schedules another read: of its key, of the next records of its
+// queue, or of the record alone.
 func (d *Dispatcher) revise(item *Item) {
 	d.finish(item)
 	if item.key != nil {

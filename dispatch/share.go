@@ -7,6 +7,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// The members divide the units without a leader. Each of them computes the same division from the same roster, and then
+// does its own part: it takes the free units that fall to it, and gives up units that fall to others. Two members with
+// different rosters can disagree for a moment. That is harmless, since a unit changes its owner only by a statement
+// that names the former one. The division counts units, not records: all members see the same count.
+
 // tally is what the shares are computed from.
 type tally struct {
 	members []*core.Member
@@ -18,7 +23,7 @@ type tally struct {
 
 // share computes which free units the member takes and which of its own it gives up, so that all members get the same
 // result. A free unit goes to the able member with the fewest units for its handlers. A unit moves from one member to
-// another that has at least two fewer.
+// another that has at least two fewer: with a difference of one it would move back and forth for ever.
 func (d *Dispatcher) share() {
 	t := d.tally()
 	for _, o := range d.peers.freeUnits() {
@@ -29,11 +34,13 @@ func (d *Dispatcher) share() {
 		t.add(to.Session, o.Unit.Route, 1)
 		if to.Session == d.session && !d.self.stopping {
 			d.peers.moves = append(d.peers.moves, core.Move{Unit: o.Unit, From: o.Owner, To: d.session})
+			// Its owner has no row any more; see acquire.
 			if o.Owner != 0 {
 				d.peers.orphaned[o.Unit] = true
 			}
 		}
 	}
+	// Each step makes the division fairer, so that the steps end. The bound is for a mistake in that.
 	for range 10_000 {
 		from, to, route := t.next()
 		if from == 0 {
@@ -69,7 +76,8 @@ func (d *Dispatcher) leave(rt *route) {
 	}
 }
 
-// tally counts the units of each member, without units that are on their way to another member.
+// tally counts the units of each member, without units that are on their way to another member: each roster that still
+// shows them here would make one more unit go. A member that is about to be removed gets none.
 func (d *Dispatcher) tally() *tally {
 	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
 	dead := map[core.Session]bool{}
@@ -119,7 +127,8 @@ func (t *tally) add(s core.Session, route string, n int) {
 	t.counts[s][route] += n
 }
 
-// fewer reports whether member a, with so many more units, has fewer units for each handler than b.
+// fewer reports whether member a, with so many more units, has fewer units for each handler than b. It multiplies
+// crosswise, so that all members get the same result, without rounding.
 func (t *tally) fewer(a *core.Member, more int, b *core.Member, than int) bool {
 	return (t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)
 }
@@ -139,7 +148,9 @@ func (t *tally) least(route string) (best *core.Member) {
 	return best
 }
 
-// next returns a unit's move from one member to another that makes the shares fairer; from is 0 if they are fair.
+// next returns a unit's move from one member to another that makes the shares fairer; from is 0 if they are fair. First
+// the members that cannot serve a route lose its units to those that can. Then the member with the most units for its
+// handlers gives to the one with the fewest.
 func (t *tally) next() (from, to core.Session, route string) {
 	for _, a := range t.members {
 		for _, route := range t.routes {

@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A record of a paused topic is not handed out. It needs no place in memory for that. A route remembers of each paused
+// topic only the first record that was passed, and a walk begins there when the topic opens. A key whose first record
+// waits for its topic waits with it. A message that expires does not wait: it goes to its end.
+
 const (
 	// headsEvery and passedEvery are the least pauses between two looks for records that have expired while their
 	// topic is paused: among keys in memory, and among records that must be read again.

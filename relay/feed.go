@@ -10,6 +10,11 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
+// Ready records go from the dispatcher into Publish calls. Most of them pass through. Some get their outcome here,
+// since no broker must see them: expired, unreadable, too large, or at the end of their crashes. With a publisher that
+// pipelines keys, a record whose key is in another call waits in keys.parked until that call returns: two calls could
+// overtake each other.
+
 // maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
 const maxCalls = 16
 
@@ -33,7 +38,8 @@ func (e *engine) feed(rt *route, n int) (sent int) {
 	return sent
 }
 
-// fill moves ready records into c. Records that must not be sent get an outcome instead.
+// fill moves ready records into c. Records that must not be sent get an outcome instead. Parked ones go first, since
+// they are the earlier ones of their keys. After an outage of the route one record goes alone, as the breaker's trial.
 func (e *engine) fill(c *call, limit int) {
 	rt := c.route
 	if rt.breakers.route.half {
@@ -106,7 +112,8 @@ func (e *engine) fillParked(c *call, limit int) bool {
 	return false
 }
 
-// screen reports whether an item may be sent. If not, the item gets its outcome.
+// screen reports whether an item may be sent. If not, the item gets its outcome. The order counts: a record of another
+// member is not judged, an unreadable one has no time to compare, and an expired one does not wait for its topic.
 func (e *engine) screen(item *dispatch.Item) bool {
 	rt, rec := e.routes[item.Route()], &item.Record
 	switch {

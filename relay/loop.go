@@ -9,6 +9,11 @@ import (
 	"github.com/waybill-go/waybill/internal/chance"
 )
 
+// One goroutine owns the engine: all state that is not behind a lock of its own. It blocks in one select. Calls of the
+// store, the publisher and the application run beside it, and hand back a function that the loop runs: so a result
+// changes the state in one place, in one order, without a lock. After each event step starts everything that may start,
+// and tells when time alone changes the answer.
+
 // minPause keeps the loop from spinning if the dispatcher wants to go on at once.
 const minPause = time.Millisecond
 
@@ -105,7 +110,8 @@ func (e *engine) step() (next time.Time) {
 	return earliest(next, e.keepUp())
 }
 
-// finished reports whether the loop has nothing left to do.
+// finished reports whether the loop has nothing left to do: the member has left, or could not, and every call is back.
+// At the final limit it does not wait for either.
 func (e *engine) finished() bool {
 	if !e.drain.begun {
 		return false
@@ -113,7 +119,7 @@ func (e *engine) finished() bool {
 	return (e.d.Left() || e.drain.noLeave) && e.inProgress == 0 || !e.now.Before(e.drain.finalAt)
 }
 
-// end releases the run's resources, and reports the records that are left.
+// end releases the run's resources, and reports the records that are left. Hooks get a moment to take the last events.
 func (e *engine) end() {
 	e.drain.stopSend()
 	e.stopUpkeep()

@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// A RunOnce ends when nothing is due any more. It sees only the records of its own units. So while other relays own
+// units it asks the store for counts: records that are left are an error, which names their owners. If an owner may be
+// dead, the pass waits until its units come here.
+
 // leftEvery is the time between two looks of a pass that has no work of its own at the records of other relays.
 const leftEvery = 400 * time.Millisecond
 
@@ -102,7 +106,7 @@ func (e *engine) anyMaybeDead(owners map[core.Session]int) bool {
 	return false
 }
 
-// leftOver describes due records that were not published; empty if there are none.
+// leftOver describes due records that were not published; empty if there are none. Paused routes are left on purpose.
 func (e *engine) leftOver(counts []admin.Count, counted bool) string {
 	if !counted {
 		return fmt.Sprintf("what others own, and %d due", e.inMemory())

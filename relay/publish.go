@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// A Publish call takes records of one route, runs beside the loop, and returns one result for each. The relay trusts no
+// publisher with that: a panic, a wrong number of results and a call that does not return have answers here. A result
+// says nothing of a record whose session ended meanwhile: its outcome is refused by the store's fence.
+
 // publishes knows the Publish calls in progress.
 type publishes struct {
 	inFlight map[*call]struct{}
@@ -70,7 +74,8 @@ func (e *engine) freeCall(c *call) {
 	e.publishes.free = append(e.publishes.free, c)
 }
 
-// send publishes c on a goroutine of its own.
+// send publishes c on a goroutine of its own. The lease is asked again there, with the clock of that moment: a process
+// that was frozen in between must not begin to send what others have sent.
 func (e *engine) send(c *call) {
 	c.route.calls++
 	c.route.out += len(c.items)
@@ -178,7 +183,9 @@ func (c *call) ask(res core.Results) {
 	}
 }
 
-// finish takes in the results of c.
+// finish takes in the results of c. With a publisher that pipelines keys the first failure of a key decides about all
+// behind it: they go back, in front of the key's other records, and none of them costs an attempt for the error of
+// another.
 func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	rt := c.route
 	rt.calls--

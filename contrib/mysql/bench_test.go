@@ -30,7 +30,7 @@ func BenchmarkInbox(b *testing.B) {
 	inboxtest.Benchmark(b, func(*testing.B) inboxtest.Harness[*sql.Tx] { return h })
 }
 
-// inTurn counts what is published, and what comes before its turn.
+// inTurn counts the published records, and those that come before their turn.
 type inTurn struct {
 	mu   sync.Mutex
 	next map[string]string

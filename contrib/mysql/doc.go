@@ -12,16 +12,15 @@
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*sql.Tx] and a core.Inbox[*sql.Tx]. It has the capabilities
 // core.Presence, core.Checker, core.ClockSeeder, core.Cleaner, core.BatchInbox, core.Marker, core.InboxPurger,
-// waybill.Canceller[*sql.Tx], admin.Migrator, admin.Inspector and admin.Redriver. It is no core.Waiter, since MySQL
-// notifies nobody: a relay polls, by default up to ten seconds after a pause; see relay.Options.PollMax.
+// waybill.Canceller[*sql.Tx], admin.Migrator, admin.Inspector and admin.Redriver. It is no core.Waiter, since MySQL has
+// no notifications: a relay polls, by default up to ten seconds after a pause; see relay.Options.PollMax.
 //
 // # Guarantees
 //
 // Stage writes with the caller's transaction: its rows are committed or rolled back with it. A page is read from one
-// snapshot, and its transaction ids are exact: a transaction that stages first locks one of 256 rows for share, and a
-// relay sees by the rows that nobody has locked which transactions have ended. Each method that writes is one
-// transaction, which runs again if another one makes it fail. A session that was removed, or that lost the unit,
-// changes nothing.
+// snapshot, and its transaction ids are exact: a transaction that stages first locks one of 256 rows for share, and the
+// rows without a lock tell a relay which transactions have ended. Each method that writes is one transaction, which
+// runs again if another one makes it fail. A session that was removed, or that lost the unit, changes nothing.
 //
 // The settle deletes published rows, and abandoned ones are kept with reason and error, unless Options.Retention says
 // otherwise. A (route, id) is known as a duplicate for as long as its row exists. Names are compared by their bytes.
@@ -58,13 +57,13 @@
 // The server ends a connection of the store's own pool that is silent for five seconds, so that a frozen process keeps
 // no lock. With [New] there is one pool, and the server's wait_timeout decides.
 //
-// What a statement waits for is bounded by innodb_lock_wait_timeout; that error is an outage. A body and its row must
-// fit in max_allowed_packet.
+// The wait of a statement is bounded by innodb_lock_wait_timeout; that error is an outage. A body and its row must fit
+// in max_allowed_packet.
 //
-// The outbox table has three indexes: its order, ids, keys. What waits for a time, expires, was held or has ended
-// has a row in waybill_outbox_aside, too, and a dedupe key has one in waybill_outbox_dedupe; each costs a statement
-// more. A relay reads in the order of staging, and so passes over the rows of other routes and relays, and over
-// published ones that the retention keeps.
+// The outbox table has three indexes: its order, ids, keys. A record that waits for a time, expires, was held or has
+// ended has a row in waybill_outbox_aside, too, and a dedupe key has one in waybill_outbox_dedupe; each costs a
+// statement more. A relay reads in the order of staging, and so passes over the rows of other routes and relays, and
+// over published ones that the retention keeps.
 //
 // [Open] lets the store's own pool send several statements at once, which takes about a third of the round trips.
 // With [New] they go one by one, and published records are looked at before they are deleted, as on MySQL.

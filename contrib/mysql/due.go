@@ -141,8 +141,8 @@ func (d *due) take(ctx context.Context) error {
 	return d.inLine(ctx, timers)
 }
 
-// inLine gives records new numbers. Rows that nobody else ever sees draw them: another way to draw one is not the same
-// in all versions of the server.
+// inLine gives records new numbers. Rows that this transaction deletes again draw them: another way to draw one is not
+// the same in all versions of the server.
 func (d *due) inLine(ctx context.Context, rows []*row) error {
 	seqs := seqsOf(rows)
 	if err := d.draw(ctx); err != nil {

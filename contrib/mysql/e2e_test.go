@@ -41,8 +41,8 @@ func newEffects(t *testing.T, s *waybillmysql.Store) {
 }
 
 // produce stages steps, in order for each key, until it is told to stop. While maxWaiting records wait it pauses, so
-// that what is left at the end is no matter of how fast the machine is. A transaction whose result is unknown is staged
-// again: the ids make that harmless.
+// the number of records left at the end does not depend on the speed of the machine. A transaction whose result is
+// unknown is staged again: the ids make that harmless.
 func produce(t *testing.T, s *waybillmysql.Store) (stop func(), staged *atomic.Int64) {
 	t.Helper()
 	done := make(chan struct{})
@@ -190,7 +190,7 @@ func TestKilledRelayCostsNoLease(t *testing.T) {
 	seen.check(t)
 }
 
-// consume returns the address of a broker with a consumer that has an inbox, and what arrives there.
+// consume returns the address of a broker with a consumer that has an inbox, and the messages that arrive there.
 func consume(t *testing.T, s *waybillmysql.Store) (url string, seen *arrivals) {
 	t.Helper()
 	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "steps", Bindings: []string{stepTaken.Name()}}}})

@@ -93,7 +93,7 @@ func classify(op string, err error) error {
 	return e
 }
 
-// misconfigured returns an error that somebody must fix.
+// misconfigured returns an error that a person must fix.
 func misconfigured(format string, a ...any) error {
 	return &waybill.Error{
 		Op: "waybill/mysql: check", Class: waybill.ClassOutage,

@@ -242,7 +242,7 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// DB-07 DB-26: Check finds what is missing, and says what to do.
+// DB-07 DB-26: Check finds everything that is missing, and names the cure.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, newDatabase(t, func(database string) string { return dsnOf(t, database) }), waybillmysql.Options{})
@@ -300,8 +300,8 @@ func (c cutConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A server that goes away in the middle of a check is an outage, whichever statement meets it: a relay waits for it,
-// and must not end as misconfigured. DB-26.
+// A server that goes away in the middle of a check is an outage, in each of its statements: a relay waits for it, and
+// must not end as misconfigured. DB-26.
 func TestCheckOfALostServer(t *testing.T) {
 	t.Parallel()
 	var left atomic.Int64

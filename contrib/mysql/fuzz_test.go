@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode reads anything that somebody with the right to insert wrote into column attrs. What could be read is what
-// is written again.
+// FuzzDecode reads any text in column attrs, as a program with the right to insert can write it. The parts that could
+// be read are written again.
 func FuzzDecode(f *testing.F) { // SE-08
 	for _, text := range []string{
 		"", "1:a1:b", "4:time", "1:!1:5", "1:!3:300", "2:#a1:b2:#a1:c", "-1:", "99999999999999999999:x", "0:0:", "3:hlc1:x", "10:expirytime20:9999-12-31T23:59:59Z",

@@ -7,11 +7,11 @@ import (
 )
 
 // A transaction draws its numbers before it commits, so a page can miss a number that it has passed. Each transaction
-// that stages locks one of 256 rows for share before its first number: the row of the moment. Which row that is decides
-// only about speed. A probe looks for rows that nobody has locked: all transactions that had locked them have ended.
+// that stages locks one of 256 rows for share before its first number: the row of the moment. The choice of the row
+// decides only about speed. A probe looks for rows without a lock: all transactions that had locked them have ended.
 //
 // The probes are numbered. The id of a transaction is the number of the last probe that found its row free before the
-// transaction locked it. So while a row is not free, what has locked it can have the id that free says.
+// transaction locked it. So while a row is not free, its lock can belong to the id that free says.
 const (
 	numMarks   = 256
 	probeEvery = 20 * time.Millisecond

@@ -230,8 +230,8 @@ func (w *work) unserved(ctx context.Context, out *core.Roster) error {
 	return nil
 }
 
-// members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server
-// was started, which has lost all of them then. That time is known to the second: one who is missed in vain renews.
+// members fills in the members. Missing is a presence without its lock, if the member has renewed since the start of
+// the server, which loses all locks. That time is known to the second: a member that is missed wrongly renews.
 func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 	var renewed []int64
 	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {

@@ -28,8 +28,8 @@ const (
 )
 
 // Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units that nobody owns. It deletes up to 1,000 records of each class whose
-// retention has expired. The lease is a row of the meta table, from a millisecond to an hour long.
+// waited for a time, or are due in units without an owner. It deletes up to 1,000 records of each class whose retention
+// has expired. The lease is a row of the meta table, from a millisecond to an hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (out core.Cleaned, err error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return out, err
@@ -160,7 +160,7 @@ func (w *work) bySession(ctx context.Context) (map[core.Session]holder, error) {
 	return out, err
 }
 
-// Inspect returns the record of a message on a route. A record that somebody holds is processing.
+// Inspect returns the record of a message on a route. A held record is processing.
 func (s *Store) Inspect(ctx context.Context, route, id string) (out admin.Stored, err error) {
 	err = s.read(ctx, "inspect", func(w *work) error {
 		members, err := w.bySession(ctx)

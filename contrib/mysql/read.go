@@ -9,6 +9,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A page comes from one REPEATABLE READ snapshot. Which transactions it does not show is asked before it begins: a
+// transaction that has ended by then is in the snapshot; see horizon.go. Rows of a range are asked for in the same
+// round trip as the head of the page, as many as are likely to be wanted. Only a page that wants more asks again.
+
 // maxControl bounds Page.Control, and maxRows the rows of one statement.
 const (
 	maxControl = 1000
@@ -28,8 +32,8 @@ const (
 	epochSQL = `(SELECT CONCAT(MAX(IF(name = 'database', value, 0)), '/', MAX(IF(name = 'epoch', value, 0)), '/', @@server_id) FROM waybill_meta)`
 )
 
-// Read answers all parts of look from one snapshot, as core.OutboxStore says. It locks nothing but, for a moment and at
-// most every 20 ms, rows that nobody else has locked. A limit of 0 or less is no limit.
+// Read answers all parts of look from one snapshot, as core.OutboxStore says. It locks only, for a moment and at most
+// every 20 ms, rows that are not locked. A limit of 0 or less is no limit.
 func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (page core.Page, err error) {
 	next, running, err := s.sight(ctx)
 	if err != nil {
@@ -120,7 +124,7 @@ func (rd *reader) head(ctx context.Context) error {
 
 func (rd *reader) blocks(route string) bool { return slices.Contains(rd.look.Blocks, route) }
 
-// held returns what other sessions hold, asked for once.
+// held returns the records that other sessions hold, asked for once.
 func (rd *reader) held(ctx context.Context) (_ []*row, err error) {
 	if !rd.asked {
 		rd.others, err = rd.rows(ctx, heldSQL, rd.self)
@@ -215,8 +219,8 @@ func (rd *reader) keys(ctx context.Context) error {
 	return nil
 }
 
-// atFirst returns how many rows to ask for at first: what is asked for and not wanted comes all the same. It allows for
-// bodies that are 16 times as large as those of the last page.
+// atFirst returns how many rows to ask for at first: the server sends all of them, wanted or not. It allows for bodies
+// that are 16 times as large as those of the last page.
 func (rd *reader) atFirst(limit int) int {
 	if limit <= 0 {
 		limit = maxRows
@@ -228,7 +232,8 @@ func (rd *reader) atFirst(limit int) int {
 	return min(limit+1, max(64, int(rd.look.Bytes/size/16)))
 }
 
-// span reads ready records within the limits, n rows at first.
+// span reads ready records within the limits, n rows at first. The size of the bodies so far tells how many more to ask
+// for, since the server sends all rows of a statement.
 func (rd *reader) span(from int64, limit, n int, ask func(from int64, n int) ([]*row, error)) (out core.Records, err error) {
 	if limit <= 0 {
 		limit = 1 << 30

@@ -1,7 +1,7 @@
 package waybillmysql_test
 
-// A call about many records takes as many round trips as one about few. On a server that is a millisecond away each
-// of them costs that, whatever the statement does.
+// A call about many records takes as many round trips as one about few. On a server that is a millisecond away each of
+// them costs that, for any statement.
 
 import (
 	"context"

@@ -26,7 +26,7 @@ const (
 // stateWithdrawn is stored for abandoned records that the application took back, so that an index tells them apart.
 const stateWithdrawn core.State = 6
 
-// The statements that return a row all have the same columns: those of the record itself, and what costs more.
+// The statements that return a row all have the same columns: those of the record itself, and the costly ones.
 const (
 	columns = `SELECT seq, route, id, version, slot, k, state, hold, due_at, ends_at, ready_since, flags, attempts, deliveries, crashes,
 		topic, source, hlc, reason, error, error_at, dedupe_key, `
@@ -113,7 +113,7 @@ func (r *row) decode() *row {
 	return r
 }
 
-// The names in column attrs of what is no attribute of CloudEvents.
+// The names in column attrs that are no attributes of CloudEvents.
 const (
 	attrPriority = "!"
 	headerPrefix = "#"
@@ -179,7 +179,7 @@ func (r *row) waiting(self core.Session, blocks bool) (core.Waiting, bool) {
 	return w, w.Why != 0
 }
 
-// facts returns what the rules need to know of r; nil if r is.
+// facts returns the facts about r that the rules need; nil if r is nil.
 func (r *row) facts() *rules.Row {
 	if r == nil {
 		return nil
@@ -191,7 +191,7 @@ func (r *row) facts() *rules.Row {
 	}
 }
 
-// named returns the one of rows that ref names, whatever its version, or nil.
+// named returns the one of rows that ref names, of any version, or nil.
 func named(rows map[int64]*row, ref core.Ref) *row {
 	if r := rows[ref.Seq]; r != nil && r.is(ref) {
 		return r
@@ -199,7 +199,7 @@ func named(rows map[int64]*row, ref core.Ref) *row {
 	return nil
 }
 
-// change is a record that is locked, as it was, and what a rule has made of it.
+// change is a locked record, as it was, and as a rule has made it.
 type change struct {
 	*row
 	to rules.Change
@@ -311,7 +311,7 @@ func flags(r *rules.Row) (out int64) {
 }
 
 // lock locks the records at seqs that no transaction has locked. Busy are the others that are there. Only the primary
-// key is used: another plan would lock rows that nobody asked for.
+// key is used: another plan would lock further rows.
 func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row, err error) {
 	got, busy = make(map[int64]*row, len(seqs)), map[int64]*row{}
 	if len(seqs) == 0 {
@@ -393,7 +393,7 @@ func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
 	return w.set(ctx, seqs, `hold = ?, deliveries = deliveries + ?`, w.self, deliveries)
 }
 
-// abandon ends records that are locked, for somebody other than their owners.
+// abandon ends locked records for a caller other than their owners.
 func (w *work) abandon(ctx context.Context, rows []*row, units func(r *row) rules.Unit, reason waybill.Reason) error {
 	changes := make([]change, len(rows))
 	for i, r := range rows {
@@ -402,7 +402,7 @@ func (w *work) abandon(ctx context.Context, rows []*row, units func(r *row) rule
 	return w.become(ctx, "", changes...)
 }
 
-// unitsOf returns what the rules need to know of the units of rows.
+// unitsOf returns the facts about the units of rows that the rules need.
 func (w *work) unitsOf(ctx context.Context, rows []*row) (func(r *row) rules.Unit, error) {
 	var routes []any
 	for _, r := range rows {

@@ -140,9 +140,9 @@ func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bo
 		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.Control() != 0 || o.Event() != core.EventConfirmed })
 }
 
-// atOnce deletes published records without locking them first, and fails if that is not everything. What is deleted was
-// confirmed, since its id was. CONCAT keeps the server from looking for the ids by their index, which takes 20 times as
-// long.
+// atOnce deletes published records without locking them first, and fails if that is not everything. A deleted record
+// was confirmed, since its id was. CONCAT keeps the server from looking for the ids by their index, which takes 20
+// times as long.
 func (st *settler) atOnce(ctx context.Context) error {
 	var seqs []int64
 	var args, routes []any

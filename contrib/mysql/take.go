@@ -7,6 +7,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
+// Records are locked with SKIP LOCKED, so that no call waits for a stager or an operator. A locked one is answered as
+// such. See row.go for the locks that a statement takes on rows beside those that are meant.
+
 const (
 	mineSQL = columns + `attrs, body FROM ` + asideSQL + `(waybill_outbox_hold) WHERE hold = ?` + endAsideSQL + `ORDER BY seq`
 	freeSQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = '' AND state = 1 AND due_at = 0 AND hold = 0` + slotSQL +

@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-20: a roster that names the routes nobody serves costs a look into each gap between those that are served, however
-// many records wait.
+// DB-20: a roster that names the unserved routes costs a look into each gap between those that are served, for any
+// number of waiting records.
 func TestUnservedRoutes(t *testing.T) {
 	t.Parallel()
 	s := open(t, waybillmysql.Options{})

@@ -38,7 +38,7 @@ func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybi
 	} else {
 		key.Topic = ""
 	}
-	// First without a lock: a locking read of what is not there locks a gap, and stagers wait for it.
+	// First without a lock: a locking read of a missing row locks a gap, and stagers wait for it.
 	found, err := w.rows(ctx, text, args...)
 	if err == nil && len(found) > 0 {
 		found, err = w.rows(ctx, bySeqSQL+at(seqsOf(found))+` AND `+liveSQL+`FOR UPDATE`)
@@ -58,7 +58,7 @@ func (w *work) cancel(ctx context.Context, key waybill.CancelKey, seen map[waybi
 	return status, err
 }
 
-// withdraw takes a record away that is locked, if nobody can have it out.
+// withdraw takes away a locked record, if no process can have it out.
 func (w *work) withdraw(ctx context.Context, r *row, reason waybill.Reason) (waybill.CancelStatus, error) {
 	units, err := w.unitsOf(ctx, []*row{r})
 	if err != nil {

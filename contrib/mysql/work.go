@@ -123,7 +123,7 @@ func (s *Store) fenced(ctx context.Context, op string, self core.Session, fn fun
 	})
 }
 
-// query is a statement, and what is done with each of its rows.
+// query is a statement, and a function for each of its rows.
 type query struct {
 	text string
 	args []any

@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// A queue is a durable consumer, and its bindings stand in its metadata. Two processes can add bindings at the same
+// time, and the later write wins. So each reads again after it has written, until both are there. Streams that others
+// made are checked for settings with which confirmed messages would be lost.
+
 // metaBindings is the consumer's metadata with its bindings, separated by spaces.
 const metaBindings = "waybill-bindings"
 
@@ -27,7 +31,8 @@ func (t *Transport) stream(ctx context.Context, name string) (jetstream.Stream, 
 	return s, nil
 }
 
-// declareStreams makes the streams that are missing, and returns the state of the first.
+// declareStreams makes the streams that are missing, and returns the state of the first: that of the bus. The other one
+// keeps parked messages without any consumer.
 func (t *Transport) declareStreams(ctx context.Context) (*jetstream.StreamInfo, error) {
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()

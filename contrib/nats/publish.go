@@ -12,6 +12,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A stream with interest retention confirms a message also if no consumer wants it, and drops it. So the publisher
+// knows the bindings of all queues, and refuses an unroutable message itself. It asks for them every three seconds, and
+// sooner for a topic without a queue. Messages are sent without waiting, and the confirms awaited together.
+
 // headerRoom is what max_payload keeps for names, escapes and the headers of a copy.
 const (
 	headerRoom = 32 << 10
@@ -118,7 +122,8 @@ const (
 	routesRest = 100 * time.Millisecond // between two questions because of a topic without a queue
 )
 
-// routable reports whether a queue gets what is published to subject.
+// routable reports whether a queue gets what is published to subject. One call asks at a time, and the others wait for
+// its answer, but not longer than their contexts.
 func (t *Transport) routable(ctx context.Context, subject string) (bool, error) {
 	r := &t.routes
 	select {

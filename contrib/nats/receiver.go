@@ -16,6 +16,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A pull asks the server for a number of messages, and they come one by one to an inbox of the receiver. They come also
+// when the Receive that asked has been cancelled; then the next one gets them. Until then upkeep renews them. The
+// server forgets pulls when a connection is lost, and can end them with a status. asked is the receiver's count of what
+// is still to come, and begins anew then.
+
 const (
 	pullFor   = 5 * time.Second // how long the server keeps a pull
 	pullSlack = 2 * time.Second // after which it has not answered
@@ -113,7 +118,8 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	return r, nil
 }
 
-// learn notes what the queue is bound for.
+// learn notes what the queue is bound for. The server filters by subjects without overlaps, so that more can arrive
+// than was asked for.
 func (r *receiver) learn(info *jetstream.ConsumerInfo) {
 	var wanted []string
 	if _, ours := info.Config.Metadata[metaBindings]; ours {
@@ -296,7 +302,8 @@ func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybil
 	return nil, false, nil
 }
 
-// upkeep renews what was fetched and waits for Receive, and keeps the queue's bindings.
+// upkeep renews what was fetched and waits for Receive, and keeps the queue's bindings: another process may have
+// written them without ours.
 func (r *receiver) upkeep() {
 	tick := time.NewTicker(r.t.opts.HoldFor / 3)
 	defer tick.Stop()

@@ -17,6 +17,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// JetStream counts deliveries only: a retry, a release and a crash look the same. So a retry and a release publish a
+// copy for the queue alone, with counters in its headers, and then acknowledge the original. A copy with a delay comes
+// at once, and is sent back with the rest of its delay by -NAK; that delivery does not count.
+
 // The acknowledgements of JetStream.
 var (
 	ackDone     = []byte("+ACK")

@@ -44,8 +44,8 @@ func (s *Store) tell(c *core.Control) {
 	s.news(s.route(c.Route))
 }
 
-// tellOwner tells the owner of r, now or later, that a command has changed r. Nobody remembers the records of a route
-// that was never served.
+// tellOwner tells the owner of r, now or later, that a command has changed r. No process remembers the records of a
+// route that was never served.
 func (s *Store) tellOwner(r *record) {
 	if r.route.known() {
 		s.tell(s.about(r))

@@ -66,7 +66,7 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 	}
 }
 
-// undecide deletes what was decided about r, and nobody has carried out.
+// undecide deletes the decisions about r that its owner has not carried out.
 func (s *Store) undecide(r *record) {
 	s.control = slices.DeleteFunc(s.control, func(c *command) bool {
 		return c.Kind == core.ControlDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID

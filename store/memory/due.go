@@ -60,8 +60,8 @@ type dueScan struct {
 	next                  time.Duration
 }
 
-// scan adds to list the due records that nobody holds, up to one more than the limit, and finds out how long the next
-// one waits.
+// scan adds to list the due records that no session holds, up to one more than the limit, and finds out how long the
+// next one waits.
 func (d *dueScan) scan(list []*record, by *index, part core.Part) []*record {
 	n := 0
 	for r := range by.all() {
@@ -98,7 +98,8 @@ func (d *dueScan) cut(records []*record) (out []*record, more bool) {
 	return records[:d.limit], true
 }
 
-// putInLine makes a timer ready, with a new number.
+// putInLine makes a timer ready, with a new number: behind all that was staged so far, in the index of ready records.
+// So a member finds it as it finds a new record.
 func (s *Store) putInLine(r *record) {
 	s.unplace(r)
 	delete(r.route.bySeq, r.seq)

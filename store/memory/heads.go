@@ -125,8 +125,8 @@ func (k *keyed) behind(head *record) (n int) {
 	return n
 }
 
-// Hindrances returns what stands in the way of a record; see [admin.Explainer]. It names no process of a lock, since
-// all transactions are of this one.
+// Hindrances returns the reasons why a record is not handed out; see [admin.Explainer]. It names no process of a lock,
+// since all transactions are of this one.
 func (s *Store) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAbandon bool) (in admin.Hindrances, err error) {
 	if err := ctx.Err(); err != nil {
 		return in, outage("hindrances", err)
@@ -234,7 +234,7 @@ func headReason(action admin.HeadAction) waybill.Reason {
 	return waybill.ReasonSkipped
 }
 
-// isHead reports whether an operator can decide about r, which nobody holds and nobody has locked.
+// isHead reports whether an operator can decide about r. No session holds r, and no transaction has locked it.
 func (r *record) isHead() bool {
 	k := r.route.keys[r.env.Key]
 	if k == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Marks is a [core.MarkStore] in memory, for tests and as the reference for adapters. The zero value is ready. What is
-// over is removed when its key comes again, so it grows with the number of messages.
+// Marks is a [core.MarkStore] in memory, for tests and as the reference for adapters. The zero value is ready. A mark
+// that is over is removed when its key comes again, so Marks grows with the number of messages.
 type Marks struct {
 	mu    sync.Mutex
 	marks map[core.InboxKey]mark // by keys without a print

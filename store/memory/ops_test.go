@@ -14,7 +14,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// told returns what the control records of the route are about.
+// told returns the keys and ids that the control records of the route name.
 func (k *kit) told(self core.Session) (out []string) {
 	k.Helper()
 	for _, c := range k.look(self, core.Look{Parts: []core.Part{all}}).Control {

@@ -50,7 +50,7 @@ func (s *Store) route(name string) *route {
 	return rt
 }
 
-// find returns the stored record that ref names, whatever its version, or nil.
+// find returns the stored record that ref names, of any version, or nil.
 func (s *Store) find(ref core.Ref) *record {
 	rt := s.routes[ref.Route]
 	if rt == nil {
@@ -191,7 +191,7 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 	return &r.route.settled[r.class()], s.at(r.settledAt)
 }
 
-// hold makes session the holder of r; 0 = nobody. The version of the record stays.
+// hold makes session the holder of r; 0 ends the hold. The version of the record stays.
 func (s *Store) hold(r *record, session core.Session) {
 	if r.holder == session {
 		return
@@ -233,7 +233,7 @@ func (s *Store) uncover(r *record) {
 	}
 }
 
-// requeue makes r ready again. What was decided about it before is void.
+// requeue makes r ready again. Earlier decisions about it are void.
 func (s *Store) requeue(r *record, now time.Time) {
 	s.undecide(r)
 	f := r.facts()

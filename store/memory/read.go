@@ -10,6 +10,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// The store in memory is the reference of the contract, and the fake of tests: it has indexes where a database has
+// them, so that its costs grow in the same way, and one lock instead of a snapshot. All parts of a look are answered
+// under it.
+
 // Read answers all parts of look, as core.OutboxStore says. A limit of 0 or less is no limit.
 func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := ctx.Err(); err != nil {
@@ -119,7 +123,8 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	return out
 }
 
-// collect returns the wanted ones of records up to sequence to, within the limits.
+// collect returns the wanted ones of records up to sequence to, within the limits. The first one comes with any size:
+// otherwise a body above the limit would never be read.
 func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted func(*record) bool) (out core.Records) {
 	var bytes int64
 	for r := range records {

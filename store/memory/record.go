@@ -77,7 +77,7 @@ func (r *record) ref() core.Ref {
 	return core.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
 }
 
-// facts returns what the rules need to know of r.
+// facts returns the facts about r that the rules need.
 func (r *record) facts() rules.Row {
 	return rules.Row{
 		Ref: r.ref(), Slot: r.slot, State: r.state, Reason: r.reason, Holder: r.holder, Keyed: r.env.Key != "", Waits: r.waits(),
@@ -86,7 +86,7 @@ func (r *record) facts() rules.Row {
 	}
 }
 
-// unit returns what the rules need to know of the unit of r.
+// unit returns the facts about the unit of r that the rules need.
 func (r *record) unit() rules.Unit {
 	u := r.route.kept
 	if now := r.route.bySlot[r.slot]; now != nil {
@@ -122,7 +122,7 @@ func (s *Store) become(r *record, to *rules.Change, now time.Time) {
 	}
 }
 
-// abandon ends r for somebody other than its owner.
+// abandon ends r for a caller other than its owner.
 func (s *Store) abandon(r *record, reason waybill.Reason, now time.Time) {
 	f := r.facts()
 	s.become(r, &rules.Change{Row: rules.End(&f, r.unit(), reason)}, now)

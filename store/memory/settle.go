@@ -60,7 +60,7 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 	return nil
 }
 
-// publish ends a record that was published. r is nil if nobody has the number and the id of ref.
+// publish ends a record that was published. r is nil if no record has the number and the id of ref.
 func (s *Store) publish(r *record, ref core.Ref, now time.Time) (err error) {
 	var f *rules.Row
 	if r == nil && s.renumbered(ref) {

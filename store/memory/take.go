@@ -53,8 +53,9 @@ func (s *Store) grip(r *record, self core.Session, deliver bool) {
 	}
 }
 
-// takeNext takes the next N without a key: first records that self holds and does not know. It also returns those that
-// it passed, if want asks for them.
+// takeNext takes the next N without a key: first records that self holds and does not know, after a lost answer. Then
+// those that an earlier Take has passed, then new ones. It also returns the records that it passed, if want asks for
+// them: the caller asks for them by name next time, and so can begin behind them.
 func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 	rt := s.routes[want.Part.Route]
 	if rt == nil || want.N <= 0 {

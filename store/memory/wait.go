@@ -79,12 +79,12 @@ func (s *Store) watch(known map[string]uint64) (signal <-chan struct{}, next tim
 	return s.signal, next, news
 }
 
-// served reports whether somebody owns a unit of the route.
+// served reports whether a unit of the route has an owner.
 func (rt *route) served() bool {
 	return slices.ContainsFunc(rt.units, func(u *unit) bool { return u.Owner != 0 })
 }
 
-// nextDue returns the first record of an index by due time that nobody holds, or nil. On a route that nobody serves it
+// nextDue returns the first record of an index by due time that no session holds, or nil. On an unserved route it
 // leaves out records that a Wait has reported.
 func (s *Store) nextDue(rt *route, x *index) *record {
 	from := int64(math.MinInt64)

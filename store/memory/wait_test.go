@@ -148,7 +148,7 @@ func TestWaitEnds(t *testing.T) { // DB-10
 	}
 }
 
-// A database that goes back wakes whoever waits.
+// A database that goes back wakes the waiter.
 func TestWaitIsToldOfARestore(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(_ *testing.T, k *kit, wait func() <-chan waited) {

@@ -89,8 +89,8 @@ func benchRelay(b *testing.B, s *Store, put func()) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(max(n, 1)), "µs/message")
 }
 
-// BenchmarkDrain stages, and reads and settles in pages of 500, of 1,000 keys. By hand is the loop that somebody writes
-// who needs no order, no second relay and no transaction: find 500 documents, delete them.
+// BenchmarkDrain stages, and reads and settles in pages of 500, of 1,000 keys. By hand is the loop of an application
+// that needs no order, no second relay and no transaction: find 500 documents, delete them.
 func BenchmarkDrain(b *testing.B) {
 	s := open(b, Options{})
 	put := func() {

@@ -19,9 +19,10 @@ var _ core.Cleaner = (*Store)(nil)
 const cleanBatch = 1000
 
 // Clean keeps the collections small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units that nobody owns. It deletes up to 1,000 records each of those published,
-// abandoned and withdrawn whose retention has expired. Each kind is a transaction of its own. What a transaction has
-// locked is left for later. The lease is a document of the meta collection, from a millisecond to an hour long.
+// waited for a time, or are due in units without an owner. It deletes up to 1,000 records each of those published,
+// abandoned and withdrawn whose retention has expired. Each kind is a transaction of its own. A record that another
+// transaction has locked is left for later. The lease is a document of the meta collection, from a millisecond to an
+// hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
@@ -164,7 +165,7 @@ func (w *work) expire(ctx context.Context, list []*record) (int, error) {
 	return len(now), w.tell(ctx, told)
 }
 
-// unchanged returns those of list that are as they were and that nobody holds.
+// unchanged returns those of list that are as they were and that no session holds.
 func (w *work) unchanged(ctx context.Context, list []*record) (out []*record, err error) {
 	refs := make([]core.Ref, len(list))
 	for i, r := range list {

@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	outboxtest.RunSpread(t, harnesses...)
 }
 
-// What is about published records, with another prefix and published records that are kept.
+// The checks of published records, with another prefix and published records that are kept.
 func TestConformanceKept(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, Options{Prefix: "own_", Retention: waybill.Retention{Published: waybill.Forever}})

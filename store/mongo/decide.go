@@ -22,7 +22,7 @@ const (
 //
 // The first due record of a key can be skipped and set aside, too. Its owner does that as soon as the record is not
 // out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
-// has no owner, nobody can have the record out, and DecideHead does it alone.
+// has no owner, no process can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -108,13 +108,13 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 	return w.tell(ctx, []core.Control{controlOf(core.ControlKey, r)})
 }
 
-// keepUnowned conflicts with a move of a unit of the route: until the transaction ends, nobody takes one.
+// keepUnowned conflicts with a move of a unit of the route: no session takes one until the transaction ends.
 func (w *work) keepUnowned(ctx context.Context, route string) error {
 	_, err := w.s.routes.UpdateOne(ctx, bson.M{"_id": route}, bson.M{"$inc": bson.M{"decisions": 1}}, options.UpdateOne().SetUpsert(true))
 	return raced(err)
 }
 
-// isHead reports whether r, which nobody holds, blocks its key, and whether it is the first of its key that is due.
+// isHead reports whether r, which no session holds, blocks its key, and whether it is the first of its key that is due.
 func (w *work) isHead(ctx context.Context, r *record) (head, next bool, err error) {
 	retry, gone, err := w.heads(ctx, r.Route, r.Key)
 	if err != nil {

@@ -125,7 +125,7 @@ func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool
 	return there, nil
 }
 
-// fate returns what becomes of a decision about r. Told says that its owner was told, and has not carried it out.
+// fate returns the fate of r under a decision. Told says that its owner was told, and has not carried it out.
 func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.Fate {
 	switch {
 	case r == nil || r.Seq != to.Seq || r.live() && to.Number != 0 && !told:
@@ -141,7 +141,7 @@ func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.Fate {
 	return admin.FateEnded
 }
 
-// end ends r, which nobody can have out.
+// end ends r, which no process can have out.
 func (d *decider) end(r *record) {
 	if !r.waits() && !r.Withdrawable {
 		d.free[r.Route] = true
@@ -171,7 +171,7 @@ func (d *decider) store(ctx context.Context) error {
 	return err
 }
 
-// undecide deletes what was decided about records, and nobody has carried out.
+// undecide deletes the decisions about records that their owners have not carried out.
 func (w *work) undecide(ctx context.Context, records []*record) error {
 	var routes, seqs bson.A
 	for _, r := range records {

@@ -25,7 +25,7 @@ type liveIndex struct {
 	Partial bson.D `bson:"partialFilterExpression"`
 }
 
-// Drift lists the differences between the collections and what this release needs: indexes that are missing or have
+// Drift lists the differences between the collections and the needs of this release: indexes that are missing or have
 // other fields, other uniqueness or another filter, and documents of the meta collection that are missing. It ignores
 // other indexes.
 func (s *Store) Drift(ctx context.Context) ([]admin.Difference, error) {

@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Most calls of Due find nothing. So a first transaction only looks, and conflicts with none. Only if records are due a
+// second one takes them, in halves after a conflict. A locked record counts as more that is due, so that the caller
+// comes back.
+
 // Due looks for records that have come due, as core.OutboxStore says. It writes nothing if there are none.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	var d due

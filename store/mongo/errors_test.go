@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// DB-15: what an error of the driver means for a message, for a transaction, and for the person who must act.
+// DB-15: the class of an error of the driver for a message, for a transaction, and for the person who must act.
 func TestErrorClasses(t *testing.T) {
 	t.Parallel()
 	command := func(code int32, labels ...string) error {

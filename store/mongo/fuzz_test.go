@@ -8,8 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// FuzzDecode reads anything that somebody with the right to insert wrote as a document: as bytes, and as the JSON of a
-// document. What is wrong with it is that of one record.
+// FuzzDecode reads any document of a program with the right to insert: as bytes, and as the JSON of a document. A fault
+// in it is that of one record.
 func FuzzDecode(f *testing.F) { // SE-08
 	for _, text := range []string{
 		`{"_id":{"route":"r","id":"1"},"seq":{"$numberLong":"5"},"key":"k","slot":3}`, `{"_id":5,"seq":"x","slot":1e300,"phase":-1}`,

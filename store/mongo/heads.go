@@ -126,8 +126,8 @@ func (w *work) blockedKey(
 	return &k, nil
 }
 
-// Hindrances returns what stands in the way of a record, by index; see [admin.Explainer]. Locks of transactions cannot
-// be seen.
+// Hindrances returns the reasons why a record is not handed out, by index; see [admin.Explainer]. Locks of transactions
+// cannot be seen.
 func (s *Store) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAbandon bool) (in admin.Hindrances, err error) {
 	err = s.transact(ctx, "hindrances", func(ctx context.Context, w *work) error {
 		in = admin.Hindrances{}
@@ -196,7 +196,7 @@ func (w *work) firstOf(ctx context.Context, route, key string, filter bson.M) (*
 }
 
 // heads returns the records that keep later messages of a key waiting: a retry, and an abandoned message if the route
-// blocks then. A retry that somebody holds is being sent.
+// blocks then. A held retry is being sent.
 func (w *work) heads(ctx context.Context, route, key string) (retry, gone *record, err error) {
 	if retry, err = w.firstOf(ctx, route, key, bson.M{"phase": phaseRetry, "hold": int64(0)}); err != nil {
 		return nil, nil, err

@@ -54,7 +54,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// Inspect returns the record of a message on a route. A record that somebody holds is processing.
+// Inspect returns the record of a message on a route. A held record is processing.
 func (s *Store) Inspect(ctx context.Context, route, id string) (out admin.Stored, err error) {
 	found := false
 	err = s.transact(ctx, "inspect", func(ctx context.Context, w *work) error {

@@ -14,6 +14,11 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
+// A removal must not overtake a call of the member that runs: that call would write after its session has ended.
+// MongoDB shows such a conflict only if both write the same document. So each call of a member writes one of its
+// fences, and the removal deletes all of them. There are several, so that a member's own calls do not conflict with
+// each other.
+
 // memberDoc is a document of the members collection.
 type memberDoc struct {
 	Session  int64     `bson:"_id"`

@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A page is one transaction with a snapshot. MongoDB has no transaction ids that a program can see. The list of open
+// numbers in the document of the sequence stands for them: each entry is a staging transaction that has drawn numbers,
+// and its ticket tells whether it has committed. See sequence.go.
+
 const (
 	// maxControl bounds Page.Control, and maxControlRead the documents that are looked at for it.
 	maxControl, maxControlRead = 1000, 10_000
@@ -195,7 +199,8 @@ func (rd *reader) fresh(ctx context.Context) error {
 	return nil
 }
 
-// obstacles are the filters of records that can be in the way, by the index of each.
+// obstacles are the filters of records that can be in the way, by the index of each. One query with $or would use none
+// of them well.
 func obstacles(block bool) map[string]bson.M {
 	list := map[string]bson.M{"ready": {"phase": phaseRetry}, "hold": {"hold": bson.M{"$gt": int64(0)}}}
 	if block {

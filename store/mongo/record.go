@@ -96,7 +96,7 @@ func (r *record) waits() bool          { return r.Phase == phaseTimer || r.Phase
 func (r *record) holder() core.Session { return core.Session(r.Hold) }
 func (r *record) slot() uint8          { return uint8(r.Slot) }
 
-// facts returns what the rules need to know of r; nil if r is.
+// facts returns the facts about r that the rules need; nil if r is nil.
 func (r *record) facts() *rules.Row {
 	if r == nil {
 		return nil
@@ -142,7 +142,7 @@ func (r *record) become(to *rules.Change, now time.Time) bson.M {
 	return bson.M{"$set": set, "$unset": unset}
 }
 
-// abandon ends r for somebody other than its owner, and returns the update that does.
+// abandon ends r for a caller other than its owner, and returns the update that does.
 func (r *record) abandon(d *routeDoc, reason waybill.Reason, now time.Time) bson.M {
 	return r.become(&rules.Change{Row: rules.End(r.facts(), d.unitOf(r), reason)}, now)
 }
@@ -153,7 +153,7 @@ func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
 	return w, w.Why != 0
 }
 
-// decode reads a document. Of one that somebody spoiled it reads what can be read, and sets unreadable.
+// decode reads a document. Of a spoiled one it reads all that can be read, and sets unreadable.
 func decode(raw bson.Raw) record {
 	var r record
 	err := bson.Unmarshal(raw, &r)
@@ -201,7 +201,7 @@ func (w *work) all(ctx context.Context, filter any, opts *options.FindOptionsBui
 	return out, err
 }
 
-// byID returns the records with these ids, whatever their version.
+// byID returns the records with these ids, of any version.
 func (w *work) byID(ctx context.Context, refs []core.Ref, projection bson.M) (map[recordID]*record, error) {
 	ids := make(bson.A, len(refs))
 	for i, ref := range refs {

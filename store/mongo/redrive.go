@@ -151,8 +151,8 @@ func (w *work) outlived(ctx context.Context, r *record) (bool, error) {
 	return len(found) > 0, err
 }
 
-// requeue returns the change that makes r, which nobody holds, ready again at its place, and what tells its owner. An
-// expiry that has passed goes.
+// requeue returns the change that makes r, which no session holds, ready again at its place, and the control record for
+// its owner. An expiry that has passed goes.
 func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control) {
 	key, ended := r.dedupeKey(), !r.live()
 	to, kind := rules.Requeue(r.facts())
@@ -174,7 +174,7 @@ func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control)
 }
 
 // PurgeRecords deletes records for good, in one bounded step; see [admin.Purger]. It finds them as List does, and then
-// checks each again. What a transaction has locked stays.
+// checks each again. Records that another transaction has locked stay.
 func (s *Store) PurgeRecords(ctx context.Context, req admin.PurgeRequest) (admin.Purged, error) {
 	req, err := admin.CheckPurge(req)
 	if err != nil {

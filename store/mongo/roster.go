@@ -17,8 +17,8 @@ import (
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 
-// routeDoc is a document of the routes collection: the units of a route, and what its next ones begin with while nobody
-// serves it.
+// routeDoc is a document of the routes collection: the units of a route, and the facts that its next ones begin with
+// after a time without members.
 type routeDoc struct {
 	Route   string    `bson:"_id"`
 	Units   []unitDoc `bson:"units"`

@@ -34,9 +34,9 @@ func when(field string, condition any) bson.D { return bson.D{{Key: field, Value
 var needed = []index{
 	// Reading a route in staging order; counting.
 	{"outbox", "ready", asc("route", "phase", "seq", "slot"), nil, false},
-	// Reading a key in staging order, and what blocks it.
+	// Reading a key in staging order, and finding the records that block it.
 	{"outbox", "key", asc("route", "key", "phase", "seq"), when("key", bson.D{{Key: "$gt", Value: ""}}), false},
-	// The next ones without a key that nobody holds.
+	// The next records without a key and without a holder.
 	{
 		"outbox", "free", asc("route", "seq"),
 		bson.D{{Key: "phase", Value: int32(phaseReady)}, {Key: "hold", Value: int64(0)}, {Key: "key", Value: ""}},
@@ -48,7 +48,7 @@ var needed = []index{
 	{"outbox", "dedupe", asc("dedupe"), when("dedupe", bson.D{{Key: "$exists", Value: true}}), true},
 	// Schedules and retries, by time.
 	{"outbox", "due", asc("route", "phase", "due"), when("due", bson.D{{Key: "$exists", Value: true}}), false},
-	// What a session holds, and what is held.
+	// The records of one session, and all held records.
 	{"outbox", "hold", asc("hold", "route", "seq"), when("hold", bson.D{{Key: "$gt", Value: int64(0)}}), false},
 	// Abandoned messages that hold their key.
 	{"outbox", "blocks", asc("route", "key", "seq"), when("blocks", true), false},

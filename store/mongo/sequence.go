@@ -19,7 +19,7 @@ import (
 // A staging transaction first inserts a ticket with a random id. Then, outside of the transaction, one atomic update
 // draws the numbers and adds an entry with the first of them and the ticket to the list of open ones. The ticket is
 // committed with the records. So a reader, in one snapshot, sees of each entry whether its transaction has committed.
-// One that has not either runs or was rolled back. Who inserts the same ticket finds out: that conflicts with a
+// One that has not either runs or was rolled back. An insert of the same ticket tells these apart: it conflicts with a
 // transaction that runs, and succeeds if it was rolled back. No clock and no limit counts.
 //
 // The id of a transaction is the first number that it drew.
@@ -132,7 +132,7 @@ func (d *doubts) due(running []drawn) (ask []drawn) {
 }
 
 // resolve removes entries from the list: those that have committed, and those of ask whose transaction was rolled back.
-// What fails here is tried again by another read.
+// After a failure the next read tries again.
 func (s *Store) resolve(ctx context.Context, done, ask []drawn) {
 	gone := bson.A{}
 	for _, o := range done {
@@ -176,7 +176,8 @@ func (s *Store) ended(ctx context.Context, ticket bson.ObjectID) (bool, error) {
 	return false, err
 }
 
-// tidy removes what has ended from the list of open numbers, for stagers on an outbox that nobody reads.
+// tidy removes the entries of ended transactions from the list of open numbers, for stagers on an outbox without
+// readers.
 func (s *Store) tidy(ctx context.Context) {
 	var seq sequence
 	if err := s.meta.FindOne(ctx, sequenceID).Decode(&seq); err != nil {

@@ -79,7 +79,8 @@ func TestOpenNumbers(t *testing.T) {
 	}
 }
 
-// Without any reader the stagers keep the list of open numbers short. What they leave behind, Clean deletes. DB-15.
+// Without any reader the stagers keep the list of open numbers short. Clean deletes the documents that they leave
+// behind. DB-15.
 func TestStagersTidyUp(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})

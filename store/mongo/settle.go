@@ -15,6 +15,10 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
+// MongoDB does not wait for a lock: a write to a document that another transaction has written fails at once, and with
+// it the whole transaction. So a settle is tried as one transaction, and after a conflict in halves, until the locked
+// record stands alone as core.ErrBusy. In the common case, without a conflict, the published records are one statement.
+
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. If a record is locked, it settles them in
 // halves, and the locked one is core.ErrBusy. A stale outcome is core.ErrChanged even if its unit has another owner. An
 // outcome that the database refuses, such as by a validator of the application, fails alone.
@@ -130,7 +134,8 @@ func (st *settler) load(ctx context.Context) (err error) {
 	return err
 }
 
-// publish ends the published records. One that is gone, or kept, is a success.
+// publish ends the published records. One that is gone, or kept, is a success. Only if the count shows that some were
+// not there it reads what is in their place.
 func (st *settler) publish(ctx context.Context) error {
 	if len(st.published) == 0 {
 		return nil

@@ -79,7 +79,8 @@ func (s *Store) stageRows(ctx context.Context, rows []core.StagedRow) ([]waybill
 	return staged, l.flush(ctx)
 }
 
-// loadStaged reads what can be in the way of rows: records with their ids, and live ones with their dedupe keys.
+// loadStaged reads the records that can be in the way of rows: those with their ids, and live ones with their dedupe
+// keys.
 func (l *ledger) loadStaged(ctx context.Context, rows []core.StagedRow) error {
 	ids, keys := bson.A{}, bson.A{}
 	var replaced []string

@@ -49,8 +49,8 @@ var (
 )
 
 // New returns a store in db, a database of a replica set. The client belongs to the caller and must outlive the store.
-// The store reads from the primary and writes with the concern majority, whatever the client's defaults are. New does
-// not connect: see [Store.Check].
+// The store reads from the primary and writes with the concern majority, with any defaults of the client. New does not
+// connect: see [Store.Check].
 func New(db *driver.Database, opts Options) (*Store, error) {
 	if db == nil {
 		return nil, waybill.Invalid("waybill/mongo: new", "db: is nil; pass client.Database(name)")

@@ -11,6 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
+// Two members can take records at the same time, and MongoDB has no SKIP LOCKED. A conflict makes the slower one try
+// again, a few times. After that it holds the records one by one, and leaves out those that are busy.
+
 // Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is core.GripGone.
 // A record that a transaction has written, or that another call is just taking, is core.GripLocked.
 func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
@@ -129,7 +132,7 @@ func (s *Store) next(ctx context.Context, self core.Session, want *core.Want) (o
 	}
 }
 
-// grab holds those of list that are still free and that nobody has locked, each alone if need be. The others are busy.
+// grab holds those of list that are still free and not locked, each alone if need be. The others are busy.
 func (s *Store) grab(ctx context.Context, self core.Session, list []*record, deliver bool, busy map[recordID]bool) error {
 	p := pieces{
 		s: s, op: "take", member: true, self: self,

@@ -40,7 +40,7 @@ type work struct {
 	now time.Time // the server's
 }
 
-// lockedError says that a transaction of somebody else is at one of the records.
+// lockedError says that another transaction is at one of the records.
 type lockedError struct{ err error }
 
 func (e *lockedError) Error() string { return "a record is locked: " + e.err.Error() }
@@ -150,7 +150,7 @@ func fencesOf(self core.Session) bson.A {
 	return ids
 }
 
-// stamps are the greatest stamp of what is settled, and the greatest one that counts by this machine's clock.
+// stamps are the greatest stamp of the settled records, and the greatest one that counts by this machine's clock.
 type stamps struct{ top, near int64 }
 
 // fence writes a fence of self, which must be a member. It keeps the greatest stamp there that counts by the server's
@@ -184,7 +184,7 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, lane int
 type pieces struct {
 	s  *Store
 	op string
-	// member: for the member self; without it for nobody
+	// member: for the member self; without it for no session
 	member bool
 	self   core.Session
 	stamps stamps

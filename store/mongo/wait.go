@@ -20,7 +20,7 @@ const (
 	// calm is the least time between two wake-ups without anything new in between. Without it records that wait for
 	// their key, or that others have out, would wake a relay again and again.
 	calm = 100 * time.Millisecond
-	// maxSights bounds what is remembered of routes. Whoever asks for other ones each time is woken early.
+	// maxSights bounds the number of remembered routes. A caller with other ones each time is woken early.
 	maxSights = 1000
 	// streamAgain is how long the store polls after a change stream failed.
 	streamAgain = time.Minute
@@ -42,7 +42,7 @@ type watcher struct {
 	noUntil time.Time        // no change stream before this time
 }
 
-// sight is the state of routes when they last woke somebody.
+// sight is the state of routes at their last wake-up.
 type sight struct {
 	seq, control int64
 	woken        time.Time
@@ -80,7 +80,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 	}
 }
 
-// change waits for a change, until end, or until somebody calls Wake.
+// change waits for a change, until end, or until a call of Wake.
 func (s *Store) change(ctx context.Context, st stream, end time.Time) error {
 	until, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -95,7 +95,7 @@ func (s *Store) change(ctx context.Context, st stream, end time.Time) error {
 // errEnded reports a change stream that ended without an error, as after a collection was dropped.
 var errEnded = errors.New("the change stream ended")
 
-// onHint cancels a wait when somebody calls Wake. The caller calls stop.
+// onHint cancels a wait at a call of Wake. The caller calls stop.
 func (s *Store) onHint(ctx context.Context, cancel context.CancelFunc) (stop func()) {
 	var wg sync.WaitGroup
 	quit := make(chan struct{})
@@ -167,7 +167,7 @@ func (s *Store) look(ctx context.Context, routes []string, end *time.Time) (caus
 	return "", false, nil
 }
 
-// news looks at routes: why they wake somebody now, at once for new records and now and then for others, and the time
+// news looks at routes: why a relay is woken now, at once for new records and now and then for others, and the time
 // until the next record is due; negative if none waits for a time.
 func (w *work) news(ctx context.Context, routes []string, last int64) (cause core.WakeCause, next time.Duration, err error) {
 	next = -1
@@ -294,8 +294,8 @@ func (s *Store) noStream(err error) {
 	}
 }
 
-// changeStream opens a change stream of the server for what can wake a relay of routes: a record that is ready, or that
-// waits for a time, and a control record. An update has the whole document, as it is when it is read.
+// changeStream opens a change stream of the server for all changes that can wake a relay of routes: a record that is
+// ready, or that waits for a time, and a control record. An update has the whole document, as it is when it is read.
 func (s *Store) changeStream(ctx context.Context, routes []string) (stream, error) {
 	names := bson.A{s.outbox.Name(), s.control.Name()}
 	return s.db.Watch(ctx, bson.A{bson.M{"$match": bson.M{

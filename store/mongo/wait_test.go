@@ -117,8 +117,8 @@ func TestWaitForChanges(t *testing.T) {
 	}
 }
 
-// What was staged before the stream was open is seen by the look after it, and no stream is opened for what is there
-// already. DB-10.
+// The look after the stream is open sees the records that were staged before it, and no stream is opened for records
+// that are there already. DB-10.
 func TestWaitMissesNothing(t *testing.T) {
 	t.Parallel()
 	s, _, opened, _ := scripted(t)

@@ -91,7 +91,7 @@ func (l *ledger) forget(r *record) {
 	l.dirty[r] = bson.M{"$unset": bson.M{"dedupe": "", "dedupe_key": ""}}
 }
 
-// withdraw takes r away, if nobody can have it out.
+// withdraw takes r away, if no process can have it out.
 func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus {
 	f, d := r.facts(), l.routes[r.Route]
 	status := rules.Withdrawal(f, d.unitOf(r))
@@ -114,7 +114,7 @@ func (l *ledger) withdraw(r *record, reason waybill.Reason) waybill.CancelStatus
 	return status
 }
 
-// unitOf returns what the rules need to know of the unit of r. d is nil for a route that was never served.
+// unitOf returns the facts about the unit of r that the rules need. d is nil for a route that was never served.
 func (d *routeDoc) unitOf(r *record) (out rules.Unit) {
 	if d == nil {
 		return out

@@ -12,6 +12,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A read is one batch of statements in one snapshot: one round trip. The bytes of a look are shared between its ranges.
+// To add up the bodies in the statement costs each read of small ones. So a read first gives each record an equal
+// share. Only after a body was larger than that, the next reads add the bodies up.
+
 // defaultLimit is for limits that are not set.
 const defaultLimit = 1000
 
@@ -41,7 +45,8 @@ func empty(page *core.Page) bool {
 		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
-// readOnce reads a page. If shared, the page is cut behind a body that has more than its share of the bytes.
+// readOnce reads a page. If shared, the page is cut behind a body that has more than its share of the bytes; cut says
+// so.
 func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p core.Page, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {

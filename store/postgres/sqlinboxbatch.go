@@ -14,6 +14,9 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
+// database/sql has no pipeline, so the marks of a batch are one statement that takes all keys as JSON: two round trips
+// for any number of messages, BEGIN and COMMIT apart. The rest is as in the inbox for pgx.
+
 var (
 	_ core.BatchInbox[*sql.Tx] = (*SQLInbox)(nil)
 	_ core.Marker[*sql.Tx]     = (*SQLInbox)(nil)

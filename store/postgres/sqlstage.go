@@ -10,6 +10,9 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// Staging has one set of statements. They take arrays, and drivers of database/sql differ in the arrays that they can
+// send. So here each array is sent as its text, which Postgres reads from any driver.
+
 // SQL returns the same outbox for transactions of database/sql, through any driver.
 func (o *Outbox) SQL() waybill.Stager[*sql.Tx] { return &sqlStager{o.stager, o.ready} }
 
@@ -44,6 +47,8 @@ func (s *sqlStager) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Messa
 	return s.stage(ctx, msgs, query, query)
 }
 
+// sqlQuery runs a statement of the stager in a transaction of database/sql. It evens out the differences to pgx:
+// arguments for the driver, arrays, and columns that are skipped.
 func sqlQuery(tx *sql.Tx) queryFunc {
 	return func(ctx context.Context, text string, args []any, each func(func(...any) error) error) error {
 		if len(args) > 0 && args[0] == any(replan{}) {

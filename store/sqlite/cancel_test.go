@@ -82,7 +82,7 @@ func dueNow(tb testing.TB, s *Store, self core.Session) core.DuePage {
 	return p
 }
 
-// ST-09: what can be cancelled, and what the owner of the key is told.
+// ST-09: which messages can be cancelled, and which control records the owner of the key gets.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	type world struct {
@@ -212,7 +212,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
+// ST-09 ST-10 DB-09: with a retention, a withdrawn record stays with its reason, and is neither live nor in the way.
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Retention: waybill.Retention{Withdrawn: time.Hour}})

@@ -48,8 +48,8 @@ func (s *Store) keeps() bool {
 var _ core.Cleaner = (*Store)(nil)
 
 // Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited
-// for a time, or are due in units that nobody owns. It deletes up to 1,000 records each of those published,
-// abandoned and withdrawn whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
+// for a time, or are due in units without an owner. It deletes up to 1,000 records each of those published, abandoned
+// and withdrawn whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
 // milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. SQLite uses the space again;
 // only VACUUM returns it to the disk.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {

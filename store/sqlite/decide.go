@@ -29,7 +29,7 @@ const (
 //
 // The first due record of a key can be skipped and set aside, too. Its owner does that as soon as the record is not
 // out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
-// has no owner, nobody can have the record out, and DecideHead does it alone.
+// has no owner, no process can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 	return w.tell(ctx, core.ControlKey, &r.row)
 }
 
-// isHead reports whether r, which nobody holds, blocks its key, and whether it is the first of its key that is due.
+// isHead reports whether r, which no session holds, blocks its key, and whether it is the first of its key that is due.
 func (w *work) isHead(ctx context.Context, r *stored) (head, next bool, err error) {
 	var retry, gone sql.NullInt64
 	if _, err := w.one(ctx, []any{&retry, &gone}, headsText, r.Route, r.Envelope.Key); err != nil {

@@ -19,7 +19,7 @@ func expectAbandoned(tb testing.TB, s *Store, id string, reason waybill.Reason) 
 	}
 }
 
-// OP-18: what is due and in nobody's hands is decided by the command itself.
+// OP-18: a due record that no owner can have out is decided by the command itself.
 func TestDecideDueWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(s *Store){
@@ -84,7 +84,7 @@ func decide(tb testing.TB, s *Store, self core.Session, action admin.HeadAction,
 	}
 }
 
-// OP-18: what is due and has an owner is decided by the owner, whom the command tells and waits for.
+// OP-18: a due record with an owner is decided by the owner, whom the command tells and waits for.
 func TestDecideDueOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -121,7 +121,7 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 	}
 }
 
-// OP-18: what is due, withdrawable and not held is nowhere out: it is ended although it has an owner.
+// OP-18: a due record that is withdrawable and not held is nowhere out: it is ended although it has an owner.
 func TestDecideDueThatIsWithdrawable(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -139,7 +139,7 @@ func TestDecideDueThatIsWithdrawable(t *testing.T) {
 	}
 }
 
-// OP-18: a held record is not decided about, and a decision that nobody carries out stands.
+// OP-18: a held record is not decided about, and a decision that its owner does not carry out stands.
 func TestDecideDueInVain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -50,10 +50,10 @@ type decider struct {
 	pending pending
 }
 
-// pending are the numbers of all decisions that nobody has carried out; nil = not read yet.
+// pending are the numbers of all decisions that owners have not carried out; nil = not read yet.
 type pending map[core.Ref][]int64
 
-// undecide deletes what was decided about a record, and nobody has carried out.
+// undecide deletes the decisions about a record that its owner has not carried out.
 func (p *pending) undecide(ctx context.Context, w *work, ref core.Ref) error {
 	if *p == nil {
 		*p = pending{}
@@ -111,7 +111,7 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 	return err
 }
 
-// end ends r, which nobody can have out, and whatever was decided about it before.
+// end ends r, which no process can have out, and all earlier decisions about it.
 func (d *decider) end(ctx context.Context, r *row, u rules.Unit, tells bool) error {
 	d.changed = true
 	if err := d.pending.undecide(ctx, d.work, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// ownRetriesText selects the due retries that self holds already, retriesText those that nobody holds, and
+	// ownRetriesText selects the due retries that self holds already, retriesText those that no session holds, and
 	// timersText the timers that are due.
 	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = {failed} AND r.due_at <= ?2`

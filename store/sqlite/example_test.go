@@ -45,7 +45,7 @@ func Example() {
 	}
 	fmt.Println(place(order{ID: "o-1"}))
 
-	// What the engine of a relay does: it joins, takes the units of the route, reads, publishes and settles.
+	// The engine of a relay does this: it joins, takes the units of the route, reads, publishes and settles.
 	self := core.Member{Session: 1, Name: "example", Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
 	unit := core.SplitRoute(waybill.DefaultRoute, 1)[0]
 	if _, err := store.Meet(ctx, core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {

@@ -16,7 +16,7 @@ var (
 
 const (
 	// headsText selects the record that keeps later messages of a key waiting: a retry, or an abandoned message if
-	// the route blocks then. A retry that somebody holds is being sent.
+	// the route blocks then. A held retry is being sent.
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
 				AND r.state = {failed} AND r.hold = 0),
@@ -36,7 +36,7 @@ const (
 	readyOfSQL    = readyKeySQL + ` AND r.key = ?2`
 	// nextDueKeyText selects the next key with a due row.
 	nextDueKeyText = `SELECT min(r.key) ` + readyAfterSQL
-	// firstDueText selects the first due row of a key, unless somebody holds a row of the key.
+	// firstDueText selects the first due row of a key, unless a row of the key is held.
 	firstDueText = `SELECT min(r.seq) ` + readyOfSQL + ` AND NOT EXISTS (SELECT 1 FROM waybill_outbox h INDEXED BY waybill_outbox_waiting_key
 			WHERE h.route = ?1 AND h.key = ?2 AND h.key <> '' AND (h.state = {failed} OR h.hold <> 0) AND h.hold <> 0)`
 	// behindText counts the due rows of a key but one, up to a bound.
@@ -155,8 +155,8 @@ func (w *work) blockedKey(ctx context.Context, req admin.BlockedKeysRequest, key
 	return &k, nil
 }
 
-// Hindrances returns what stands in the way of a record, by index; see [admin.Explainer]. No record is locked without
-// the whole database.
+// Hindrances returns the reasons why a record is not handed out, by index; see [admin.Explainer]. No record is locked
+// without the whole database.
 func (s *Store) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAbandon bool) (in admin.Hindrances, err error) {
 	err = s.read(ctx, "hindrances", func(w *work) error {
 		in = admin.Hindrances{}

@@ -142,7 +142,8 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	return core.InboxProcessed, nil
 }
 
-// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. Meanwhile nobody else can write.
+// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. No other process can write
+// meanwhile.
 func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
 	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err

@@ -97,7 +97,7 @@ func (w *work) lookup(ctx context.Context, after []any, text string, args ...any
 	return r, err
 }
 
-// Inspect returns the record of a message on a route, by the index on both. A record that somebody holds is processing.
+// Inspect returns the record of a message on a route, by the index on both. A held record is processing.
 func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	var body []byte
 	var r *stored

@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// A million rows that nobody can hand out (of a blocked key, in the far future, held, abandoned) do not slow down what
-// is done over and over. Not parallel: the reads are those of the process.
+// A million rows that cannot be handed out (of a blocked key, in the far future, held, abandoned) do not slow down the
+// repeated work. Not parallel: the reads are those of the process.
 //
 // It runs without the race detector, which slows SQLite down thirtyfold.
 //
@@ -59,7 +59,7 @@ func TestMillionRows(t *testing.T) {
 		}
 		return p
 	}
-	// What an owner has passed it does not read again: it is at the front from then on.
+	// An owner does not read again the rows that it has passed: it is at the front from then on.
 	var front core.Page
 	from, pages := int64(0), 0
 	for more := true; more; pages++ {

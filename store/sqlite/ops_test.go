@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// told returns what the owner of all is told, as kind, key and id.
+// told returns the control records for the owner of all, as kind, key and id.
 func told(tb testing.TB, s *Store, self core.Session) string {
 	tb.Helper()
 	var out strings.Builder
@@ -24,7 +24,7 @@ func told(tb testing.TB, s *Store, self core.Session) string {
 	return out.String()
 }
 
-// OP-18 DB-12: what operators decide, and what the owner of the key is told.
+// OP-18 DB-12: the decisions of operators, and the control records that the owner of the key gets.
 func TestHeads(t *testing.T) {
 	t.Parallel()
 	clk := newClock()
@@ -112,7 +112,8 @@ func TestRedriveTells(t *testing.T) {
 	}
 }
 
-// ST-11 DB-09: the cleaner abandons what expired while it waits, or where nobody serves, and leaves the rest to owners.
+// ST-11 DB-09: the cleaner abandons records that expired while they wait, or on unserved routes, and leaves the rest to
+// owners.
 func TestClean(t *testing.T) {
 	t.Parallel()
 	clk := newClock()
@@ -154,7 +155,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// DB-09: a cleaner's lease that a wrong clock left in the far future stops nobody.
+// DB-09: a cleaner's lease that a wrong clock left in the far future does not stop the next cleaner.
 func TestCleanAfterAWrongClock(t *testing.T) {
 	t.Parallel()
 	clk := newClock()

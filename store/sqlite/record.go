@@ -113,7 +113,7 @@ func (w *work) at(ctx context.Context, seqs []int64) (map[int64]*row, error) {
 	return out, err
 }
 
-// named returns the one of rows that ref names, whatever its version, or nil.
+// named returns the one of rows that ref names, of any version, or nil.
 func named(rows map[int64]*row, ref core.Ref) *rules.Row {
 	if r := rows[ref.Seq]; r != nil && r.ID == ref.ID && r.Route == ref.Route {
 		return &r.Row

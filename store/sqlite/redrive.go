@@ -102,7 +102,7 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 	return nil
 }
 
-// requeue makes r, which nobody holds, ready again and tells its owner. What was decided about r before is void.
+// requeue makes r, which no session holds, ready again and tells its owner. Earlier decisions about r are void.
 func (w *work) requeue(ctx context.Context, before *pending, r *row) error {
 	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
 		return err

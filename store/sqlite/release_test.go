@@ -39,7 +39,7 @@ func TestReleaseIsKept(t *testing.T) {
 	sharedtest.Golden(t, release+"statements.sql", strings.Join(slices.Compact(all), ""), "")
 }
 
-// DB-21: on a database of that release today's code finds what it needs, and works: it stages, hands out, settles and
+// DB-21: today's code finds everything on a database of that release, and works: it stages, hands out, settles and
 // marks. After today's migrations the database still takes every statement of that release.
 func TestWorksOnTheRelease(t *testing.T) {
 	t.Parallel()

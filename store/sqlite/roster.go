@@ -8,6 +8,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Relays ask for the roster all the time, so it must not depend on the number of records. The routes of the outbox are
+// found by a skip through an index: from each route to the next greater one.
+
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 

@@ -171,7 +171,7 @@ func (m *Migrations) SQL() string {
 }
 
 // FS returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql, for golang-migrate and for readers. They
-// have the default prefix, whatever MigrationOptions.Prefix is.
+// have the default prefix, with any MigrationOptions.Prefix.
 func (m *Migrations) FS() fs.FS {
 	sub, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 }
 
 // readyIn migrates in tx, a transaction of the application, if AutoMigrate is set. The application can hold the write
-// lock and the only connection, so readyIn waits for nobody. After a rollback the next transaction migrates again.
+// lock and the only connection, so readyIn does not wait. After a rollback the next transaction migrates again.
 func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
 		if err := s.migrations.up(ctx, tx); err != nil {

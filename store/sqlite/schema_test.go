@@ -176,7 +176,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	<-s.watch.lock
 }
 
-// DB-06: a schema that is missing, old or somebody else's gives one error with object, cause and cure.
+// DB-06: a schema that is missing, old or of another program gives one error with object, cause and cure.
 func TestCheckNamesTheCure(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, spoil, object, cause string }{
@@ -313,7 +313,7 @@ func TestPrefixesDoNotMeet(t *testing.T) {
 	}
 }
 
-// DB-13: a store closes only what it opened, and works on a database that is limited to one connection.
+// DB-13: a store closes only a database that it opened, and works on one that is limited to one connection.
 func TestOwnDatabase(t *testing.T) {
 	t.Parallel()
 	db := fresh(t, "")

@@ -62,7 +62,7 @@ func TestStageReadSettle(t *testing.T) {
 	}
 }
 
-// ST-11: the store's default time to live, and what a message says instead.
+// ST-11: the store's default time to live, and the expiry of a message instead of it.
 func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{TTL: time.Hour})
@@ -80,7 +80,7 @@ func TestDefaultTTL(t *testing.T) {
 	}
 }
 
-// Rows that plain SQL inserted have the slot of their key, whoever looks.
+// Rows that plain SQL inserted have the slot of their key, for every reader.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -115,7 +115,8 @@ func TestPlainSQL(t *testing.T) {
 	}
 }
 
-// What a trigger of the application refuses fails alone; if it ends the whole transaction, nothing is settled.
+// A row that a trigger of the application refuses fails alone; if the trigger ends the whole transaction, nothing is
+// settled.
 func TestRefusedBySQL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -210,7 +211,7 @@ func TestHighWater(t *testing.T) {
 	}
 }
 
-// The units of a route that nobody serves go, and come back with what must be known of them.
+// The units of an unserved route go, and come back with the facts about them.
 func TestUnitsOfUnservedRoutes(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -282,7 +283,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
 		t.Fatalf("nothing is there: %s %v", cause, err)
 	}
-	// wait waits for longer than any test: only what is to wake it ends it before ctx does.
+	// wait waits for longer than any test: only a wake-up ends it before ctx does.
 	wait := func(routes ...string) (core.WakeCause, error) {
 		ctx, _ := patience.Context(t.Context(), patience.Limit)
 		return a.Wait(ctx, routes, time.Hour)

@@ -8,6 +8,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
+// SQLite has one writer, so no record is ever locked by another transaction, and a Take that changes something takes
+// the only lock. Rows are first chosen by their index without bodies, and then loaded by number.
+
 const (
 	// holdText holds the records whose sequences are in the JSON array ?1, and adds ?4 to their deliveries.
 	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + ?4 WHERE seq IN (SELECT value FROM json_each(?1))`
@@ -151,7 +154,7 @@ func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bo
 	return out, err
 }
 
-// free returns up to n records that nobody holds, within the limit of bytes.
+// free returns up to n records that no session holds, within the limit of bytes.
 func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 	part := t.want.Part
 	var bytes int64

@@ -101,7 +101,7 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // alone runs fn in a transaction of the store and commits it if fn says so. The first statement of fn must be a write,
-// so that it takes the lock at once, whatever the database's default is.
+// so that it takes the lock at once, with any default of the database.
 func (s *Store) alone(ctx context.Context, op string, fn func(tx *sql.Tx) (commit bool, err error)) error {
 	leave, err := s.enter(ctx)
 	if err != nil {

@@ -93,7 +93,8 @@ func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 		}
 		w.conn = conn
 	}
-	// Nobody makes it wait, and with a context that can end database/sql starts a goroutine for each.
+	// The statement never waits for a lock, and with a context that can end database/sql starts a goroutine for
+	// each.
 	err := w.conn.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA data_version").Scan(&v)
 	if err != nil && ctx.Err() == nil {
 		_ = w.conn.Close()
@@ -207,7 +208,7 @@ func (w *watcher) pause(now time.Time, interval time.Duration) time.Duration {
 	return interval
 }
 
-// news looks at a route: whether a record is due, and the time until another one is. It sets woken if somebody is to be
+// news looks at a route: whether a record is due, and the time until another one is. It sets woken if a relay is to be
 // woken now: at once for new records, and now and then for the others.
 func (w *work) news(ctx context.Context, route string, old sight) (news sight, due bool, next time.Duration, err error) {
 	var fresh bool

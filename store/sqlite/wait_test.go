@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// DB-10: new records and new commands wake at once. What was there at the last wake-up wakes again only after a while:
-// it may wait for its key, or be out.
+// DB-10: new records and new commands wake at once. Records that were there at the last wake-up wake again only after a
+// while: they may wait for their key, or be out.
 func TestNews(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})

@@ -33,7 +33,7 @@ const (
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
 
-	// unitText selects the unit of a slot, or what the next ones of the route begin with.
+	// unitText selects the unit of a slot, or the facts that the next units of the route begin with.
 	unitText = `SELECT owner, careful FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
 		UNION ALL SELECT 0, careful FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1`
 
@@ -126,7 +126,7 @@ func (w *withdrawer) cancel(
 	return status, err
 }
 
-// withdraw takes a message away, if nobody can have it out.
+// withdraw takes a message away, if no process can have it out.
 func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Reason) (waybill.CancelStatus, error) {
 	u, err := w.unit(ctx, &t.row)
 	if err != nil {
@@ -147,13 +147,13 @@ func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Rea
 	return status, err
 }
 
-// unit returns what the rules need to know of the unit of r.
+// unit returns the facts about the unit of r that the rules need.
 func (w *work) unit(ctx context.Context, r *row) (u rules.Unit, err error) {
 	_, err = w.one(ctx, []any{(*int64)(&u.Owner), &u.Careful}, unitText, r.Route, int64(r.Slot))
 	return u, err
 }
 
-// abandon ends r, which nobody holds, for somebody other than its owner.
+// abandon ends r, which no session holds, for a caller other than its owner.
 func (w *work) abandon(ctx context.Context, r *row, u rules.Unit, reason waybill.Reason) error {
 	end := rules.End(&r.Row, u, reason)
 	_, err := w.exec(ctx, abandonText, r.Seq, string(reason), w.now, end.Blocks, end.MaybeSent)

@@ -11,6 +11,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A broker confirms each message, but a closed channel confirms none and names none. So a batch remembers what is in
+// flight, in order, and which of it has a result. Messages that a closed channel leaves open are sent again one by one
+// by its caller, until the one that closes it is found. A caller that gives up leaves a goroutine behind, since the
+// window's places are free only when the broker has answered.
+
 // batch is one pass over messages on one channel: sent pipelined, confirmed in any order.
 type batch struct {
 	pc      *pubChannel
@@ -172,6 +177,8 @@ func (b *batch) wait(ctx context.Context) error {
 	return nil
 }
 
+// waitLong waits for a confirm. A broker that blocks the connection is given some time, since it may still confirm the
+// messages it has.
 func (b *batch) waitLong(ctx context.Context, f *inFlight) error {
 	select {
 	case <-f.confirm.Done():
@@ -191,6 +198,8 @@ func (b *batch) waitLong(ctx context.Context, f *inFlight) error {
 	return outage("publish", b.pc.conn.blockedError())
 }
 
+// result gives a message its result. The broker confirms a returned message, too, and sends the return first: so a
+// confirm counts only if no return with this tag came.
 func (b *batch) result(f *inFlight) {
 	if f.confirm.Acked() {
 		if r, ok := b.pc.takeReturn(f); ok {

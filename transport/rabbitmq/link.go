@@ -54,7 +54,8 @@ func newLink(name string, to target, opts Options, closing chan struct{}) *link 
 	return l
 }
 
-// get returns the open connection, connecting if there is none. It waits for the back-off of earlier failures.
+// get returns the open connection, connecting if there is none. One caller connects at a time, and the others wait for
+// its result. It waits for the back-off of earlier failures, so that many callers do not storm a broker that starts.
 func (l *link) get(ctx context.Context) (*conn, error) {
 	if c := l.current(); c != nil {
 		return c, nil
@@ -117,7 +118,8 @@ func (l *link) backOff(ctx context.Context) error {
 	}
 }
 
-// opened records the outcome of an attempt to connect.
+// opened records the outcome of an attempt to connect. A connection that opens after the transport was closed is closed
+// again.
 func (l *link) opened(c *conn, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +145,7 @@ func (l *link) opened(c *conn, err error) error {
 	return nil
 }
 
-// watch follows the connection until it ends.
+// watch follows the connection until it ends. It reads every notification: the driver waits for a full channel.
 func (c *conn) watch(l *link) {
 	blocks := c.NotifyBlocked(make(chan amqp.Blocking, 8))
 	closed := c.NotifyClose(make(chan *amqp.Error, 1))
@@ -187,7 +189,8 @@ func (c *conn) blockedError() error {
 	return fmt.Errorf("the broker blocks publishers: %s", c.reason)
 }
 
-// channel opens a channel.
+// channel opens a channel. The driver's call has no context: one that ctx ends is left behind, and its channel closed
+// when it comes.
 func (c *conn) channel(ctx context.Context) (*amqp.Channel, error) {
 	var ch *amqp.Channel
 	err := await(ctx, func() (err error) {

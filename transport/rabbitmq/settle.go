@@ -12,6 +12,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+//   verdict            | to the broker
+//   -------------------|--------------------------------------------------------------------------------------
+//   done               | an ack; all of a call in one frame
+//   retry              | a copy to a delay queue, and the ack when the copy is confirmed and routed
+//   reject             | a copy to the dead-letter queue, and the ack in the same way; an ack with DropFailed
+//   reject, unreadable | a reject: the broker moves it, since a copy would lack headers
+//   release            | a requeue, or a copy where a requeue would count as a failed delivery
+//   release, in order  | nothing: it is ready again here, before its successors
+
 var (
 	errStale   = fmt.Errorf("%w: the channel it came on is closed; the message comes again", waybill.ErrLeaseLost)
 	errSettled = errors.New("the delivery was settled before")
@@ -164,6 +173,7 @@ func (r *receiver) claim(a *core.Ack) (*handle, error) {
 	return h, nil
 }
 
+// settled returns the error of an acknowledgement. One fails only with its channel, and the message comes again then.
 func settled(err error) error {
 	if err == nil {
 		return nil

@@ -56,6 +56,8 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 // maxStale bounds how often a chunk is made anew since the bindings have changed meanwhile.
 const maxStale = 10
 
+// publishChunk stores a part of a batch. The relay's memory of the bindings may be old. The server compares its version
+// with the chunk's and refuses an old one, and the chunk is made anew.
 func (t *Transport) publishChunk(ctx context.Context, batch []waybill.Envelope, results core.Results, failed map[string]bool) error {
 	const op = "publish"
 	r := t.routing.Load()
@@ -104,6 +106,8 @@ type entryToAdd struct {
 	fields []string // names and values in turn
 }
 
+// fill makes the entries of a chunk. A message behind a failed one of its key fails, too: the caller sends both again,
+// in order.
 func (c *chunk) fill(batch []waybill.Envelope, maxBytes int) {
 	now := time.Now()
 	c.entries = make([]entryToAdd, 0, len(batch))

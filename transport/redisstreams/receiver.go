@@ -13,6 +13,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A driver's call goes on when its context ends, and a read of a group that goes on may take messages that no caller
+// waits for. So a look at the queue runs on its own, one at a time. A Receive that is cancelled leaves it alone, and
+// the next one joins it. Messages that come when no Receive waits are released after a second. A blocking read takes
+// nothing: it only waits for the moment to look.
+
 const (
 	groupName = "waybill"
 	// maxBlock bounds how long a receiver waits for messages without a look for changes that bring no wake-up.
@@ -152,7 +157,8 @@ func (r *receiver) run(s *step, limit int) {
 	close(s.done)
 }
 
-// look takes deliveries, or waits for some.
+// look takes deliveries, or waits for some. After an error the receiver cannot know what the server counts as held by
+// it; recover finds out.
 func (r *receiver) look(limit int) error {
 	w, err := r.take(limit)
 	r.mu.Lock()

@@ -11,6 +11,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A settle is a script, so that the server checks the holder, writes the copy and removes the entry in one step: no
+// message is in two places or in none. A lost answer leaves a doubt: a delivery that has no holder afterwards was
+// settled by the call before.
+
 // settleChunk bounds the settlements of one script call.
 const settleChunk = 256
 
@@ -114,7 +118,8 @@ const (
 	codeGone    = 3
 )
 
-// pack returns the script's arguments for a.
+// pack returns the script's arguments for a. A copy keeps all fields of the entry, and gets those of the verdict in
+// front.
 func (r *receiver) pack(a *core.Ack, now time.Time) []byte {
 	h, _ := a.Delivery.Handle.(*handle)
 	verdict := a.Verdict.String()

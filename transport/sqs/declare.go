@@ -17,6 +17,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A queue can be made by Subscribe, by other programs, or by infrastructure as code. In each case it is compared with
+// the needs of the promises: a queue that delays, that drops messages early, or that parks before the consumer does is
+// refused at the start, with the attribute to change.
+
 // redrive is the attribute RedrivePolicy.
 type redrive struct {
 	Target      string `json:"deadLetterTargetArn"`
@@ -116,6 +120,8 @@ func isMissingQueue(err error) bool {
 	return ok && kindOf(api.ErrorCode()) == isMissing
 }
 
+// create makes a queue. If another process made it at the same time, its attributes are compared like those of any
+// other.
 func (t *Transport) create(ctx context.Context, name string, attributes map[string]string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()

@@ -15,6 +15,10 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// SQS takes ten messages a request, and bounds their bytes. So a batch becomes several requests side by side. In a FIFO
+// queue all entries of a group go through the same lane, one request after the other: requests side by side could pass
+// each other.
+
 // entry is one message to send to one queue.
 type entry struct {
 	slot  int

@@ -15,6 +15,17 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// SQS has one counter of deliveries and no reasons for a message, so in standard queues a retry, a release and a
+// parking send a copy, with counters and reason of their own, and then delete the original. FIFO queues keep the order
+// of a group only for the message itself. There a retry and a release change its visibility, and SQS counts them.
+//
+//   verdict   | standard queue                          | FIFO queue
+//   ----------|-----------------------------------------|----------------------------------
+//   done      | delete                                  | delete
+//   retry     | copy with a delay, then delete          | visible again after the delay
+//   release   | copy, then delete                       | visible again at once
+//   reject    | copy to the dead-letter queue, delete   | the same
+
 // maxFIFODelay bounds a retry in a FIFO queue, where a message that is held can be hidden for 12 hours in all. It
 // leaves an hour to handlers.
 const maxFIFODelay = 11 * time.Hour
@@ -205,7 +216,8 @@ func settleError(err error) error {
 	return err
 }
 
-// carryOut deletes messages that are done or copied, and makes others visible.
+// carryOut deletes messages that are done or copied, and makes others visible. A message whose copy failed stays held,
+// so that it can be settled again.
 func (s *settling) carryOut(ctx context.Context) {
 	s.deletes = slices.DeleteFunc(s.deletes, s.failed)
 	var wg sync.WaitGroup
@@ -216,6 +228,8 @@ func (s *settling) carryOut(ctx context.Context) {
 	wg.Wait()
 }
 
+// remove deletes a part of the messages. SQS answers for each of them, and a message without an answer counts as an
+// outage.
 func (s *settling) remove(ctx context.Context, part []int) {
 	r := s.r
 	in := &awssqs.DeleteMessageBatchInput{QueueUrl: &r.url, Entries: make([]types.DeleteMessageBatchRequestEntry, len(part))}

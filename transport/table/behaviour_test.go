@@ -113,8 +113,8 @@ func TestPolling(t *testing.T) {
 	})
 }
 
-// TestCrash: what a dead process held comes to another one when its lease ends, counted as a redelivery and not as an
-// attempt; from the second crash on it comes alone.
+// TestCrash: the deliveries of a dead process come to another one when its lease ends, counted as a redelivery and not
+// as an attempt; from the second crash on a message comes alone.
 //
 // TQ-03, CO-08
 func TestCrash(t *testing.T) {
@@ -160,7 +160,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestSlowHandlers: leases are renewed for as long as a delivery is held, so that nobody else gets it.
+// TestSlowHandlers: leases are renewed for as long as a delivery is held, so that no other process gets it.
 //
 // TQ-05
 func TestSlowHandlers(t *testing.T) {
@@ -422,7 +422,7 @@ func TestParkedBlocksItsKeyInOrder(t *testing.T) {
 	})
 }
 
-// TestParks: through the consumer, what fails for good stays in the table with reason and error: attempts spent,
+// TestParks: a message that fails for good in the consumer stays in the table with reason and error: attempts spent,
 // crashed too often, without a handler, expired.
 //
 // TQ-01, TQ-03, CO-15

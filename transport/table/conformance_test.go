@@ -44,7 +44,7 @@ type backend struct {
 	stage func(context.Context, ...waybill.Message) error
 }
 
-// harness is a table with what stages: on the route of every queue that is bound for the topic.
+// harness is a table and a way to stage: on the route of every queue that is bound for the topic.
 type harness struct {
 	*table.Transport
 	backend
@@ -73,7 +73,7 @@ func newSuiteTable(tb testing.TB, b backend) *table.Transport {
 	return tr
 }
 
-// suite is what the suite sees of a harness. A table only receives: what stages is a helper.
+// suite is a harness as the suite sees it. A table only receives; a helper stages.
 func suite(tb testing.TB, h *harness) transporttest.Harness {
 	tb.Helper()
 	return transporttest.Harness{
@@ -84,7 +84,7 @@ func suite(tb testing.TB, h *harness) transporttest.Harness {
 	}
 }
 
-// newMemorySuite can also look at what is parked.
+// newMemorySuite can also look at parked messages.
 func newMemorySuite(tb testing.TB) transporttest.Harness {
 	tb.Helper()
 	s := newStore(tb)
@@ -148,7 +148,7 @@ func (h *harness) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 	return res
 }
 
-// unfill returns what takes away from a copy of e what staging gives it.
+// unfill returns a function that takes away from a copy of e the values that staging gives it.
 func unfill(e *waybill.Envelope) func(*waybill.Envelope) {
 	sent := *e
 	return func(got *waybill.Envelope) {

@@ -134,8 +134,8 @@ func TestHangingCallIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestGivenBackInOrder: what is given back of a key at once comes again in staged order, in whatever order it was given
-// back.
+// TestGivenBackInOrder: messages of a key that are given back at once come again in staged order, given back in any
+// order.
 //
 // OR-02
 func TestGivenBackInOrder(t *testing.T) {
@@ -204,8 +204,8 @@ func deaf(ctx context.Context, limit time.Duration) (core.WakeCause, error) {
 	}
 }
 
-// TestDeafWaiter: what a waiter does not hear of is found by the poll, also what came while a key was held, and one
-// wait is for all queues.
+// TestDeafWaiter: the poll finds records that a waiter does not hear of, also those that came while a key was held, and
+// one wait is for all queues.
 //
 // TQ-02
 func TestDeafWaiter(t *testing.T) {
@@ -306,7 +306,7 @@ func TestCloseAnswersSettles(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForSettles: Close stores what is under way, and gives back the rest, before it returns.
+// TestCloseWaitsForSettles: Close stores the settles that are under way, and gives back the rest, before it returns.
 func TestCloseWaitsForSettles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TestHandlerOfALostMessage: when a process learns that another one has a message, the context of its handler ends.
-// What the handler says then changes nothing, and none begins for such a message.
+// TestHandlerOfALostMessage: when a process learns that another one has a message, the context of its handler ends. The
+// handler's result then changes nothing, and no handler begins for such a message.
 //
 // TQ-05
 func TestHandlerOfALostMessage(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// A table queue without any relay is cleaned: what expires unread is parked, and what its retention is over for goes.
-// The process ends that with its last subscription.
+// A table queue without any relay is cleaned: expired records are parked, and records after their retention go. The
+// process ends that with its last subscription.
 //
 // DB-09
 func TestCleansWithoutARelay(t *testing.T) {

@@ -159,7 +159,7 @@ func (w *parkedWalk) next(ctx context.Context) ([]admin.Parked, error) {
 	return page, nil
 }
 
-// exists returns an error for a queue that nobody knows.
+// exists returns an error for a queue that no process has served.
 func (t *Transport) exists(ctx context.Context, op, queue string) error {
 	t.mu.Lock()
 	known := slices.ContainsFunc(t.receivers, func(r *receiver) bool { return r.queue == queue })
@@ -352,7 +352,7 @@ func within(op, queue string, err error) error {
 	return errtext.Within("waybill/table: "+op+": queue "+queue, err)
 }
 
-// capability returns what a call of an operator needs of the store.
+// capability returns the store's capability that a call of an operator needs.
 func capability[T any](t *Transport, op, queue, name string) (T, error) {
 	c, ok := core.As[T](t.store)
 	t.mu.Lock()

@@ -235,7 +235,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestKilledProcess: what a process held that vanished comes to another one when its lease ends, with Redeliveries 1.
+// TestKilledProcess: the deliveries of a process that vanished come to another one when its lease ends, with
+// Redeliveries 1.
 //
 // CO-08, TQ-03
 func TestKilledProcess(t *testing.T) {
@@ -262,8 +263,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no
-// key goes to the others.
+// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, messages without
+// a key go to the others.
 //
 // CO-17
 func TestFreeProcessesTakeAllPostgres(t *testing.T) {
@@ -340,8 +341,8 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKilledProcessIsMissedPostgres: what a process held that vanished, with its connections, comes to another one
-// although its lease lasts: the server knows that it is gone.
+// TestKilledProcessIsMissedPostgres: the deliveries of a process that vanished, with its connections, come to another
+// one although its lease lasts: the server knows that it is gone.
 //
 // TQ-03, DB-24
 func TestKilledProcessIsMissedPostgres(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TestKilledProcessIsMissed: with default options, what a process held that is killed comes to another one within two
-// seconds if the store knows who is there, else when its lease ends, within ten.
+// TestKilledProcessIsMissed: with default options, the deliveries of a process that is killed come to another one
+// within two seconds if the store knows which processes are there, else when its lease ends, within ten.
 //
 // TQ-03, DB-24
 func TestKilledProcessIsMissed(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPresence(t *testing.T) {
 	})
 }
 
-// TestPresenceFails: whatever goes wrong with presence stops no delivery, and is not tried without a pause.
+// TestPresenceFails: no failure of presence stops a delivery, and presence is not tried without a pause.
 //
 // DB-24
 func TestPresenceFails(t *testing.T) {

@@ -12,6 +12,11 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// Each receiver is a member of the outbox with a dispatcher of its own. pump drives it: after each event it starts the
+// calls that the dispatcher wants, wakes a Receive for which there is something, and sets one timer for the next time
+// at which the answer changes. Calls of all receivers of a transport share t.calls, so that a process needs few
+// connections.
+
 // longHeld is after how long a log says that a handler is slow, or never returns.
 const longHeld = 5 * time.Minute
 
@@ -66,7 +71,7 @@ func (r *receiver) listenAt() time.Time {
 	return r.t.waitAt
 }
 
-// asleep reports whether somebody waits in Receive and nothing was found for it.
+// asleep reports whether a Receive waits and nothing was found for it.
 func (r *receiver) asleep() bool {
 	return r.limit > 0 && r.calls.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
 }
@@ -77,7 +82,8 @@ func (r *receiver) wake(now time.Time) {
 	r.pump()
 }
 
-// call makes a call to the store, on a goroutine of its own. mu is held.
+// call makes a call to the store, on a goroutine of its own, when one of the transport's places is free. A call that
+// gets none within its limit counts as lost: the dispatcher makes it again. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
 	looks := c.Name() == "read" || c.Name() == "take" || c.Name() == "due"
 	r.calls.running++

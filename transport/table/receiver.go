@@ -157,7 +157,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// look returns what is there, an outage, or that one is over. Else it says what to wait for.
+// look returns the deliveries that are there, an outage, or that one is over. Else it returns a channel to wait for.
 func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -177,7 +177,7 @@ func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error)
 	return nil, r.changed, nil
 }
 
-// rest ends a Receive: until the next one there is nobody to hand out to.
+// rest ends a Receive: until the next one there is no caller to hand out to.
 func (r *receiver) rest() {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()

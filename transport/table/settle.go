@@ -14,6 +14,10 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
+// A verdict of the consumer becomes an outcome of the dispatcher, which stores it with those of other handlers in one
+// call. So Settle waits for a result that another goroutine brings. A caller that stops waiting gets an outage for each
+// verdict without a result, and the verdict is stored all the same: the message comes again only if that fails.
+
 // request is one call of Settle.
 type request struct {
 	results core.Results
@@ -123,8 +127,8 @@ func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) 
 	return s, nil
 }
 
-// conclude says what became of deliveries. What follows a failed one of its key, and waits, is taken back first. mu
-// is held.
+// conclude hands the results of settles to the dispatcher. Messages that follow a failed one of their key, and wait,
+// are taken back first. mu is held.
 func (r *receiver) conclude(all []*settling) {
 	now := time.Now()
 	slices.SortStableFunc(all, func(a, b *settling) int { // of those that come again, the last of a key first
@@ -145,6 +149,7 @@ func (r *receiver) conclude(all []*settling) {
 	}
 }
 
+// outcome translates a verdict. A subscription that drops failed messages has nothing to keep of a rejected one.
 func (s *settling) outcome(drop bool) core.Outcome {
 	rec := &s.h.item.Record
 	var cause error
@@ -165,7 +170,8 @@ func (s *settling) outcome(drop bool) core.Outcome {
 	return core.Published(rec)
 }
 
-// settled is told by the dispatcher what became of a delivery. mu is held.
+// settled is called by the dispatcher with the result for a delivery. Without a pending settle the process was taken
+// for dead, and the handler's context ends. mu is held.
 func (r *receiver) settled(item *dispatch.Item, err error) {
 	h := r.out[item]
 	if h == nil {

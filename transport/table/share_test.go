@@ -165,8 +165,8 @@ func TestSleepersThatShareAQueue(t *testing.T) {
 	})
 }
 
-// TQ-02: receivers that share a queue over a deaf waiter find what is staged soon, and
-// what one of them gives back at once.
+// TQ-02: receivers that share a queue over a deaf waiter find a staged record soon, and at once one that another of
+// them gives back.
 func TestSharedQueueOverADeafWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ const half = 50
 // duePoll is how often a receiver asks for due records without a hint that there are any.
 const duePoll = time.Second
 
-// asked counts what a receiver asks its store, whose Wait says nothing until it is told, and then answers once.
+// asked counts a receiver's calls to its store, whose Wait says nothing until it is told, and then answers once.
 type asked struct {
 	core.OutboxStore
 	tell chan struct{}

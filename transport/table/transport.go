@@ -51,7 +51,7 @@ type Transport struct {
 	waitAt    time.Time // no wait before then
 }
 
-// Stats counts what happened since [New].
+// Stats counts events since [New].
 type Stats struct {
 	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records
 	// that were handed out.

@@ -61,7 +61,8 @@ func (t *Transport) endUpkeep() <-chan struct{} {
 	return u.done
 }
 
-// clean cleans the store until ctx ends.
+// clean cleans the store until ctx ends. It begins after a random part of the interval, so that processes that start
+// together do not ask in step. While there is more to clean it goes on after a short rest, and keeps the lease.
 func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 	interval := t.opts.CleanInterval
 	owner := t.opts.Owner + " " + strconv.FormatInt(chance.N(int64(math.MaxInt64)), 36)

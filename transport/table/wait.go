@@ -21,7 +21,7 @@ const (
 	sharedPoll = 500 * time.Millisecond
 )
 
-// listen waits for news on behalf of all receivers that are asleep, unless somebody does already. mu is held.
+// listen waits for news on behalf of all receivers that are asleep, unless a wait is under way. mu is held.
 func (t *Transport) listen() {
 	if t.waiter == nil || t.listening != nil || time.Now().Before(t.waitAt) {
 		return
@@ -113,7 +113,7 @@ func (t *Transport) shared(queue string) bool {
 	return n > 1
 }
 
-// hang ends the wait if nobody is left to wait for, and returns what to wait for until it has ended. mu is held.
+// hang ends the wait if no receiver is left, and returns a channel that closes when it has ended. mu is held.
 func (t *Transport) hang() <-chan struct{} {
 	if t.listening == nil || len(t.receivers) > 0 {
 		return nil

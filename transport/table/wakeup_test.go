@@ -12,9 +12,9 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// TQ-04 DB-10: what is staged while nobody waits, just before the next Receive, is found at once, with and without a
-// key, and so is a retry. A look for one kind does not hide the other from the store's wake-up. The poll would come in
-// an hour.
+// TQ-04 DB-10: a record that is staged while no Receive waits, just before the next one, is found at once, with and
+// without a key, and so is a retry. A look for one kind does not hide the other from the store's wake-up. The poll
+// would come in an hour.
 func TestNothingWaitsForThePoll(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
