@@ -16,8 +16,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// Subscription.Foreign completes a message before Sources, handlers and what they stage see it. A message that it
-// refuses, or panics at, is parked.
+// Subscription.Foreign completes a message before Sources, handlers and what they stage see it. The runner
+// parks a message that it refuses, or panics at.
 func TestForeignIsCompleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

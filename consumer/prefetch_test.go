@@ -136,8 +136,7 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 						return first, f.empty(t, "all are handled"), f.counts()
 					}
 					// How often messages are asked for depends on the turns of goroutines, and so
-					// on what else the machine does. In this order both have the same conditions,
-					// whichever way they change.
+					// on what else the machine does. In this order both have the same conditions.
 					first, best, fewest := drain(1000)
 					begin, took, calls := drain(0)
 					_, again, _ := drain(0)
@@ -160,9 +159,9 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 	}
 }
 
-// CO-03: a message waits for no settle of others. With 1,000 in hand a round is a Receive and the settles of what it
-// brought, side by side: 10 ms, if a round trip takes 5 ms. A settle that waits for another one makes that 15 ms. And
-// what is done at about the same time is settled together.
+// CO-03: a message waits for no settle of others. With 1,000 in hand a round is a Receive and the settles of its
+// messages, side by side: 10 ms, if a round trip takes 5 ms. A settle that waits for another one makes that 15 ms.
+// Messages that are done at about the same time are settled together.
 func TestSettlesGoTogether(t *testing.T) {
 	t.Parallel()
 	for _, handlers := range []int{1, 10, 100} {
@@ -198,7 +197,7 @@ func TestSettlesGoTogether(t *testing.T) {
 	}
 }
 
-// CO-03: handlers that have nothing to do wait for what is about to be settled, and ask for all of it together.
+// CO-03: idle handlers wait for the settles in progress, and ask for all the room together.
 func TestIdleHandlersAskTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,8 +43,8 @@ func (s *session) lane(v core.Verdict) *lane {
 	return &s.slow
 }
 
-// lane settles one batch at a time. What comes meanwhile goes with the next one. Only if handlers have nothing left to
-// do it goes beside it; see hurry. The runner's mu guards it.
+// lane settles one batch at a time. Messages that are done meanwhile go with the next batch. If handlers have nothing
+// left to do, that batch goes beside the first one; see hurry. The runner's mu guards it.
 type lane struct {
 	session *session
 	pending acks // for the next settle
@@ -92,9 +92,9 @@ func (r *runner) queue(m *message, ack core.Ack) {
 	}
 }
 
-// hurry settles done messages beside the settle in progress, if the handlers have nothing left to do: nothing would
-// join them, and they are in the way of the next ones. If the order is kept, what was done first is also settled first.
-// mu is held.
+// hurry settles done messages beside the settle in progress, if the handlers have nothing left to do: no other
+// message would join them, and they take the places of the next ones. If the order is kept, the message that was done
+// first is also settled first. mu is held.
 func (r *runner) hurry(l *lane) {
 	idle := r.running == 0 && r.ready.len() == 0 && !r.sub.InOrder
 	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.held >= r.load.bound(0) {
@@ -167,8 +167,8 @@ func (s *settling) tellDrained(ready int) {
 	}
 }
 
-// takePending returns what is to be settled. If that is nothing, the lane is idle, and waits says whether to wait for
-// another one.
+// takePending returns the batch to settle. If it is empty, the lane is idle, and waits says whether to wait for another
+// one.
 func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
