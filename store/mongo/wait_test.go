@@ -162,6 +162,12 @@ func TestWaitWithoutChangeStreams(t *testing.T) {
 				if broken {
 					events <- errNo
 				}
+				// A message that the first look finds ends the wait before the error is seen.
+				patience.Until(t, "it knows that there are none", func() bool {
+					s.watch.mu.Lock()
+					defer s.watch.mu.Unlock()
+					return !s.watch.noUntil.IsZero()
+				})
 			}
 			in(t, s, func(ctx context.Context, tx Tx) error {
 				_, err := s.Stage(ctx, tx, message(i))
