@@ -237,9 +237,17 @@ func TestTopicOpensInOrder(t *testing.T) {
 }
 
 // TestPausedBacklogStopsNobody: a member starts beside many records of a paused topic. Records of another topic go
-// after a few reads. All go when the topic opens, those of a key in order.
+// after a few reads, also while a transaction is open that can show records before them. All go when the topic opens,
+// those of a key in order.
 func TestPausedBacklogStopsNobody(t *testing.T) {
 	t.Parallel()
+	for _, open := range []bool{false, true} {
+		testPausedBacklog(t, open)
+	}
+}
+
+func testPausedBacklog(t *testing.T, open bool) {
+	t.Helper()
 	w := newSmall(t)
 	const n, few = 3000, tailPages + 6
 	topic := "paused"
@@ -248,6 +256,11 @@ func TestPausedBacklogStopsNobody(t *testing.T) {
 		_, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: id, Topic: topic, Key: key}})
 		w.must(err)
 		w.must(tx.Commit())
+	}
+	late := w.st.Begin()
+	if open {
+		_, err := late.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: "late", Topic: "t", Key: "k7"}})
+		w.must(err)
 	}
 	for i := range n {
 		stage("k"+strconv.Itoa(i), strconv.Itoa(i))
@@ -284,6 +297,11 @@ func TestPausedBacklogStopsNobody(t *testing.T) {
 	fresh("meanwhile")
 	w.steps(500)
 	fresh("later")
+	want := n + 1
+	if open {
+		w.must(late.Commit())
+		want++
+	}
 	w.d.BlockTopic("r", "paused", false)
 	var got []string
 	for range 20_000 {
@@ -292,11 +310,14 @@ func TestPausedBacklogStopsNobody(t *testing.T) {
 			got = append(got, item.Record.ID)
 			w.d.Conclude(w.now, item, core.Published(&item.Record))
 		}
-		if len(got) > n {
+		if len(got) == want {
 			break
 		}
 	}
-	if len(got) != n+1 || slices.Index(got, "behind") < slices.Index(got, "5") {
-		t.Errorf("%d went, want %d; the head of a key was number %d, and the one behind it number %d", len(got), n+1, slices.Index(got, "5"), slices.Index(got, "behind"))
+	if open && slices.Index(got, "7") < slices.Index(got, "late") {
+		t.Errorf("the first of a key, of a transaction that was open, was number %d, and the next one number %d", slices.Index(got, "late"), slices.Index(got, "7"))
+	}
+	if len(got) != want || slices.Index(got, "behind") < slices.Index(got, "5") {
+		t.Errorf("%d went, want %d; the head of a key was number %d, and the one behind it number %d", len(got), want, slices.Index(got, "5"), slices.Index(got, "behind"))
 	}
 }

@@ -358,16 +358,10 @@ func (w *world) exec(x *sentCall, who int) {
 			continue
 		}
 		w.excused = true
-		if b := &w.scope.budget; !m.dead && b.Freeze+b.Lose+b.Late == 0 && b.Delays <= 2 && !m.waits(callMeet) {
+		if b := &w.scope.budget; !m.dead && b.Freeze+b.Lose+b.Late == 0 && b.Delays <= 2 {
 			w.fail("alive: member %d was removed", i)
 		}
 	}
-}
-
-// waits reports whether a call of a kind was executed, and its answer comes later. A member that waits so for the
-// answer to its renewal does not renew again: no call of a world ends at its limit.
-func (m *agent) waits(kind callKind) bool {
-	return slices.ContainsFunc(m.calls, func(x *sentCall) bool { return x.done && x.c.kind == kind })
 }
 
 func (w *world) execOnce(x *sentCall, who int) {

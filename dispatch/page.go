@@ -306,13 +306,13 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 
 // passPaused has fronts go on near the end, if most records that they meet are of paused topics. Otherwise the records
 // of other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that
-// there is no walk for each jump; and nothing may still appear behind the front, so that no late pass does the same.
+// there is no walk for each jump.
 func (d *Dispatcher) passPaused(r *reading, page *core.Page, visible int64) {
 	tail := d.tailPages * int64(d.opts.Batch)
 	for i := range r.ranges {
 		a, ans := &r.ranges[i], &page.Ranges[i]
 		g := a.group
-		if a.kind != rangeFront || !ans.More || page.Last-g.cursor <= 2*tail || visible < g.cursor || len(g.walks) > 0 {
+		if a.kind != rangeFront || !ans.More || page.Last-g.cursor <= 2*tail || len(g.walks) > 0 {
 			continue
 		}
 		paused := 0
