@@ -12,9 +12,10 @@ import (
 )
 
 // Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
-// with the next call. A verdict that the transport could not store comes back into the lane, and its handler does not
-// run again. One goroutine stays until the run ends, and waits for the next verdict: otherwise each message of a quiet
-// queue would start one.
+// with the next call. If no handler has anything left to do, the next call goes beside it, three at most; with InOrder
+// it waits. A settle also waits up to a millisecond for handlers that still have messages ready. A verdict that the
+// transport could not store comes back into the lane, and its handler does not run again. One goroutine stays until the
+// run ends, and waits for the next verdict: otherwise each message of a quiet queue would start one.
 
 // session is one receiver, and the settles through it.
 type session struct {

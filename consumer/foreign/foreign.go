@@ -65,7 +65,7 @@ func TrackingIDs(source string) Reader {
 
 // Forze reads the headers of forze: the event id becomes the id, the event type the topic. Key, tenant, correlation,
 // causation, execution, time and HLC stamp are taken over. Source stands for the source of messages without one. The
-// bodies of moved rows can differ from those that forze sent: set inbox.Options.AnyBody.
+// bodies of moved rows can differ from the bodies of sent messages: set inbox.Options.AnyBody.
 func Forze(source string) Reader {
 	return func(e *waybill.Envelope) error {
 		id, ok := e.Headers["forze_event_id"]

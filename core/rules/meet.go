@@ -13,14 +13,14 @@ type Membership interface {
 	Renew(ctx context.Context, m *core.Member, joins bool) error
 	// Flag stores the flag of a member.
 	Flag(ctx context.Context, session core.Session) error
-	// Kept returns what the next units of a route begin with, as Retire stored it, and forgets it.
+	// Kept returns the first state of the next units of a route, as Retire stored it, and forgets it.
 	Kept(ctx context.Context, route string) (core.OwnedUnit, error)
 	// End ends the holds of a member, whose records may have been sent, and deletes the member. If it died, each
 	// hold counts a crash and raises the version, and last is the last number drawn. If another transaction has
 	// locked the member or its records, the answer is false, and nothing has changed.
 	End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error)
-	// Move reports whether a unit can pass from a member to another now; 0 = nobody. If it can, no call of the one
-	// that loses it runs until the transaction ends, and the one that gets it stays a member.
+	// Move reports whether a unit can pass from a member to another now; 0 = no member. If it can, no call of the
+	// one that loses it runs until the transaction ends, and the one that gets it stays a member.
 	Move(ctx context.Context, from, to core.Session) (ok bool, err error)
 	// Save stores units, which are new or have changed. If an owner has given its unit up meanwhile, that stays.
 	Save(ctx context.Context, units []core.OwnedUnit) error
@@ -42,7 +42,7 @@ type meeting struct {
 //	the caller joins, or is renewed: a late renewal, behind a later one, changes nothing
 //	units are made, for routes that have none, unless the caller leaves
 //	removals: of members whose beat is still the given one
-//	moves: of units that From owns, to a member or to nobody; the caller's own Low and Careful, unless it is late
+//	moves: of units that From owns, to a member or to none; the caller's own Low and Careful, unless it is late
 //	flags: of members that have the given presence
 //	the caller leaves
 //	units end, of routes that no member serves and of which no member owns one
@@ -201,7 +201,7 @@ func (t *meeting) leave(ctx context.Context) error {
 	return t.end(ctx, t.Self.Session, false)
 }
 
-// retire ends the units of routes that nobody serves or owns. Their next owners need the least Low and the greatest
+// retire ends the units of routes that no member serves or owns. Their next owners need the least Low and the greatest
 // Careful of them, and a later term.
 func (t *meeting) retire(ctx context.Context) error {
 	used := map[string]bool{}

@@ -170,7 +170,7 @@ func TestObstructs(t *testing.T) {
 	}
 }
 
-// A record that its owner can have out is ended by its owner alone, and the owner is told of what it can remember.
+// The owner alone ends a record that it can have out. A notice tells it of other records that it can remember.
 func TestEndsBesideTheOwner(t *testing.T) {
 	t.Parallel()
 	type answer struct{ sweeps, sweepTells, decides, decideTells bool }

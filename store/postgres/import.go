@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,6 +36,20 @@ type foreignColumn struct{ name, expression, only string }
 // messageNumber sorts the rows of one transaction of Protean: the numbers at the end of a message's id.
 const messageNumber = `string_to_array(substring(message_id FROM '[0-9]+(?:[.][0-9]+)*$'), '.')::numeric[]`
 
+// fastStream are the columns that a message and a dead letter of faststream-outbox share.
+var fastStream = []foreignColumn{
+	{name: "route", expression: "old.queue"},
+	{name: "topic", expression: "old.queue"},
+	{name: "source", expression: "{source}"},
+	{name: "occurred_at", expression: "old.created_at"},
+	{name: "body", expression: "old.payload"},
+	{name: "content_type", expression: "coalesce(old.headers->>'content-type', 'application/octet-stream')"},
+	{name: "correlation_id", expression: "coalesce(old.headers->>'correlation_id', '')"},
+	{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
+        FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
+	{name: "deliveries", expression: "old.deliveries_count"},
+}
+
 // foreigns are the tables that Import knows.
 //
 // A row with a time ahead waits for it: as a retry if it has failed, else as a schedule. A row whose time has come is
@@ -60,28 +76,18 @@ var foreigns = []foreign{
 		System: importer.System{Name: "faststream", Title: "faststream-outbox, a table that is the queue", Table: "outbox"},
 		where:  "(acquired_at IS NULL OR acquired_at < now() - interval '60 seconds')",
 		order:  []string{"next_attempt_at", "id"},
-		columns: []foreignColumn{
-			{name: "route", expression: "old.queue"},
+		columns: slices.Concat(fastStream, []foreignColumn{
 			{name: "id", expression: "old.id::text"},
-			{name: "topic", expression: "old.queue"},
-			{name: "source", expression: "{source}"},
-			{name: "occurred_at", expression: "old.created_at"},
-			{name: "body", expression: "old.payload"},
-			{name: "content_type", expression: "coalesce(old.headers->>'content-type', 'application/octet-stream')"},
-			{name: "correlation_id", expression: "coalesce(old.headers->>'correlation_id', '')"},
-			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
-        FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
 			{name: "dedupe_key", expression: "coalesce(old.timer_id, '')"},
 			{name: "withdrawable", expression: "old.timer_id IS NOT NULL"},
 			{name: "attempts", expression: "old.attempts_count"},
-			{name: "deliveries", expression: "old.deliveries_count"},
 			{name: "last_error_at", expression: "old.last_attempt_at"},
 			{name: "maybe_sent", expression: "old.acquired_at IS NOT NULL"},
 			{name: "due_at", expression: "CASE WHEN old.next_attempt_at > now() THEN old.next_attempt_at END"},
 			{name: "retry", expression: "old.next_attempt_at > now() AND old.attempts_count > 0"},
 			{name: "state", expression: "CASE WHEN old.next_attempt_at > now() AND old.attempts_count > 0 THEN {failed} ELSE {pending} END"},
 			{name: "ready_since", expression: "old.next_attempt_at"},
-		},
+		}),
 	},
 	{
 		System: importer.System{
@@ -89,25 +95,15 @@ var foreigns = []foreign{
 		},
 		where: "true",
 		order: []string{"id"},
-		columns: []foreignColumn{
-			{name: "route", expression: "old.queue"},
+		columns: slices.Concat(fastStream, []foreignColumn{
 			{name: "id", expression: "old.original_id::text"},
-			{name: "topic", expression: "old.queue"},
-			{name: "source", expression: "{source}"},
-			{name: "occurred_at", expression: "old.created_at"},
-			{name: "body", expression: "old.payload"},
-			{name: "content_type", expression: "coalesce(old.headers->>'content-type', 'application/octet-stream')"},
-			{name: "correlation_id", expression: "coalesce(old.headers->>'correlation_id', '')"},
-			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
-        FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
-			{name: "deliveries", expression: "old.deliveries_count"},
 			{name: "state", expression: "{abandoned}"},
 			{name: "settled_at", expression: "old.failed_at"},
 			{name: "reason", expression: "CASE old.failure_reason WHEN {rejected} THEN {rejected} ELSE {attempts} END"},
 			{name: "last_error", expression: "left(coalesce(old.last_exception, ''), 500)"},
 			{name: "last_error_at", expression: "old.failed_at"},
 			{name: "ready_since", expression: "old.created_at"},
-		},
+		}),
 	},
 	{
 		System: importer.System{Name: "forze", Title: "forze", Table: "app.outbox"},
@@ -190,14 +186,14 @@ func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(colum
 			columns[i].expression = e
 		}
 	}
-	for _, name := range sortedKeys(req.Columns) {
+	for _, name := range slices.Sorted(maps.Keys(req.Columns)) {
 		if !slices.ContainsFunc(columns, func(c foreignColumn) bool { return c.name == name }) {
 			columns = append(columns, foreignColumn{name: name, expression: req.Columns[name]})
 		}
 	}
 	var inner, outer []string
 	for _, o := range f.order {
-		if plainName.MatchString(o) && o == "hlc" && !has(o) {
+		if slices.ContainsFunc(f.columns, func(c foreignColumn) bool { return c.only == o && !has(o) }) {
 			continue
 		}
 		inner = append(inner, o)
@@ -208,14 +204,10 @@ func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(colum
 		}
 		outer = append(outer, o)
 	}
-	where := f.where
-	if req.Where != "" {
-		where = req.Where
-	}
 	table := quoteTable(req.Table)
 	var b strings.Builder
 	fmt.Fprintf(&b, "WITH old AS (\n    DELETE FROM %s WHERE id = ANY (ARRAY (\n        SELECT id FROM %s WHERE %s\n        ORDER BY %s\n        LIMIT %d FOR UPDATE))\n    RETURNING *\n)\n",
-		table, table, where, strings.Join(inner, ", "), req.Limit)
+		table, table, req.Where, strings.Join(inner, ", "), req.Limit)
 	line := "INSERT INTO {outbox} ("
 	for i, c := range columns {
 		name := c.name
@@ -249,15 +241,6 @@ func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(colum
 	return n.With("{source}", schema.QuoteText(req.Source)).SQL(b.String())
 }
 
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 // ImportSystems lists the systems whose tables Import knows.
 func (o *Outbox) ImportSystems() []importer.System {
 	out := make([]importer.System, len(foreigns))
@@ -274,6 +257,7 @@ func (o *Outbox) foreign(req importer.Request) (importer.Request, *foreign, erro
 		return req, nil, err
 	}
 	i := slices.IndexFunc(foreigns, func(f foreign) bool { return f.Name == req.From })
+	req.Where = cmp.Or(req.Where, foreigns[i].where)
 	return req, &foreigns[i], nil
 }
 
@@ -314,16 +298,12 @@ func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Res
 			"Table: there is no table "+strconv.Quote(req.Table)+" in the search path: write schema.table, and grant the role the use of it")
 	}
 	sql := f.importSQL(o.names, req, func(column string) bool { return columns[column] })
-	where := f.where
-	if req.Where != "" {
-		where = req.Where
-	}
 	var out importer.Result
 	err = o.transact(ctx, "import", writeSQL, func(b *batch) {
 		out = importer.Result{}
 		b.Queue(importTime)
 		if req.DryRun {
-			b.Queue(`SELECT count(*) FROM ` + table + ` WHERE ` + where).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Left) })
+			b.Queue(`SELECT count(*) FROM ` + table + ` WHERE ` + req.Where).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Left) })
 		}
 		b.Queue(sql).Exec(func(tag pgconn.CommandTag) error {
 			out.Moved = tag.RowsAffected()

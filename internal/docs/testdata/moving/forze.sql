@@ -1,5 +1,5 @@
--- The tables of forze 0.16.2, with rows that the system wrote itself on PostgreSQL 15. Rows of a large transaction follow,
--- and all times are moved to now.
+-- The tables of forze 0.16.2, with rows that the system wrote itself on PostgreSQL 15. Rows of a large transaction
+-- follow, and all times are moved to now.
 CREATE SCHEMA app;
 CREATE TABLE app.inbox (
     inbox_route text NOT NULL,
