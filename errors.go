@@ -12,9 +12,9 @@ var (
 	ErrLeaseLost = errors.New("lease lost: the delivery is another receiver's, or it is settled")
 	// ErrUnroutable reports a message that the broker accepted but could route to no queue.
 	ErrUnroutable = errors.New("unroutable: no queue is bound for the topic")
-	// ErrBehind reports a message that must be sent again because an earlier message of its key failed in the same
-	// call; see [core.KeyOrderPipelinedPrefix]. The broker can have it already. It costs no attempt.
-	ErrBehind = errors.New("an earlier message of its key failed")
+	// ErrPredecessorFailed reports a message that must be sent again because an earlier message of its key failed
+	// in the same call; see [core.KeyOrderPipelinedPrefix]. The broker can have it already. It costs no attempt.
+	ErrPredecessorFailed = errors.New("an earlier message of its key failed")
 	// ErrClosed reports the use of something that was closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnsupported reports that an adapter does not support the request.

@@ -104,14 +104,14 @@ type Message struct {
 	// DedupeKey, if set, makes this the only live (not yet settled) message of its tenant with it on the route and
 	// topic. Staging a second one does nothing and is reported in [Staged].Duplicate.
 	DedupeKey string
-	// Replace lets the newest message win: Stage withdraws the live message with the same DedupeKey with
-	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be withdrawn; Staged.Replaced
+	// Replace lets the newest message win: Stage cancels the live message with the same DedupeKey with
+	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be cancelled; Staged.Replaced
 	// reports that. Replace needs a DedupeKey.
 	Replace bool
-	// Withdrawable allows cancelling the message although it is due, as long as no relay has it out. It costs the
+	// Cancelable allows cancelling the message although it is due, as long as no relay has it out. It costs the
 	// relay a statement. A dedupe key implies it. A message that is scheduled or waits for a retry can always be
 	// cancelled.
-	Withdrawable bool
+	Cancelable bool
 	// Lane is the priority lane. The lanes of a route are handed out separately and with different weights.
 	// Messages of one key are ordered within a lane. Empty means [LaneNormal].
 	Lane Lane
@@ -192,13 +192,13 @@ func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
 // CorrelationID sets the correlation id instead of the context's.
 func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
 
-// Withdrawable allows cancelling the message although it is due.
-func Withdrawable() MessageOption { return func(m *Message) { m.Withdrawable = true } }
+// Cancelable allows cancelling the message although it is due.
+func Cancelable() MessageOption { return func(m *Message) { m.Cancelable = true } }
 
 // DedupeKey makes the message the only live one of its tenant with this key on its route and topic; see [Message].
 func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
 
-// Replace withdraws the live message with this dedupe key on its route and topic, and stages this one; see [Message].
+// Replace cancels the live message with this dedupe key on its route and topic, and stages this one; see [Message].
 func Replace(dedupeKey string) MessageOption {
 	return func(m *Message) { m.DedupeKey, m.Replace = dedupeKey, true }
 }
@@ -225,26 +225,26 @@ func LaneRoute(route string, l Lane) string {
 	return route + "/" + string(l)
 }
 
-// MaxShares bounds the shares of a route.
-const MaxShares = 64
+// MaxSubRoutes bounds the shares of a route.
+const MaxSubRoutes = 64
 
-// ShareRoute returns one of n shares of route: route + "#" + a number below n, which is the FNV-1a hash (32 bits) of
+// SubRoute returns one of n shares of route: route + "#" + a number below n, which is the FNV-1a hash (32 bits) of
 // by, modulo n. by names the sender that must not starve other senders, such as a tenant or a topic. A relay that
 // serves the route with as many shares gives each the same part of its capacity. So a backlog of one tenant delays only
 // those that share its number. This is stochastic fairness queueing (P. McKenney, 1990).
 //
-//	InvoiceDue.Message(v, waybill.Tenant(tenant), waybill.Routes(waybill.ShareRoute("invoices", tenant, 16)))
+//	InvoiceDue.Message(v, waybill.Tenant(tenant), waybill.Routes(waybill.SubRoute("invoices", tenant, 16)))
 //
-// Messages of one key stay in order if they have the same by. n is 1 to [MaxShares]; another number is taken for the
+// Messages of one key stay in order if they have the same by. n is 1 to [MaxSubRoutes]; another number is taken for the
 // nearest one. All programs must use the same: a change is a new route for most, so let the relay serve more first.
-func ShareRoute(route, by string, n int) string {
+func SubRoute(route, by string, n int) string {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, by) // never fails
-	return NthShare(route, int(h.Sum32()%uint32(min(max(n, 1), MaxShares))))
+	return NthSubRoute(route, int(h.Sum32()%uint32(min(max(n, 1), MaxSubRoutes))))
 }
 
-// NthShare returns the name of a share of route by its number, counted from 0.
-func NthShare(route string, i int) string { return route + "#" + strconv.Itoa(i) }
+// NthSubRoute returns the name of a share of route by its number, counted from 0.
+func NthSubRoute(route string, i int) string { return route + "#" + strconv.Itoa(i) }
 
 // BaseRoute returns the route that a store's route is a share or a lane of.
 func BaseRoute(route string) string {

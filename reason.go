@@ -15,7 +15,7 @@ const (
 	ReasonUnroutable  Reason = "unroutable"   // no queue is bound for it, for longer than the horizon
 	ReasonExpired     Reason = "expired"      // its time was over
 	ReasonCrashed     Reason = "crashed"      // too many relays died while they held it
-	ReasonCancelled   Reason = "cancelled"    // withdrawn by the application
+	ReasonCancelled   Reason = "cancelled"    // cancelled by the application
 	ReasonReplaced    Reason = "replaced"     // a newer one took its place
 	ReasonSkipped     Reason = "skipped"      // an operator passed over it
 	ReasonSetAside    Reason = "set_aside"    // an operator put it aside
@@ -35,11 +35,11 @@ func Reasons() []Reason {
 	}
 }
 
-// Withdrawn reports whether the application took the record back. [Retention] has a field of its own for such records.
-func (r Reason) Withdrawn() bool { return r == ReasonCancelled || r == ReasonReplaced }
+// Cancelled reports whether the application took the record back. [Retention] has a field of its own for such records.
+func (r Reason) Cancelled() bool { return r == ReasonCancelled || r == ReasonReplaced }
 
 // Blocks reports whether an abandoned record with reason r blocks its key on a route with BlockAfterAbandon. A record
 // that an operator or its application took out on purpose does not block it: cancelled, replaced, skipped, set aside.
 func (r Reason) Blocks() bool {
-	return r != ReasonNone && !r.Withdrawn() && r != ReasonSkipped && r != ReasonSetAside
+	return r != ReasonNone && !r.Cancelled() && r != ReasonSkipped && r != ReasonSetAside
 }

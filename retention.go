@@ -12,9 +12,9 @@ const (
 type Retention struct {
 	// Published is for published records; default [AtOnce]: the settle itself deletes them, at no extra cost.
 	Published time.Duration
-	// Abandoned is for abandoned records of every reason but those of Withdrawn; default [Forever]. [AtOnce]
+	// Abandoned is for abandoned records of every reason but those of Cancelled; default [Forever]. [AtOnce]
 	// means at the next cleaning. When a record that blocks its key is deleted, the key goes on.
 	Abandoned time.Duration
-	// Withdrawn is for cancelled and replaced records; default [AtOnce].
-	Withdrawn time.Duration
+	// Cancelled is for cancelled and replaced records; default [AtOnce].
+	Cancelled time.Duration
 }

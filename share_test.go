@@ -21,15 +21,15 @@ func TestShareRoute(t *testing.T) {
 		{"acme", 1, "orders#0"},
 		{"acme", 0, "orders#0"},
 		{"acme", -5, "orders#0"},
-		{"acme", 1000, waybill.ShareRoute("orders", "acme", waybill.MaxShares)},
+		{"acme", 1000, waybill.SubRoute("orders", "acme", waybill.MaxSubRoutes)},
 	} {
-		if got := waybill.ShareRoute("orders", c.by, c.n); got != c.want {
+		if got := waybill.SubRoute("orders", c.by, c.n); got != c.want {
 			t.Errorf("share of %q of %d: %s, want %s", c.by, c.n, got, c.want)
 		}
 	}
 	got := map[string]int{}
 	for i := range 6400 {
-		got[waybill.ShareRoute("r", "tenant-"+strconv.Itoa(i), 64)]++
+		got[waybill.SubRoute("r", "tenant-"+strconv.Itoa(i), 64)]++
 	}
 	for name, n := range got {
 		if n < 60 || n > 140 {

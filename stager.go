@@ -20,18 +20,18 @@ type Staged struct {
 // topic's routes.
 type CancelKey struct{ Route, ID, Topic, DedupeKey, Tenant string }
 
-// CancelStatus is the outcome for a message that was to be withdrawn.
+// CancelStatus is the outcome for a message that was to be cancelled.
 type CancelStatus uint8
 
 // The answers of Cancel.
 const (
-	// CancelNotFound: there is no such live message. It was never staged, is settled, or was withdrawn before.
+	// CancelNotFound: there is no such live message. It was never staged, is settled, or was cancelled before.
 	CancelNotFound CancelStatus = iota
-	// CancelDone: it is withdrawn, and was never sent.
+	// CancelDone: it is cancelled, and was never sent.
 	CancelDone
-	// CancelMaybe: it is withdrawn, but may have been delivered. The result of an earlier try is unknown.
-	CancelMaybe
-	// CancelInFlight: it is not withdrawn. A relay holds it, or held it and died: it will be, or was, delivered.
+	// CancelUncertain: it is cancelled, but may have been delivered. The result of an earlier try is unknown.
+	CancelUncertain
+	// CancelInFlight: it is not cancelled. A relay holds it, or held it and died: it will be, or was, delivered.
 	CancelInFlight
 )
 
@@ -42,7 +42,7 @@ func (s CancelStatus) String() string {
 		return "not found"
 	case CancelDone:
 		return "cancelled"
-	case CancelMaybe:
+	case CancelUncertain:
 		return "cancelled, maybe delivered"
 	case CancelInFlight:
 		return "in flight"
@@ -91,12 +91,12 @@ type Stager[Tx any] interface {
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
 }
 
-// Canceller withdraws staged messages through the caller's transaction. The withdrawal takes effect with the commit.
+// Canceller cancels staged messages through the caller's transaction. The cancellation takes effect with the commit.
 type Canceller[Tx any] interface {
-	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It
-	// withdraws messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for
+	// Cancel cancels the messages with reason cancelled and returns one status a key, in input order. It
+	// cancels messages that are scheduled, that wait for a retry, or that are due and cancelable. It waits for
 	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. If
-	// another transaction withdraws the same message, Cancel waits until that one ends, or fails. A message that is
+	// another transaction cancels the same message, Cancel waits until that one ends, or fails. A message that is
 	// named twice in one call can be CancelNotFound the second time. After an error the caller must roll the
 	// transaction back.
 	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)

@@ -30,7 +30,7 @@ type Topic[T any] struct {
 	kind   string
 	routes []string
 
-	withdrawable bool
+	cancelable bool
 }
 
 // NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes. A bad name is
@@ -46,10 +46,10 @@ func (t Topic[T]) On(routes ...string) Topic[T] {
 	return t
 }
 
-// Withdrawable returns the topic with withdrawable messages: they can be cancelled although they are due; see
+// Cancelable returns the topic with cancelable messages: they can be cancelled although they are due; see
 // [Message].
-func (t Topic[T]) Withdrawable() Topic[T] {
-	t.withdrawable = true
+func (t Topic[T]) Cancelable() Topic[T] {
+	t.cancelable = true
 	return t
 }
 
@@ -77,7 +77,7 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	}
 	m := RawMessage(t.name, t.ContentType(), body, opts...)
 	m.kind = t.kind
-	m.Withdrawable = m.Withdrawable || t.withdrawable
+	m.Cancelable = m.Cancelable || t.cancelable
 	if len(m.Routes) == 0 {
 		m.Routes = t.routes
 	}

@@ -10,24 +10,24 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// Fate is what has become of a decision.
-type Fate uint8
+// DecisionResult is what has become of a decision.
+type DecisionResult uint8
 
 // The fates of a decision.
 const (
-	// FatePending: the owner of the record is told, and has not carried it out yet. The decision stands.
-	FatePending Fate = iota + 1
-	// FateEnded: the record is abandoned with the reason of the decision.
-	FateEnded
-	// FateOtherwise: the record was published meanwhile, or it ended for another reason, is not there any more, or
-	// has another number.
-	FateOtherwise
-	// FateLocked: a transaction has locked the record, and nothing was done. Decide again.
-	FateLocked
+	// DecisionPending: the owner of the record is told, and has not carried it out yet. The decision stands.
+	DecisionPending DecisionResult = iota + 1
+	// DecisionCarriedOut: the record is abandoned with the reason of the decision.
+	DecisionCarriedOut
+	// DecisionSuperseded: the record was published meanwhile, or it ended for another reason, is not there any
+	// more, or has another number.
+	DecisionSuperseded
+	// DecisionLocked: a transaction has locked the record, and nothing was done. Decide again.
+	DecisionLocked
 )
 
 // String returns the name of the fate.
-func (f Fate) String() string {
+func (f DecisionResult) String() string {
 	return enum.Name("Fate", f, 1, "pending", "ended", "otherwise", "locked")
 }
 
@@ -40,8 +40,8 @@ type Decision struct {
 	// Number is 0 for a new decision. A decision that the owner of the record was told about has a number. With it
 	// the call only asks what has become of it.
 	Number int64
-	// Fate is set by the store.
-	Fate Fate
+	// DecisionResult is set by the store.
+	Fate DecisionResult
 }
 
 // DecideRequest asks to end records that have not ended.
@@ -56,12 +56,12 @@ type DecideRequest struct {
 // that a filter selects.
 type Decider interface {
 	// DecideRecords returns req.Decisions with their fates. A record that cannot be out is ended at once: one that
-	// waits for a time, a withdrawable one without a hold, a due one whose unit has no owner. Any other can be out
-	// without a hold, and only the owner of its unit knows. So the owner is told. It ends the record as soon as
-	// that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
-	// decisions that it returned, until none is pending. If the unit has no owner any more, that call carries the
-	// decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an error the call
-	// can be repeated: decisions that owners were told about twice are carried out once.
+	// waits for a time, a cancelable one without a hold, a due one whose partition has no owner. Any other can be
+	// out without a hold, and only the owner of its partition knows. So the owner is told. It ends the record as
+	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
+	// decisions that it returned, until none is pending. If the partition has no owner any more, that call carries
+	// the decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an error the
+	// call can be repeated: decisions that owners were told about twice are carried out once.
 	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
 }
 
@@ -72,10 +72,10 @@ const (
 )
 
 // AwaitHead waits until the owner of a key has carried out the decision in told, and returns the decision with its
-// fate. Every store's DecideHead ends with it if the owner must be told. If the unit loses its owner meanwhile,
+// fate. Every store's DecideHead ends with it if the owner must be told. If the partition loses its owner meanwhile,
 // AwaitHead carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts
 // of its errors begin with op.
-func AwaitHead(ctx context.Context, op string, store Decider, told *core.Control) error {
+func AwaitHead(ctx context.Context, op string, store Decider, told *core.Notice) error {
 	look := time.NewTicker(headLook)
 	defer look.Stop()
 	req := DecideRequest{Reason: told.Reason, Decisions: []Decision{{Route: told.Route, Seq: told.Seq, ID: told.ID, Number: told.Number}}}
@@ -85,11 +85,11 @@ func AwaitHead(ctx context.Context, op string, store Decider, told *core.Control
 			return err
 		}
 		switch decided[0].Fate {
-		case FateEnded:
+		case DecisionCarriedOut:
 			return nil
-		case FateOtherwise:
+		case DecisionSuperseded:
 			return NotHead(op, told.Route, told.Key, told.ID)
-		case FatePending, FateLocked:
+		case DecisionPending, DecisionLocked:
 		}
 		if time.Now().After(limit) {
 			return HeadPending(op, told.Route, told.Key, told.ID)

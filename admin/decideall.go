@@ -19,8 +19,8 @@ const (
 	decideLook = 50 * time.Millisecond
 )
 
-// EndRequest asks to end all records that a filter selects and that have not ended.
-type EndRequest struct {
+// TerminateRequest asks to end all records that a filter selects and that have not ended.
+type TerminateRequest struct {
 	// Filter selects the records. It must not be empty unless All. Its States are pending, failed or processing;
 	// none means all three.
 	Filter Filter
@@ -34,28 +34,28 @@ type EndRequest struct {
 	DryRun bool
 }
 
-// EndOptions says what DecideAll tells, and how long it waits.
-type EndOptions struct {
+// TerminateOptions says what DecideAll tells, and how long it waits.
+type TerminateOptions struct {
 	// Wait is how long owners may carry out nothing until DecideAll gives up; default [DefaultDecideWait], negative
 	// = it asks once. A relay acts within two of its heartbeats, unless it is sending the record.
 	Wait time.Duration
 	// Progress, if not nil, is called after each step and each look, with the sum so far.
-	Progress func(sum Ended)
+	Progress func(sum TerminateResult)
 	// Result, if not nil, is called for each record whose fate is known, and in the end for those whose decision is
 	// still pending. Both functions are called by the goroutine that called DecideAll.
 	Result func(d Decision)
 }
 
-// Ended is the sum of a DecideAll. In a dry run it has Matched and Next only.
-type Ended struct {
+// TerminateResult is the sum of a DecideAll. In a dry run it has Matched and Next only.
+type TerminateResult struct {
 	// Matched is how many records matched. The others are how many of them had which fate.
 	Matched, Ended, Otherwise, Locked, Pending int
-	// Next is where to go on after an error, as Page.After; 0 = the end was reached.
+	// Next is where to go on after an error, as ReadResult.After; 0 = the end was reached.
 	Next int64
 }
 
-// Ender is what DecideAll needs of a store.
-type Ender interface {
+// Terminator is what DecideAll needs of a store.
+type Terminator interface {
 	Inspector
 	Decider
 }
@@ -64,13 +64,13 @@ type Ender interface {
 // that out. Each step is a transaction of its own. So what was decided stays so when ctx ends, or a step fails. It
 // never has more than [MaxPending] decisions pending, and waits for owners before it goes on. If they carry nothing out
 // for opts.Wait, it returns an error that matches waybill.ErrInFlight. A decision that is pending then stands.
-func DecideAll(ctx context.Context, store Ender, req EndRequest, opts EndOptions) (Ended, error) {
+func DecideAll(ctx context.Context, store Terminator, req TerminateRequest, opts TerminateOptions) (TerminateResult, error) {
 	e := ender{store: store, req: req, opts: opts}
 	if e.opts.Wait == 0 {
 		e.opts.Wait = DefaultDecideWait
 	}
 	if err := e.check(); err != nil {
-		return Ended{}, err
+		return TerminateResult{}, err
 	}
 	err := e.run(ctx)
 	for _, d := range e.pending {
@@ -81,10 +81,10 @@ func DecideAll(ctx context.Context, store Ender, req EndRequest, opts EndOptions
 
 // ender is one DecideAll.
 type ender struct {
-	store   Ender
-	req     EndRequest
-	opts    EndOptions
-	sum     Ended
+	store   Terminator
+	req     TerminateRequest
+	opts    TerminateOptions
+	sum     TerminateResult
 	pending []Decision
 }
 
@@ -164,14 +164,14 @@ func (e *ender) ask(ctx context.Context, asked []Decision) (pending []Decision, 
 	}
 	for _, d := range all {
 		switch d.Fate {
-		case FatePending:
+		case DecisionPending:
 			pending = append(pending, d)
 			continue
-		case FateEnded:
+		case DecisionCarriedOut:
 			e.sum.Ended++
-		case FateLocked:
+		case DecisionLocked:
 			e.sum.Locked++
-		case FateOtherwise:
+		case DecisionSuperseded:
 			e.sum.Otherwise++
 		}
 		e.say(d)

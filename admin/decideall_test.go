@@ -64,16 +64,16 @@ func (l *line) DecideRecords(_ context.Context, req admin.DecideRequest) ([]admi
 		}
 		switch {
 		case d.Seq%100 == 0:
-			d.Fate = admin.FateOtherwise
+			d.Fate = admin.DecisionSuperseded
 		case d.Seq%10 == 0:
-			d.Fate = admin.FateEnded
+			d.Fate = admin.DecisionCarriedOut
 		case d.Number == 0:
-			d.Fate, d.Number, l.told[d.Seq] = admin.FatePending, d.Seq, true
+			d.Fate, d.Number, l.told[d.Seq] = admin.DecisionPending, d.Seq, true
 			l.order = append(l.order, d.Seq)
 		case l.told[d.Seq]:
-			d.Fate = admin.FatePending
+			d.Fate = admin.DecisionPending
 		default:
-			d.Fate = admin.FateEnded
+			d.Fate = admin.DecisionCarriedOut
 		}
 	}
 	l.most = max(l.most, len(l.told))
@@ -84,24 +84,24 @@ func newLine(n, pace int) *line {
 	return &line{n: n, pace: pace, told: map[int64]bool{}, ended: map[int64]int64{}}
 }
 
-var all = admin.EndRequest{All: true, Reason: waybill.ReasonSkipped}
+var all = admin.TerminateRequest{All: true, Reason: waybill.ReasonSkipped}
 
 // Everything is decided about once, a bounded number is pending at any time, and each fate is told once.
 func TestDecideAll(t *testing.T) { // OP-18
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(30_000, 700)
-		fates := map[admin.Fate]int{}
-		var last admin.Ended
-		sum, err := admin.DecideAll(t.Context(), l, all, admin.EndOptions{
+		fates := map[admin.DecisionResult]int{}
+		var last admin.TerminateResult
+		sum, err := admin.DecideAll(t.Context(), l, all, admin.TerminateOptions{
 			Result:   func(d admin.Decision) { fates[d.Fate]++ },
-			Progress: func(sum admin.Ended) { last = sum },
+			Progress: func(sum admin.TerminateResult) { last = sum },
 		})
-		want := admin.Ended{Matched: 30_000, Ended: 29_700, Otherwise: 300}
+		want := admin.TerminateResult{Matched: 30_000, Ended: 29_700, Otherwise: 300}
 		if err != nil || sum != want || last != want {
 			t.Fatalf("%+v, %v; the last progress was %+v", sum, err, last)
 		}
-		if fates[admin.FateEnded] != 29_700 || fates[admin.FateOtherwise] != 300 || len(fates) != 2 {
+		if fates[admin.DecisionCarriedOut] != 29_700 || fates[admin.DecisionSuperseded] != 300 || len(fates) != 2 {
 			t.Errorf("told: %v", fates)
 		}
 		for seq, n := range l.ended {
@@ -121,13 +121,13 @@ func TestDecideAllGivesUp(t *testing.T) { // OP-18
 	for wait, want := range map[time.Duration]time.Duration{0: admin.DefaultDecideWait, time.Second: time.Second, -1: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLine(20, 0)
-			fates := map[admin.Fate]int{}
+			fates := map[admin.DecisionResult]int{}
 			began := time.Now()
-			sum, err := admin.DecideAll(t.Context(), l, all, admin.EndOptions{Wait: wait, Result: func(d admin.Decision) { fates[d.Fate]++ }})
+			sum, err := admin.DecideAll(t.Context(), l, all, admin.TerminateOptions{Wait: wait, Result: func(d admin.Decision) { fates[d.Fate]++ }})
 			if !errors.Is(err, waybill.ErrInFlight) || !strings.Contains(err.Error(), `18 decisions`) || !strings.Contains(err.Error(), `"1"`) {
 				t.Errorf("%v", err)
 			}
-			if sum != (admin.Ended{Matched: 20, Ended: 2, Pending: 18}) || fates[admin.FatePending] != 18 {
+			if sum != (admin.TerminateResult{Matched: 20, Ended: 2, Pending: 18}) || fates[admin.DecisionPending] != 18 {
 				t.Errorf("%+v, told: %v", sum, fates)
 			}
 			if took := time.Since(began); took < want || took > want+time.Second {
@@ -145,18 +145,18 @@ func TestDecideAllGoesOn(t *testing.T) { // OP-18
 		l.fail = 3
 		req := all
 		req.Page.Limit = 1000
-		first, err := admin.DecideAll(t.Context(), l, req, admin.EndOptions{})
+		first, err := admin.DecideAll(t.Context(), l, req, admin.TerminateOptions{})
 		if err == nil || first.Next != 2000 || first.Matched != 2000 {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		req.Page.After = first.Next
-		rest, err := admin.DecideAll(t.Context(), l, req, admin.EndOptions{})
+		rest, err := admin.DecideAll(t.Context(), l, req, admin.TerminateOptions{})
 		if err != nil || rest.Matched != 500 || rest.Next != 0 {
 			t.Fatalf("%+v, %v", rest, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := admin.DecideAll(ctx, newLine(20, 0), all, admin.EndOptions{}); !errors.Is(err, context.Canceled) {
+		if _, err := admin.DecideAll(ctx, newLine(20, 0), all, admin.TerminateOptions{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("after the context ended: %v", err)
 		}
 	})
@@ -166,7 +166,7 @@ func TestDecideAllGoesOn(t *testing.T) { // OP-18
 func TestDecideAllRefuses(t *testing.T) { // OP-18
 	t.Parallel()
 	l := newLine(10, 0)
-	_, err := admin.DecideAll(t.Context(), l, admin.EndRequest{Page: admin.PageRequest{Limit: -1}}, admin.EndOptions{})
+	_, err := admin.DecideAll(t.Context(), l, admin.TerminateRequest{Page: admin.PageRequest{Limit: -1}}, admin.TerminateOptions{})
 	for _, word := range []string{"Filter:", "Reason:", "Page.Limit:"} {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%v does not name %s", err, word)
@@ -175,10 +175,10 @@ func TestDecideAllRefuses(t *testing.T) { // OP-18
 	for _, f := range []admin.Filter{{Reasons: []waybill.Reason{waybill.ReasonRejected}}, {States: []core.State{core.StateAbandoned}}} {
 		req := all
 		req.Filter = f
-		if _, err := admin.DecideAll(t.Context(), l, req, admin.EndOptions{}); !errors.Is(err, waybill.ErrInvalid) {
+		if _, err := admin.DecideAll(t.Context(), l, req, admin.TerminateOptions{}); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
-		if _, err := admin.PurgeAll(t.Context(), l, admin.PurgeRequest{Filter: f}, admin.EndOptions{}); !errors.Is(err, waybill.ErrInvalid) {
+		if _, err := admin.PurgeAll(t.Context(), l, admin.PurgeRequest{Filter: f}, admin.TerminateOptions{}); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("purge %+v: %v", f, err)
 		}
 	}

@@ -5,8 +5,8 @@
 //   - [Inspector] shows stored records, [Redriver] puts failed and abandoned ones back, [Counter] counts them.
 //   - [Purger] deletes records for good, such as all those of a tenant.
 //   - [Decider] ends records that are due or wait. [DecideAll] ends, and [PurgeAll] deletes, all of a filter.
-//   - [Explainer] lists the obstacles of a record. [WhyWaits] explains why it waits.
-//   - [KeyKeeper] lists keys that wait behind a message, and decides about that message.
+//   - [Explainer] lists the block reasons of a record. [WhyWaits] explains why it waits.
+//   - [BlockedKeys] lists keys that wait behind a message, and decides about that message.
 //   - [ParkedQueue] shows, edits, replays and purges messages that consumers gave up.
 //   - Package audit has the record of the acts of operators.
 //   - [Migrator] creates and upgrades the schema, and [DriftChecker] compares the schema with the adapter's needs.

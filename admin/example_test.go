@@ -29,16 +29,16 @@ func ExamplePurgeAll() {
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
-	erase := func(outbox admin.Eraser) error {
+	erase := func(outbox admin.PurgeTerminator) error {
 		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}}
-		sum, err := admin.PurgeAll(ctx, outbox, req, admin.EndOptions{})
+		sum, err := admin.PurgeAll(ctx, outbox, req, admin.TerminateOptions{})
 		if err != nil {
 			return err
 		}
 		fmt.Println(sum.Purged.Deleted, "deleted,", sum.Ended.Otherwise, "published meanwhile")
 		return nil
 	}
-	eraser, ok := core.As[admin.Eraser](outbox)
+	eraser, ok := core.As[admin.PurgeTerminator](outbox)
 	if !ok {
 		panic("this store cannot delete records")
 	}

@@ -48,8 +48,8 @@ type BlockedKeysRequest struct {
 	Limit int
 }
 
-// KeyKeeper lists and frees blocked keys.
-type KeyKeeper interface {
+// BlockedKeys lists and frees blocked keys.
+type BlockedKeys interface {
 	// BlockedKeys returns blocked keys of a route, ordered by key, and whether there are more. A key whose head is
 	// due is among them if no queue is bound for the topic of the head, as [Hindrances] tells, and a message waits
 	// behind it. While there is such a topic, the call goes through all keys of the route.

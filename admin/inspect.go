@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// The capabilities in this file are for operators: look, put back, withdraw, clean up. All of them are optional, safe
+// The capabilities in this file are for operators: look, put back, cancel, clean up. All of them are optional, safe
 // for concurrent use, and bounded. None holds a lock while it waits for its caller. None reads a whole table.
 
 // Stored is a stored record as an operator sees it. Times are by the store's clock.

@@ -15,7 +15,7 @@ type PurgeRequest struct {
 	// All confirms that an empty filter is intended.
 	All bool
 	// Waiting also deletes records that are scheduled or wait for a retry. They are never sent then. Without it
-	// only records that ended are deleted: published, abandoned and withdrawn ones that the store keeps.
+	// only records that ended are deleted: published, abandoned and cancelled ones that the store keeps.
 	Waiting bool
 	// Page bounds one call. Call again with Next for the rest, at the rate you like.
 	Page PageRequest
@@ -26,10 +26,10 @@ type PurgeRequest struct {
 // Purged is the result of one call of PurgeRecords, or with DryRun the result that it would have.
 type Purged struct {
 	// Matched is how many records matched, and Deleted how many of them were deleted. The rest stays: it is due or
-	// being processed, waits for a time and Waiting is not set, or another transaction has locked it. Call again
+	// being processed, waits for a time and Blocked is not set, or another transaction has locked it. Call again
 	// later, until a whole pass matches nothing.
 	Matched, Deleted int
-	// Next is the value of Page.After for the next call; 0 = the end was reached.
+	// Next is the value of ReadResult.After for the next call; 0 = the end was reached.
 	Next int64
 }
 

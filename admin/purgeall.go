@@ -6,16 +6,16 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Eraser is what PurgeAll needs of a store.
-type Eraser interface {
-	Ender
+// PurgeTerminator is what PurgeAll needs of a store.
+type PurgeTerminator interface {
+	Terminator
 	Purger
 }
 
-// Erased is the sum of a PurgeAll. In a dry run it has Purged only: the count of the records that would be deleted if
-// none were due.
-type Erased struct {
-	Ended  Ended
+// PurgeResult is the sum of a PurgeAll. In a dry run it has Purged only: the count of the records that would be deleted
+// if none were due.
+type PurgeResult struct {
+	Ended  TerminateResult
 	Purged Purged
 }
 
@@ -23,7 +23,7 @@ type Erased struct {
 // the records that have not ended, as [DecideAll] does with opts and waybill.ReasonSkipped. Then it deletes step by
 // step. A message that was published meanwhile is at the broker. After an error call it again from the beginning.
 // req.Filter must name neither states nor reasons; req.Waiting is not heeded.
-func PurgeAll(ctx context.Context, store Eraser, req PurgeRequest, opts EndOptions) (sum Erased, err error) {
+func PurgeAll(ctx context.Context, store PurgeTerminator, req PurgeRequest, opts TerminateOptions) (sum PurgeResult, err error) {
 	var p []string
 	if len(req.Filter.States)+len(req.Filter.Reasons) > 0 {
 		p = append(p, "Filter: names states or reasons, and they change while records are ended: leave them out, or use PurgeRecords")
@@ -36,7 +36,7 @@ func PurgeAll(ctx context.Context, store Eraser, req PurgeRequest, opts EndOptio
 		return sum, err
 	}
 	if !req.DryRun {
-		end := EndRequest{Filter: req.Filter, All: req.All, Reason: waybill.ReasonSkipped}
+		end := TerminateRequest{Filter: req.Filter, All: req.All, Reason: waybill.ReasonSkipped}
 		if sum.Ended, err = DecideAll(ctx, store, end, opts); err != nil {
 			return sum, err
 		}

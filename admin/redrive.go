@@ -41,7 +41,7 @@ type Redriven struct {
 	// cause.
 	Matched, Changed int
 	Refused          map[string]int
-	// Next is the value of Page.After for the next call; 0 = the end was reached.
+	// Next is the value of ReadResult.After for the next call; 0 = the end was reached.
 	Next int64
 }
 
@@ -86,7 +86,7 @@ func (r *RedriveRequest) Refusal(c *Candidate) string {
 type Redriver interface {
 	// Redrive does one bounded step. A record that is put back has no attempts, crashes, reason or error. The store
 	// still knows that it can have been delivered, for a later Cancel. Of records with one dedupe key the first is
-	// put back; a dry run counts the same. A decision about a record ([Decider], [KeyKeeper]) that is not carried
+	// put back; a dry run counts the same. A decision about a record ([Decider], [BlockedKeys]) that is not carried
 	// out yet is void when the record is put back: the later command counts. An empty filter without All is an
 	// [*waybill.InvalidError].
 	Redrive(ctx context.Context, req RedriveRequest) (Redriven, error)
@@ -100,7 +100,7 @@ const RefusedDuplicate = "duplicate"
 // abandoned records. It selects a record that the application took back (cancelled, replaced) only if the filter names
 // the reason or the id.
 func (r *RedriveRequest) Takes(s core.State, reason waybill.Reason) bool {
-	return s == core.StateFailed || s == core.StateAbandoned && (!reason.Withdrawn() || len(r.Filter.Reasons) > 0 || len(r.Filter.IDs) > 0)
+	return s == core.StateFailed || s == core.StateAbandoned && (!reason.Cancelled() || len(r.Filter.Reasons) > 0 || len(r.Filter.IDs) > 0)
 }
 
 // Count counts one matching record: as put back if cause is empty, else as refused for the cause.

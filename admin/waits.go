@@ -148,19 +148,19 @@ func stillLocked(ctx context.Context, explainer Explainer, rec *Stored, block bo
 
 // askMembers sets the cause by the members that are registered for the route.
 func (w *Waiting) askMembers(ctx context.Context, store core.OutboxStore) error {
-	roster, err := store.Meet(ctx, core.Meeting{})
+	membership, err := store.Heartbeat(ctx, core.HeartbeatRequest{})
 	if err != nil {
 		return err
 	}
 	var gone, unable, able []string
-	for i := range roster.Members {
-		m := &roster.Members[i]
-		for _, s := range m.Serves {
+	for i := range membership.Members {
+		m := &membership.Members[i]
+		for _, s := range m.Routes {
 			switch {
 			case s.Route != w.Record.Route:
-			case m.Missing:
+			case m.PresenceLost:
 				gone = append(gone, m.Name)
-			case s.Unable:
+			case s.Unavailable:
 				unable = append(unable, m.Name)
 			default:
 				able = append(able, m.Name)

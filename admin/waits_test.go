@@ -20,8 +20,8 @@ func (s *lockedStore) Hindrances(context.Context, *admin.Stored, bool) (admin.Hi
 	return admin.Hindrances{Locked: s.looks <= s.locked, LockedBy: []string{"process 1"}}, nil
 }
 
-func (*lockedStore) Meet(context.Context, core.Meeting) (core.Roster, error) {
-	return core.Roster{Members: []core.Member{{Name: "relay-1", Serves: []core.Serving{{Route: "default"}}}}}, nil
+func (*lockedStore) Heartbeat(context.Context, core.HeartbeatRequest) (core.Membership, error) {
+	return core.Membership{Members: []core.Member{{Name: "relay-1", Routes: []core.ServedRoute{{Route: "default"}}}}}, nil
 }
 
 // OR-05: a relay locks what it settles for a moment. No operator is told to end that transaction, only one that stays.

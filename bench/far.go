@@ -216,8 +216,8 @@ func runByHand(ctx context.Context, far *servers, pool *pgxpool.Pool) (err error
 	return nil
 }
 
-// farStage compares a transaction with a business insert and one message: a hand-written insert, Stage, and the unit of
-// work.
+// farStage compares a transaction with a business insert and one message: a hand-written insert, Stage, and the
+// partition of work.
 func farStage(ctx context.Context, _, far *servers, s scale) ([]row, error) {
 	db, err := far.database(ctx, postgres.Options{})
 	if err != nil {

@@ -1,6 +1,6 @@
 package main
 
-// An old snapshot keeps the rows that a table queue has done with. A Take must not go over them.
+// An old snapshot keeps the rows that a table queue has done with. A Hold must not go over them.
 
 import (
 	"context"

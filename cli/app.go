@@ -94,7 +94,7 @@ type Store struct {
 	Inbox any
 	// Schema manages the tables; nil = the adapter has none to manage.
 	Schema Schema
-	// Unit stages and withdraws; nil = cancel by id and bench cannot be used.
+	// Partition stages and cancels; nil = cancel by id and bench cannot be used.
 	Unit Unit
 	// Mark makes a handler of a topic that only marks what it handles in the inbox under a consumer's name, for
 	// bench; nil = there is no such thing. Make it with NewMark.

@@ -14,7 +14,7 @@ import (
 func TestAuditRecord(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
-	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN, "stores.shop.retention.withdrawn=1h"}
+	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN, "stores.shop.retention.cancelled=1h"}
 	run := func(args string) answer { t.Helper(); return command(t, settings, strings.Fields(args)...) }
 	run("migrate up").is(t, 0)
 	pool := stageTwo(t, pg.DSN)
@@ -27,7 +27,7 @@ func TestAuditRecord(t *testing.T) {
 	}
 	run("cancel b").is(t, 0, "cancelled")
 	run("redrive --reason cancelled").is(t, 0, "1 of 1 record put back")
-	run("cancel --tenant x --yes").is(t, 0, "1 of 1 record withdrawn")
+	run("cancel --tenant x --yes").is(t, 0, "1 of 1 record cancelled")
 	run("keys skip k none --yes").is(t, 3)
 	run("inbox purge --older 1h --yes").is(t, 0)
 	run("dlq purge default --all --yes --store shop").is(t, 0)
@@ -57,7 +57,7 @@ func TestAuditRecord(t *testing.T) {
 		"begin|migrate up|store shop||", "end|migrate up|store shop||",
 		"begin|cancel|store shop|args=b|", "end|cancel|store shop|args=b|[cancelled]",
 		"begin|redrive|store shop|reason=%5Bcancelled%5D|", "end|redrive|store shop|reason=%5Bcancelled%5D|1 of 1 put back",
-		"begin|cancel|store shop|tenant=%5Bx%5D|", "end|cancel|store shop|tenant=%5Bx%5D|1 of 1 withdrawn",
+		"begin|cancel|store shop|tenant=%5Bx%5D|", "end|cancel|store shop|tenant=%5Bx%5D|1 of 1 cancelled",
 		"begin|keys skip|store shop|args=k&args=none|", "end|keys skip|store shop|args=k&args=none|failed",
 		"begin|inbox purge|store shop|older=1h0m0s|", "end|inbox purge|store shop|older=1h0m0s|0 deleted",
 		"begin|dlq purge|queue default|all=true&store=shop|", "end|dlq purge|queue default|all=true&store=shop|0 deleted, 0 failed",

@@ -16,9 +16,9 @@ func (c *command) cancelCommand() *cobra.Command {
 	var f filterFlags
 	var dryRun, due bool
 	cmd := &cobra.Command{
-		Use: "cancel [ID...]", Short: "withdraw messages that were not sent yet", Args: cobra.ArbitraryArgs,
-		Long: `cancel withdraws messages before they are sent: by id, with --topic and --dedupe-key, or all that the flags select. With
-ids it takes --route only; without --route it looks for them on all routes. A record of a message that was withdrawn by
+		Use: "cancel [ID...]", Short: "cancel messages that were not sent yet", Args: cobra.ArbitraryArgs,
+		Long: `cancel cancels messages before they are sent: by id, with --topic and --dedupe-key, or all that the flags select. With
+ids it takes --route only; without --route it looks for them on all routes. A record of a message that was cancelled by
 id is kept with reason cancelled, as long as the store's retention says.
 
 By flags it takes messages that are scheduled or wait for a retry, and keeps no record of them. Those that are due stay;
@@ -59,14 +59,14 @@ relay that was killed is waited for, until it is missed for its lease. They are 
 	return cmd
 }
 
-// cancelFiltered withdraws what f selects and waits for a time.
+// cancelFiltered cancels what f selects and waits for a time.
 func (c *command) cancelFiltered(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
-	purger, err := able[admin.Purger](s.Outbox, "store", "withdraw messages by flags")
+	purger, err := able[admin.Purger](s.Outbox, "store", "cancel messages by flags")
 	if err != nil {
 		return err
 	}
 	f.States = waitingStates()
-	return c.purge(ctx, purger, admin.PurgeRequest{Filter: f, Waiting: true, DryRun: dryRun}, "withdrawn")
+	return c.purge(ctx, purger, admin.PurgeRequest{Filter: f, Waiting: true, DryRun: dryRun}, "cancelled")
 }
 
 // cancelled is the outcome for one message.
@@ -78,7 +78,7 @@ type cancelled struct {
 	Status string `json:"status"`
 }
 
-// cancelNamed withdraws messages by id, or one by topic and dedupe key.
+// cancelNamed cancels messages by id, or one by topic and dedupe key.
 func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, dedupeKey string, dryRun bool) error {
 	other := *f
 	other.IDs, other.Routes, other.Topics = nil, nil, nil
@@ -91,7 +91,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 	case dedupeKey != "" && (len(f.IDs) > 0 || len(f.Topics) != 1):
 		return withCode(ExitUsage, "--dedupe-key: give one --topic with it, and no ids")
 	case s.Unit == nil:
-		return withCode(ExitUsage, "this store cannot withdraw messages (%w): see docs/capabilities.md", waybill.ErrUnsupported)
+		return withCode(ExitUsage, "this store cannot cancel messages (%w): see docs/capabilities.md", waybill.ErrUnsupported)
 	}
 	keys, live, err := c.cancelKeys(ctx, s, f, dedupeKey)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 				missing++
 			case waybill.CancelInFlight:
 				held++
-			case waybill.CancelDone, waybill.CancelMaybe:
+			case waybill.CancelDone, waybill.CancelUncertain:
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 	}
 	switch {
 	case held > 0:
-		return withCode(ExitRefused, "%s not withdrawn: a relay holds it, or can have it out", counted(held, "message"))
+		return withCode(ExitRefused, "%s not cancelled: a relay holds it, or can have it out", counted(held, "message"))
 	case missing > 0:
 		return withCode(ExitNotFound, "%s not found: not there, or ended already", counted(missing, "message"))
 	}

@@ -43,13 +43,13 @@ func TestRedrive(t *testing.T) {
 	s.run("redrive", "--state", "pending", "--all", "--yes").is(t, 2, "pending records cannot be redriven")
 }
 
-// OP-01: cancel withdraws a record by id or by dedupe key, and records that wait for a time by flags.
+// OP-01: cancel cancels a record by id or by dedupe key, and records that wait for a time by flags.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := records(t)
 	s.stage(
-		message("fine", "d1", waybill.DedupeKey("once"), waybill.Delay(time.Hour)), message("fine", "w1", waybill.Withdrawable()),
-		message("fine", "two", waybill.Routes("default", "other"), waybill.Withdrawable()),
+		message("fine", "d1", waybill.DedupeKey("once"), waybill.Delay(time.Hour)), message("fine", "w1", waybill.Cancelable()),
+		message("fine", "two", waybill.Routes("default", "other"), waybill.Cancelable()),
 	)
 	s.run("cancel", "s1", "--dry-run").is(t, 0, "would be tried")
 	s.run("cancel", "s1", "w1").is(t, 0, "s1", "w1", "cancelled")
@@ -57,14 +57,14 @@ func TestCancel(t *testing.T) {
 	s.run("cancel", "nobody").is(t, 3)
 	s.run("cancel", "--topic", "fine", "--dedupe-key", "once", "--json").is(t, 0, `"status": "cancelled"`)
 	s.run("cancel", "two", "--route", "other").is(t, 0, "other", "cancelled")
-	s.run("cancel", "p1").is(t, 4, "in flight", "1 message not withdrawn") // a relay can have it out
+	s.run("cancel", "p1").is(t, 4, "in flight", "1 message not cancelled") // a relay can have it out
 	s.run("list", "--reason", "cancelled").is(t, 0, "s1", "w1", "d1", "two")
 
 	s.stage(message("fine", "x1", waybill.Delay(time.Hour), waybill.Tenant("gone")), message("fine", "x2", waybill.Tenant("gone")))
-	s.run("cancel", "--tenant", "gone", "--dry-run").is(t, 4, "1 of 2 records would be withdrawn", "left alone: 1 record: due")
-	s.run("cancel", "--tenant", "gone").is(t, 4, "withdraw 1 record, which are never sent then", "nobody can be asked")
+	s.run("cancel", "--tenant", "gone", "--dry-run").is(t, 4, "1 of 2 records would be cancelled", "left alone: 1 record: due")
+	s.run("cancel", "--tenant", "gone").is(t, 4, "cancel 1 record, which are never sent then", "nobody can be asked")
 	s.run("show", "x1").is(t, 0)
-	s.run("cancel", "--tenant", "gone", "--yes").is(t, 4, "1 of 2 records withdrawn")
+	s.run("cancel", "--tenant", "gone", "--yes").is(t, 4, "1 of 2 records cancelled")
 	s.run("show", "x1").is(t, 3)
 	s.run("show", "x2").is(t, 0)
 }
@@ -96,7 +96,7 @@ func TestDueOfAKilledRelay(t *testing.T) {
 	s.run("cancel", "--tenant", "gone", "--due", "--dry-run").is(t, 0, "1 record matched: 0 ended")
 	s.run("cancel", "--tenant", "gone", "--due", "--yes").is(t, 0, "1 record matched: 1 ended")
 	s.killedRelay(time.Second)
-	s.run("keys", "park", "k", "b").is(t, 0, "park: message b")
+	s.run("keys", "set-aside", "k", "b").is(t, 0, "set-aside: message b")
 	s.killedRelay(time.Second)
 	s.run("purge", "--all", "--due", "--yes").is(t, 0, "3 records matched: 1 ended, 3 deleted")
 }
@@ -109,7 +109,7 @@ func TestHeadOfAKilledRelay(t *testing.T) {
 	s := newShop(t)
 	s.stage(message("fine", "a", waybill.Key("k")), message("fine", "b", waybill.Key("k")))
 	s.killedRelay(10*time.Second + 500*time.Millisecond)
-	s.run("keys", "park", "k", "a").is(t, 0, "park: message a")
+	s.run("keys", "set-aside", "k", "a").is(t, 0, "set-aside: message a")
 	s.run("list", "--reason", "set_aside").is(t, 0, "a")
 	s.run("redrive", "--id", "a", "--force", "--yes").is(t, 0, "1 of 1 record put back")
 	s.relayed()
@@ -119,13 +119,13 @@ func TestHeadOfAKilledRelay(t *testing.T) {
 // killedRelay has a relay take all records, and vanish.
 func (s *shop) killedRelay(lease time.Duration) {
 	s.tb.Helper()
-	self := core.Member{Session: core.Session(time.Now().UnixNano()), Lease: lease, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	r, err := s.store.Meet(s.tb.Context(), core.Meeting{Self: self, Join: true})
-	if err != nil || len(r.Units) != 1 || r.Units[0].Owner != 0 {
+	self := core.Member{Session: core.Session(time.Now().UnixNano()), Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	r, err := s.store.Heartbeat(s.tb.Context(), core.HeartbeatRequest{Self: self, Join: true})
+	if err != nil || len(r.Partitions) != 1 || r.Partitions[0].Owner != 0 {
 		s.tb.Fatal(r, err)
 	}
-	self.Beat++
-	if _, err := s.store.Meet(s.tb.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: r.Units[0].Unit, To: self.Session}}}); err != nil {
+	self.Heartbeats++
+	if _, err := s.store.Heartbeat(s.tb.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: r.Partitions[0].Partition, To: self.Session}}}); err != nil {
 		s.tb.Fatal(err)
 	}
 }
@@ -160,7 +160,7 @@ func TestKeys(t *testing.T) {
 	s.run("keys", "skip", "k1", "a").is(t, 4, "give up message a of key k1", "nobody can be asked")
 	s.run("keys", "skip", "k1", "b", "--yes").is(t, 3, "is not the head")
 	s.run("keys", "skip", "k1", "a", "--yes").is(t, 0, "skip: message a of key k1")
-	s.run("keys", "park", "k2", "b").is(t, 0)
+	s.run("keys", "set-aside", "k2", "b").is(t, 0)
 	s.run("keys", "requeue", "k3", "c", "--json").is(t, 0, `"action": "requeue"`)
 	s.run("list", "--id", "a", "--id", "b", "--id", "c").is(t, 0, "abandoned: skipped", "abandoned: set_aside", "pending")
 	s.run("keys", "list", "--route", "nobody").is(t, 0, "no key is blocked")
@@ -252,7 +252,7 @@ func TestMigrate(t *testing.T) {
 	run := func(args string) answer { t.Helper(); return command(t, settings, strings.Fields(args)...) }
 	for _, args := range []string{
 		"list", "status", "show x", "show default x", "redrive --all --yes", "cancel x --route default", "cancel --tenant x", "purge --all", "keys list",
-		"keys park k x", "inbox purge --older 1h --yes", "bench", "dlq list q --store shop",
+		"keys set-aside k x", "inbox purge --older 1h --yes", "bench", "dlq list q --store shop",
 	} {
 		a := run(args).is(t, 1, "run waybill migrate up")
 		if strings.Count("\n"+a.err, "\nerror:") != 1 {

@@ -25,8 +25,8 @@ type ended struct {
 }
 
 // endOptions show the progress, and bound how long relays may do nothing.
-func (c *command) endOptions(show *progress) admin.EndOptions {
-	return admin.EndOptions{Wait: c.timeout, Progress: func(sum admin.Ended) { show.at("ended", int64(sum.Ended), int64(sum.Matched)) }}
+func (c *command) endOptions(show *progress) admin.TerminateOptions {
+	return admin.TerminateOptions{Wait: c.timeout, Progress: func(sum admin.TerminateResult) { show.at("ended", int64(sum.Ended), int64(sum.Matched)) }}
 }
 
 // withoutDead calls fn, and removes relays that were killed meanwhile: they would never do what they are told. If fn
@@ -61,7 +61,7 @@ func endDue(ctx context.Context, s *Store, dryRun bool, end func() error) error 
 
 // cancelDue ends the records that f selects, due ones included, and keeps them with reason skipped.
 func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRun bool) error {
-	store, err := able[admin.Ender](s.Outbox, "store", "end messages that are due")
+	store, err := able[admin.Terminator](s.Outbox, "store", "end messages that are due")
 	if err != nil {
 		return err
 	}
@@ -71,10 +71,10 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 		}
 	}
 	show := c.newProgress().dryRun(dryRun)
-	var sum admin.Ended
+	var sum admin.TerminateResult
 	err = c.act(ctx, dryRun, func(ctx context.Context) error {
 		err := endDue(ctx, s, dryRun, func() (err error) {
-			sum, err = admin.DecideAll(ctx, store, admin.EndRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
+			sum, err = admin.DecideAll(ctx, store, admin.TerminateRequest{Filter: f, Reason: waybill.ReasonSkipped, DryRun: dryRun}, c.endOptions(show))
 			return err
 		})
 		c.note("%d of %d ended", sum.Ended, sum.Matched)
@@ -86,7 +86,7 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 
 // purgeDue deletes the records that req selects, due ones included.
 func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest) error {
-	store, err := able[admin.Eraser](s.Outbox, "store", "delete messages that are due")
+	store, err := able[admin.PurgeTerminator](s.Outbox, "store", "delete messages that are due")
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest
 		}
 	}
 	show := c.newProgress().dryRun(req.DryRun)
-	var sum admin.Erased
+	var sum admin.PurgeResult
 	err = c.act(ctx, req.DryRun, func(ctx context.Context) error {
 		err := endDue(ctx, s, req.DryRun, func() (err error) {
 			sum, err = admin.PurgeAll(ctx, store, req, c.endOptions(show))

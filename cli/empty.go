@@ -90,7 +90,7 @@ func storedRoutes(r *relay.Route) []string {
 	}
 	names := []string{name}
 	for i := range r.Shares {
-		names = append(names, waybill.NthShare(name, i))
+		names = append(names, waybill.NthSubRoute(name, i))
 	}
 	if r.Lanes {
 		for _, base := range names {

@@ -29,7 +29,7 @@ func (c *command) keysCommand() *cobra.Command {
 	g := group("keys", "list keys that wait behind a message, and free them",
 		c.keysList(&store, &route),
 		c.keysDecide(&store, &route, "skip", "give up the message that a key waits for; the key goes on", admin.HeadSkip),
-		c.keysDecide(&store, &route, "park", "put the message that a key waits for aside, to be redriven some day; the key goes on", admin.HeadSetAside),
+		c.keysDecide(&store, &route, "set-aside", "put the message that a key waits for aside, to be redriven some day; the key goes on", admin.HeadSetAside),
 		c.keysDecide(&store, &route, "requeue", "try the message that a key waits for at once, with attempts reset", admin.HeadRequeue),
 	)
 	for _, cmd := range g.Commands() {
@@ -53,7 +53,7 @@ wait, counted up to 1,000. waybill show says why the first one waits.`,
 			if err := p.err(); err != nil {
 				return err
 			}
-			keeper, err := able[admin.KeyKeeper](s.Outbox, "store", "list blocked keys")
+			keeper, err := able[admin.BlockedKeys](s.Outbox, "store", "list blocked keys")
 			if err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func (l *loaded) serves(route string) bool {
 }
 
 // reached asks the store something, so that one that is down is noticed within the time for one question.
-func (c *command) reached(ctx context.Context, keeper admin.KeyKeeper, route string) error {
+func (c *command) reached(ctx context.Context, keeper admin.BlockedKeys, route string) error {
 	ctx, cancel := c.limited(ctx)
 	defer cancel()
 	_, _, err := keeper.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: route, Limit: 1})
@@ -151,7 +151,7 @@ func (c *command) keysDecide(store, route *string, use, short string, action adm
 		Long: short + `. ID is the message as keys list shows it: if another one is in its place
 by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the message; the decision can stand then.`,
 		RunE: c.onStore(store, func(ctx context.Context, s *Store, args []string) error {
-			keeper, err := able[admin.KeyKeeper](s.Outbox, "store", "free blocked keys")
+			keeper, err := able[admin.BlockedKeys](s.Outbox, "store", "free blocked keys")
 			if err != nil {
 				return err
 			}
@@ -169,7 +169,7 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 			defer cancel()
 			decide := func() error { return keeper.DecideHead(ctx, *route, key, id, action) }
 			again := decide
-			if ender, ok := core.As[admin.Ender](s.Outbox); ok && action != admin.HeadRequeue {
+			if ender, ok := core.As[admin.Terminator](s.Outbox); ok && action != admin.HeadRequeue {
 				again = func() error { return endHead(ctx, ender, *route, key, id, action) }
 			}
 			c.acts.entry.Add(id)
@@ -190,14 +190,14 @@ by then, nothing happens (exit code 3). Exit code 4 says that a relay holds the 
 	}
 }
 
-// endHead ends the message with id in place of a relay that was told to, and is dead. It deletes the control record.
-func endHead(ctx context.Context, store admin.Ender, route, key, id string, action admin.HeadAction) error {
+// endHead ends the message with id in place of a relay that was told to, and is dead. It deletes the notice.
+func endHead(ctx context.Context, store admin.Terminator, route, key, id string, action admin.HeadAction) error {
 	reason := waybill.ReasonSkipped
 	if action == admin.HeadSetAside {
 		reason = waybill.ReasonSetAside
 	}
 	one := admin.Filter{Routes: []string{route}, Keys: []string{key}, IDs: []string{id}}
-	sum, err := admin.DecideAll(ctx, store, admin.EndRequest{Filter: one, Reason: reason}, admin.EndOptions{})
+	sum, err := admin.DecideAll(ctx, store, admin.TerminateRequest{Filter: one, Reason: reason}, admin.TerminateOptions{})
 	if err == nil && sum.Ended == 0 {
 		return notThere(id)
 	}

@@ -94,14 +94,14 @@ func newShop(tb testing.TB) *shop {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "shop.db")
 	store, err := sqlite.Open(tb.Context(), path, sqlite.Options{
-		Source: "/shop", AutoMigrate: true, Logger: quiet, Retention: waybill.Retention{Abandoned: time.Hour, Withdrawn: time.Hour},
+		Source: "/shop", AutoMigrate: true, Logger: quiet, Retention: waybill.Retention{Abandoned: time.Hour, Cancelled: time.Hour},
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = store.Close(context.WithoutCancel(tb.Context())) })
 	return &shop{tb: tb, settings: []string{
-		"stores.shop.kind=sqlite", "stores.shop.path=" + path, "stores.shop.retention.abandoned=1h", "stores.shop.retention.withdrawn=1h",
+		"stores.shop.kind=sqlite", "stores.shop.path=" + path, "stores.shop.retention.abandoned=1h", "stores.shop.retention.cancelled=1h",
 	}, store: store, answers: map[string]error{
 		"no":    &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonRejected, Err: errors.New("the broker says no")},
 		"later": &waybill.Error{Class: waybill.ClassRejected, Err: errors.New("try later")},

@@ -31,5 +31,5 @@ func TestMistakesAreSaid(t *testing.T) {
 		}
 	}
 	s.stage(message("x", "a", waybill.Delay(1e15)), message("x", "b", waybill.Delay(1e15)))
-	s.run("cancel", "--topic", "x", "--dry-run", "--progress").is(t, cli.ExitOK, "would be withdrawn").not(t, "\nwithdrawn")
+	s.run("cancel", "--topic", "x", "--dry-run", "--progress").is(t, cli.ExitOK, "would be cancelled").not(t, "\ncancelled")
 }

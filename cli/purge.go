@@ -17,7 +17,7 @@ func (c *command) purgeCommand() *cobra.Command {
 	var due bool
 	cmd := &cobra.Command{
 		Use: "purge", Short: "delete records for good", Args: cobra.NoArgs,
-		Long: `purge deletes records that ended: published, abandoned and withdrawn ones that the store keeps. With --waiting it also
+		Long: `purge deletes records that ended: published, abandoned and cancelled ones that the store keeps. With --waiting it also
 deletes those that are scheduled or wait for a retry; they are never sent then. Records that are due or being sent stay;
 exit code 4 says that there were such. With --due it deletes those as well, in any state: first they are ended, see
 waybill cancel --due. It asks first. Published messages are at the broker and its consumers, which purge does not reach.`,
@@ -120,8 +120,8 @@ func (c *command) confirmPurge(ctx context.Context, purger admin.Purger, req adm
 	if first.Next != 0 {
 		n = "at least " + n
 	}
-	if done == "withdrawn" {
-		return c.confirm(ctx, "withdraw %s, which are never sent then", n)
+	if done == "cancelled" {
+		return c.confirm(ctx, "cancel %s, which are never sent then", n)
 	}
 	return c.confirm(ctx, "delete %s for good", n)
 }

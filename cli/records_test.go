@@ -197,7 +197,7 @@ func TestNoTerminalEscapes(t *testing.T) {
 	if got := decode[listing](t, s.run("show", "evil", "--json")); got.Records[0].Message.Topic != evil {
 		t.Errorf("%q", got.Records[0].Message.Topic)
 	}
-	for _, args := range [][]string{{"show", evil}, {"cancel", evil}, {"list", "--state", evil}, {evil}, {"keys", "park", evil, evil}, {"keys", "skip", evil, evil}, {"list", "--store", evil}} {
+	for _, args := range [][]string{{"show", evil}, {"cancel", evil}, {"list", "--state", evil}, {evil}, {"keys", "set-aside", evil, evil}, {"keys", "skip", evil, evil}, {"list", "--store", evil}} {
 		a := s.run(args...)
 		noEscapes(t, a.out+a.err)
 		if a.code == 0 {

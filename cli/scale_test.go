@@ -72,7 +72,7 @@ func TestManyRecords(t *testing.T) {
 		{"purge --tenant nobody --dry-run", 0},
 		{"purge --state abandoned --dry-run", 0},
 		{"keys list", 0},
-		{"keys park k1 nobody", 3},
+		{"keys set-aside k1 nobody", 3},
 		{"migrate status", 0},
 		{"inbox purge --older 1h --yes", 0},
 		{"dlq list default --store shop", 0},

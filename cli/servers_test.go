@@ -18,7 +18,7 @@ import (
 
 // everyCommand are the commands that ask a store, with arguments that are right.
 var everyCommand = []string{
-	"status", "list", "show x", "show default x", "redrive --all --yes", "cancel x --route default", "cancel --tenant x", "purge --all", "keys list", "keys park k x",
+	"status", "list", "show x", "show default x", "redrive --all --yes", "cancel x --route default", "cancel --tenant x", "purge --all", "keys list", "keys set-aside k x",
 	"inbox purge --older 1h --yes", "bench", "dlq list q --store shop", "dlq show q x --store shop", "dlq replay q --all --store shop", "dlq purge q --all --yes --store shop",
 	"migrate status", "migrate up", "migrate down --to 0 --yes",
 }
@@ -27,7 +27,7 @@ var everyCommand = []string{
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
-	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN, "stores.shop.retention.withdrawn=1h"}
+	settings := []string{"stores.shop.kind=postgres", "stores.shop.url=" + pg.DSN, "stores.shop.retention.cancelled=1h"}
 	run := func(args string) answer { t.Helper(); return command(t, settings, strings.Fields(args)...) }
 	for _, args := range everyCommand {
 		if !strings.HasPrefix(args, "migrate") {
@@ -50,7 +50,7 @@ func TestPostgres(t *testing.T) {
 	run("list --tenant x --json").is(t, 0, `"id": "a"`)
 	run("show a").is(t, 0, "body of a")
 	run("cancel b").is(t, 0, "cancelled")
-	run("cancel --tenant x --yes").is(t, 0, "1 of 1 record withdrawn")
+	run("cancel --tenant x --yes").is(t, 0, "1 of 1 record cancelled")
 	run("redrive --reason cancelled").is(t, 0, "1 of 1 record put back")
 	run("dlq list default --store shop").is(t, 0, "0 messages parked")
 	run("purge --all --yes").is(t, 4, "0 of 1 record deleted")
@@ -107,7 +107,7 @@ func TestBrokerDown(t *testing.T) {
 	command(t, settings, "topology", "print").is(t, 0, "exchange waybill (topic, durable)")
 }
 
-// stageTwo stages a, which is due in an hour and has tenant x, and b, which can be withdrawn.
+// stageTwo stages a, which is due in an hour and has tenant x, and b, which can be cancelled.
 func stageTwo(t *testing.T, dsn string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dsn)
@@ -120,7 +120,7 @@ func stageTwo(t *testing.T, dsn string) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	err = store.UnitOfWork().Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Withdrawable()))
+		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Cancelable()))
 		return err
 	})
 	if err != nil {

@@ -37,7 +37,7 @@ func (c *command) statusCommand() *cobra.Command {
 scheduled, wait for their next attempt, or are out. OLDEST is how long the oldest record has been due. A large number can
 be an estimate, which a ~ marks. "more than" marks a least number.
 
-Below the table status names the first due message of each route, and says its obstacle, as show does.
+Below the table status names the first due message of each route, and says its block reason, as show does.
 
 With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
 5 if some still wait after --wait-timeout.`,

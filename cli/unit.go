@@ -8,12 +8,12 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 )
 
-// Unit stages and withdraws messages in transactions of its own, for the commands cancel and bench. Make one with
+// Unit stages and cancels messages in transactions of its own, for the commands cancel and bench. Make one with
 // NewUnit.
 type Unit interface {
 	// Stage stages messages in one transaction.
 	Stage(ctx context.Context, msgs ...waybill.Message) error
-	// Cancel withdraws messages in one transaction, and returns one status for each key.
+	// Cancel cancels messages in one transaction, and returns one status for each key.
 	Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error)
 }
 
@@ -27,22 +27,22 @@ type StagerCanceller[Tx any] interface {
 func NewUnit[Tx any](
 	store StagerCanceller[Tx], transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error,
 ) Unit {
-	return unit[Tx]{store, transact}
+	return partition[Tx]{store, transact}
 }
 
-type unit[Tx any] struct {
+type partition[Tx any] struct {
 	store    StagerCanceller[Tx]
 	transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 }
 
-func (u unit[Tx]) Stage(ctx context.Context, msgs ...waybill.Message) error {
+func (u partition[Tx]) Stage(ctx context.Context, msgs ...waybill.Message) error {
 	return u.transact(ctx, func(ctx context.Context, tx Tx) error {
 		_, err := u.store.Stage(ctx, tx, msgs...)
 		return err
 	})
 }
 
-func (u unit[Tx]) Cancel(ctx context.Context, keys ...waybill.CancelKey) (statuses []waybill.CancelStatus, err error) {
+func (u partition[Tx]) Cancel(ctx context.Context, keys ...waybill.CancelKey) (statuses []waybill.CancelStatus, err error) {
 	err = u.transact(ctx, func(ctx context.Context, tx Tx) error {
 		statuses, err = u.store.Cancel(ctx, tx, keys...)
 		return err

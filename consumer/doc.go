@@ -19,7 +19,7 @@
 //     until a retry or a parking is stored. Meanwhile the subscription is paused as in an outage, and its health says
 //     so. The handler can run again if the transport has lost the delivery, since the broker then delivers the message
 //     again.
-//   - A transport can say that another process has a message ([core.LossTeller]). Then the context of the handler, or
+//   - A transport can say that another process has a message ([core.LeaseWatcher]). Then the context of the handler, or
 //     of the batch, ends with the cause [waybill.ErrLeaseLost]. The consumer ignores the handler's result.
 //   - The consumer renews deliveries that the broker would give away, as long as it holds them, if the transport can
 //     ([core.DeliveryRenewer]); see [core.SubscriberTraits].HoldFor.

@@ -63,8 +63,8 @@ func (r *runner) toldFlow(told int) {
 	}
 }
 
-// awaitFlow waits before the releases of a batch are sent; see hold. The quick lane has none.
-func (r *runner) awaitFlow(l *lane, batch *acks) {
+// awaitFlow waits before the releases of a batch are sent; see hold. The quick worker has none.
+func (r *runner) awaitFlow(l *settleWorker, batch *acks) {
 	if l == &l.session.quick {
 		return
 	}

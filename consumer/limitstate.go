@@ -80,7 +80,7 @@ func (s *limitState) encode() string {
 func (s *limitState) ask(l *waybill.SharedLimit, a *limitAsk, now time.Time) (g limitGrant) {
 	wanted := a.starts
 	if l.Concurrency > 0 {
-		g.slots, g.held = s.share(l.Concurrency, a, now.UnixMicro())
+		g.slots, g.held = s.quota(l.Concurrency, a, now.UnixMicro())
 		if g.slots <= a.busy {
 			wanted = 0 // without a slot it would lapse
 		}
@@ -107,8 +107,8 @@ func (s *limitState) begin(p pace, wanted int, hold time.Duration, now time.Time
 	return n, p.wait(now, next)
 }
 
-// share decides how many slots the process has. It keeps those in which handlers run.
-func (s *limitState) share(limit int, a *limitAsk, now int64) (slots, held int) {
+// quota decides how many slots the process has. It keeps those in which handlers run.
+func (s *limitState) quota(limit int, a *limitAsk, now int64) (slots, held int) {
 	maps.DeleteFunc(s.Holders, func(_ string, h limitHolder) bool {
 		return h.Until <= now || h.Until > now+limitLease.Microseconds() // a clock that went back
 	})
@@ -122,15 +122,15 @@ func (s *limitState) share(limit int, a *limitAsk, now int64) (slots, held int) 
 	}
 	me.Wants = a.wants
 	s.Holders[a.id] = me
-	shares := s.shares(limit, now)
+	quotas := s.quotas(limit, now)
 	free, owed := limit, 0 // owed is what others lack of their shares
 	for id, h := range s.Holders {
 		if id != a.id {
 			free -= h.Slots
-			owed += max(min(h.Wants, shares[id])-h.Slots, 0)
+			owed += max(min(h.Wants, quotas[id])-h.Slots, 0)
 		}
 	}
-	slots = min(a.wants, max(free, 0), max(shares[a.id], free-owed))
+	slots = min(a.wants, max(free, 0), max(quotas[a.id], free-owed))
 	slots = max(slots, 0)
 	held = max(slots, a.busy)
 	if (me.Slots > 0) != (held > 0) {
@@ -144,9 +144,9 @@ func (s *limitState) share(limit int, a *limitAsk, now int64) (slots, held int) 
 	return slots, held
 }
 
-// shares divides the slots evenly among the processes. What cannot be divided goes to those in their turn first, then
+// quotas divides the slots evenly among the processes. What cannot be divided goes to those in their turn first, then
 // to those that wait, the longest first, and then to those whose turn is over.
-func (s *limitState) shares(limit int, now int64) map[string]int {
+func (s *limitState) quotas(limit int, now int64) map[string]int {
 	class := func(h limitHolder) int {
 		switch {
 		case h.Slots == 0:
@@ -160,12 +160,12 @@ func (s *limitState) shares(limit int, now int64) map[string]int {
 		h, k := s.Holders[x], s.Holders[y]
 		return cmp.Or(class(h)-class(k), cmp.Compare(h.Since, k.Since), cmp.Compare(x, y))
 	})
-	shares := make(map[string]int, len(ids))
+	quotas := make(map[string]int, len(ids))
 	for i, id := range ids {
-		shares[id] = limit / len(ids)
+		quotas[id] = limit / len(ids)
 		if i < limit%len(ids) {
-			shares[id]++
+			quotas[id]++
 		}
 	}
-	return shares
+	return quotas
 }

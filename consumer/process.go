@@ -46,7 +46,7 @@ func (r *runner) process(m *message) verdict {
 }
 
 // owned returns a context that ends, with the cause waybill.ErrLeaseLost, when it is known that another consumer has
-// one of ms: by core.LossTeller, or since it cannot be renewed.
+// one of ms: by core.LeaseWatcher, or since it cannot be renewed.
 func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, func()) {
 	if r.judge.traits.HoldFor <= 0 && !slices.ContainsFunc(ms, func(m *message) bool { return m.session.losses != nil }) {
 		return ctx, func() {}
@@ -55,7 +55,7 @@ func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, fu
 	for _, m := range ms {
 		lost := func() { cancel(waybill.ErrLeaseLost) }
 		if m.session.losses != nil {
-			m.session.losses.WhenLost(m.d, lost)
+			m.session.losses.OnLost(m.d, lost)
 		}
 		r.mu.Lock()
 		m.lost = lost

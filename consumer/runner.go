@@ -90,7 +90,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),
 		workers:  workers{jobs: make(chan job, sub.Concurrency)},
-		settling: settling{lanes: make(chan *lane, 1)},
+		settling: settling{workers: make(chan *settleWorker, 1)},
 		bell:     bell{ch: make(chan struct{}, 1)},
 		ending:   ending{idle: newSignal(), settled: newSignal()},
 	}

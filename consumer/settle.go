@@ -14,39 +14,39 @@ import (
 // Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
 // with the next call. If no handler has anything left to do, the next call goes beside it, three at most; with InOrder
 // it waits. A settle also waits up to a millisecond for handlers that still have messages ready. A verdict that the
-// transport could not store comes back into the lane, and its handler does not run again. One goroutine stays until the
+// transport could not store comes back to its worker, and its handler does not run again. One goroutine stays until the
 // run ends, and waits for the next verdict: otherwise each message of a quiet queue would start one.
 
 // session is one receiver, and the settles through it.
 type session struct {
 	rcv     core.Receiver
-	losses  core.LossTeller // nil if the receiver is none
-	trouble atomic.Int32    // settles in a row that failed altogether
-	flow    int             // how many messages the broker may send ahead; of the receive loop
+	losses  core.LeaseWatcher // nil if the receiver is none
+	trouble atomic.Int32      // settles in a row that failed altogether
+	flow    int               // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
-	quick, slow lane
+	quick, slow settleWorker
 }
 
 func newSession(rcv core.Receiver, ahead int) *session {
 	s := &session{rcv: rcv, flow: ahead, flowSince: time.Now()}
-	s.losses, _ = core.As[core.LossTeller](rcv)
+	s.losses, _ = core.As[core.LeaseWatcher](rcv)
 	s.quick.session, s.slow.session = s, s
 	return s
 }
 
-// lane returns the lane for a verdict.
-func (s *session) lane(v core.Verdict) *lane {
+// settleWorker returns the worker for a verdict.
+func (s *session) settleWorker(v core.Verdict) *settleWorker {
 	if v == core.VerdictDone {
 		return &s.quick
 	}
 	return &s.slow
 }
 
-// lane settles one batch at a time. Messages that are done meanwhile go with the next batch. If handlers have nothing
-// left to do, that batch goes beside the first one; see hurry. The runner's mu guards it.
-type lane struct {
+// settleWorker settles one batch at a time. Messages that are done meanwhile go with the next batch. If handlers have
+// nothing left to do, that batch goes beside the first one; see hurry. The runner's mu guards it.
+type settleWorker struct {
 	session *session
 	pending acks // for the next settle
 	spare   acks // the memory of one before
@@ -54,7 +54,7 @@ type lane struct {
 }
 
 const (
-	// mostSettles bounds the settles of a lane that are in progress.
+	// mostSettles bounds the settles of a worker that are in progress.
 	mostSettles = 3
 	// gatherTime is how long a settle waits for handlers that have more to do.
 	gatherTime = time.Millisecond
@@ -71,8 +71,8 @@ func (s *session) troubles() int { return int(s.trouble.Load()) }
 
 // settling is the state of the goroutine that waits for work to settle. The runner's mu guards it.
 type settling struct {
-	lanes chan *lane // the lanes that it waits for
-	waits bool       // there is one
+	workers chan *settleWorker // those that have work
+	waits   bool               // there is one
 	// drained is closed when no message is ready; nil if no settle waits for that.
 	drained chan struct{}
 }
@@ -83,9 +83,9 @@ func (r *runner) settle(m *message, ack core.Ack) {
 	r.queue(m, ack)
 }
 
-// queue puts ack into its lane, and starts a goroutine for the lane unless one has it. mu is held.
+// queue gives ack to its worker, and starts a goroutine unless the worker has one. mu is held.
 func (r *runner) queue(m *message, ack core.Ack) {
-	l := m.session.lane(ack.Verdict)
+	l := m.session.settleWorker(ack.Verdict)
 	l.pending.list = append(l.pending.list, ack)
 	l.pending.of = append(l.pending.of, m)
 	if l.busy == 0 {
@@ -96,7 +96,7 @@ func (r *runner) queue(m *message, ack core.Ack) {
 // hurry settles done messages beside the settle in progress, if the handlers have nothing left to do: no other
 // message would join them, and they take the places of the next ones. If the order is kept, the message that was done
 // first is also settled first. mu is held.
-func (r *runner) hurry(l *lane) {
+func (r *runner) hurry(l *settleWorker) {
 	idle := r.running == 0 && r.ready.len() == 0 && !r.sub.InOrder
 	if idle && len(l.pending.list) > 0 && l.busy < mostSettles && 4*r.load.held >= r.load.bound(0) {
 		r.start(l)
@@ -104,14 +104,14 @@ func (r *runner) hurry(l *lane) {
 }
 
 // start has a goroutine settle what is pending. mu is held.
-func (r *runner) start(l *lane) {
+func (r *runner) start(l *settleWorker) {
 	l.busy++
 	if !r.settling.waits {
 		go r.settleAll(l)
 		return
 	}
 	r.settling.waits = false
-	r.settling.lanes <- l
+	r.settling.workers <- l
 }
 
 // release releases messages that have not begun. mu is held.
@@ -123,7 +123,7 @@ func (r *runner) release(messages []*message) {
 }
 
 // settleAll settles until nothing is pending. Then it waits for more, unless another goroutine does.
-func (r *runner) settleAll(l *lane) {
+func (r *runner) settleAll(l *settleWorker) {
 	for l != nil {
 		r.gather(l)
 		batch, waits := r.takePending(l)
@@ -133,7 +133,7 @@ func (r *runner) settleAll(l *lane) {
 			results := r.settleBatch(r.settleCtx, l.session, batch)
 			r.announce(r.settledBatch(l, batch, results))
 		case waits:
-			l = r.awaitLane()
+			l = r.awaitWorker()
 		default:
 			return
 		}
@@ -141,7 +141,7 @@ func (r *runner) settleAll(l *lane) {
 }
 
 // gather lets handlers end what is ready, for a moment, so that it is settled together.
-func (r *runner) gather(l *lane) {
+func (r *runner) gather(l *settleWorker) {
 	r.mu.Lock()
 	var drained chan struct{}
 	if l == &l.session.quick && l.busy == 1 && len(l.pending.list) > 0 && r.ready.len() > 0 && r.running > 0 && !r.stopping {
@@ -168,9 +168,9 @@ func (s *settling) tellDrained(ready int) {
 	}
 }
 
-// takePending returns the batch to settle. If it is empty, the lane is idle, and waits says whether to wait for another
-// one.
-func (r *runner) takePending(l *lane) (batch acks, waits bool) {
+// takePending returns the batch to settle. If it is empty, the worker is idle, and waits says whether to wait for
+// another one.
+func (r *runner) takePending(l *settleWorker) (batch acks, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(l.pending.list) > 0 {
@@ -184,10 +184,10 @@ func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	return acks{}, waits
 }
 
-// awaitLane returns a lane with work, or nil if the run is over.
-func (r *runner) awaitLane() *lane {
+// awaitWorker returns a worker with work, or nil if the run is over.
+func (r *runner) awaitWorker() *settleWorker {
 	select {
-	case l := <-r.settling.lanes:
+	case l := <-r.settling.workers:
 		return l
 	case <-r.ended:
 	}
@@ -195,7 +195,7 @@ func (r *runner) awaitLane() *lane {
 	r.settling.waits = false
 	r.mu.Unlock()
 	select {
-	case l := <-r.settling.lanes: // of a handler that outlived the run
+	case l := <-r.settling.workers: // of a handler that outlived the run
 		return l
 	default:
 		return nil
@@ -204,7 +204,7 @@ func (r *runner) awaitLane() *lane {
 
 // settledBatch continues the work that waited for a settle: the next message of the key, a suspect, a stop. A message
 // whose verdict could not be stored stays held. mu is not held.
-func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn) {
+func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var failed error

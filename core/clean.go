@@ -10,8 +10,8 @@ import (
 
 // Cleaned is the result of one call of Clean.
 type Cleaned struct {
-	// Elected reports whether the caller holds the cleaner's lease. If not, another process cleans.
-	Elected bool
+	// Leader reports whether the caller holds the cleaner's lease. If not, another process cleans.
+	Leader bool
 	// Expired counts records that were abandoned because they had expired. Deleted counts deleted records by state
 	// and reason.
 	Expired int
@@ -32,7 +32,7 @@ type Cleaner interface {
 	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock.
 	// If owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an
 	// unsettled record, and leaves out rows that a transaction has locked. Of the expired records it abandons those
-	// that wait for a time, and due ones in units without an owner. It begins with [CheckClean].
+	// that wait for a time, and due ones in partitions without an owner. It begins with [CheckClean].
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 
@@ -44,12 +44,12 @@ type RetentionClass uint8
 const (
 	RetentionPublished RetentionClass = 0
 	RetentionAbandoned RetentionClass = 1
-	RetentionWithdrawn RetentionClass = 2 // abandoned, since its application took it back
+	RetentionCancelled RetentionClass = 2 // abandoned, since its application took it back
 )
 
 // RetentionClasses returns every class, by number.
 func RetentionClasses() []RetentionClass {
-	return []RetentionClass{RetentionPublished, RetentionAbandoned, RetentionWithdrawn}
+	return []RetentionClass{RetentionPublished, RetentionAbandoned, RetentionCancelled}
 }
 
 // RetentionClassOf returns the class of records in the terminal state s. reason is the reason of abandoned ones.
@@ -57,15 +57,15 @@ func RetentionClassOf(s State, reason waybill.Reason) RetentionClass {
 	switch {
 	case s == StatePublished:
 		return RetentionPublished
-	case reason.Withdrawn():
-		return RetentionWithdrawn
+	case reason.Cancelled():
+		return RetentionCancelled
 	}
 	return RetentionAbandoned
 }
 
 // String returns the name of the class.
 func (c RetentionClass) String() string {
-	return enum.Name("RetentionClass", c, 0, "published", "abandoned", "withdrawn")
+	return enum.Name("RetentionClass", c, 0, "published", "abandoned", "cancelled")
 }
 
 // State returns the terminal state of the records.
@@ -82,8 +82,8 @@ func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 	switch c {
 	case RetentionPublished:
 		d, atOnce = r.Published, true
-	case RetentionWithdrawn:
-		d, atOnce = r.Withdrawn, true
+	case RetentionCancelled:
+		d, atOnce = r.Cancelled, true
 	case RetentionAbandoned:
 	}
 	switch {

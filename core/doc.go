@@ -12,10 +12,10 @@
 // # Records and members
 //
 // A record is a stored envelope with its [State]. A sequence is the store's staging order. The records of a route are
-// spread over 64 slots. A [Member], which is one run of one process, owns units: ranges of slots of a route. It alone
-// works in its units: it reads in staging order, remembers the records it handed out, and settles them. It stores a
-// hand-out as a hold only where others must see it. The engine makes all policy decisions: the owner of a unit, the
-// death of a member, the time of a hand-out. A store reads, compares and writes.
+// spread over 64 slots. A [Member], which is one run of one process, owns partitions: ranges of slots of a route. It
+// alone works in its partitions: it reads in staging order, remembers the records it handed out, and settles them. It
+// stores a hand-out as a hold only where others must see it. The engine makes all policy decisions: the owner of a
+// partition, the death of a member, the time of a hand-out. A store reads, compares and writes.
 //
 // # Guarantees
 //
@@ -26,8 +26,8 @@
 //   - Every method of an OutboxStore is atomic. The engine can repeat a call after a lost answer: the second call
 //     changes nothing that the first one changed. No method waits for a lock that a caller's transaction holds on a
 //     record.
-//   - A store refuses a stale call by the session, by the owner of the unit and by the version of the record, never by
-//     a clock.
+//   - A store refuses a stale call by the session, by the owner of the partition and by the version of the record,
+//     never by a clock.
 //
 // # Concurrency
 //

@@ -30,9 +30,9 @@ func TestEnumerationsHaveNames(t *testing.T) {
 			core.State(200),
 		},
 		{core.EventNone, core.EventStaged, core.EventHandedOut, core.EventRequeued, core.Event(200)},
-		{core.GripHeld, core.GripLocked, core.GripGone, core.Grip(200)},
-		{core.ControlKey, core.ControlRecord, core.ControlFrom, core.ControlDecide, core.ControlKind(200)},
-		{core.ObstacleRetrying, core.ObstacleBlocking, core.ObstacleHeld, core.Obstacle(200)},
+		{core.HoldGranted, core.HoldLocked, core.HoldGone, core.HoldStatus(200)},
+		{core.NoticeKey, core.NoticeRecord, core.NoticeFrom, core.NoticeDecide, core.NoticeKind(200)},
+		{core.BlockedByRetry, core.BlockedByAbandoned, core.BlockedByHold, core.BlockReason(200)},
 	} {
 		seen := map[string]bool{}
 		for i, v := range values {

@@ -16,8 +16,9 @@ var (
 	ErrBusy = errors.New("busy: a transaction has locked the record")
 	// ErrChanged reports a record that no longer matches the outcome: it is gone, settled, or has another version.
 	ErrChanged = errors.New("changed: the record is no longer what was handed out")
-	// ErrFenced reports a session that was removed, or that neither owns the record's unit nor holds the record.
-	ErrFenced = errors.New("fenced: the session was removed, or the record's unit is another's")
+	// ErrFenced reports a session that was removed, or that neither owns the record's partition nor holds the
+	// record.
+	ErrFenced = errors.New("fenced: the session was removed, or the record's partition is another's")
 )
 
 // Refused returns the error for an outcome of ref that changed nothing. why is [ErrBusy], [ErrChanged] or [ErrFenced].
@@ -39,39 +40,40 @@ func Fenced(op string, self Session) error {
 // topics and dedupe keys. A Stage that has no key, id or dedupe key in common with the records of a call neither waits
 // for the call nor fails because of it, unless the database has one writer.
 type OutboxStore interface {
-	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of
-	// routes that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a
-	// removal that meets a lock, or whose member has another beat now. It leaves out a move whose unit has another
-	// owner than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units,
-	// and sets their Careful to the last sequence drawn. Remove can contain Self: its removal is no exception. In
-	// the end it removes the units of routes that no member serves and of which no member owns a unit. The units
-	// that such a route is given later begin with the least Low and the greatest Careful of these, and a later
-	// term.
-	Meet(ctx context.Context, m Meeting) (Roster, error)
+	// Heartbeat joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the
+	// partitions of routes that have none, removes m.Evict, makes m.Transfers, and returns the resulting
+	// membership. It leaves out a removal that meets a lock, or whose member has another beat now. It leaves out a
+	// move whose partition has another owner than From. Removing a member counts a crash for each record it holds,
+	// ends its holds, frees its partitions, and sets their UncertainUpTo to the last sequence drawn. Remove can
+	// contain Self: its removal is no exception. In the end it removes the partitions of routes that no member
+	// serves and of which no member owns a partition. The partitions that such a route is given later begin with
+	// the least ReadAfter and the greatest UncertainUpTo of these, and a later term.
+	Heartbeat(ctx context.Context, m HeartbeatRequest) (Membership, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
-	Read(ctx context.Context, self Session, look Look) (Page, error)
-	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. Of
-	// one that self holds already, it can answer GripHeld as well. A removed session gets ErrFenced.
-	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
-	// GiveUp does all of the following or nothing: it writes holds of self for exactly the records of out in the
-	// unit, ends self's other holds in it, stores unit.Low, and frees the unit. It returns false, and changes
-	// nothing, if a record of out is locked. It leaves out a record of out that no longer matches the Ref. If the
-	// unit's term is greater than unit.Term, the unit was given up before: GiveUp returns true and changes nothing,
-	// even if self owns the unit again. A removed session gets ErrFenced, and so does one whose unit has another
-	// owner in this term. Several give-ups of a member, each of another unit, can run at once.
-	GiveUp(ctx context.Context, self Session, unit OwnedUnit, out []Ref) (bool, error)
+	Read(ctx context.Context, self Session, look ReadRequest) (ReadResult, error)
+	// Hold writes holds. It does not wait for a record that a transaction has locked, but answers HoldLocked. Of
+	// one that self holds already, it can answer HoldGranted as well. A removed session gets ErrFenced.
+	Hold(ctx context.Context, self Session, want HoldRequest) ([]HoldResult, error)
+	// ReleasePartition does all of the following or nothing: it writes holds of self for exactly the records of out
+	// in the partition, ends self's other holds in it, stores partition.ReadAfter, and frees the partition. It
+	// returns false, and changes nothing, if a record of out is locked. It leaves out a record of out that no
+	// longer matches the Ref. If the partition's term is greater than partition.Term, the partition was released
+	// before: ReleasePartition returns true and changes nothing, even if self owns the partition again. A removed
+	// session gets ErrFenced, and so does one whose partition has another owner in this term. Several releases of a
+	// member, each of another partition, can run at once.
+	ReleasePartition(ctx context.Context, self Session, partition PartitionState, out []Ref) (bool, error)
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
 	// returns up to limit retries, first those that self holds already, unless the part says DueNew. It gives up to
 	// limit timers a new number, greater than any drawn before. These are then ready, and the engine reads them
 	// like any staged record. Locked records are left for later. With a limit below 1 it does nothing but answer
 	// NextIn.
-	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
+	Due(ctx context.Context, self Session, parts []RouteSlots, limit int) (DueResult, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
 	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
 	// a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
-	// version, and that self owns the record's unit or holds the record. A Release changes nothing while another
-	// live session holds the record. The zero Outcome is refused alone. Where published records are kept, no
-	// outcome brings one back.
+	// version, and that self owns the record's partition or holds the record. A Release changes nothing while
+	// another live session holds the record. The zero Outcome is refused alone. Where published records are kept,
+	// no outcome brings one back.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) Results
 	// Traits declares the store's promises.
 	Traits() StoreTraits
@@ -79,11 +81,11 @@ type OutboxStore interface {
 
 // StoreTraits are a store's promises. The zero value promises nothing.
 type StoreTraits struct {
-	// Bound is zero if the transaction ids of a Page are exact. Otherwise a transaction can show records although
-	// the ids say that it has ended, but only if it began no longer ago than this.
+	// Bound is zero if the transaction ids of a ReadResult are exact. Otherwise a transaction can show records
+	// although the ids say that it has ended, but only if it began no longer ago than this.
 	Bound time.Duration
-	// SessionFence: a session that was removed, or that lost the unit, settles nothing. Without it only the version
-	// protects a record.
+	// SessionFence: a session that was removed, or that lost the partition, settles nothing. Without it only the
+	// version protects a record.
 	SessionFence bool
 	// Durable: committed data survives a crash of the process and of the database.
 	Durable bool
@@ -94,8 +96,8 @@ type StoreTraits struct {
 // Session names one run of one member: a random number above 0 that is never used again. 0 is no session.
 type Session int64
 
-// Part is some slots of a route.
-type Part struct {
+// RouteSlots is some slots of a route.
+type RouteSlots struct {
 	Route string
 	Slots Slots
 	// DueWithin has a Due look only for records that came due no longer ago than this; 0 = for all. A store can
@@ -105,23 +107,23 @@ type Part struct {
 	DueNew bool
 }
 
-// Unit is the range of slots [From, To) of a route. One member owns it.
-type Unit struct {
+// Partition is the range of slots [From, To) of a route. One member owns it.
+type Partition struct {
 	Route    string
 	From, To uint8
 }
 
-// Slots returns the unit's slots.
-func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
+// Slots returns the partition's slots.
+func (u Partition) Slots() Slots { return SlotRange(u.From, u.To) }
 
 // Presence is a store on which a member can show that its process is alive. Without it, other members notice that a
 // member was killed only when its lease is over.
 type Presence interface {
-	// Attend acquires a resource that the database releases when the process ends or its connection is lost. It
+	// Acquire acquires a resource that the database releases when the process ends or its connection is lost. It
 	// returns the token of the resource for Member.Presence: above 0 and never used before. It returns 0 if the
 	// database has no such resource, for example behind a pooler. lost is closed when the resource is gone. When
 	// ctx ends, the resource is given back, too. Attend waits for no other member.
-	Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error)
+	Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error)
 }
 
 // Ref names one version of a record. Every change but a hold raises the version: every outcome does, Release too.
@@ -138,13 +140,13 @@ type Record struct {
 	// Envelope is the message to publish. If Err is set, it holds the parts that could be read.
 	Envelope waybill.Envelope
 	Slot     uint8
-	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a Want with Deliver, and
-	// Crashes counts the members that were removed while they held it.
+	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a HoldRequest with Deliver,
+	// and Crashes counts the members that were removed while they held it.
 	Attempts, Deliveries, Crashes int
 	// Failed reports that it has an error from an earlier attempt of any member.
 	Failed bool
-	// Withdrawable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
-	Withdrawable bool
+	// Cancelable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
+	Cancelable bool
 	// Holder is the live session that holds it; 0 = none. A hold of a removed session does not count.
 	Holder Session
 	// Age is the time since it first became due, retries notwithstanding, by the store's clock.
@@ -156,26 +158,26 @@ type Record struct {
 	Err error
 }
 
-// Obstacle is the reason why a record, and with it its key, is not handed out.
-type Obstacle uint8
+// BlockReason is the reason why a record, and with it its key, is not handed out.
+type BlockReason uint8
 
-// The obstacles.
+// The block reasons.
 const (
-	ObstacleRetrying Obstacle = iota + 1 // it waits for its next attempt
-	ObstacleBlocking                     // it was abandoned on a route that blocks; an operator must decide
-	ObstacleHeld                         // another live session holds it
+	BlockedByRetry     BlockReason = iota + 1 // it waits for its next attempt
+	BlockedByAbandoned                        // it was abandoned on a route that blocks; an operator must decide
+	BlockedByHold                             // another live session holds it
 )
 
-// String returns the name of the obstacle.
-func (o Obstacle) String() string {
-	return enum.Name("Obstacle", o, 1, "retrying", "blocking", "held")
+// String returns the name of the block reason.
+func (o BlockReason) String() string {
+	return enum.Name("BlockReason", o, 1, "retrying", "blocking", "held")
 }
 
-// Waiting is a record that blocks its key.
-type Waiting struct {
+// BlockedRecord is a record that blocks its key.
+type BlockedRecord struct {
 	Ref
 	Slot   uint8
 	Key    string
-	Why    Obstacle
+	Why    BlockReason
 	Holder Session
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Outcome is the engine's decision about one record. It is built only by [Published], [Retry], [Abandon], [Withdraw],
-// [Release] and [Heeded]; stores persist it. The zero value is not an outcome.
+// Outcome is the engine's decision about one record. It is built only by [Published], [Retry], [Abandon], [Cancel],
+// [Release] and [NoticeDone]; stores persist it. The zero value is not an outcome.
 type Outcome struct {
 	ref     Ref
 	slot    uint8
@@ -18,7 +18,7 @@ type Outcome struct {
 	err     string
 	in      time.Duration
 	unknown bool
-	control int64
+	notice  int64
 }
 
 func outcome(r *Record, ev Event) Outcome {
@@ -52,9 +52,9 @@ func Abandon(r *Record, reason waybill.Reason, err error) Outcome {
 	return o
 }
 
-// Withdraw ends a record that was not handed out, for an operator's [ControlDecide]. No attempt counts.
-func Withdraw(r *Record, reason waybill.Reason) Outcome {
-	o := outcome(r, EventWithdrawn)
+// Cancel ends a record that was not handed out, for an operator's [NoticeDecide]. No attempt counts.
+func Cancel(r *Record, reason waybill.Reason) Outcome {
+	o := outcome(r, EventCancelled)
 	o.state, o.reason = StateAbandoned, reason
 	return o
 }
@@ -71,9 +71,9 @@ func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	return o
 }
 
-// Heeded reports that a control record was acted on. The store deletes it. It needs only a live session.
-func Heeded(c *Control) Outcome {
-	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, control: c.Number}
+// NoticeDone reports that a notice was acted on. The store deletes it. It needs only a live session.
+func NoticeDone(c *Notice) Outcome {
+	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, notice: c.Number}
 }
 
 // WithUnknown marks o: the record was sent before, but no result came, so it can have arrived. The store remembers that
@@ -89,8 +89,8 @@ func (o *Outcome) Ref() Ref { return o.ref }
 // Slot returns the record's slot.
 func (o *Outcome) Slot() uint8 { return o.slot }
 
-// Control returns the number of the control record that was acted on; 0 for the outcome of a record.
-func (o *Outcome) Control() int64 { return o.control }
+// Notice returns the number of the notice that was acted on; 0 for the outcome of a record.
+func (o *Outcome) Notice() int64 { return o.notice }
 
 // Stamp returns the record's HLC stamp (0 = none), for stores that keep a high-water mark.
 func (o *Outcome) Stamp() int64 { return o.stamp }

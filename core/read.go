@@ -7,28 +7,29 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// Look is one call of Read.
-type Look struct {
-	// Last is the greatest Page.Last of this Epoch that the caller has seen. The page has Upper if more numbers
-	// were drawn since.
+// ReadRequest is one call of Read.
+type ReadRequest struct {
+	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen. The page has Upper if more
+	// numbers were drawn since.
 	Last int64
-	// Told is the greatest Page.Told of this Epoch that the caller has seen. The page has Upper, too, if more
-	// control records were numbered since. Those with a number up to AfterControl need not come; a store can ignore
-	// it.
-	Told, AfterControl int64
-	// Parts are slots; the page tells which of them the session owns.
-	Parts []Part
-	// Fresh asks for every waiting record of these slots: retries and blocking records that have a key, and the
-	// records, keyed or not, that other live sessions hold. They come by sequence, above AfterFresh, up to Limit.
-	Fresh      []Part
-	AfterFresh int64
+	// LastNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The page has Upper,
+	// too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a store can
+	// ignore it.
+	LastNotice, AfterNotice int64
+	// Slots are slots; the page tells which of them the session owns.
+	Slots []RouteSlots
+	// NewlyOwned asks for every waiting record of these slots: retries and blocking records that have a key, and
+	// the records, keyed or not, that other live sessions hold. They come by sequence, above NewlyOwnedAfter, up to
+	// Limit.
+	NewlyOwned      []RouteSlots
+	NewlyOwnedAfter int64
 	// Blocks are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
 	Blocks []string
-	// Ranges, Keys and Again are the records to read. Each range has its own limit, and its own bytes.
-	Ranges []Range
-	Keys   []KeyRange
-	Again  []Ref
-	// Limit bounds Page.Waiting. A limit of 0 or less, here and in Ranges and Keys, stands for a bound of the
+	// Ranges, Keys and Recheck are the records to read. Each range has its own limit, and its own bytes.
+	Ranges  []Range
+	Keys    []KeyRange
+	Recheck []Ref
+	// Limit bounds ReadResult.Blocked. A limit of 0 or less, here and in Ranges and Keys, stands for a bound of the
 	// store's own, or fails. Bytes bounds the bodies of one range; at least one record is returned, even if it is
 	// larger.
 	Limit int
@@ -38,14 +39,14 @@ type Look struct {
 // Range asks for the ready records of a part with From < sequence ≤ To, in order. A record is ready if it is due, and
 // neither settled nor waiting for a time. Held records are ready, too.
 type Range struct {
-	Part
+	RouteSlots
 	From, To int64
-	// Leave lists keys to leave out, and Skip sequences. A store can ignore both.
-	Leave []string
-	Skip  []int64
-	// Keyed leaves out records without a key.
-	Keyed bool
-	Limit int
+	// ExcludeKeys lists keys to leave out, and Skip sequences. A store can ignore both.
+	ExcludeKeys []string
+	ExcludeSeqs []int64
+	// KeyedOnly leaves out records without a key.
+	KeyedOnly bool
+	Limit     int
 }
 
 // KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all records of any
@@ -56,29 +57,29 @@ type KeyRange struct {
 	Limit      int
 }
 
-// Page is the answer to a Look, from one snapshot.
-type Page struct {
+// ReadResult is the answer to a ReadRequest, from one snapshot.
+type ReadResult struct {
 	// Known reports that the session is a member. Flag is its flag. If it is not known, the rest is empty.
-	Known, Flag bool
+	Known, Suspected bool
 	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
 	Epoch string
-	// Owned are the slots of Look.Parts that the session owns, one for each.
+	// Owned are the slots of ReadRequest.Slots that the session owns, one for each.
 	Owned []Slots
-	// Waiting are the waiting records of Look.Fresh. MoreWaiting reports that there are more.
-	Waiting     []Waiting
-	MoreWaiting bool
-	// Ranges and Keys answer those of the Look, one each.
+	// Blocked are the waiting records of ReadRequest.NewlyOwned. MoreBlocked reports that there are more.
+	Blocked     []BlockedRecord
+	MoreBlocked bool
+	// Ranges and Keys answer those of the ReadRequest, one each.
 	Ranges []Records
 	Keys   []KeyRecords
-	// Again are the records of Look.Again that are still live: ready or held ones as records, waiting ones as
-	// Waiting. The others are gone.
-	Again        []Record
-	AgainWaiting []Waiting
-	// Control are the control records of Look.Parts, the first 1,000 of them.
-	Control []Control
-	// Told is the last number of a control record that was drawn when the snapshot was taken, or a later one; 0 if
+	// Rechecked are the records of ReadRequest.Recheck that are still live: ready or held ones as records, waiting
+	// ones as Blocked. The others are gone.
+	Rechecked        []Record
+	RecheckedBlocked []BlockedRecord
+	// Notices are the notices of ReadRequest.Slots, the first 1,000 of them.
+	Notices []Notice
+	// LastNotice is the last number of a notice that was drawn when the snapshot was taken, or a later one; 0 if
 	// the store does not tell. What Next, Upper and Running say of sequences holds for these numbers, too.
-	Told int64
+	LastNotice int64
 
 	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
 	// snapshot has a greater one.
@@ -86,7 +87,7 @@ type Page struct {
 	// Next, Upper and Running are transaction ids. They tell which numbers the snapshot does not show yet. A
 	// transaction has its id before it draws its first number. A transaction that can still show a number up to
 	// Last has an id below Upper. A transaction with an id below Next that is not in Running has ended, and the
-	// snapshot shows its committed records. Upper is 0 if no number was drawn since Look.Last.
+	// snapshot shows its committed records. Upper is 0 if no number was drawn since ReadRequest.Last.
 	Next, Upper int64
 	Running     []int64
 }
@@ -101,59 +102,59 @@ type Records struct {
 type KeyRecords struct {
 	Records []Record
 	More    bool
-	Waiting []Waiting
+	Blocked []BlockedRecord
 }
 
-// ControlKind is the kind of a control record.
-type ControlKind uint8
+// NoticeKind is the kind of a notice.
+type NoticeKind uint8
 
-// The kinds of control records.
+// The kinds of notices.
 const (
-	// ControlKey: the key may be free, and its records from a sequence on ready again.
-	ControlKey ControlKind = iota + 1
-	// ControlRecord: the record is ready again; read it.
-	ControlRecord
-	// ControlFrom: records of the route from a sequence on are ready again; read all from there.
-	ControlFrom
-	// ControlDecide: an operator ends the record with Reason; withdraw it as soon as it is not out.
-	ControlDecide
+	// NoticeKey: the key may be free, and its records from a sequence on ready again.
+	NoticeKey NoticeKind = iota + 1
+	// NoticeRecord: the record is ready again; read it.
+	NoticeRecord
+	// NoticeFrom: records of the route from a sequence on are ready again; read all from there.
+	NoticeFrom
+	// NoticeDecide: an operator ends the record with Reason; cancel it as soon as it is not out.
+	NoticeDecide
 )
 
 // String returns the name of the kind.
-func (k ControlKind) String() string {
-	return enum.Name("ControlKind", k, 1, "key", "record", "from", "decide")
+func (k NoticeKind) String() string {
+	return enum.Name("NoticeKind", k, 1, "key", "record", "from", "decide")
 }
 
-// Control tells the owner of a slot that another process changed a record that the owner remembers. The transaction of
-// the change writes it. The owner deletes it by an outcome of [Heeded]. A ControlFrom concerns all owners of its route;
-// it stays until each of them has heeded it.
-type Control struct {
+// Notice tells the owner of a slot that another process changed a record that the owner remembers. The transaction of
+// the change writes it. The owner deletes it by an outcome of [NoticeDone]. A NoticeFrom concerns all owners of its
+// route; it stays until each of them has heeded it.
+type Notice struct {
 	Number int64
-	Kind   ControlKind
+	Kind   NoticeKind
 	Route  string
-	Slot   uint8 // 0 for ControlFrom, which concerns all
+	Slot   uint8 // 0 for NoticeFrom, which concerns all
 	Key    string
 	ID     string
 	Seq    int64
-	Reason waybill.Reason // of ControlDecide
+	Reason waybill.Reason // of NoticeDecide
 }
 
-// Want is one call of Take.
-type Want struct {
-	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by no other
-	// session. They can be out already.
+// HoldRequest is one call of Hold.
+type HoldRequest struct {
+	// Refs are records of self's partitions to hold: each that still matches the Ref, is live, and is held by no
+	// other session. They can be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Part that have no key and that no other session holds, in slots of any
-	// owner, in order: first those that self holds and that are not in Out.
-	Part  Part
+	// N asks for the next N ready records of Slots that have no key and that no other session holds, in slots of
+	// any owner, in order: first those that self holds and that are not in Out.
+	Slots RouteSlots
 	N     int
 	Out   []Ref
 	Bytes int64
-	// To bounds where these N are looked for, so that a Take walks over few records that are gone; 0 =
+	// To bounds where these N are looked for, so that a Hold walks over few records that are gone; 0 =
 	// everywhere. A store can ignore it. They are looked for among those with From < sequence ≤ To, and among
-	// Passed, sequences outside of that. Then the answer also has records that the Take met and did not take,
+	// Passed, sequences outside of that. Then the answer also has records that the Hold met and did not take,
 	// although they are ready, have no key and are not in Out: those that another session holds, or a
-	// transaction has locked, and those beyond Bytes. Each comes with GripLocked and without a Record: all
+	// transaction has locked, and those beyond Bytes. Each comes with HoldLocked and without a Record: all
 	// those of Passed, and the first Most of the range, up to the greatest that was taken if N were taken.
 	From, To int64
 	Passed   []int64
@@ -162,36 +163,38 @@ type Want struct {
 	Deliver bool
 }
 
-// Grip is the result of a Take for one record.
-type Grip uint8
+// HoldStatus is the result of a Hold for one record.
+type HoldStatus uint8
 
-// The results of a Take.
+// The results of a Hold.
 const (
-	GripHeld   Grip = iota + 1 // it is held by self
-	GripLocked                 // a transaction has locked it, or another session holds it: ask again
-	GripGone                   // it is no longer the Ref
+	HoldGranted HoldStatus = iota + 1 // it is held by self
+	HoldLocked                        // a transaction has locked it, or another session holds it: ask again
+	HoldGone                          // it is no longer the Ref
 )
 
 // String returns the name of the result.
-func (g Grip) String() string { return enum.Name("Grip", g, 1, "gripped", "locked", "gone") }
+func (g HoldStatus) String() string {
+	return enum.Name("HoldStatus", g, 1, "granted", "locked", "gone")
+}
 
-// Taken is one record of a Take: one for each of Want.Refs, in their order, or one of the N with its record, or one
-// that was met and not taken. Of the last kind only the sequence need be set in Ref.
-type Taken struct {
+// HoldResult is one record of a Hold: one for each of HoldRequest.Refs, in their order, or one of the N with its
+// record, or one that was met and not taken. Of the last kind only the sequence need be set in Ref.
+type HoldResult struct {
 	Ref    Ref
-	Grip   Grip
+	Status HoldStatus
 	Record *Record // of N only
 	// Deliveries is the record's count, this one included.
 	Deliveries int
 }
 
-// DuePage is the answer to Due.
-type DuePage struct {
+// DueResult is the answer to Due.
+type DueResult struct {
 	// Retries are held by the caller. Retries that a transaction had locked are missing; they are due again at
 	// once.
 	Retries []Record
-	// Moved counts timers that became ready.
-	Moved int
+	// TimersReady counts timers that became ready.
+	TimersReady int
 	// NextIn is the time until more records are due; 0 if there are more already, negative if no record waits for a
 	// time. Retries that self holds count if they are due and missing, but for parts with DueNew.
 	NextIn time.Duration

@@ -46,12 +46,12 @@ func (s Slots) Has(n uint8) bool { return s>>n&1 != 0 }
 // Len returns the number of slots in the set.
 func (s Slots) Len() int { return bits.OnesCount64(uint64(s)) }
 
-// SplitRoute returns n units that cover the slots of a route exactly once; n is 1 to 64.
-func SplitRoute(route string, n int) []Unit {
+// SplitPartitions returns n partitions that cover the slots of a route exactly once; n is 1 to 64.
+func SplitPartitions(route string, n int) []Partition {
 	n = min(max(n, 1), NumSlots)
-	units := make([]Unit, n)
-	for i := range units {
-		units[i] = Unit{route, uint8(i * NumSlots / n), uint8((i + 1) * NumSlots / n)}
+	partitions := make([]Partition, n)
+	for i := range partitions {
+		partitions[i] = Partition{route, uint8(i * NumSlots / n), uint8((i + 1) * NumSlots / n)}
 	}
-	return units
+	return partitions
 }

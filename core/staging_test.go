@@ -219,7 +219,7 @@ func TestExpiryOfRoutes(t *testing.T) { // ST-11
 		o.TTL, o.Now = time.Hour, func() time.Time { return now }
 		o.RouteTTL = map[string]time.Duration{"mails": 10 * time.Minute, "audit": -1}
 	})
-	share := waybill.ShareRoute("mails", "acme", 8)
+	share := waybill.SubRoute("mails", "acme", 8)
 	for name, tc := range map[string]struct {
 		m    waybill.Message
 		want []time.Duration // by route; 0 = never

@@ -32,8 +32,8 @@ type StamperOptions struct {
 	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
 	// have its time.
 	RouteTTL map[string]time.Duration
-	// Withdrawable are routes. Every message on them is withdrawable.
-	Withdrawable []string
+	// Cancelable are routes. Every message on them is cancelable.
+	Cancelable []string
 	// Now is the producer's clock; nil means time.Now.
 	Now func() time.Time
 	// NewID makes message ids; nil means NewID.
@@ -98,8 +98,8 @@ type StagedRow struct {
 	// leaves the tenant out. Replace is the message's.
 	DedupeKey string
 	Replace   bool
-	// Withdrawable allows cancelling and replacing the message although it is due.
-	Withdrawable bool
+	// Cancelable allows cancelling and replacing the message although it is due.
+	Cancelable bool
 }
 
 // IDTaken is the error of a Stage whose row has the id of a record of its route with another source. As a duplicate it
@@ -162,7 +162,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
-			Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
+			Cancelable: msgs[i].Cancelable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, now, &scope)
 		row.DedupeKey = storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)
@@ -174,12 +174,12 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		if len(routes) == 0 {
 			routes = noRoutes
 		}
-		withdrawable := row.Withdrawable
+		cancelable := row.Cancelable
 		for j, r := range routes {
 			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
 			row.Envelope.Expires = s.expires(&msgs[i], r, now)
 			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
-			row.Withdrawable = withdrawable || slices.Contains(s.opts.Withdrawable, r)
+			row.Cancelable = cancelable || slices.Contains(s.opts.Cancelable, r)
 			rows = append(rows, row)
 		}
 	}

@@ -40,13 +40,13 @@ const (
 	EventReleased            // handed back unsent: stop, outage, or cut behind a failed one of its key
 	EventHolderRemoved       // the member that held it died, or was taken for dead
 	EventCrashesSpent        // its turn with its crashes spent
-	EventWithdrawn           // expired (swept), cancelled, replaced or skipped
+	EventCancelled           // expired (swept), cancelled, replaced or skipped
 	EventRequeued            // an operator put it back
 )
 
 var eventNames = [...]string{
 	"none", "staged", "handed out", "confirmed", "rejected", "given up", "released",
-	"holder removed", "crashes spent", "withdrawn", "requeued",
+	"holder removed", "crashes spent", "cancelled", "requeued",
 }
 
 // String returns the event's name.
@@ -70,8 +70,8 @@ var transitions = []Transition{
 	{StateProcessing, EventReleased, StatePending, "costs nothing; failed again if it had failed before"},
 	{StateProcessing, EventHolderRemoved, StatePending, "counted as a crash, not as an attempt; failed again if it had failed before"},
 	{StateProcessing, EventCrashesSpent, StateAbandoned, "before it is sent, reason crashed"},
-	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
-	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
+	{StatePending, EventCancelled, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
+	{StateFailed, EventCancelled, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
 	{StateFailed, EventRequeued, StatePending, "attempts and crashes reset"},
 	{StateAbandoned, EventRequeued, StatePending, "attempts and crashes reset"},
 }

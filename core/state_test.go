@@ -177,8 +177,8 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 			o: core.Abandon(&fresh, waybill.ReasonCrashed, nil), event: core.EventCrashesSpent,
 			state: core.StateAbandoned, reason: waybill.ReasonCrashed,
 		},
-		"withdraw": {
-			o: core.Withdraw(&fresh, waybill.ReasonSkipped), event: core.EventWithdrawn,
+		"cancel": {
+			o: core.Cancel(&fresh, waybill.ReasonSkipped), event: core.EventCancelled,
 			state: core.StateAbandoned, reason: waybill.ReasonSkipped,
 		},
 		"release": {o: core.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
@@ -194,8 +194,8 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 			t.Errorf("%s: got %s, %s, counts %v, unknown %v, error %q, due in %s, reason %q", name, o.Event(), o.State(),
 				o.CountsAttempt(), o.Unknown(), o.Error(), o.In(), o.Reason())
 		}
-		if o.Ref() != ref || o.Slot() != 3 || o.Stamp() != 42 || o.Control() != 0 {
-			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.Stamp(), o.Control())
+		if o.Ref() != ref || o.Slot() != 3 || o.Stamp() != 42 || o.Notice() != 0 {
+			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.Stamp(), o.Notice())
 		}
 	}
 }

@@ -39,7 +39,7 @@ const (
 	// KeyOrderSerial: order holds if one message of a key is in flight at a time.
 	KeyOrderSerial
 	// KeyOrderPipelinedPrefix: a failure also fails every later message of that key in the call, with
-	// [waybill.ErrBehind] unless it has an error of its own.
+	// [waybill.ErrPredecessorFailed] unless it has an error of its own.
 	KeyOrderPipelinedPrefix
 )
 
@@ -239,13 +239,13 @@ type Pauser interface {
 	Resume(ctx context.Context, prefetch int) error
 }
 
-// LossTeller is a receiver that learns that a delivery it handed out is another's, such as after its process was taken
-// for dead. Without it a consumer learns that when it settles.
-type LossTeller interface {
-	// WhenLost has fn called, on any goroutine, as soon as the receiver knows that it does not hold d any more and
-	// that d was not settled; before WhenLost returns, if it knows that already. fn does not block. A second call
+// LeaseWatcher is a receiver that learns that a delivery it handed out is another's, such as after its process was
+// taken for dead. Without it a consumer learns that when it settles.
+type LeaseWatcher interface {
+	// OnLost has fn called, on any goroutine, as soon as the receiver knows that it does not hold d any more and
+	// that d was not settled; before OnLost returns, if it knows that already. fn does not block. A second call
 	// replaces the first one's function.
-	WhenLost(d *waybill.Delivery, fn func())
+	OnLost(d *waybill.Delivery, fn func())
 }
 
 // DeliveryRenewer is a receiver that keeps deliveries for longer than SubscriberTraits.HoldFor. Without it that limit

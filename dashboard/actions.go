@@ -418,7 +418,7 @@ func (d *Dashboard) carryOut(ctx context.Context, a *action, j *job) error {
 		}
 		return relay.Resume(a.Form.Route)
 	case "skip", "aside", "requeue":
-		keeper, ok := core.As[admin.KeyKeeper](b.Store)
+		keeper, ok := core.As[admin.BlockedKeys](b.Store)
 		if !ok {
 			return &notFound{"This store cannot do that."}
 		}

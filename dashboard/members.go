@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// rosterFor is how long a roster counts as new. Members renew every few seconds.
-	rosterFor = 5 * time.Second
+	// membershipFor is how long a membership counts as new. Members renew every few seconds.
+	membershipFor = 5 * time.Second
 	// maxMembers is how many members are shown.
 	maxMembers = 100
 )
@@ -21,10 +21,10 @@ const (
 // watch is what is known of the members of an outbox. A store says how often a member has renewed, and not when: that
 // is when its beat was first seen.
 type watch struct {
-	at     time.Time // of the roster
-	roster core.Roster
-	err    string
-	beats  map[core.Session]beat
+	at         time.Time // of the membership
+	membership core.Membership
+	err        string
+	beats      map[core.Session]beat
 }
 
 type beat struct {
@@ -33,22 +33,22 @@ type beat struct {
 	renewed bool      // since then; the first beat that is seen can be an old one
 }
 
-// look asks for the roster, unless it is new. It joins nothing and changes nothing.
+// look asks for the membership, unless it is new. It joins nothing and changes nothing.
 func (w *watch) look(ctx context.Context, store core.OutboxStore, now time.Time) {
-	if w.err == "" && now.Sub(w.at) < rosterFor {
+	if w.err == "" && now.Sub(w.at) < membershipFor {
 		return
 	}
-	roster, err := store.Meet(ctx, core.Meeting{})
-	if w.at, w.roster, w.err = now, roster, ""; err != nil {
+	membership, err := store.Heartbeat(ctx, core.HeartbeatRequest{})
+	if w.at, w.membership, w.err = now, membership, ""; err != nil {
 		w.err = core.ErrorText(err)
 		return
 	}
 	beats := map[core.Session]beat{}
-	for i := range roster.Members {
-		m := &roster.Members[i]
+	for i := range membership.Members {
+		m := &membership.Members[i]
 		b, known := w.beats[m.Session]
-		if !known || b.n != m.Beat {
-			b = beat{m.Beat, now, known}
+		if !known || b.n != m.Heartbeats {
+			b = beat{m.Heartbeats, now, known}
 		}
 		beats[m.Session] = b
 	}
@@ -64,11 +64,11 @@ type memberRow struct {
 	Dead         bool // for the others, or it would be if there were any
 }
 
-// memberRoute is a route that a member serves, with how many of its units it owns.
+// memberRoute is a route that a member serves, with how many of its partitions it owns.
 type memberRoute struct {
-	Route        string
-	Owned, Units int
-	Unable       bool
+	Route             string
+	Owned, Partitions int
+	Unable            bool
 }
 
 // rows lists the members, dead ones first, then by name.
@@ -77,25 +77,25 @@ func (w *watch) rows(now time.Time) []memberRow {
 		route string
 		by    core.Session
 	}
-	units, all := map[owned]int{}, map[string]int{}
-	for i := range w.roster.Units {
-		u := &w.roster.Units[i]
-		units[owned{u.Unit.Route, u.Owner}]++
-		all[u.Unit.Route]++
+	partitions, all := map[owned]int{}, map[string]int{}
+	for i := range w.membership.Partitions {
+		u := &w.membership.Partitions[i]
+		partitions[owned{u.Partition.Route, u.Owner}]++
+		all[u.Partition.Route]++
 	}
-	out := make([]memberRow, 0, len(w.roster.Members))
-	for i := range w.roster.Members {
-		m, b := &w.roster.Members[i], w.beats[w.roster.Members[i].Session]
+	out := make([]memberRow, 0, len(w.membership.Members))
+	for i := range w.membership.Members {
+		m, b := &w.membership.Members[i], w.beats[w.membership.Members[i].Session]
 		silent := w.at.Sub(b.at) // at least
 		row := memberRow{Name: m.Name, Session: m.Session, Dead: silent > m.Lease}
-		for _, s := range m.Serves {
-			row.Routes = append(row.Routes, memberRoute{s.Route, units[owned{s.Route, m.Session}], all[s.Route], s.Unable})
+		for _, s := range m.Routes {
+			row.Routes = append(row.Routes, memberRoute{s.Route, partitions[owned{s.Route, m.Session}], all[s.Route], s.Unavailable})
 		}
 		slices.SortFunc(row.Routes, func(a, b memberRoute) int { return strings.Compare(a.Route, b.Route) })
 		switch {
 		case row.Dead:
 			row.Status, row.Text = "failed", fmt.Sprintf("silent for %s; its lease is %s", short(silent), short(m.Lease))
-		case m.Missing, m.Flag:
+		case m.PresenceLost, m.Suspected:
 			row.Status, row.Text = "degraded", "its connection is lost"
 		case b.renewed:
 			row.Text = fmt.Sprintf("renewed %s ago", short(now.Sub(b.at)))
@@ -119,8 +119,8 @@ func (w *watch) rows(now time.Time) []memberRow {
 // served names the routes that some member serves.
 func (w *watch) served() map[string]bool {
 	out := map[string]bool{}
-	for i := range w.roster.Members {
-		for _, s := range w.roster.Members[i].Serves {
+	for i := range w.membership.Members {
+		for _, s := range w.membership.Members[i].Routes {
 			out[s.Route] = true
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// The overview shows the members of all processes, their units, and the silent members. It changes nothing at the
+// The overview shows the members of all processes, their partitions, and the silent members. It changes nothing at the
 // store.
 // OP-07
 func TestMembersOfOtherProcesses(t *testing.T) {
@@ -26,48 +26,48 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		meet := func(m core.Meeting) core.Roster {
+		heartbeat := func(m core.HeartbeatRequest) core.Membership {
 			t.Helper()
-			r, err := store.Meet(t.Context(), m)
+			r, err := store.Heartbeat(t.Context(), m)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
-		east := core.Member{Session: 7, Name: "relay east", Beat: 1, Lease: 10 * time.Second, Serves: []core.Serving{{Route: "orders", Units: 4}}, Handlers: 1, Free: 1}
+		east := core.Member{Session: 7, Name: "relay east", Heartbeats: 1, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: "orders", Partitions: 4}}, Capacity: 1, FreeCapacity: 1}
 		west := east
-		west.Session, west.Name, west.Serves = 8, "relay west "+hostile, []core.Serving{{Route: "orders", Units: 4}, {Route: "mails", Units: 2, Unable: true}}
+		west.Session, west.Name, west.Routes = 8, "relay west "+hostile, []core.ServedRoute{{Route: "orders", Partitions: 4}, {Route: "mails", Partitions: 2, Unavailable: true}}
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
 		has(t, b.get("/", http.StatusOK), "Members of x No member: nobody hands out what waits.")
 
-		roster := meet(core.Meeting{Self: east, Join: true})
-		var moves []core.Move
-		for _, u := range roster.Units[:3] {
-			moves = append(moves, core.Move{Unit: u.Unit, To: east.Session})
+		membership := heartbeat(core.HeartbeatRequest{Self: east, Join: true})
+		var moves []core.Transfer
+		for _, u := range membership.Partitions[:3] {
+			moves = append(moves, core.Transfer{Partition: u.Partition, To: east.Session})
 		}
-		meet(core.Meeting{Self: east, Moves: moves})
-		before := meet(core.Meeting{Self: west, Join: true})
+		heartbeat(core.HeartbeatRequest{Self: east, Transfers: moves})
+		before := heartbeat(core.HeartbeatRequest{Self: west, Join: true})
 		time.Sleep(6 * time.Second)
 		page := b.get("/", http.StatusOK)
 		has(t, page, "relay east session 7", "orders 3 of 4", "mails 0 of 2, paused or without its broker", "session 8")
 		harmless(t, "/", page)
 		before.Known = false
-		if d := cmp.Diff(before, meet(core.Meeting{})); d != "" {
+		if d := cmp.Diff(before, heartbeat(core.HeartbeatRequest{})); d != "" {
 			t.Errorf("the page has changed something at the store: %s", d)
 		}
 
 		for range 3 { // east lives, west does not
 			time.Sleep(6 * time.Second)
-			east.Beat++
-			meet(core.Meeting{Self: east})
+			east.Heartbeats++
+			heartbeat(core.HeartbeatRequest{Self: east})
 			page = b.get("/", http.StatusOK)
 		}
 		has(t, page, "1 member of x is silent for longer than the lease: relay west", "silent for 18s; its lease is 10s", "renewed 0s ago")
 		if strings.Contains(text(page), "silent for longer than the lease: relay east") {
 			t.Error("who renews is shown as silent")
 		}
-		west.Beat++
-		meet(core.Meeting{Self: west})
+		west.Heartbeats++
+		heartbeat(core.HeartbeatRequest{Self: west})
 		time.Sleep(6 * time.Second)
 		if got := text(b.get("/", http.StatusOK)); strings.Contains(got, "is silent") {
 			t.Errorf("who is back is shown as silent: %s", got)
@@ -101,8 +101,8 @@ func TestUnservedRoute(t *testing.T) {
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
 		time.Sleep(12 * time.Second)
 		has(t, b.get("/", http.StatusOK), "1 message on route archive of x waits, the oldest for 12s: no member serves the route.")
-		self := core.Member{Session: 7, Name: "a", Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "archive", Units: 1}}, Handlers: 1, Free: 1}
-		if _, err := store.Meet(t.Context(), core.Meeting{Self: self, Join: true}); err != nil {
+		self := core.Member{Session: 7, Name: "a", Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "archive", Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+		if _, err := store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second)
@@ -121,13 +121,13 @@ func TestMembersThatAreUnknown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		broken := &shown{OutboxStore: store, noMeet: errors.New("permission denied")}
+		broken := &shown{OutboxStore: store, noHeartbeat: errors.New("permission denied")}
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: broken}}})
 		page := text(b.get("/", http.StatusOK))
 		if !strings.Contains(page, "The members of x are unknown: permission denied") || strings.Contains(page, "No member") {
 			t.Errorf("the page says: %s", page)
 		}
-		broken.noMeet = nil
+		broken.noHeartbeat = nil
 		time.Sleep(6 * time.Second)
 		has(t, b.get("/", http.StatusOK), "Nothing. All that is known works.", "No member: nobody hands out what waits.")
 	})

@@ -183,7 +183,7 @@ func (d *Dashboard) can(r *http.Request, b *Outbox) actionsOf {
 	}
 	_, redrive := core.As[admin.Redriver](b.Store)
 	_, purge := core.As[admin.Purger](b.Store)
-	_, keys := core.As[admin.KeyKeeper](b.Store)
+	_, keys := core.As[admin.BlockedKeys](b.Store)
 	return actionsOf{redrive, purge, keys, b.Relay != nil}
 }
 

@@ -165,8 +165,8 @@ func (l *lookOf) attention() []attention {
 	if l.Err != "" {
 		out = append(out, attention{"bad", fmt.Sprintf("Outbox %s does not answer: %s", l.Name, l.Err), "", ""})
 	}
-	if l.NoMeet != "" && l.NoMeet != l.Err {
-		out = append(out, attention{"warn", fmt.Sprintf("The members of %s are unknown: %s", l.Name, l.NoMeet), "", ""})
+	if l.NoHeartbeat != "" && l.NoHeartbeat != l.Err {
+		out = append(out, attention{"warn", fmt.Sprintf("The members of %s are unknown: %s", l.Name, l.NoHeartbeat), "", ""})
 	}
 	var dead []string
 	for i := range l.Members {
@@ -176,7 +176,7 @@ func (l *lookOf) attention() []attention {
 	}
 	if n := int64(len(dead)); n > 0 {
 		out = append(out, attention{
-			"bad", fmt.Sprintf("%s of %s %s silent for longer than the lease: %s. What ended or cannot reach the store hands out nothing; another member takes its units over, if there is one.",
+			"bad", fmt.Sprintf("%s of %s %s silent for longer than the lease: %s. What ended or cannot reach the store hands out nothing; another member takes its partitions over, if there is one.",
 				plural(n, "member"), l.Name, isAre(n), strings.Join(dead[:min(n, 3)], ", ")), "", "",
 		})
 	}
@@ -216,7 +216,7 @@ func (l *lookOf) attention() []attention {
 	}
 	for i := range l.Counts {
 		c := &l.Counts[i]
-		if c.State == core.StateAbandoned && c.N > 0 && !c.Reason.Withdrawn() && c.Reason != waybill.ReasonSkipped {
+		if c.State == core.StateAbandoned && c.N > 0 && !c.Reason.Cancelled() && c.Reason != waybill.ReasonSkipped {
 			out = append(out, attention{
 				"warn", fmt.Sprintf("%s on route %s of %s %s given up: %s.", plural(c.N, "message"), c.Route, l.Name, isAre(c.N), reasonText(c.Reason)),
 				link("messages", "&state=abandoned&route="+urlquery(c.Route)+"&reason="+urlquery(string(c.Reason))), lookAt(c.N),

@@ -32,7 +32,7 @@ func (d *Dashboard) keys(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	keeper, ok := core.As[admin.KeyKeeper](b.Store)
+	keeper, ok := core.As[admin.BlockedKeys](b.Store)
 	if !ok {
 		return &notFound{"This store cannot list blocked keys."}
 	}

@@ -136,11 +136,11 @@ func TestCauses(t *testing.T) {
 // shown is a store that shows other records, and counts its calls.
 type shown struct {
 	core.OutboxStore
-	inspect func(*admin.Stored)
-	asked   atomic.Int64
-	met     atomic.Int64
-	err     error
-	noMeet  error
+	inspect     func(*admin.Stored)
+	asked       atomic.Int64
+	met         atomic.Int64
+	err         error
+	noHeartbeat error
 }
 
 func (s *shown) Unwrap() any { return s.OutboxStore }
@@ -159,12 +159,12 @@ func (s *shown) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (
 	return inspector.List(ctx, f, p)
 }
 
-func (s *shown) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+func (s *shown) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	s.met.Add(1)
-	if err := cmp.Or(s.err, s.noMeet); err != nil {
-		return core.Roster{}, err
+	if err := cmp.Or(s.err, s.noHeartbeat); err != nil {
+		return core.Membership{}, err
 	}
-	return s.OutboxStore.Meet(ctx, m)
+	return s.OutboxStore.Heartbeat(ctx, m)
 }
 
 func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
@@ -310,16 +310,16 @@ func TestWhyItWaits(t *testing.T) {
 			}
 		}
 		stage("nowhere", "trial")
-		self := core.Member{Session: 7, Name: "relay-1", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-		roster, err := store.Meet(t.Context(), core.Meeting{Self: self, Join: true})
+		self := core.Member{Session: 7, Name: "relay-1", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+		membership, err := store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		self.Beat++
-		if _, err = store.Meet(t.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: roster.Units[0].Unit, To: 7}}}); err != nil {
+		self.Heartbeats++
+		if _, err = store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: membership.Partitions[0].Partition, To: 7}}}); err != nil {
 			t.Fatal(err)
 		}
-		look := core.Look{Ranges: []core.Range{{Part: core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
+		look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
 		page, err := store.Read(t.Context(), 7, look)
 		if err != nil {
 			t.Fatal(err)

@@ -29,15 +29,15 @@ type state struct {
 
 // lookOf is what is known of an outbox.
 type lookOf struct {
-	Name    string
-	Counts  []admin.Count
-	Err     string
-	Health  waybill.Health
-	Running bool // a relay of this process serves it
-	Members []memberRow
-	More    string          // how many are not shown
-	Served  map[string]bool // routes that some member serves; nil = unknown
-	NoMeet  string          // why the members are unknown
+	Name        string
+	Counts      []admin.Count
+	Err         string
+	Health      waybill.Health
+	Running     bool // a relay of this process serves it
+	Members     []memberRow
+	More        string          // how many are not shown
+	Served      map[string]bool // routes that some member serves; nil = unknown
+	NoHeartbeat string          // why the members are unknown
 }
 
 // known are counts that were read already.
@@ -131,7 +131,7 @@ func (b *Outbox) look(ctx context.Context, w *watch, now time.Time) lookOf {
 		l.Health = b.Relay.HealthWith(ctx, counter)
 	}
 	w.look(ctx, b.Store, now)
-	if l.Members, l.NoMeet = w.rows(now), w.err; w.err == "" {
+	if l.Members, l.NoHeartbeat = w.rows(now), w.err; w.err == "" {
 		l.Served = w.served()
 	}
 	if more := len(l.Members) - maxMembers; more > 0 {

@@ -42,7 +42,7 @@ func rate(v float64) string {
 	return count(int64(v + 0.5))
 }
 
-// short shows a duration in its largest unit or two.
+// short shows a duration in its largest partition or two.
 func short(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -117,7 +117,7 @@ func reasonText(r waybill.Reason) string {
 		waybill.ReasonUndecodable: "it cannot be read", waybill.ReasonTooLarge: "it is larger than the broker takes",
 		waybill.ReasonForbidden: "the broker denied permission", waybill.ReasonUnroutable: "no queue is bound for its topic",
 		waybill.ReasonExpired: "its time was over", waybill.ReasonCrashed: "too many relays died with it",
-		waybill.ReasonCancelled: "the application withdrew it", waybill.ReasonReplaced: "a newer one took its place",
+		waybill.ReasonCancelled: "the application cancelled it", waybill.ReasonReplaced: "a newer one took its place",
 		waybill.ReasonSkipped: "an operator skipped it", waybill.ReasonSetAside: "an operator put it aside",
 		waybill.ReasonDeliveries: "it was delivered too often without an outcome", waybill.ReasonNoHandler: "no handler is for its topic",
 		waybill.ReasonNoID: "it has no id", waybill.ReasonIDConflict: "it has two ids", waybill.ReasonRetryPolicy: "the retry policy failed",

@@ -27,7 +27,7 @@ func TestRetryOfAForgottenKeyAsksFirst(t *testing.T) {
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{
 		core.Retry(&rs[0], errLost, time.Hour), core.Retry(&rs[1], errLost, 300*time.Millisecond), core.Retry(&rs[2], errLost, 100*time.Millisecond),
 	}).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true})
 	w.must(err)
 	w.start()
 	w.d.opts.MaxKeys = 1 // x
@@ -48,12 +48,13 @@ func (w *small) retryLater() {
 		retries = append(retries, core.Retry(&rs[i], errLost, time.Hour))
 	}
 	w.must(w.st.Settle(w.t.Context(), 1, retries).FirstErr())
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true})
 	w.must(err)
 }
 
-// TestUnitBeginsBeforeAllIsKnown: a message goes while the records that wait in a new unit are still being read.
-func TestUnitBeginsBeforeAllIsKnown(t *testing.T) {
+// TestPartitionBeginsBeforeAllIsKnown: a message goes while the records that wait in a new partition are still being
+// read.
+func TestPartitionBeginsBeforeAllIsKnown(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	w.retryLater()
@@ -86,7 +87,7 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 	w.stage("x", "x")
 	rs := w.other()
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errLost, time.Hour)}).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true})
 	w.must(err)
 	w.start()
 	w.d.opts.MaxKeys = 0 // none is remembered
@@ -111,8 +112,8 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 	t.Error("the store is asked about no key")
 }
 
-// TestNewUnitLoadsFirst: a unit that is new does not wait until all that waits in older ones is known.
-func TestNewUnitLoadsFirst(t *testing.T) {
+// TestNewPartitionLoadsFirst: a partition that is new does not wait until all that waits in older ones is known.
+func TestNewPartitionLoadsFirst(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
@@ -121,17 +122,17 @@ func TestNewUnitLoadsFirst(t *testing.T) {
 	rt.groups = []*group{loading, {route: rt, slots: 2, loads: true}, {route: rt, slots: 4, loads: true}}
 	var r reading
 	w.d.addFresh(&r)
-	if !slices.Equal(r.fresh, rt.groups[1:]) || r.look.AfterFresh != 0 {
-		t.Errorf("%d groups are read behind %d, want the two new ones, from the beginning", len(r.fresh), r.look.AfterFresh)
+	if !slices.Equal(r.fresh, rt.groups[1:]) || r.look.NewlyOwnedAfter != 0 {
+		t.Errorf("%d groups are read behind %d, want the two new ones, from the beginning", len(r.fresh), r.look.NewlyOwnedAfter)
 	}
 	rt.groups, r = rt.groups[:1], reading{}
 	w.d.addFresh(&r)
-	if !slices.Equal(r.fresh, rt.groups) || r.look.AfterFresh != 7 {
-		t.Errorf("%d groups are read behind %d, want the one that is being read, behind 7", len(r.fresh), r.look.AfterFresh)
+	if !slices.Equal(r.fresh, rt.groups) || r.look.NewlyOwnedAfter != 7 {
+		t.Errorf("%d groups are read behind %d, want the one that is being read, behind 7", len(r.fresh), r.look.NewlyOwnedAfter)
 	}
 }
 
-// TestLoadEndsWhenMemoryIsFull: of the waiting records of a unit no more are read than can be remembered.
+// TestLoadEndsWhenMemoryIsFull: of the waiting records of a partition no more are read than can be remembered.
 func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
@@ -140,7 +141,7 @@ func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	w.d.waitingPage, w.d.opts.MaxKeys = 1, 2
 	pages := 0
 	w.call = func(c *Call) {
-		if o, ok := c.op.(*readOp); ok && len(o.r.look.Fresh) > 0 {
+		if o, ok := c.op.(*readOp); ok && len(o.r.look.NewlyOwned) > 0 {
 			pages++
 		}
 		c.Do(context.Background(), w.st)
@@ -163,7 +164,7 @@ func TestShortKeysShareARead(t *testing.T) {
 	w.stage("x", "x")
 	rs := w.other()
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errLost, time.Hour)}).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true})
 	w.must(err)
 	w.start()
 	w.d.opts.MaxKeys = 0 // none is remembered

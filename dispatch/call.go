@@ -9,7 +9,7 @@ import (
 
 // The Dispatcher makes no calls of the store itself: it returns them, the owner runs them, and gives them back with
 // their answers. So the same code runs with goroutines and in a model in virtual time. At most one call of each kind is
-// under way, give-ups apart. An answer can be lost, and the call can still be executed later. So each call names its
+// under way, releases apart. An answer can be lost, and the call can still be executed later. So each call names its
 // session, and can be repeated.
 
 const (
@@ -24,12 +24,12 @@ const (
 type callKind uint8
 
 const (
-	callMeet callKind = iota
+	callHeartbeat callKind = iota
 	callRead
-	callTake
+	callHold
 	callDue
 	callSettle
-	callGiveUp
+	callRelease
 	callKinds
 )
 
@@ -63,21 +63,21 @@ func (c *Call) Lose(err error) { c.err = err }
 
 // Name returns the method that the call calls, for logs and metrics.
 func (c *Call) Name() string {
-	return [...]string{"meet", "read", "take", "due", "settle", "give up"}[c.kind]
+	return [...]string{"heartbeat", "read", "hold", "due", "settle", "release partition"}[c.kind]
 }
 
 // Err returns the store's error.
 func (c *Call) Err() error { return c.err }
 
 // calls knows which calls are under way, and how earlier calls of each kind went. At most one call of a kind is under
-// way. Give-ups are not counted here; see giving.
+// way. Releases are not counted here; see giving.
 type calls struct {
 	*env
 	underWay  [callKinds]*Call
 	notBefore [callKinds]time.Time // the pause after a failure
 	fails     [callKinds]int       // in a row
 	patience  [callKinds]int       // how often the limit was doubled
-	late      *Call                // the Take to be made next: it stores holds of records that are out for long
+	late      *Call                // the Hold to be made next: it stores holds of records that are out for long
 }
 
 // begin notes that a call is under way.
@@ -103,7 +103,7 @@ func (cs *calls) busy(k callKind) bool { return cs.underWay[k] != nil }
 
 // quiet reports whether no call is under way that reads or changes records.
 func (cs *calls) quiet() bool {
-	return !cs.busy(callRead) && !cs.busy(callTake) && !cs.busy(callDue) && !cs.busy(callSettle)
+	return !cs.busy(callRead) && !cs.busy(callHold) && !cs.busy(callDue) && !cs.busy(callSettle)
 }
 
 // pause delays the next call of a kind that failed.
@@ -117,7 +117,7 @@ func (cs *calls) backoff(k callKind) time.Duration {
 
 // baseLimit is how long a call may take if no call of its kind ran into the limit.
 func (cs *calls) baseLimit(k callKind) time.Duration {
-	if k == callMeet { // leaves time for another one
+	if k == callHeartbeat { // leaves time for another one
 		return min(cs.opts.Lease/3, maxLimit)
 	}
 	return min(cs.opts.Lease/2, maxLimit)
@@ -126,7 +126,7 @@ func (cs *calls) baseLimit(k callKind) time.Duration {
 // limit is how long a call may take.
 func (cs *calls) limit(k callKind) time.Duration {
 	limit := cs.baseLimit(k) << cs.patience[k]
-	if k == callMeet { // a later answer is useless
+	if k == callHeartbeat { // a later answer is useless
 		return min(limit, cs.opts.Lease)
 	}
 	return limit

@@ -37,7 +37,7 @@ func newSmall(t *testing.T) *small {
 // start makes the dispatcher.
 func (w *small) start() {
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
+		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
 	})
 }
 
@@ -75,15 +75,15 @@ func (w *small) run(d time.Duration) (ids []string) {
 	return ids
 }
 
-// other makes session 1 a member that owns the unit, and returns the ready records.
+// other makes session 1 a member that owns the partition, and returns the ready records.
 func (w *small) other() []core.Record {
 	w.t.Helper()
-	unit := core.Unit{Route: "r", From: 0, To: 64}
-	m := core.Meeting{Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}
-	if _, err := w.st.Meet(w.t.Context(), m); err != nil {
+	partition := core.Partition{Route: "r", From: 0, To: 64}
+	m := core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 1, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}
+	if _, err := w.st.Heartbeat(w.t.Context(), m); err != nil {
 		w.t.Fatal(err)
 	}
-	page, err := w.st.Read(w.t.Context(), 1, core.Look{Ranges: []core.Range{{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+	page, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 	rs := w.other()
 	no := errors.New("no")
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], no, 300*time.Millisecond), core.Retry(&rs[1], no, 100*time.Millisecond)}).FirstErr())
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true})
 	w.must(err)
 	w.start()
 	got := w.run(time.Second)
@@ -114,24 +114,24 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 	}
 }
 
-// TestUnitThatIsAnothersIsDropped: nothing of a unit is handed out once the store says that it is another's, although
-// no wake-up told the member.
-func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
+// TestPartitionThatIsAnothersIsDropped: nothing of a partition is handed out once the store says that it is another's,
+// although no wake-up told the member.
+func TestPartitionThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
 	if got := w.run(50 * time.Millisecond); len(got) != 0 {
 		t.Fatal(got)
 	}
-	_, err := w.st.Meet(t.Context(), core.Meeting{
-		Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
-		Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{
+		Self: core.Member{Session: 1, Heartbeats: 1, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}, Join: true,
+		Transfers: []core.Transfer{{Partition: core.Partition{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
 	})
 	w.must(err)
 	w.stage("k", "a")
 	w.d.Wake(w.now)
 	if got := w.run(100 * time.Millisecond); len(got) != 0 {
-		t.Errorf("handed out %v of another's unit", got)
+		t.Errorf("handed out %v of another's partition", got)
 	}
 }
 
@@ -143,13 +143,13 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	w.stage("k", "a", "b")
 	rs := w.other()
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errors.New("no"), 0)}).FirstErr())
-	part := []core.Part{{Route: "r", Slots: core.AllSlots}}
+	part := []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}
 	due, err := w.st.Due(t.Context(), 1, part, 10)
 	w.must(err)
 	if len(due.Retries) != 1 {
 		t.Fatal(due)
 	}
-	done, err := w.st.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: core.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []core.Ref{due.Retries[0].Ref})
+	done, err := w.st.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: core.Partition{Route: "r", From: 0, To: 64}, Term: 2}, []core.Ref{due.Retries[0].Ref})
 	w.must(err)
 	if !done {
 		t.Fatal("not given up")
@@ -168,7 +168,7 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 
 // keep lets a session beat on, so that no member takes it for dead.
 func (w *small) keep(s core.Session) {
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: s, Beat: w.now.UnixMilli(), Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: s, Heartbeats: w.now.UnixMilli(), Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}})
 	w.must(err)
 }
 
@@ -191,20 +191,20 @@ func (w *small) state(id string) *memory.State {
 	return nil
 }
 
-// timeless is a store that does not mind in which term a unit is given up.
+// timeless is a store that does not mind in which term a partition is released.
 type timeless struct{ *memory.Store }
 
-func (s timeless) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
-	r, err := s.Meet(ctx, core.Meeting{})
+func (s timeless) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
+	r, err := s.Heartbeat(ctx, core.HeartbeatRequest{})
 	if err != nil {
 		return false, err
 	}
-	unit.Term = r.Units[0].Term
-	return s.Store.GiveUp(ctx, self, unit, out)
+	partition.Term = r.Partitions[0].Term
+	return s.Store.ReleasePartition(ctx, self, partition, out)
 }
 
-// TestGiveUpThatIsLate: the answer to a give-up is lost, and the store carries it out late, after the member has taken
-// the unit again. It must change nothing then.
+// TestGiveUpThatIsLate: the answer to a release is lost, and the store carries it out late, after the member has taken
+// the partition again. It must change nothing then.
 func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, minds := range []bool{true, false} {
@@ -212,7 +212,7 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 		w.start()
 		var late *Call
 		w.call = func(c *Call) {
-			if c.Name() == "give up" && late == nil {
+			if c.Name() == "release partition" && late == nil {
 				again := *c
 				late = &again
 				c.Lose(errLost)
@@ -221,30 +221,30 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 			c.Do(context.Background(), w.st)
 		}
 		able := func(beat int64, able bool) {
-			_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: beat, Serves: []core.Serving{{Route: "r", Units: 1, Unable: !able}}}, Join: true})
+			_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: beat, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: !able}}}, Join: true})
 			w.must(err)
 			w.d.SetAble("r", !able)
 		}
 		owner := func() core.Session {
-			r, err := w.st.Meet(t.Context(), core.Meeting{})
+			r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 			w.must(err)
-			return r.Units[0].Owner
+			return r.Partitions[0].Owner
 		}
 		w.run(20 * time.Millisecond)
 		able(1, true)
 		if w.run(500 * time.Millisecond); late == nil || owner() != 0 {
-			t.Fatalf("the unit is %d's", owner())
+			t.Fatalf("the partition is %d's", owner())
 		}
 		able(2, false)
 		if w.run(50 * time.Millisecond); owner() != 100 {
-			t.Fatalf("the unit is %d's", owner())
+			t.Fatalf("the partition is %d's", owner())
 		}
 		st := core.OutboxStore(w.st)
 		if !minds {
 			st = timeless{w.st}
 		}
 		if late.Do(t.Context(), st); minds != (owner() == 100) {
-			t.Errorf("with terms: %t; the unit is %d's", minds, owner())
+			t.Errorf("with terms: %t; the partition is %d's", minds, owner())
 		}
 	}
 }
@@ -314,8 +314,8 @@ func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 	}
 }
 
-// TestWhatFollowsOneThatMayHaveArrivedWaits: a record that may have arrived is told to the store when its unit begins
-// to leave. If the unit stays after all, a ready record behind it does not pass it.
+// TestWhatFollowsOneThatMayHaveArrivedWaits: a record that may have arrived is told to the store when its partition
+// begins to leave. If the partition stays after all, a ready record behind it does not pass it.
 func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	t.Parallel()
 	w := newSmall(t)
@@ -403,7 +403,7 @@ func TestWhoGoesAloneIsHeldAlone(t *testing.T) { // DB-24 RL-16
 // held second. The member hands out only from time to time.
 func (w *small) liveAndDie(session core.Session, late bool, ends map[string]int) {
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1}, {Name: "q", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return session },
+		Routes: []Route{{Name: "r", Partitions: 1}, {Name: "q", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
 	w.d.SetHanding("r", !late)
 	for n := 1; n < 5000 && !w.d.Left(); n++ {
@@ -478,8 +478,8 @@ func TestTopicStaysBlocked(t *testing.T) {
 	}
 }
 
-// TestLockedRecordStopsNoHandOver: a unit with a locked record stays for the time being, and its records are still
-// handed out. Other units are given up meanwhile.
+// TestLockedRecordStopsNoHandOver: a partition with a locked record stays for the time being, and its records are still
+// handed out. Other partitions are released meanwhile.
 func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 	t.Parallel()
 	w := newSmall(t)
@@ -493,7 +493,7 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 		}
 	}
 	w.stage("", ids...)
-	w.d = New(Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{{Name: "r", Partitions: 4}}, Lease: 3 * time.Second, NewSession: func() core.Session { return 100 }})
 	items := w.hand(4)
 	tx := w.st.Begin()
 	for _, item := range items {
@@ -502,20 +502,20 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 		}
 		w.d.Conclude(w.now, item, core.Published(&item.Record))
 	}
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 4}}}, Join: true})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 4}}}, Join: true})
 	w.must(err)
 	w.run(3 * time.Second)
-	r, err := w.st.Meet(t.Context(), core.Meeting{})
+	r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	w.must(err)
-	if free := slices.IndexFunc(r.Units, func(o core.OwnedUnit) bool { return o.Owner == 0 }); free < 0 {
-		t.Error("no unit was given up")
+	if free := slices.IndexFunc(r.Partitions, func(o core.PartitionState) bool { return o.Owner == 0 }); free < 0 {
+		t.Error("no partition was released")
 	}
 	w.stage("", "later-1", "later-2", "later-3", "later-4", "later-5", "later-6", "later-7", "later-8")
 	w.d.Wake(w.now)
 	want := 0
 	for i := range 8 {
 		slot := core.SlotOf("r", "", "later-"+string(rune('1'+i)))
-		if slices.ContainsFunc(r.Units, func(o core.OwnedUnit) bool { return o.Owner == 100 && o.Unit.Slots().Has(slot) }) {
+		if slices.ContainsFunc(r.Partitions, func(o core.PartitionState) bool { return o.Owner == 100 && o.Partition.Slots().Has(slot) }) {
 			want++
 		}
 	}
@@ -529,7 +529,7 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 func TestLockedRecordIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
-	w.d = New(Options{Routes: []Route{{Name: "r", Units: 1, Hold: true}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{{Name: "r", Partitions: 1, Hold: true}}, Lease: time.Second, NewSession: func() core.Session { return 100 }})
 	w.d.BlockTopic("r", "paused", true)
 	tx := w.st.Begin()
 	for _, m := range []waybill.Envelope{{ID: "before", Topic: "paused"}, {ID: "locked", Topic: "t"}} {
@@ -541,7 +541,7 @@ func TestLockedRecordIsLeftAlone(t *testing.T) {
 	w.must(other.Lock("r", "locked"))
 	asked := 0
 	w.call = func(c *Call) {
-		if op, ok := c.op.(*takeOp); ok && slices.ContainsFunc(op.items, func(item *Item) bool { return item.Record.ID == "locked" }) {
+		if op, ok := c.op.(*holdOp); ok && slices.ContainsFunc(op.items, func(item *Item) bool { return item.Record.ID == "locked" }) {
 			asked++
 		}
 		c.Do(context.Background(), w.st)
@@ -576,10 +576,10 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	if st := w.state("a"); st.Reason != waybill.ReasonSkipped {
 		t.Errorf("a is %s %s", st.State, st.Reason)
 	}
-	page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Control) > 0 {
-		t.Errorf("left: %v", page.Control)
+	if len(page.Notices) > 0 {
+		t.Errorf("left: %v", page.Notices)
 	}
 }
 
@@ -601,8 +601,8 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	for _, item := range items {
 		w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
 	}
-	w.run(2 * time.Second) // the unit is not said to be careful any more
-	for id, want := range map[string]waybill.CancelStatus{"old": waybill.CancelMaybe, "new": waybill.CancelDone} {
+	w.run(2 * time.Second) // the partition is not said to be careful any more
+	for id, want := range map[string]waybill.CancelStatus{"old": waybill.CancelUncertain, "new": waybill.CancelDone} {
 		tx := w.st.Begin()
 		got, err := tx.Cancel("r", id)
 		w.must(err)
@@ -613,21 +613,21 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	}
 }
 
-// TestHandedBackDuringAGiveUp: a record that is out is handed back while its unit is given up. The call writes a hold
-// for it, whether its answer arrives or not, and whether the record was sent or not; the hold ends all the same, so
-// that the next owner goes on.
+// TestHandedBackDuringAGiveUp: a record that is out is handed back while its partition is released. The call writes a
+// hold for it, whether its answer arrives or not, and whether the record was sent or not; the hold ends all the same,
+// so that the next owner goes on.
 func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	t.Parallel()
 	for i := range 4 {
 		answered, sent := i%2 == 0, i/2 == 0
 		w, item := oneOut(t)
-		able := core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
-		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
+		able := core.Member{Session: 1, Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
+		_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: able, Join: true})
 		w.must(err)
 		gave := false
 		w.call = func(c *Call) {
 			c.Do(t.Context(), w.st)
-			if c.Name() == "give up" && !gave {
+			if c.Name() == "release partition" && !gave {
 				gave = true
 				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, sent))
 				if !answered {
@@ -677,7 +677,7 @@ func TestMaybeSentOutlivesTheMember(t *testing.T) { // ST-09
 		for i := range rs {
 			w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[i], errLost, time.Hour)}).FirstErr())
 		}
-		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelMaybe, "b": waybill.CancelMaybe, "c": waybill.CancelDone} {
+		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelUncertain, "b": waybill.CancelUncertain, "c": waybill.CancelDone} {
 			tx := w.st.Begin()
 			got, err := tx.Cancel("r", id)
 			w.must(err)

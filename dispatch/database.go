@@ -22,15 +22,15 @@ type database struct {
 	*env
 	epoch    string
 	wentBack bool  // it was restored once: hints mean nothing
-	last     int64 // the greatest Page.Last
-	told     int64 // the greatest Page.Told
+	last     int64 // the greatest ReadResult.Last
+	told     int64 // the greatest ReadResult.LastNotice
 	horizons []horizon
 	running  map[int64]time.Time // by id of a running transaction: when it was seen first
 	watched  map[int64]bool
 }
 
 // horizon is what a page could not show: transactions with an id below upper may still show numbers up to last, and
-// control records up to told.
+// notices up to told.
 type horizon struct{ last, told, upper int64 }
 
 func newDatabase(e *env) database {
@@ -45,13 +45,13 @@ func (db *database) reset() {
 }
 
 // isOlder reports whether a page is of a database that went back.
-func (db *database) isOlder(page *core.Page) bool {
+func (db *database) isOlder(page *core.ReadResult) bool {
 	return page.Epoch != db.epoch && db.epoch != "" || page.Last < db.last
 }
 
 // observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
 // that hold back the late range.
-func (db *database) observe(page *core.Page) (watch []int64, least int64) {
+func (db *database) observe(page *core.ReadResult) (watch []int64, least int64) {
 	for id := range db.running {
 		if hasEnded(page, id) {
 			delete(db.running, id)
@@ -76,7 +76,7 @@ func (db *database) observe(page *core.Page) (watch []int64, least int64) {
 }
 
 // unwatch returns the watched transactions that have ended, and watches them no longer.
-func (db *database) unwatch(page *core.Page) (ended []int64) {
+func (db *database) unwatch(page *core.ReadResult) (ended []int64) {
 	for id := range db.watched {
 		if hasEnded(page, id) {
 			delete(db.watched, id)
@@ -88,19 +88,19 @@ func (db *database) unwatch(page *core.Page) (ended []int64) {
 }
 
 // hasEnded reports whether a page says that a transaction has ended.
-func hasEnded(page *core.Page, id int64) bool {
+func hasEnded(page *core.ReadResult, id int64) bool {
 	return id < page.Next && !slices.Contains(page.Running, id)
 }
 
 // visible takes in the transactions that a page could not show. It returns the sequence, and the number of a control
 // record, up to which everything is visible, watched transactions apart. Transactions with an id below least do not
 // hold it back.
-func (db *database) visible(page *core.Page, least int64) (seq, told int64) {
+func (db *database) visible(page *core.ReadResult, least int64) (seq, told int64) {
 	if upper := page.Upper; upper > 0 {
 		if n := len(db.horizons); n >= db.maxHorizons {
-			db.horizons[n-1] = horizon{page.Last, page.Told, upper}
+			db.horizons[n-1] = horizon{page.Last, page.LastNotice, upper}
 		} else {
-			db.horizons = append(db.horizons, horizon{page.Last, page.Told, upper})
+			db.horizons = append(db.horizons, horizon{page.Last, page.LastNotice, upper})
 		}
 	}
 	n := 0

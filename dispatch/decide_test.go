@@ -29,7 +29,7 @@ func (w *small) decideAbout(ids []string) {
 		got, err := w.st.DecideRecords(w.t.Context(), req)
 		w.must(err)
 		for _, d := range got {
-			if d.Fate != admin.FatePending {
+			if d.Fate != admin.DecisionPending {
 				w.t.Fatalf("%+v", d)
 			}
 		}
@@ -76,10 +76,10 @@ func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 				t.Errorf("after two heartbeats %d of %d decisions are not carried out", left, len(ids))
 			}
 			w.run(100 * time.Millisecond)
-			page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+			page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 			w.must(err)
-			if len(page.Control) > 0 {
-				t.Errorf("%d control records are left", len(page.Control))
+			if len(page.Notices) > 0 {
+				t.Errorf("%d notices are left", len(page.Notices))
 			}
 			w.stage("k", "new")
 			w.d.Wake(w.now)
@@ -98,7 +98,7 @@ func TestReadsForDecisions(t *testing.T) { // OP-18
 	for i := range 3000 {
 		w.stage("", strconv.Itoa(i))
 	}
-	w.d = New(Options{Routes: []Route{{Name: "r", Units: 1}}, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{{Name: "r", Partitions: 1}}, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
 	gap, last, calls, reads := time.Duration(0), w.now, w.call, 0
 	w.call = func(c *Call) {
 		if c.kind == callRead {
@@ -155,14 +155,14 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 	for _, d := range got {
 		msg := s.msgs[d.ID]
 		switch d.Fate {
-		case admin.FatePending:
+		case admin.DecisionPending:
 			pending = append(pending, d)
 			msg.abandoned, msg.redriven = true, true
-		case admin.FateEnded:
+		case admin.DecisionCarriedOut:
 			if msg.abandoned, msg.redriven = true, true; s.isOut(d.ID) {
 				s.fail("ended-out", "%s was ended while its owner had it out", d.ID)
 			}
-		case admin.FateOtherwise, admin.FateLocked:
+		case admin.DecisionSuperseded, admin.DecisionLocked:
 		}
 		s.logf("an operator ends %s: %s", d.ID, d.Fate)
 	}
@@ -172,16 +172,16 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 
 // isOut reports whether the owner of a message has it out.
 func (s *sim) isOut(id string) bool {
-	roster, err := s.store.Meet(context.Background(), core.Meeting{})
+	membership, err := s.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
 	if err != nil {
 		return false
 	}
 	for _, m := range s.members {
 		for item := range m.out {
-			owns := func(u core.OwnedUnit) bool {
-				return u.Unit.Route == item.Route() && u.Unit.Slots().Has(item.Record.Slot) && u.Owner == m.d.session
+			owns := func(u core.PartitionState) bool {
+				return u.Partition.Route == item.Route() && u.Partition.Slots().Has(item.Record.Slot) && u.Owner == m.d.session
 			}
-			if item.Record.ID == id && !item.Lost() && slices.ContainsFunc(roster.Units, owns) {
+			if item.Record.ID == id && !item.Lost() && slices.ContainsFunc(membership.Partitions, owns) {
 				return true
 			}
 		}

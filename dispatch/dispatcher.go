@@ -25,8 +25,8 @@ type Dispatcher struct {
 	reads    reads    // the page that is being taken in
 	timers   timers   // when to ask the store for due records
 	settles  settles  // outcomes to be stored
-	controls controls // control records under way
-	giving   giving   // units that are being given up
+	notices  notices  // notices under way
+	releases releases // partitions that are being given up
 	work     work     // what is handed out
 	err      error
 }
@@ -43,7 +43,7 @@ func New(opts Options) *Dispatcher {
 	e := &env{opts: opts.withDefaults(), bounds: usual}
 	d := &Dispatcher{
 		env: e, byName: map[string]*route{}, self: newSelf(e), peers: newPeers(), presence: presence{env: e}, handlers: handlers{env: e, free: 1},
-		calls: calls{env: e}, db: newDatabase(e), controls: newControls(), giving: newGiving(e), settles: settles{env: e},
+		calls: calls{env: e}, db: newDatabase(e), notices: newNotices(), releases: newReleases(e), settles: settles{env: e},
 	}
 	for _, r := range e.opts.Routes {
 		rt := newRoute(e, r)
@@ -60,8 +60,8 @@ func (d *Dispatcher) Session() core.Session { return d.session }
 func (d *Dispatcher) Err() error { return d.err }
 
 // Calls returns the calls that are to be made now. Each is to be run once, and then given to Done. A member that has
-// not joined only meets. One that stops reads and takes nothing more: it settles what comes back, gives up its units by
-// leaving, and renews until then. Each kind of call decides by itself whether it is due; see call.go.
+// not joined only meets. One that stops reads and takes nothing more: it settles what comes back, releases its
+// partitions by leaving, and renews until then. Each kind of call decides by itself whether it is due; see call.go.
 func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	d.tick(now)
 	if d.self.left {
@@ -74,11 +74,11 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 			calls = append(calls, c)
 		}
 	}
-	add(d.meet())
+	add(d.heartbeat())
 	if !d.self.joined {
 		return calls
 	}
-	for _, c := range d.giveUps() {
+	for _, c := range d.releaseCalls() {
 		add(c)
 	}
 	add(d.settle())
@@ -87,13 +87,13 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	if !d.self.stopping {
 		add(d.read())
 		add(d.due())
-		add(d.take())
+		add(d.hold())
 	}
 	return calls
 }
 
-// Done takes in the answer of c. The answer to a call of an earlier session is dropped: it is about units and records
-// that are another member's by now.
+// Done takes in the answer of c. The answer to a call of an earlier session is dropped: it is about partitions and
+// records that are another member's by now.
 func (d *Dispatcher) Done(now time.Time, c *Call) {
 	d.tick(now)
 	d.calls.end(c)
@@ -109,7 +109,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	}
 	d.presence.note(c)
 	c.op.done(c)
-	if c.kind == callMeet && d.presence.slow && d.presence.shown != 0 {
+	if c.kind == callHeartbeat && d.presence.slow && d.presence.shown != 0 {
 		d.self.beatNow = true // without the token
 	}
 }
@@ -119,8 +119,8 @@ func (d *Dispatcher) Next() (next time.Time) {
 	if d.self.left {
 		return next
 	}
-	if !d.calls.busy(callMeet) {
-		next = earliest(next, d.meetDue())
+	if !d.calls.busy(callHeartbeat) {
+		next = earliest(next, d.heartbeatDue())
 	}
 	if !d.self.joined {
 		return next
@@ -128,12 +128,12 @@ func (d *Dispatcher) Next() (next time.Time) {
 	if !d.calls.busy(callSettle) {
 		next = earliest(next, d.settleDue())
 	}
-	next = earliest(next, d.giving.patience())
-	if d.self.stopping || d.giving.busy() {
+	next = earliest(next, d.releases.patience())
+	if d.self.stopping || d.releases.busy() {
 		return next
 	}
 	for _, rt := range d.routes {
-		next = earliest(next, rt.giveUpDue())
+		next = earliest(next, rt.releaseDue())
 	}
 	if !d.calls.busy(callRead) {
 		next = earliest(next, d.readDue())
@@ -141,8 +141,8 @@ func (d *Dispatcher) Next() (next time.Time) {
 	if !d.calls.busy(callDue) && d.room() {
 		next = earliest(next, d.timers.at)
 	}
-	if !d.calls.busy(callTake) {
-		next = earliest(next, d.takeDue())
+	if !d.calls.busy(callHold) {
+		next = earliest(next, d.holdDue())
 	}
 	return next
 }
@@ -173,7 +173,7 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.timers.wake(now, pause)
 }
 
-// SetAble says whether the member can serve a route now. A member that cannot gives its units to one that can.
+// SetAble says whether the member can serve a route now. A member that cannot gives its partitions to one that can.
 func (d *Dispatcher) SetAble(route string, able bool) {
 	if d.self.unable[route] == able {
 		d.self.unable[route] = !able
@@ -193,7 +193,7 @@ func (d *Dispatcher) SetHanding(route string, handing bool) {
 func (d *Dispatcher) Stop() {
 	d.self.stopping = true
 	for _, rt := range d.routes {
-		d.say(rt, core.AllSlots)
+		d.reportUncertain(rt, core.AllSlots)
 	}
 }
 

@@ -47,8 +47,8 @@ func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent
 
 // overdue knows the time since which records that came due must be looked for. Otherwise each Due would go over all
 // retries and timers that were sent since the oldest snapshot in the database. A record that came due before can come
-// back only if a transaction shows it late, if another member dies, leaves or gives up a unit, if an operator puts it
-// back, or if this member forgets it: then the next Due looks for all. Such a Due also repeats the retries that this
+// back only if a transaction shows it late, if another member dies, leaves or releases a partition, if an operator puts
+// it back, or if this member forgets it: then the next Due looks for all. Such a Due also repeats the retries that this
 // member holds. The others leave them out: all of these are in memory.
 type overdue struct {
 	*env
@@ -136,7 +136,7 @@ func (o *overdue) failed(sent time.Time) {
 
 // due returns the next Due, or nil.
 func (d *Dispatcher) due() *Call {
-	if d.calls.busy(callDue) || d.giving.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
+	if d.calls.busy(callDue) || d.releases.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
 		return nil
 	}
 	parts, limit := d.dueParts()
@@ -159,13 +159,13 @@ func (d *Dispatcher) due() *Call {
 }
 
 // dueParts returns the slots to ask for, and how many retries may come.
-func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
+func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 	limit = d.dueLimit
 	repeats := false
 	for _, rt := range d.routes {
 		room := rt.room()
 		if s := rt.slots(); s != 0 && room > 0 && !rt.crowded() {
-			parts = append(parts, core.Part{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within()})
+			parts = append(parts, core.RouteSlots{Route: rt.Name, Slots: s, DueWithin: rt.overdue.within()})
 			repeats = repeats || rt.overdue.repeats()
 			limit = min(limit, room)
 			if rt.Queue {
@@ -191,7 +191,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 }
 
 // dueDone takes in due records of parts.
-func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
+func (d *Dispatcher) dueDone(page *core.DueResult, parts []core.RouteSlots, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {
 			d.rejoin()
@@ -203,7 +203,7 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 		d.timers.at = d.now.Add(d.calls.backoff(callDue))
 		return
 	}
-	fresh := page.Moved > 0
+	fresh := page.TimersReady > 0
 	whole := page.NextIn != 0
 	came := map[string]int{}
 	for i := range page.Retries {
@@ -229,7 +229,7 @@ func (d *Dispatcher) dueDone(page *core.DuePage, parts []core.Part, c *Call) {
 		}
 		d.timers.askBy(next)
 	}
-	if page.Moved > 0 {
+	if page.TimersReady > 0 {
 		for _, rt := range d.routes {
 			rt.pace.wake(d.now)
 			rt.queue.lookNext(d.now)
@@ -275,9 +275,9 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 type dueOp struct {
 	d       *Dispatcher
 	session core.Session
-	parts   []core.Part
+	parts   []core.RouteSlots
 	limit   int
-	page    core.DuePage
+	page    core.DueResult
 }
 
 func (o *dueOp) do(ctx context.Context, s core.OutboxStore) (err error) {

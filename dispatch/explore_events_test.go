@@ -62,7 +62,7 @@ func (e act) String() string {
 	switch e.kind { //nolint:exhaustive // the others are about a member
 	case evCall, evSlow, evLost, evUnheard, evLate, evGhost:
 		s := fmt.Sprintf("%s m%d %s", happenings[e.kind], e.m, (&Call{kind: callKind(e.key >> 40)}).Name())
-		if callKind(e.key>>40) == callGiveUp {
+		if callKind(e.key>>40) == callRelease {
 			s += fmt.Sprintf(" %d", e.key&0xFFFFF)
 		}
 		return s

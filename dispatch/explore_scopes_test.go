@@ -23,7 +23,7 @@ func keyed(keys ...string) (ls []letter) {
 // small1 is a world of one member and one route.
 func small1(name string, staged []letter, b budget, change ...func(s *scope)) scope {
 	s := scope{
-		name: name, members: 1, joined: 1, units: 1, routes: []Route{{Name: "r"}}, staged: staged, batch: 2, window: 2, keys: 1, bounds: tiny(), budget: b,
+		name: name, members: 1, joined: 1, partitions: 1, routes: []Route{{Name: "r"}}, staged: staged, batch: 2, window: 2, keys: 1, bounds: tiny(), budget: b,
 		gate: 3000, night: 600_000,
 	}
 	for _, c := range change {
@@ -32,17 +32,17 @@ func small1(name string, staged []letter, b budget, change ...func(s *scope)) sc
 	return s
 }
 
-func manyKeys(s *scope)     { s.keys = 10 }
-func withdrawable(s *scope) { s.withdrawable = true }
-func queued(s *scope)       { s.routes[0].Queue = true }
-func blocking(s *scope)     { s.routes[0].Blocks = true }
-func two(s *scope)          { s.members, s.window = 2, 8 }
-func shortPages(s *scope)   { s.batch = 1 }
-func twoRoutes(s *scope)    { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
+func manyKeys(s *scope)   { s.keys = 10 }
+func cancelable(s *scope) { s.cancelable = true }
+func queued(s *scope)     { s.routes[0].Queue = true }
+func blocking(s *scope)   { s.routes[0].Blocks = true }
+func two(s *scope)        { s.members, s.window = 2, 8 }
+func shortPages(s *scope) { s.batch = 1 }
+func twoRoutes(s *scope)  { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
 
 // pair is a world of two members that have joined.
-func pair(name string, units int, staged []letter, b budget, change ...func(s *scope)) scope {
-	return small1(name, staged, b, append([]func(s *scope){func(s *scope) { s.members, s.joined, s.units = 2, 2, units }}, change...)...)
+func pair(name string, partitions int, staged []letter, b budget, change ...func(s *scope)) scope {
+	return small1(name, staged, b, append([]func(s *scope){func(s *scope) { s.members, s.joined, s.partitions = 2, 2, partitions }}, change...)...)
 }
 
 // sent makes the letters of a transaction that stages during the history.
@@ -74,14 +74,14 @@ var scopes = []scope{
 	small1("a topic is paused while its records are out", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}},
 		budget{Ticks: 2, Pause: 1, Unknown: 2}),
 	small1("the head of a paused topic is skipped", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
-		budget{Ticks: 3, Pause: 1, Skip: 1}, manyKeys, withdrawable),
+		budget{Ticks: 3, Pause: 1, Skip: 1}, manyKeys, cancelable),
 	small1("the head of a paused topic is cancelled", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
-		budget{Ticks: 3, Pause: 1, Cancel: 1}, manyKeys, withdrawable),
+		budget{Ticks: 3, Pause: 1, Cancel: 1}, manyKeys, cancelable),
 	small1("the head of a paused topic expires", []letter{
 		{route: "r", key: "k", topic: "a", expires: 3 * time.Second}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a", expires: 3 * time.Second}, {route: "r", key: "l", topic: "a"},
 	}, budget{Ticks: 4, Pause: 1, Delays: 1}, func(s *scope) { s.keys = 2 }),
-	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, withdrawable),
-	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, withdrawable),
+	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, cancelable),
+	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, cancelable),
 	small1("locks in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Lock: 2}, manyKeys),
 	small1("many locks", keyed("k", "", "l", "", "m"), budget{Ticks: 2}, manyKeys, func(s *scope) { s.locked = 4 }),
 	small1("locks at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Lock: 2, Retry: 1, Delays: 1}),
@@ -98,7 +98,7 @@ var scopes = []scope{
 	small1("a time without a store", keyed("k", ""), budget{Ticks: 5, Retry: 2, Blackout: 1}, manyKeys),
 	small1("a queue, and answers that come late", keyed("k", "", ""), budget{Ticks: 4, Retry: 1, Far: 1, Slow: 1, Lose: 1}, manyKeys, queued),
 	small1("a queue at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Retry: 2, Far: 1, Delays: 1}, queued, sent(keyed("l", "")...)),
-	// units change their owners, while keys are forgotten
+	// partitions change their owners, while keys are forgotten
 	pair("a crash at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 7, Far: 1, Retry: 1, Crash: 1}, sent(keyed("l")...)),
 	pair("a move at the bound of keys", 2, keyed("k", "l", "k", "l"), budget{Ticks: 5, Far: 1, Retry: 1, Able: 1, Slow: 1}),
 	pair("a late move at the bound of keys", 1, keyed("k", "l", "k"), budget{Ticks: 5, Retry: 1, Able: 1, Late: 1, Delays: 1}),
@@ -106,7 +106,7 @@ var scopes = []scope{
 	pair("a front is behind a paused topic, and its member dies", 1, backlog, budget{Ticks: 7, Pause: 1, Crash: 1}, shortPages),
 	pair("a topic is paused, and a member dies", 1, ab, budget{Ticks: 7, Pause: 1, Crash: 1}),
 	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
-	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, withdrawable),
+	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, cancelable),
 	pair("a member freezes", 1, keyed("k", "l", "k"), budget{Ticks: 6, Far: 1, Freeze: 1, Blackout: 1}),
 	pair("a queue, and a member leaves", 2, keyed("k", "", "l", ""), budget{Ticks: 5, Retry: 1, Leave: 1, Slow: 1}, queued),
 	pair("a queue, and a member dies", 1, keyed("k", "", ""), budget{Ticks: 6, Retry: 1, Crash: 1, Lock: 1}, queued),
@@ -120,27 +120,27 @@ var histories = []struct {
 	name, in, events string
 }{
 	{"a key waits for its own retry", "two of a key at the bound of keys", "tick"},
-	{"many retries stop a route", "retries at the bound of keys", "tick; call m0 meet; call m0 read; out m0 1 far"},
-	{"many blocked keys stop a route", "blocked keys at the bound of keys", "tick; call m0 meet; call m0 read; out m0 1 abandoned"},
+	{"many retries stop a route", "retries at the bound of keys", "tick; call m0 heartbeat; call m0 read; out m0 1 far"},
+	{"many blocked keys stop a route", "blocked keys at the bound of keys", "tick; call m0 heartbeat; call m0 read; out m0 1 abandoned"},
 	{"a paused topic stops the others", "a paused topic at the bound of keys", "pause a"},
 	{"a topic that was paused stops the others for ever", "a paused topic at the bound of keys", "pause b"},
-	{"a walk that is being read is not begun again", "topics pause and open", "tick; tick; call m0 meet; call m0 read; pause a; out m0 1 retry; call m0 due; " +
-		"call m0 settle; call m0 read; call m0 read; call m0 read; out m0 2 published; call m0 settle; out m0 5 published; call m0 settle; tick; call m0 meet; " +
+	{"a walk that is being read is not begun again", "topics pause and open", "tick; tick; call m0 heartbeat; call m0 read; pause a; out m0 1 retry; call m0 due; " +
+		"call m0 settle; call m0 read; call m0 read; call m0 read; out m0 2 published; call m0 settle; out m0 5 published; call m0 settle; tick; call m0 heartbeat; " +
 		"call m0 due; tick; call m0 read; open a; call m0 read; pause a; out m0 4 unknown; open a"},
-	{"an earlier record waits for a later one that blocks", "blocked keys that go on", "tick; tick; call m0 meet; call m0 read; out m0 2 abandoned; call m0 due; call m0 settle; skip letter 1; call m0 read; " +
+	{"an earlier record waits for a later one that blocks", "blocked keys that go on", "tick; tick; call m0 heartbeat; call m0 read; out m0 2 abandoned; call m0 due; call m0 settle; skip letter 1; call m0 read; " +
 		"call m0 settle; out m0 1 published; call m0 settle; call m0 read; redrive letter 1; out m0 4 abandoned"},
-	{"a locked record of a forgotten key is forgotten", "cancels, and a member dies", "crash m1; tick; call m0 meet; call m0 read; cancel letter 0; call m0 take; " +
+	{"a locked record of a forgotten key is forgotten", "cancels, and a member dies", "crash m1; tick; call m0 heartbeat; call m0 read; cancel letter 0; call m0 hold; " +
 		"rollback 0; lost m0 read"},
 	{"two keys are asked about in turn", "retries of many at the bound of keys", "tx 0; tick; call m0 read; out m0 2 retry; out m0 1 retry"},
 	{"a key waits for a topic whose record was skipped", "the head of a paused topic is skipped", "pause a; skip letter 0; tick"},
 	{"cancelled records stop a route", "cancels in open transactions", "cancel letter 0; cancel letter 1"},
 	{"locked records stop a route", "locks in open transactions", "lock letter 0; lock letter 1"},
 	{"a locked suspect stops the member", "a suspect is locked", "crash m0; lock letter 0"},
-	{"a retry is held, and its settle is answered later", "answers that come late", "tick; call m0 meet; call m0 read; call m0 due; out m0 2 published; call m0 settle; " +
+	{"a retry is held, and its settle is answered later", "answers that come late", "tick; call m0 heartbeat; call m0 read; call m0 due; out m0 2 published; call m0 settle; " +
 		"out m0 1 retry; slow m0 settle; tick; slow m0 due; call m0 due"},
-	{"a slow route stops another after a crash", "a route is slow after a crash", "crash m0; join m1; call m1 meet; tick; call m1 meet; tick; call m1 meet; tick; " +
-		"call m1 meet; call m1 meet; call m1 meet; call m1 read; call m1 read; call m1 read; call m1 take; out m1 1 stuck"},
+	{"a slow route stops another after a crash", "a route is slow after a crash", "crash m0; join m1; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; tick; " +
+		"call m1 heartbeat; call m1 heartbeat; call m1 heartbeat; call m1 read; call m1 read; call m1 read; call m1 hold; out m1 1 stuck"},
 	{"a key is read again and again while a late pass takes several pages", "a front goes on behind a paused topic at the bound of keys", "tx 0; tick; call m0 read; pause t; pause a"},
-	{"an outcome that waits for a lock keeps the next crash window waiting", "a suspect is locked", "tick; crash m0; tick; tick; tick; join m1; call m1 meet; tick; call m1 meet; tick; call m1 meet; tick; call m1 meet; " +
-		"call m1 meet; call m1 meet; call m1 read; call m1 read; call m1 read; call m1 take; lock letter 0"},
+	{"an outcome that waits for a lock keeps the next crash window waiting", "a suspect is locked", "tick; crash m0; tick; tick; tick; join m1; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; tick; call m1 heartbeat; " +
+		"call m1 heartbeat; call m1 heartbeat; call m1 read; call m1 read; call m1 read; call m1 hold; lock letter 0"},
 }

@@ -37,7 +37,7 @@ var worldRules = statespace.Rules{
 		dispatch.world.scope dispatch.world.grid`),
 	While: map[string]string{"memory.record.due": "waiting"},
 	Types: []reflect.Type{
-		reflect.TypeFor[*readOp](), reflect.TypeFor[*takeOp](), reflect.TypeFor[*dueOp](), reflect.TypeFor[*settleOp](), reflect.TypeFor[*meetOp](), reflect.TypeFor[*giveUpOp](),
+		reflect.TypeFor[*readOp](), reflect.TypeFor[*holdOp](), reflect.TypeFor[*dueOp](), reflect.TypeFor[*settleOp](), reflect.TypeFor[*heartbeatOp](), reflect.TypeFor[*releaseOp](),
 	},
 	Order: func(a, b any) int {
 		if x, ok := a.(*Item); ok {
@@ -74,7 +74,7 @@ func history(acts []act) string {
 }
 
 // TestExplore visits the states of all scopes, and keeps every promise in each of them. From each state everything that
-// nothing obstructs goes, and all goes when the obstacles end.
+// nothing obstructs goes, and all goes when the block reasons end.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	states := 0

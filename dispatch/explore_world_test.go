@@ -21,7 +21,7 @@ import (
 const (
 	// tiny worlds go by a grid of a second.
 	worldLease, worldPoll = 3 * time.Second, time.Second
-	// worldFar is the delay of a retry that is an obstacle: it is due after the obstacles have ended.
+	// worldFar is the delay of a retry that is a block reason: it is due after the block reasons have ended.
 	worldFar = 10 * time.Minute
 )
 
@@ -29,18 +29,18 @@ const (
 type scope struct {
 	name            string
 	members, joined int // joined have joined before the history begins
-	units           int
+	partitions      int
 	routes          []Route
 	// staged has been committed before the history begins. txs are transactions that stage during it.
-	staged       []letter
-	txs          [][]letter
-	locked       int // how many of those that were staged are locked by a transaction that stays open
-	withdrawable bool
-	batch        int
-	window       int
-	keys         int // MaxKeys
-	bounds       bounds
-	budget       budget
+	staged     []letter
+	txs        [][]letter
+	locked     int // how many of those that were staged are locked by a transaction that stays open
+	cancelable bool
+	batch      int
+	window     int
+	keys       int // MaxKeys
+	bounds     bounds
+	budget     budget
 	// breaks is a promise of the store that it breaks.
 	breaks string
 	// gate and night are how many states are visited in the gate and at night; 0 = all.
@@ -147,7 +147,7 @@ func newWorld(s *scope) *world {
 	for i := range s.joined {
 		w.join(w.members[i])
 	}
-	for range 6 { // they share the units
+	for range 6 { // they share the partitions
 		w.drainAll()
 		w.advance()
 	}
@@ -178,7 +178,7 @@ func (w *world) join(m *agent) {
 	m.absent = false
 	routes := slices.Clone(s.routes)
 	for i := range routes {
-		routes[i].Units = s.units
+		routes[i].Partitions = s.partitions
 	}
 	m.d = New(Options{
 		Name: "m", Routes: routes, Lease: worldLease, Batch: s.batch, Window: s.window, MaxKeys: s.keys, Gather: -1, PollMin: worldPoll, PollMax: worldPoll,
@@ -217,7 +217,7 @@ func (w *world) pump(m *agent) {
 		calls := m.d.Calls(w.now)
 		for _, c := range calls {
 			key := uint64(c.kind)<<40 | uint64(c.gen)<<20
-			if o, ok := c.op.(*giveUpOp); ok {
+			if o, ok := c.op.(*releaseOp); ok {
 				key |= uint64(o.u.From)<<8 | uint64(slices.IndexFunc(w.scope.routes, func(r Route) bool { return r.Name == o.u.Route }))
 			}
 			m.calls = append(m.calls, &sentCall{c: c, key: key})
@@ -270,7 +270,7 @@ func (w *world) posted(id string) *posted {
 
 // known reports whether a session is a member.
 func (w *world) known(s core.Session) bool {
-	page, err := w.store.Read(context.Background(), s, core.Look{})
+	page, err := w.store.Read(context.Background(), s, core.ReadRequest{})
 	return err == nil && page.Known
 }
 
@@ -326,7 +326,7 @@ type coarse struct {
 	w *world
 }
 
-func (st *coarse) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (st *coarse) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	page, err := st.OutboxStore.Read(ctx, self, look)
 	ended := page.Next - 1
 	for ended > 0 && slices.Contains(page.Running, ended) {
@@ -337,11 +337,11 @@ func (st *coarse) Read(ctx context.Context, self core.Session, look core.Look) (
 	return page, err
 }
 
-func (st *coarse) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+func (st *coarse) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
 	if st.w.scope.breaks == "NoHolds" {
 		out = nil
 	}
-	return st.OutboxStore.GiveUp(ctx, self, unit, out)
+	return st.OutboxStore.ReleasePartition(ctx, self, partition, out)
 }
 
 func (w *world) exec(x *sentCall, who int) {
@@ -350,7 +350,7 @@ func (w *world) exec(x *sentCall, who int) {
 	if x.c.err != nil {
 		w.logf("m%d: %s: %v", who, x.c.Name(), x.c.err)
 	}
-	if x.c.kind != callMeet {
+	if x.c.kind != callHeartbeat {
 		return
 	}
 	for i, m := range w.members {
@@ -489,7 +489,7 @@ func (w *world) stage(tx *memory.Tx, l letter, id string, i int) {
 		p.ends = w.now.Add(l.expires)
 		e.Expires = p.ends
 	}
-	if _, err := tx.Stage(core.StagedRow{Envelope: e, Route: l.route, Delay: l.delay, Withdrawable: w.scope.withdrawable}); err != nil {
+	if _, err := tx.Stage(core.StagedRow{Envelope: e, Route: l.route, Delay: l.delay, Cancelable: w.scope.cancelable}); err != nil {
 		panic(err)
 	}
 	mine := slices.ContainsFunc(w.letters, func(o *posted) bool { return o.tx == i })
@@ -597,7 +597,7 @@ func (rt *route) waitingKeys() (n int) {
 	return n
 }
 
-// obstructed returns the letters that wait for a reason: an obstacle that stays until another process ends it.
+// obstructed returns the letters that wait for a reason: a block reason that stays until another process ends it.
 func (w *world) obstructed(states map[string]*memory.State) map[string]bool {
 	out := map[string]bool{}
 	stuck := map[string]bool{} // ids, and routes
@@ -651,13 +651,13 @@ func (w *world) waiting(all bool) string {
 // rounds bounds the fair continuation. Each goes to the next timer.
 const rounds = 150
 
-// goOn is the fair continuation, in two phases. At first all obstacles stay: locks, paused topics, retries that are due
-// much later, records that are never answered for, blocked keys. Letters without an obstacle must go. Then the
-// obstacles end, and all must go.
+// goOn is the fair continuation, in two phases. At first all block reasons stay: locks, paused topics, retries that are
+// due much later, records that are never answered for, blocked keys. Letters without a block reason must go. Then the
+// block reasons end, and all must go.
 func (w *world) goOn(good func() bool) string {
 	w.enter()
 	w.phase, w.left = 1, budget{}
-	w.logf("-- from here on fair; obstacles stay")
+	w.logf("-- from here on fair; block reasons stay")
 	for _, x := range w.ghosts {
 		w.exec(x, 9)
 	}
@@ -695,14 +695,14 @@ func (w *world) goOn(good func() bool) string {
 			w.fail("%s: %s", map[int]string{1: "starved: waits for no reason", 2: "stuck: waits for ever"}[w.phase], rest)
 		}
 		if w.phase++; w.phase == 2 && w.wrong == "" {
-			w.endObstacles()
+			w.endBlockReasons()
 		}
 	}
 	return w.wrong
 }
 
-func (w *world) endObstacles() {
-	w.logf("-- all obstacles end")
+func (w *world) endBlockReasons() {
+	w.logf("-- all block reasons end")
 	for i, t := range w.txs {
 		for !t.ended {
 			if t.locks > 0 {

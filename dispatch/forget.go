@@ -8,7 +8,7 @@ import (
 )
 
 // An item leaves memory in one of three ways. finish: its outcome is stored, and no read must bring it again. remove:
-// it goes back behind a number from which it is read again, or a caller has taken note of it. drop: its unit has
+// it goes back behind a number from which it is read again, or a caller has taken note of it. drop: its partition has
 // another owner. Each way undoes all counts of the item: in its route (load), in its key (busy), in its window, and
 // among those that are out. A place that stays counted would be lost for as long as the process lives.
 
@@ -31,7 +31,7 @@ func (d *Dispatcher) remove(item *Item) {
 	if rt.known[item.Record.Seq] != item {
 		return
 	}
-	rt.unkeep(item)
+	rt.discard(item)
 	if item.state == itemQueued {
 		rt.load.queued--
 		if item.key != nil {
@@ -39,7 +39,7 @@ func (d *Dispatcher) remove(item *Item) {
 		}
 		return
 	}
-	d.unline(item)
+	d.dequeue(item)
 	if item.state == itemOut {
 		d.work.out--
 	}
@@ -49,8 +49,8 @@ func (d *Dispatcher) remove(item *Item) {
 	}
 }
 
-// unline takes an item out of the lists of items that wait to be handed out, and out of the window.
-func (d *Dispatcher) unline(item *Item) {
+// dequeue takes an item out of the lists of items that wait to be handed out, and out of the window.
+func (d *Dispatcher) dequeue(item *Item) {
 	rt := item.route
 	switch item.state {
 	case itemSuspect:
@@ -69,10 +69,10 @@ func (d *Dispatcher) unline(item *Item) {
 // store.
 func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	rt.leaving &^= slots
-	for u := range rt.units {
+	for u := range rt.partitions {
 		if u.Slots()&slots != 0 {
-			delete(rt.units, u)
-			d.giving.went[u] = d.now
+			delete(rt.partitions, u)
+			d.releases.releasedAt[u] = d.now
 		}
 	}
 	for _, g := range rt.groups {
@@ -86,18 +86,18 @@ func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 		}
 	}
 	rt.dropKeys(slots)
-	maps.DeleteFunc(rt.unsaid, func(_ int64, slot uint8) bool { return slots.Has(slot) })
+	maps.DeleteFunc(rt.unreported, func(_ int64, slot uint8) bool { return slots.Has(slot) })
 	for _, seq := range sortedSeqs(rt.again.bySeq) {
 		if v := rt.again.bySeq[seq]; slots.Has(v.slot) {
 			if v.decision != nil { // it belongs to the next owner
-				d.controls.forget(v.decision)
+				d.notices.forget(v.decision)
 			}
 			rt.again.remove(seq)
 		}
 	}
 	for s := range uint8(core.NumSlots) {
 		if slots.Has(s) {
-			rt.careful[s] = 0
+			rt.uncertainUpTo[s] = 0
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 //
 // The front moves the cursor. Late passes go over (low, cursor] again until low has met the cursor. A transaction that
 // runs for longer than a second would hold low back for all that time. It is watched by itself instead: when it ends, a
-// walk covers what it may have shown. Units that just came begin at their hint, as a group of their own, and join the
-// others when they are at the same place.
+// walk covers what it may have shown. Partitions that just came begin at their hint, as a group of their own, and join
+// the others when they are at the same place.
 
 const (
 	// step is the width of a range of numbers where there may be dead rows.
@@ -33,11 +33,11 @@ const (
 type group struct {
 	route *route
 	slots core.Slots
-	// loaded: the records that wait in its units are known. Nothing is handed out before.
+	// loaded: the records that wait in its partitions are known. Nothing is handed out before.
 	loaded bool
-	// complete: all records that wait in its units are remembered. Otherwise a key that is not remembered may wait,
-	// and the store is asked. loads: the records that wait are being read, page by page; forgot: not all of them
-	// could be remembered. floor: the passed records of forgotten keys are behind it.
+	// complete: all records that wait in its partitions are remembered. Otherwise a key that is not remembered may
+	// wait, and the store is asked. loads: the records that wait are being read, page by page; forgot: not all of
+	// them could be remembered. floor: the passed records of forgotten keys are behind it.
 	complete, loads, forgot bool
 	floor                   int64
 	loadAt                  time.Time // not before
@@ -61,20 +61,20 @@ type walk struct {
 	asked   bool // a read of it is under way, which may not see what the next walk is for
 }
 
-// addSlots makes a group of units that the member has just got.
+// addSlots makes a group of partitions that the member has just got.
 func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	if d.db.wentBack { // the hint may be of another life of the database
 		low = 0
 	}
-	low = d.controls.from(rt.Name, low) // the control record is about these slots, too
+	low = d.notices.from(rt.Name, low) // the notice is about these slots, too
 	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}, loads: true, floor: low}
 	for id := range d.db.watched {
 		g.watch[id] = low // the hint is below all records that the transaction may show
 	}
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
-	rt.queue.met.unitCame(d.now)
-	d.controls.all()
+	rt.queue.progress.partitionCame(d.now)
+	d.notices.all()
 	d.adopt(rt, slots)
 }
 
@@ -136,7 +136,7 @@ func (g *group) jump(to, visible int64) {
 
 // transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is
 // visible.
-func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
+func (d *Dispatcher) transactions(page *core.ReadResult) (visible int64) {
 	watch, least := d.db.observe(page)
 	ended := d.db.unwatch(page)
 	for _, id := range watch {
@@ -147,7 +147,7 @@ func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 		}
 	}
 	visible, told := d.db.visible(page, least)
-	d.controls.transactions(watch, ended, told)
+	d.notices.transactions(watch, ended, told)
 	for _, rt := range d.routes {
 		for _, id := range ended {
 			rt.walkFor(id)
@@ -235,7 +235,7 @@ func (l *lows) of(slots core.Slots) int64 {
 }
 
 // lows goes over all that is remembered. A successor begins at the hint, so no record may be before it that is in
-// memory, passed, or still to appear. A record of a queue without a key is no matter of the hint: each Take finds it.
+// memory, passed, or still to appear. A record of a queue without a key is no matter of the hint: each Hold finds it.
 func (rt *route) lows() *lows {
 	l := &lows{}
 	for s := range l {
@@ -252,7 +252,7 @@ func (rt *route) lows() *lows {
 		l.note(g.slots, low)
 	}
 	for seq, item := range rt.known {
-		if s := item.Record.Slot; !rt.anyones(item.Record.Envelope.Key) {
+		if s := item.Record.Slot; !rt.forAnyMember(item.Record.Envelope.Key) {
 			l[s] = min(l[s], seq-1)
 		}
 	}
@@ -291,7 +291,7 @@ func (g *group) endLoad() {
 	g.loads, g.loadAt = false, rt.now.Add(loadEvery)
 	for _, seq := range sortedSeqs(rt.again.bySeq) { // for the store they are ready
 		if v := rt.again.bySeq[seq]; v.locked && g.slots.Has(v.slot) && v.key != "" && rt.ordered() {
-			rt.holdKey(g, v.key, v.slot, seq, obstacleLocked)
+			rt.holdKey(g, v.key, v.slot, seq, blockReasonLocked)
 		}
 	}
 	if g.forgot {

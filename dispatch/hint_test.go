@@ -13,17 +13,18 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// whole is the only unit of route r.
-var whole = core.Unit{Route: "r", From: 0, To: 64}
+// whole is the only partition of route r.
+var whole = core.Partition{Route: "r", From: 0, To: 64}
 
 // member makes a dispatcher of a route that blocks; it is the one that w lets run.
 func (w *small) member(session core.Session) {
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() core.Session { return session },
+		Routes: []Route{{Name: "r", Partitions: 1, Blocks: true}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
 }
 
-// blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a unit without an owner.
+// blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a partition without an
+// owner.
 func (w *small) blocked() {
 	w.t.Helper()
 	w.stage("k", "a")
@@ -36,10 +37,10 @@ func (w *small) blocked() {
 // leave has session 1 store a hint and leave.
 func (w *small) leave(low int64) {
 	w.t.Helper()
-	self := core.Member{Session: 1, Beat: 2}
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: whole, From: 1, To: 1, Low: low}}})
+	self := core.Member{Session: 1, Heartbeats: 2}
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: whole, From: 1, To: 1, ReadAfter: low}}})
 	w.must(err)
-	_, err = w.st.Meet(w.t.Context(), core.Meeting{Self: self, Leave: true})
+	_, err = w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Leave: true})
 	w.must(err)
 }
 
@@ -52,7 +53,7 @@ func (w *small) requeue(key, id string) {
 // slowSweep is a store whose sweeps have a long way to the records up to the hint.
 type slowSweep struct{ *memory.Store }
 
-func (s slowSweep) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s slowSweep) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	page, err := s.Store.Read(ctx, self, look)
 	for i := range page.Ranges {
 		if look.Ranges[i].From == 0 && look.Ranges[i].To == 1 {
@@ -70,7 +71,7 @@ func (w *small) heir() []string {
 }
 
 // TestRequeuedBelowTheHint: whenever an owner dies that has heard of a requeued head, its successor hands out the head
-// first, although the hint of the unit is above it.
+// first, although the hint of the partition is above it.
 func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
 	t.Parallel()
 	for life := range 60 { // in ms, after the requeue
@@ -104,20 +105,20 @@ func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	w.must(tx.Commit())
 	w.d.Wake(w.now)
 	w.run(50 * time.Millisecond)
-	r, err := w.st.Meet(t.Context(), core.Meeting{})
+	r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	w.must(err)
-	page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Control) > 0 {
-		t.Fatalf("not heeded: %v", page.Control)
+	if len(page.Notices) > 0 {
+		t.Fatalf("not heeded: %v", page.Notices)
 	}
-	if low := r.Units[0].Low; low >= rs[0].Seq {
+	if low := r.Partitions[0].ReadAfter; low >= rs[0].Seq {
 		t.Errorf("the hint is %d, and %d is ready", low, rs[0].Seq)
 	}
 }
 
-// TestRequeuedBeforeAllThatWaitsIsKnown: a head that was put back is read although what waits in its unit takes several
-// pages.
+// TestRequeuedBeforeAllThatWaitsIsKnown: a head that was put back is read although what waits in its partition takes
+// several pages.
 func TestRequeuedBeforeAllThatWaitsIsKnown(t *testing.T) { // OR-04
 	t.Parallel()
 	w := newSmall(t)
@@ -131,26 +132,26 @@ func TestRequeuedBeforeAllThatWaitsIsKnown(t *testing.T) { // OR-04
 	}
 }
 
-// TestRequeuedBehindManyControlRecords: a head that was put back goes first although its control record does not come
+// TestRequeuedBehindManyNoticeRecords: a head that was put back goes first although its notice does not come
 // with the first page.
-func TestRequeuedBehindManyControlRecords(t *testing.T) { // OR-04
+func TestRequeuedBehindManyNoticeRecords(t *testing.T) { // OR-04
 	t.Parallel()
 	w := newSmall(t)
-	w.manyBlocked(controlPage + 1)
-	for i := range controlPage + 1 {
+	w.manyBlocked(noticeLimit + 1)
+	for i := range noticeLimit + 1 {
 		w.requeue("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
 	}
-	key := "k" + strconv.Itoa(controlPage)
+	key := "k" + strconv.Itoa(noticeLimit)
 	w.stage(key, "z")
 	w.member(100)
 	w.d.noSweeps = true
 	got := w.run(time.Second)
-	if !slices.Contains(got, "b"+strconv.Itoa(controlPage)) || slices.Contains(got, "z") { // nothing is concluded
+	if !slices.Contains(got, "b"+strconv.Itoa(noticeLimit)) || slices.Contains(got, "z") { // nothing is concluded
 		t.Errorf("handed out %d records, %v at the end, want all heads and not z", len(got), got[max(len(got)-3, 0):])
 	}
 }
 
-// manyBlocked makes all that is staged, and n more records of a key each, abandoned heads below the hint of a unit
+// manyBlocked makes all that is staged, and n more records of a key each, abandoned heads below the hint of a partition
 // without an owner.
 func (w *small) manyBlocked(n int) {
 	w.t.Helper()
@@ -158,8 +159,8 @@ func (w *small) manyBlocked(n int) {
 		w.stage("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
 	}
 	w.other()
-	all := core.Range{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: n + 1}
-	page, err := w.st.Read(w.t.Context(), 1, core.Look{Ranges: []core.Range{all}})
+	all := core.Range{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: n + 1}
+	page, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{all}})
 	w.must(err)
 	var os []core.Outcome
 	for i := range page.Ranges[0].Records {
@@ -172,16 +173,16 @@ func (w *small) manyBlocked(n int) {
 // lateHint is a store that answers nothing to the first call that stores a hint, and keeps it.
 type lateHint struct {
 	*memory.Store
-	late *core.Meeting
+	late *core.HeartbeatRequest
 }
 
-func (s *lateHint) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	stores := func(v core.Move) bool { return v.From == v.To }
-	if s.late == nil && slices.ContainsFunc(m.Moves, stores) {
+func (s *lateHint) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	stores := func(v core.Transfer) bool { return v.From == v.To }
+	if s.late == nil && slices.ContainsFunc(m.Transfers, stores) {
 		s.late = &m
-		return core.Roster{}, errLost
+		return core.Membership{}, errLost
 	}
-	return s.Store.Meet(ctx, m)
+	return s.Store.Heartbeat(ctx, m)
 }
 
 // TestHintThatIsLate: the answer to a hint is lost, and another call lowers the hint. If the first is carried out after
@@ -205,9 +206,9 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		w.d.Wake(w.now)
 		w.run(50 * time.Millisecond)
 		if !minds {
-			st.late.Self.Beat = w.d.self.beat
+			st.late.Self.Heartbeats = w.d.self.beat
 		}
-		_, err := w.st.Meet(t.Context(), *st.late)
+		_, err := w.st.Heartbeat(t.Context(), *st.late)
 		w.must(err)
 		if got := w.heir(); slices.Equal(got, []string{"a"}) != minds {
 			t.Errorf("with beats: %t; handed out %v", minds, got)
@@ -215,15 +216,15 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 	}
 }
 
-// TestControlOfAUnitThatGoes: a give-up whose answer was lost may still be carried out, and then stores the hint that
-// it was sent with. So what comes back meanwhile is left to the next owner.
-func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
+// TestNoticeOfAPartitionThatGoes: a release whose answer was lost may still be carried out, and then stores the hint
+// that it was sent with. So what comes back meanwhile is left to the next owner.
+func TestNoticeOfAPartitionThatGoes(t *testing.T) { // OR-04
 	t.Parallel()
 	w := newSmall(t)
 	w.blocked()
 	var late *Call
 	w.call = func(c *Call) {
-		if c.Name() == "give up" {
+		if c.Name() == "release partition" {
 			if late == nil {
 				again := *c
 				late = &again
@@ -235,34 +236,34 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 	}
 	w.member(100)
 	w.run(50 * time.Millisecond)
-	able := core.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
+	able := core.Member{Session: 1, Heartbeats: 4, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: able, Join: true})
 	w.must(err)
 	w.d.SetAble("r", false)
 	if w.run(100 * time.Millisecond); late == nil {
-		t.Fatal("the unit is not given up")
+		t.Fatal("the partition is not given up")
 	}
 	w.requeue("k", "a")
 	w.d.Wake(w.now)
 	w.run(100 * time.Millisecond)
 	late.Do(t.Context(), w.st)
-	_, err = w.st.Meet(t.Context(), core.Meeting{Self: able, Leave: true})
+	_, err = w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: able, Leave: true})
 	w.must(err)
 	if got := w.heir(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)
 	}
 }
 
-// TestUnitThatComesWhileAControlRecordGoes: a control record about many records is deleted for all units that the
+// TestPartitionThatComesWhileANoticeRecordGoes: a notice about many records is deleted for all partitions that the
 // member owns by then. One that came after it was read is read from there on, too.
-func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // DB-23
+func TestPartitionThatComesWhileANoticeRecordGoes(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.member(100)
 	w.run(50 * time.Millisecond)
-	w.d.controls.open[1] = &core.Control{Number: 1, Kind: core.ControlFrom, Route: "r", Seq: 5}
-	w.d.controls.open[2] = &core.Control{Number: 2, Kind: core.ControlFrom, Route: "another", Seq: 3}
-	w.d.controls.open[3] = &core.Control{Number: 3, Kind: core.ControlKey, Route: "r", Seq: 2, Key: "k"}
+	w.d.notices.open[1] = &core.Notice{Number: 1, Kind: core.NoticeFrom, Route: "r", Seq: 5}
+	w.d.notices.open[2] = &core.Notice{Number: 2, Kind: core.NoticeFrom, Route: "another", Seq: 3}
+	w.d.notices.open[3] = &core.Notice{Number: 3, Kind: core.NoticeKey, Route: "r", Seq: 2, Key: "k"}
 	rt := w.d.byName["r"]
 	w.d.addSlots(rt, 1, 100)
 	if g := rt.groups[len(rt.groups)-1]; g.low != 4 || g.cursor != 4 {

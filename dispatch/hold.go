@@ -12,11 +12,11 @@ import (
 // A hold is a field of the stored record: it names the session that has it. Each one costs a write, so a record gets
 // one only where others must see that it is out. Before the hand-out: a suspect, whose crash must be counted if it
 // kills this member too; a record that can be cancelled, so that the canceller sees it; a record of a queue, which any
-// member may take. After it: a record that is out for longer than a third of the lease (holdLate), or whose unit is
-// given up (giveup.go). Due writes the holds of retries itself.
+// member may take. After it: a record that is out for longer than a third of the lease (holdLate), or whose partition
+// is given up (giveup.go). Due writes the holds of retries itself.
 
 const (
-	// maxTake bounds the records of one Take.
+	// maxTake bounds the records of one Hold.
 	maxTake = 500
 	// firstWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter windows
 	// that passed, at most growMost times.
@@ -32,7 +32,7 @@ type holds struct {
 	*env
 	window   []*Item // under way
 	suspects []*Item // waiting for a window
-	windows  int     // begun since a unit came that a dead member may have had
+	windows  int     // begun since a partition came that a dead member may have had
 }
 
 // goesAlone reports whether an item goes alone, or waits to.
@@ -53,10 +53,10 @@ func (h *holds) first() (first *Item) {
 	return first
 }
 
-// begins returns the routes whose next window begins now. A suspect that goes alone is held alone: its window begins
-// when no other is under way, and no other begins before it has ended. Else the death of the member would cost the
-// records of the other windows a crash each time. No route waits for the window of a route that is not handed out.
-func (d *Dispatcher) begins() (routes []*route) {
+// windowsToBegin returns the routes whose next window begins now. A suspect that goes alone is held alone: its window
+// begins when no other is under way, and no other begins before it has ended. Else the death of the member would cost
+// the records of the other windows a crash each time. No route waits for the window of a route that is not handed out.
+func (d *Dispatcher) windowsToBegin() (routes []*route) {
 	var lone *route
 	var some, alone bool // windows are under way; one is of an item that goes alone
 	for _, rt := range d.routes {
@@ -112,57 +112,57 @@ func (h *holds) fillWindow(now time.Time) {
 	}
 }
 
-// takeDue returns when the next Take is due; zero = none.
-func (d *Dispatcher) takeDue() time.Time {
+// holdDue returns when the next Hold is due; zero = none.
+func (d *Dispatcher) holdDue() time.Time {
 	at := d.nextDue()
 	for _, rt := range d.routes {
 		for _, item := range rt.wants {
-			if d.mayTake(item) {
+			if d.mayHold(item) {
 				at = earliest(at, item.at)
 			}
 		}
 	}
-	if len(d.begins()) > 0 {
+	if len(d.windowsToBegin()) > 0 {
 		at = earliest(at, d.now)
 	}
 	if at.IsZero() {
 		return at
 	}
-	return later(at, d.calls.notBefore[callTake])
+	return later(at, d.calls.notBefore[callHold])
 }
 
-// take returns the next Take, or nil. It asks for records that must be held before they are handed out, and for holds
+// hold returns the next Hold, or nil. It asks for records that must be held before they are handed out, and for holds
 // of records that are out for long.
-func (d *Dispatcher) take() *Call {
-	if d.calls.busy(callTake) || d.giving.busy() {
+func (d *Dispatcher) hold() *Call {
+	if d.calls.busy(callHold) || d.releases.busy() {
 		return nil
 	}
-	if at := d.takeDue(); at.IsZero() || at.After(d.now) {
+	if at := d.holdDue(); at.IsZero() || at.After(d.now) {
 		return nil
 	}
-	for _, rt := range d.begins() {
+	for _, rt := range d.windowsToBegin() {
 		rt.holds.fillWindow(d.now)
 	}
-	room, next := d.takeRoom()
+	room, next := d.holdRoom()
 	var items []*Item
 	for _, rt := range d.routes {
 		for _, item := range rt.wants {
-			if !item.at.After(d.now) && len(items) < d.maxTake && d.mayTake(item) && room.fits(item) {
+			if !item.at.After(d.now) && len(items) < d.maxTake && d.mayHold(item) && room.fits(item) {
 				items = append(items, item)
 			}
 		}
 	}
 	if len(items) == 0 && next == nil {
-		d.calls.notBefore[callTake] = d.now.Add(d.opts.Gather)
+		d.calls.notBefore[callHold] = d.now.Add(d.opts.Gather)
 		return nil
 	}
-	return d.takeCall(items, next, room.n)
+	return d.holdCall(items, next, room.n)
 }
 
-// holdLate returns a Take that stores holds of records that have been out for longer than a beat. If this member dies,
+// holdLate returns a Hold that stores holds of records that have been out for longer than a beat. If this member dies,
 // its successor then knows that they were out, and counts a crash for each.
 func (d *Dispatcher) holdLate() *Call {
-	if d.calls.busy(callTake) || d.giving.busy() {
+	if d.calls.busy(callHold) || d.releases.busy() {
 		return nil
 	}
 	var items []*Item
@@ -178,13 +178,13 @@ func (d *Dispatcher) holdLate() *Call {
 	if len(items) == 0 {
 		return nil
 	}
-	return d.takeCall(items, nil, 0)
+	return d.holdCall(items, nil, 0)
 }
 
-// takeCall asks for items, and for the next n records of a route without a key, in one call: both are holds, and a busy
+// holdCall asks for items, and for the next n records of a route without a key, in one call: both are holds, and a busy
 // queue would pay for two round trips.
-func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
-	want := core.Want{}
+func (d *Dispatcher) holdCall(items []*Item, next *route, n int) *Call {
+	want := core.HoldRequest{}
 	for _, item := range items {
 		want.Refs = append(want.Refs, item.Record.Ref)
 	}
@@ -192,44 +192,44 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	if next != nil {
 		next.addNext(&want, n)
 	}
-	c := &Call{kind: callTake, op: &takeOp{d: d, session: d.session, want: want, items: items, next: next}}
+	c := &Call{kind: callHold, op: &holdOp{d: d, session: d.session, want: want, items: items, next: next}}
 	d.calls.begin(c)
 	return c
 }
 
-// taken takes in the answers about items, and reports whether there is one. An item can have left memory since. One
+// holdDone takes in the answers about items, and reports whether there is one. An item can have left memory since. One
 // that is out already (holdLate) stays out, whatever the answer is: its settle finds out.
-func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
+func (d *Dispatcher) holdDone(items []*Item, got []core.HoldResult, c *Call) bool {
 	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {
 			d.rejoin()
 			return false
 		}
-		d.calls.pause(callTake)
+		d.calls.pause(callHold)
 		return false
 	}
-	d.calls.notBefore[callTake] = time.Time{}
+	d.calls.notBefore[callHold] = time.Time{}
 	for i, item := range items {
 		if item.route.known[item.Record.Seq] != item {
 			continue
 		}
-		if got[i].Grip == core.GripHeld {
+		if got[i].Status == core.HoldGranted {
 			item.held = true
 			item.Record.Deliveries = max(item.Record.Deliveries, got[i].Deliveries)
 		}
 		if item.state == itemWanting { // else it is out already
-			d.gripped(item, got[i].Grip)
+			d.holdAnswered(item, got[i].Status)
 		}
 	}
 	return true
 }
 
-// gripped takes in the answer about an item that waited for its hold: it is ready, or locked, or not what it was. A
+// held takes in the answer about an item that waited for its hold: it is ready, or locked, or not what it was. A
 // single item whose hold is stored lets the next ones of its key follow where several may go.
-func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
+func (d *Dispatcher) holdAnswered(item *Item, holdStatus core.HoldStatus) {
 	rt, k := item.route, item.key
-	switch grip {
-	case core.GripHeld:
+	switch holdStatus {
+	case core.HoldGranted:
 		if item.tries > 0 {
 			rt.unlocked()
 		}
@@ -240,9 +240,9 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 			k.single = item.isSuspect()
 			d.advance(k)
 		}
-	case core.GripLocked:
+	case core.HoldLocked:
 		d.putOff(item)
-	case core.GripGone:
+	case core.HoldGone:
 		d.outdated(item)
 	}
 }
@@ -257,7 +257,7 @@ func (d *Dispatcher) putOff(item *Item) {
 	d.remove(item)
 	rt.visitLocked(item)
 	if k != nil {
-		k.hold(item.Record.Seq, obstacleLocked)
+		k.hold(item.Record.Seq, blockReasonLocked)
 		d.passQueue(k)
 		d.advance(k)
 	}
@@ -270,28 +270,28 @@ func (d *Dispatcher) outdated(item *Item) {
 	d.advance(k)
 }
 
-type takeOp struct {
+type holdOp struct {
 	d       *Dispatcher
 	session core.Session
-	want    core.Want
+	want    core.HoldRequest
 	items   []*Item
 	next    *route
-	got     []core.Taken
+	got     []core.HoldResult
 }
 
-func (o *takeOp) do(ctx context.Context, s core.OutboxStore) (err error) {
-	o.got, err = s.Take(ctx, o.session, o.want)
+func (o *holdOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.got, err = s.Hold(ctx, o.session, o.want)
 	return err
 }
 
-func (o *takeOp) done(c *Call) {
+func (o *holdOp) done(c *Call) {
 	d := o.d
-	answered := d.taken(o.items, o.got, c)
+	answered := d.holdDone(o.items, o.got, c)
 	switch {
 	case o.next == nil || d.byName[o.next.Name] != o.next:
 	case answered:
-		d.tookNext(o.next, &o.want, o.got[len(o.items):])
+		d.heldNext(o.next, &o.want, o.got[len(o.items):])
 	default:
-		o.next.queue.met.missed()
+		o.next.queue.progress.missed()
 	}
 }

@@ -31,7 +31,7 @@ type Item struct {
 	held    bool // a hold of this session is written
 	retry   bool // Due answered it
 	again   bool // Due answered a later state of it, which this member holds
-	lost    bool // its session has ended, or its unit has another owner
+	lost    bool // its session has ended, or its partition has another owner
 	stored  bool // its outcome is stored, and nothing need look for it
 	alone   bool // nothing else may be out
 	// unknown: it was out before, and may have been delivered.
@@ -43,7 +43,7 @@ type Item struct {
 	at      time.Time // when it was handed out, or when to try again
 
 	outcome  core.Outcome
-	decision *core.Control // an operator's decision, to be carried out when the item is not out
+	decision *core.Notice // an operator's decision, to be carried out when the item is not out
 }
 
 type itemState uint8
@@ -60,7 +60,7 @@ const (
 // Route returns the name of its route.
 func (item *Item) Route() string { return item.route.Name }
 
-// Lost reports that its session has ended, or that its unit has another owner: leave it alone.
+// Lost reports that its session has ended, or that its partition has another owner: leave it alone.
 func (item *Item) Lost() bool { return item.lost }
 
 // isBusy reports whether the item is handed out, or its outcome is not stored yet.
@@ -72,28 +72,28 @@ func (item *Item) isSuspect() bool {
 	if item.route.Queue { // records that were out are known: they were held
 		return r.Crashes >= aloneAfter
 	}
-	return r.Crashes < core.MaxCrashes && (r.Crashes > 0 || r.Seq <= item.route.careful[r.Slot])
+	return r.Crashes < core.MaxCrashes && (r.Crashes > 0 || r.Seq <= item.route.uncertainUpTo[r.Slot])
 }
 
 // isPlain reports whether an item is handed out as soon as nothing of its key is before it. Then nothing is stored
 // first.
 func (item *Item) isPlain() bool {
-	return !item.isSuspect() && (item.held || !item.Record.Withdrawable && !item.route.Hold && !item.route.holdsFirst())
+	return !item.isSuspect() && (item.held || !item.Record.Cancelable && !item.route.Hold && !item.route.holdsFirst())
 }
 
-// bars reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. No item
-// waits for a suspect whose route is not handed out.
-func (item *Item) bars() bool {
+// exclusive reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. No
+// item waits for a suspect whose route is not handed out.
+func (item *Item) exclusive() bool {
 	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())
 }
 
 // topicBlocked reports whether the item waits for its topic. An item that is held already does not wait, nor one that
 // has expired: it goes to its end.
 func (item *Item) topicBlocked() bool {
-	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held && !item.route.over(item.ends)
+	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held && !item.route.isPast(item.ends)
 }
 
-// isLost reports whether this member has lost the unit of a concluded item.
+// isLost reports whether this member has lost the partition of a concluded item.
 func (item *Item) isLost() bool { return item.lost || !item.route.owned().Has(item.Record.Slot) }
 
 // overrule replaces an outcome that is not terminal, if an operator has ended the record.
@@ -101,7 +101,7 @@ func (item *Item) overrule(o core.Outcome) core.Outcome {
 	if item.decision == nil || o.State().Terminal() {
 		return o
 	}
-	w := core.Withdraw(&item.Record, item.decision.Reason)
+	w := core.Cancel(&item.Record, item.decision.Reason)
 	if o.Unknown() {
 		w = w.WithUnknown()
 	}

@@ -17,7 +17,7 @@ import (
 //   -------------|----------------------------------------------|------------------------------------------------
 //   busy         | items that are out, or on their way out      | when they are concluded
 //   unstored     | outcomes that hold it until they are stored  | when the settle is answered
-//   holds        | stored records: a retry, one that blocks,    | by a Due, by a control record,
+//   holds        | stored records: a retry, one that blocks,    | by a Due, by a notice,
 //                | one that is held elsewhere or locked         | by another read of the record
 //   topic        | the paused topic of its first record         | when the topic opens, or the record expires
 //   resume       | records that the front has passed            | by a page of the key, from resume on
@@ -47,7 +47,7 @@ type key struct {
 	// single: the busy item is held first, so it is the only one.
 	single   bool
 	unstored []*Item // concluded with an outcome that holds the key until it is stored
-	holds    map[int64]core.Obstacle
+	holds    map[int64]core.BlockReason
 	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key.
 	resume  int64
 	asked   int64     // the value of resume when the read under way was sent
@@ -106,7 +106,7 @@ func (k *key) forget() {
 }
 
 // A key that only waits needs no memory: the store knows the reason, and says when the wait ends. A retry comes by Due,
-// a decision by a control record, and a record that another session holds by another read of it. Only a paused topic is
+// a decision by a notice, and a record that another session holds by another read of it. Only a paused topic is
 // not known to the store. The route remembers its first record.
 
 // forgetWait notes the first passed record and the expiry of a key that waits and is forgotten.
@@ -200,9 +200,9 @@ func (k *key) insert(item *Item) {
 }
 
 // hold notes that a stored record holds the key.
-func (k *key) hold(seq int64, why core.Obstacle) {
+func (k *key) hold(seq int64, why core.BlockReason) {
 	if k.holds == nil {
-		k.holds = map[int64]core.Obstacle{}
+		k.holds = map[int64]core.BlockReason{}
 	}
 	k.holds[seq] = why
 }
@@ -231,15 +231,15 @@ func (k *key) blocked(seq int64) bool {
 	return len(k.unstored) > 0 || k.topic != "" || len(k.holds) > 0 && k.firstHold() < seq
 }
 
-// obstacleLocked: a transaction has locked the record.
-const obstacleLocked = core.ObstacleBlocking + 1
+// blockReasonLocked: a transaction has locked the record.
+const blockReasonLocked = core.BlockedByAbandoned + 1
 
 // firstHold returns the first record that holds the key. One that another member has out holds all of it: of a key only
 // one is out.
 func (k *key) firstHold() int64 {
 	first := int64(math.MaxInt64)
 	for seq, why := range k.holds {
-		if why == core.ObstacleHeld {
+		if why == core.BlockedByHold {
 			return 0
 		}
 		first = min(first, seq)
@@ -295,7 +295,7 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// hand puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Take if it
+// hand puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Hold if it
 // must be held first, else among the ready ones.
 func (d *Dispatcher) hand(item *Item) {
 	rt := item.route
@@ -339,15 +339,15 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if foreign {
 		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
-	why := core.ObstacleHeld
+	why := core.BlockedByHold
 	if !foreign && rt.isLocked(rec) {
-		foreign, why = true, obstacleLocked
+		foreign, why = true, blockReasonLocked
 	}
 	if !ordered {
 		if foreign {
 			return
 		}
-		if ends := rt.expiresAt(rec); rt.topics.blocked[rec.Envelope.Topic] && !rt.over(ends) {
+		if ends := rt.expiresAt(rec); rt.topics.blocked[rec.Envelope.Topic] && !rt.isPast(ends) {
 			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			return
 		}
@@ -355,7 +355,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		return
 	}
 	if rt.keys[rec.Envelope.Key] == nil && rt.topics.blocked[rec.Envelope.Topic] && len(rt.keys) >= rt.opts.MaxKeys && !foreign {
-		if ends := rt.expiresAt(rec); !rt.over(ends) { // it need not be remembered first
+		if ends := rt.expiresAt(rec); !rt.isPast(ends) { // it need not be remembered first
 			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			if g := rt.groupOf(rec.Slot); g != nil {
 				g.forget(rec.Seq)
@@ -386,7 +386,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 }
 
 // takeKey takes in the page of a key that was read from From up to To. The page counts only if nothing has happened to
-// the key since it was sent: no control record (stale), no earlier record that was passed, and no pass that is still
+// the key since it was sent: no notice (stale), no earlier record that was passed, and no pass that is still
 // before its begin. A page from the start of the key shows everything that holds it, and so replaces the memory of
 // that.
 func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
@@ -416,8 +416,8 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 			}
 		}
 	}
-	for i := range page.Waiting {
-		rt.wait(&page.Waiting[i])
+	for i := range page.Blocked {
+		rt.wait(&page.Blocked[i])
 	}
 	k.resume, k.passed, k.topic = 0, 0, "" // the page has the head
 	for i := range page.Records {
@@ -426,12 +426,12 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 			continue
 		}
 		if d.foreign(rec.Holder) {
-			k.hold(rec.Seq, core.ObstacleHeld)
+			k.hold(rec.Seq, core.BlockedByHold)
 			rt.visitLater(rec.Ref, rec.Slot, k.name)
 			continue
 		}
 		if rt.isLocked(rec) {
-			k.hold(rec.Seq, obstacleLocked)
+			k.hold(rec.Seq, blockReasonLocked)
 			continue
 		}
 		item := rt.newItem(rec)
@@ -457,7 +457,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 }
 
 // wait takes in a record that waits for its time, and so holds its key.
-func (rt *route) wait(w *core.Waiting) {
+func (rt *route) wait(w *core.BlockedRecord) {
 	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
 	}
@@ -465,10 +465,10 @@ func (rt *route) wait(w *core.Waiting) {
 	if foreign {
 		rt.visitLater(w.Ref, w.Slot, w.Key)
 	}
-	if w.Key == "" || !rt.ordered() || w.Why == core.ObstacleHeld && !foreign {
+	if w.Key == "" || !rt.ordered() || w.Why == core.BlockedByHold && !foreign {
 		return
 	}
-	if w.Why == core.ObstacleBlocking && !rt.Blocks {
+	if w.Why == core.BlockedByAbandoned && !rt.Blocks {
 		return
 	}
 	g := rt.groupOf(w.Slot)
@@ -480,7 +480,7 @@ func (rt *route) wait(w *core.Waiting) {
 
 // holdKey notes that a stored record holds a key. If the key cannot be remembered, the group notes that it does not
 // know all: from then on the store is asked about each new key.
-func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.Obstacle) {
+func (rt *route) holdKey(g *group, name string, slot uint8, seq int64, why core.BlockReason) {
 	k := rt.keys[name]
 	if k == nil {
 		if len(rt.keys) >= rt.opts.MaxKeys {

@@ -15,8 +15,8 @@ type Options struct {
 	NewSession func() core.Session
 	// Routes to serve. A member without any owns nothing, and only removes members that are dead.
 	Routes []Route
-	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every
-	// third of it.
+	// Lease is how long a member may be silent before the others take its partitions; default 10 s. It is renewed
+	// every third of it.
 	Lease time.Duration
 	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page;
 	// default 500.
@@ -49,8 +49,8 @@ type Route struct {
 	Order waybill.Order
 	// Blocks: an abandoned record holds its key until an operator decides.
 	Blocks bool
-	// Units is how many units the route has, if this member is the first to serve it; default 64.
-	Units int
+	// Partitions is how many partitions the route has, if this member is the first to serve it; default 64.
+	Partitions int
 	// Pipelined is how many records of a key may be out at once; default 1. The user of the Dispatcher must release
 	// the records behind a failed one.
 	Pipelined int
@@ -77,7 +77,7 @@ func (o Options) withDefaults() Options {
 		if r.Name == "" {
 			r.Name = waybill.DefaultRoute
 		}
-		r.Units = orElse(r.Units, core.NumSlots)
+		r.Partitions = orElse(r.Partitions, core.NumSlots)
 		r.Pipelined = orElse(r.Pipelined, 1)
 		r.Hold = r.Hold || r.Queue
 		routes[i] = r

@@ -116,7 +116,7 @@ func TestOrderOfStamps(t *testing.T) {
 	}
 	w.must(tx.Commit())
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1, Order: waybill.OrderHLC}}, Batch: 3, Lease: time.Second,
+		Routes: []Route{{Name: "r", Partitions: 1, Order: waybill.OrderHLC}}, Batch: 3, Lease: time.Second,
 		NewSession: func() core.Session { return 100 },
 	})
 	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c", "earliest"}) {

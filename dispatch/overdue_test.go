@@ -17,7 +17,7 @@ import (
 func (w *small) within(lost bool) time.Duration { return w.due(lost).DueWithin }
 
 // due lets time pass until the next Due, and returns its scope. It is answered unless it is lost.
-func (w *small) due(lost bool) (part core.Part) {
+func (w *small) due(lost bool) (part core.RouteSlots) {
 	w.t.Helper()
 	asked := false
 	call := w.call
@@ -61,8 +61,8 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 		},
 		"a member leaves": func(w *small) {
 			for _, leave := range []bool{false, true} {
-				self := core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}
-				_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: self, Join: !leave, Leave: leave})
+				self := core.Member{Session: 1, Heartbeats: 1, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}
+				_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Join: !leave, Leave: leave})
 				w.must(err)
 				w.run(300 * time.Millisecond)
 			}
@@ -84,7 +84,7 @@ func TestDueLooksForAll(t *testing.T) { // RL-05
 			w.d.Conclude(w.now, item, core.Retry(&item.Record, errors.New("no"), 0))
 			w.d.remove(w.hand(1)[0])
 		},
-		"a unit comes": func(w *small) {
+		"a partition comes": func(w *small) {
 			rt := w.d.byName["r"]
 			w.d.drop(rt, core.AllSlots)
 		},

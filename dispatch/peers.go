@@ -10,18 +10,18 @@ import (
 
 // No clock of a server decides who is dead. A member is dead if this one has seen no new beat of it for the length of
 // its lease, by this member's own clock, while its own beats were answered. So an outage of the database kills no
-// member. An owner of units that has no row gets the same time.
+// member. An owner of partitions that has no row gets the same time.
 
-// peers is this member's view of the others, and the evictions and flags that it sends with the next Meet.
+// peers is this member's view of the others, and the evictions and flags that it sends with the next Heartbeat.
 type peers struct {
-	seen     map[core.Session]peer
-	rowless  map[core.Session]time.Time // owners without a row, since when
-	vanished map[core.Session]bool      // owners that had no row for too long
-	orphaned map[core.Unit]bool         // the units of those
-	roster   core.Roster
-	lookAt   time.Time // when to read the roster
-	removals []core.Removal
-	moves    []core.Move
+	seen        map[core.Session]peer
+	rowless     map[core.Session]time.Time // owners without a row, since when
+	vanished    map[core.Session]bool      // owners that had no row for too long
+	orphaned    map[core.Partition]bool    // the partitions of those
+	membership  core.Membership
+	heartbeatAt time.Time // when to read the membership
+	removals    []core.Eviction
+	moves       []core.Transfer
 }
 
 // peer is another member, and since when its beat has not changed.
@@ -35,30 +35,30 @@ type peer struct {
 }
 
 func newPeers() peers {
-	return peers{seen: map[core.Session]peer{}, rowless: map[core.Session]time.Time{}, vanished: map[core.Session]bool{}, orphaned: map[core.Unit]bool{}}
+	return peers{seen: map[core.Session]peer{}, rowless: map[core.Session]time.Time{}, vanished: map[core.Session]bool{}, orphaned: map[core.Partition]bool{}}
 }
 
 // reset forgets what the session saw.
 func (p *peers) reset() { *p = newPeers() }
 
-// lookBy makes sure that the roster is read by then.
-func (p *peers) lookBy(at time.Time) { p.lookAt = earliest(p.lookAt, at) }
+// heartbeatBy makes sure that the membership is read by then.
+func (p *peers) heartbeatBy(at time.Time) { p.heartbeatAt = earliest(p.heartbeatAt, at) }
 
 // others reports whether there are other members.
-func (p *peers) others() bool { return len(p.roster.Members) > 1 }
+func (p *peers) others() bool { return len(p.membership.Members) > 1 }
 
-// doubt marks the tokens of all: the event that ended this member's connection may have ended those of others.
-func (p *peers) doubt() {
+// doubtTokens marks the tokens of all: the event that ended this member's connection may have ended those of others.
+func (p *peers) doubtTokens() {
 	for s, o := range p.seen {
 		o.doubtful, o.flagged = true, time.Time{}
 		p.seen[s] = o
 	}
 }
 
-// member returns a member of the roster, or nil.
+// member returns a member of the membership, or nil.
 func (p *peers) member(s core.Session) *core.Member {
-	for i := range p.roster.Members {
-		if m := &p.roster.Members[i]; m.Session == s {
+	for i := range p.membership.Members {
+		if m := &p.membership.Members[i]; m.Session == s {
 			return m
 		}
 	}
@@ -69,8 +69,8 @@ func (p *peers) member(s core.Session) *core.Member {
 func (d *Dispatcher) observe(c *Call) {
 	present := map[core.Session]bool{d.session: true}
 	shown := d.showsPresence()
-	for i := range d.peers.roster.Members {
-		if m := &d.peers.roster.Members[i]; !present[m.Session] {
+	for i := range d.peers.membership.Members {
+		if m := &d.peers.membership.Members[i]; !present[m.Session] {
 			present[m.Session] = true
 			d.observePeer(m, shown, c)
 		}
@@ -84,17 +84,18 @@ func (d *Dispatcher) observe(c *Call) {
 	d.observeRowless(present, c)
 }
 
-// observePeer notes how another member is. A dead one is removed at the next Meet. The removal names the beat that was
-// seen: a member that has renewed since stays. After a gap in its own beats this member begins anew, with all of them.
+// observePeer notes how another member is. A dead one is removed at the next Heartbeat. The removal names the beat that
+// was seen: a member that has renewed since stays. After a gap in its own beats this member begins anew, with all of
+// them.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)
 	if !known {
 		d.work.activeAt = d.now
 	}
-	if !known || p.beat != m.Beat || d.self.gapped {
-		p.risen = p.risen || known && p.beat != m.Beat
-		p.beat, p.since = m.Beat, d.now
+	if !known || p.beat != m.Heartbeats || d.self.gapped {
+		p.risen = p.risen || known && p.beat != m.Heartbeats
+		p.beat, p.since = m.Heartbeats, d.now
 		d.peers.seen[m.Session] = p
 		return
 	}
@@ -104,18 +105,18 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 		lease = d.opts.Lease
 	}
 	if dead || c.sent.Sub(p.since) >= lease {
-		d.peers.removals = append(d.peers.removals, core.Removal{Session: m.Session, Beat: m.Beat})
+		d.peers.removals = append(d.peers.removals, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
 	} else {
-		d.peers.lookBy(p.since.Add(lease))
+		d.peers.heartbeatBy(p.since.Add(lease))
 	}
 }
 
-// observeRowless notes the owners of units that have no row. After a lease their units are free.
+// observeRowless notes the owners of partitions that have no row. After a lease their partitions are free.
 func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 	rowless := map[core.Session]bool{}
-	for i := range d.peers.roster.Units {
-		u := &d.peers.roster.Units[i]
-		if u.Owner == 0 || present[u.Owner] || d.byName[u.Unit.Route] == nil {
+	for i := range d.peers.membership.Partitions {
+		u := &d.peers.membership.Partitions[i]
+		if u.Owner == 0 || present[u.Owner] || d.byName[u.Partition.Route] == nil {
 			continue
 		}
 		rowless[u.Owner] = true
@@ -123,10 +124,10 @@ func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 		if !ok || d.self.gapped {
 			d.peers.rowless[u.Owner] = d.now
 		} else if c.sent.Sub(since) >= d.opts.Lease {
-			d.peers.vanished[u.Owner] = true // its units are free now
+			d.peers.vanished[u.Owner] = true // its partitions are free now
 			continue
 		}
-		d.peers.lookBy(d.peers.rowless[u.Owner].Add(d.opts.Lease))
+		d.peers.heartbeatBy(d.peers.rowless[u.Owner].Add(d.opts.Lease))
 	}
 	for s := range d.peers.rowless {
 		if !rowless[s] {
@@ -135,15 +136,15 @@ func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 	}
 }
 
-// freeUnits returns the units without an owner, in order.
-func (p *peers) freeUnits() (free []core.OwnedUnit) {
-	for i := range p.roster.Units {
-		if o := p.roster.Units[i]; o.Owner == 0 || p.vanished[o.Owner] {
+// freePartitions returns the partitions without an owner, in order.
+func (p *peers) freePartitions() (free []core.PartitionState) {
+	for i := range p.membership.Partitions {
+		if o := p.membership.Partitions[i]; o.Owner == 0 || p.vanished[o.Owner] {
 			free = append(free, o)
 		}
 	}
-	slices.SortFunc(free, func(a, b core.OwnedUnit) int {
-		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
+	slices.SortFunc(free, func(a, b core.PartitionState) int {
+		return cmp.Or(cmp.Compare(a.Partition.Route, b.Partition.Route), cmp.Compare(a.Partition.From, b.Partition.From))
 	})
 	return free
 }
@@ -160,5 +161,5 @@ func (d *Dispatcher) AnyMaybeDead() bool {
 	if !d.self.joined {
 		return true
 	}
-	return slices.ContainsFunc(d.peers.roster.Members, func(m core.Member) bool { return d.MaybeDead(m.Session) })
+	return slices.ContainsFunc(d.peers.membership.Members, func(m core.Member) bool { return d.MaybeDead(m.Session) })
 }

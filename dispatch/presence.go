@@ -8,8 +8,8 @@ import (
 
 // A member can show a token: something in the database that ends with its connection. When its process is killed,
 // the token is gone, and others need not wait for its lease. A member that misses the token flags the owner. It
-// removes the owner if that says nothing for the grace. This is safe for two reasons. The answers to Meet and Read show
-// the flag. And a member with a token starts no work later than the grace after it sent the last of those that was
+// removes the owner if that says nothing for the grace. This is safe for two reasons. The answers to Heartbeat and Read
+// show the flag. And a member with a token starts no work later than the grace after it sent the last of those that was
 // answered: if it was flagged meanwhile, it has stopped.
 //
 // A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once without
@@ -19,8 +19,8 @@ import (
 // grace is how long a member may be flagged and say nothing.
 const grace = 500 * time.Millisecond
 
-// slowMeet is how long a Meet may take so that the member shows a token. The rest of the grace is for work.
-const slowMeet = grace / 2
+// slowHeartbeat is how long a Heartbeat may take so that the member shows a token. The rest of the grace is for work.
+const slowHeartbeat = grace / 2
 
 // presence is what the member shows of itself, and which members it misses.
 type presence struct {
@@ -28,9 +28,9 @@ type presence struct {
 	token    int64     // to be shown
 	shown    int64     // the token in the store, perhaps; 0: others go by the lease alone
 	flagged  bool      // another member misses it
-	slow     bool      // the latest Meet took too long to show a token
+	slow     bool      // the latest Heartbeat took too long to show a token
 	answered time.Time // when the latest answered statement was sent that shows the flag
-	flags    []core.Flagging
+	flags    []core.Suspicion
 }
 
 // reset forgets what the session showed. The token stays, and how slow the store is.
@@ -38,14 +38,14 @@ func (p *presence) reset() {
 	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
 }
 
-// note takes in that a call has ended. Only a Meet or a Read that was answered shows the flag. A removed member's
+// note takes in that a call has ended. Only a Heartbeat or a Read that was answered shows the flag. A removed member's
 // settle is answered, too.
 func (p *presence) note(c *Call) {
-	if c.err == nil && (c.kind == callMeet || c.kind == callRead) {
+	if c.err == nil && (c.kind == callHeartbeat || c.kind == callRead) {
 		p.answered = later(p.answered, c.sent)
 	}
-	if c.kind == callMeet {
-		p.slow = p.now.Sub(c.sent) >= slowMeet
+	if c.kind == callHeartbeat {
+		p.slow = p.now.Sub(c.sent) >= slowHeartbeat
 	}
 }
 
@@ -77,7 +77,7 @@ func (d *Dispatcher) SetPresence(token int64) {
 		return
 	}
 	if d.presence.token != 0 {
-		d.peers.doubt()
+		d.peers.doubtTokens()
 	}
 	d.presence.token, d.self.beatNow = token, true
 }
@@ -104,13 +104,13 @@ func (d *Dispatcher) staleAt() time.Time {
 	return time.Time{}
 }
 
-// noteOwn takes in the member's own row in a roster. A beat with another token has cleared the flag.
+// noteOwn takes in the member's own row in a membership. A beat with another token has cleared the flag.
 func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	if renewed {
 		d.presence.shown, d.presence.flagged = token, false
 	}
 	if m := d.peers.member(d.session); m != nil {
-		d.noteFlag(m.Flag && m.Presence == d.presence.shown, c)
+		d.noteFlag(m.Suspected && m.Presence == d.presence.shown, c)
 	}
 }
 
@@ -120,7 +120,7 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) {
 		return
 	}
 	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
-	d.peers.doubt()
+	d.peers.doubtTokens()
 }
 
 // observeToken takes in whether another member's token is there, and returns whether that member is dead. Only a member
@@ -134,28 +134,28 @@ func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) 
 	case m.Presence == 0:
 	case !shown:
 		p.flagged = time.Time{}
-	case !m.Missing:
+	case !m.PresenceLost:
 		p.doubtful, p.flagged = false, time.Time{}
 	case p.doubtful:
-	case !m.Flag:
-		d.presence.flags = append(d.presence.flags, core.Flagging{Session: m.Session, Presence: m.Presence})
-		p.flagged, d.peers.lookAt = time.Time{}, d.now
-	case p.flagged.IsZero() || p.beat != m.Beat:
+	case !m.Suspected:
+		d.presence.flags = append(d.presence.flags, core.Suspicion{Session: m.Session, Presence: m.Presence})
+		p.flagged, d.peers.heartbeatAt = time.Time{}, d.now
+	case p.flagged.IsZero() || p.beat != m.Heartbeats:
 		p.flagged = d.now
-		d.peers.lookBy(d.now.Add(grace))
+		d.peers.heartbeatBy(d.now.Add(grace))
 	default:
 		in := c.sent.Sub(p.flagged)
 		if in < 2*grace {
 			return in >= grace
 		}
 		p.flagged = d.now // nobody was heard for so long: the store was away, for that member too
-		d.peers.lookBy(d.now.Add(grace))
+		d.peers.heartbeatBy(d.now.Add(grace))
 	}
 	return false
 }
 
-// showsPresence reports whether the roster shows the member's own token.
+// showsPresence reports whether the membership shows the member's own token.
 func (d *Dispatcher) showsPresence() bool {
 	m := d.peers.member(d.session)
-	return m != nil && m.Presence != 0 && m.Presence == d.presence.token && !m.Missing
+	return m != nil && m.Presence != 0 && m.Presence == d.presence.token && !m.PresenceLost
 }

@@ -16,10 +16,10 @@ type seer struct {
 	gone map[int64]bool
 }
 
-func (s *seer) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	r, err := s.Store.Meet(ctx, m)
+func (s *seer) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	r, err := s.Store.Heartbeat(ctx, m)
 	for i := range r.Members {
-		r.Members[i].Missing = r.Members[i].Presence != 0 && s.gone[r.Members[i].Presence]
+		r.Members[i].PresenceLost = r.Members[i].Presence != 0 && s.gone[r.Members[i].Presence]
 	}
 	return r, err
 }
@@ -41,15 +41,15 @@ func newWatched(t *testing.T) (*small, *seer) {
 // beat has a session join or renew, and show a token.
 func (w *small) beat(s core.Session, beat, token int64) {
 	w.t.Helper()
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{
-		Self: core.Member{Session: s, Beat: beat, Presence: token, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true,
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{
+		Self: core.Member{Session: s, Heartbeats: beat, Presence: token, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}, Join: true,
 	})
 	w.must(err)
 }
 
 // there reports whether a session is a member.
 func (w *small) there(s core.Session) bool {
-	r, err := w.st.Meet(w.t.Context(), core.Meeting{})
+	r, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{})
 	w.must(err)
 	return slices.ContainsFunc(r.Members, func(m core.Member) bool { return m.Session == s })
 }
@@ -93,15 +93,15 @@ func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 	defer away()
 	met := 0
 	w.call = func(c *Call) {
-		if c.Do(ctx, s); c.kind == callMeet && c.err == nil {
+		if c.Do(ctx, s); c.kind == callHeartbeat && c.err == nil {
 			met++
 		}
 	}
 	s.gone[9] = true
 	flagged := func() bool {
-		r, err := w.st.Meet(t.Context(), core.Meeting{})
+		r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 		w.must(err)
-		return slices.ContainsFunc(r.Members, func(m core.Member) bool { return m.Session == 1 && m.Flag })
+		return slices.ContainsFunc(r.Members, func(m core.Member) bool { return m.Session == 1 && m.Suspected })
 	}
 	for range 200 {
 		if flagged() {
@@ -164,7 +164,7 @@ func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 {
 		t.Error("it started something without having asked the store")
 	}
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []core.Flagging{{Session: 100, Presence: 7}}})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Suspect: []core.Suspicion{{Session: 100, Presence: 7}}})
 	w.must(err)
 	w.step()
 	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
@@ -186,7 +186,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	}
 	out := w.d.Hand(w.now, "r", 1)
 	w.now = w.now.Add(grace) // it stands still
-	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Remove: []core.Removal{{Session: 100, Beat: w.d.self.beat}}})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Evict: []core.Eviction{{Session: 100, Heartbeats: w.d.self.beat}}})
 	w.must(err)
 	if w.there(100) {
 		t.Fatal("it was not removed")
@@ -214,7 +214,7 @@ func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
 	t.Parallel()
 	w, _ := newWatched(t)
 	shown := func() int64 {
-		r, err := w.st.Meet(t.Context(), core.Meeting{})
+		r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 		w.must(err)
 		for _, m := range r.Members {
 			if m.Session == 100 {

@@ -8,16 +8,16 @@ import (
 )
 
 // A queue is a route that handlers of many processes work on. Its records with a key go by the owner of their slot, as
-// elsewhere. Records without one go to any member with a free handler, not only to the owner of the slot: a Take asks
+// elsewhere. Records without one go to any member with a free handler, not only to the owner of the slot: a Hold asks
 // for as many as there are free handlers. So nothing waits behind a busy process. Every record is held before it is
 // handed out, and no more are held than can be handed out. So a dead member is blamed for little more than the records
 // that it had out.
 
 const (
-	// busyAfter is how long all handlers must be busy until other members are told. They get the member's units
-	// then.
+	// busyAfter is how long all handlers must be busy until other members are told. They get the member's
+	// partitions then.
 	busyAfter = 250 * time.Millisecond
-	// sharedPoll bounds the pause between two empty Takes while there are other members. They put records in line,
+	// sharedPoll bounds the pause between two empty Holds while there are other members. They put records in line,
 	// and release them, without notice.
 	sharedPoll = 500 * time.Millisecond
 	// dueAhead is how many retries Due may hold although no handler is free: timers must go on.
@@ -28,13 +28,13 @@ const (
 
 // queue is what a member knows about a queue's records without a key.
 type queue struct {
-	nextAt  time.Time // when to ask for them
-	empties int       // empty Takes in a row
-	again   bool      // there was news since the latest Take was sent
-	met     met
+	nextAt   time.Time // when to ask for them
+	empties  int       // empty Holds in a row
+	again    bool      // there was news since the latest Hold was sent
+	progress progress
 }
 
-// lookNext makes sure that records without a key are asked for at once, or as soon as a Take that is under way, and may
+// lookNext makes sure that records without a key are asked for at once, or as soon as a Hold that is under way, and may
 // not see them, has ended.
 func (q *queue) lookNext(now time.Time) { q.nextAt, q.empties, q.again = now, 0, true }
 
@@ -56,9 +56,9 @@ func (h *handlers) note(busy bool) {
 	}
 }
 
-// worth is how many free handlers the member reports. It reports none only after a while, since a handler is often free
-// again soon.
-func (h *handlers) worth() int {
+// reportedFree is how many free handlers the member reports. It reports none only after a while, since a handler is
+// often free again soon.
+func (h *handlers) reportedFree() int {
 	switch {
 	case h.opts.Handlers == 0:
 		return h.free
@@ -107,7 +107,7 @@ func (d *Dispatcher) noteFree() {
 		return
 	}
 	d.handlers.note(d.handlers.free <= 0 || d.goesAlone())
-	if worth := d.handlers.worth(); (worth > 0) != (d.handlers.shown > 0) && d.peers.others() {
+	if worth := d.handlers.reportedFree(); (worth > 0) != (d.handlers.shown > 0) && d.peers.others() {
 		d.self.beatNow = true
 		if worth == 0 {
 			d.releaseReady()
@@ -119,7 +119,7 @@ func (d *Dispatcher) noteFree() {
 func (d *Dispatcher) releaseReady() {
 	for _, rt := range d.routes {
 		for _, item := range slices.Clone(rt.ready) {
-			if item.retry || !rt.anyones(item.Record.Envelope.Key) {
+			if item.retry || !rt.forAnyMember(item.Record.Envelope.Key) {
 				continue
 			}
 			rt.ready = without(rt.ready, item)
@@ -143,8 +143,8 @@ func (d *Dispatcher) spare() int {
 	return n
 }
 
-// mayTake reports whether an item may be held now: one that goes alone waits until nothing is out.
-func (d *Dispatcher) mayTake(item *Item) bool {
+// mayHold reports whether an item may be held now: one that goes alone waits until nothing is out.
+func (d *Dispatcher) mayHold(item *Item) bool {
 	switch {
 	case !item.route.Queue:
 		return !item.alone || d.work.out == 0
@@ -154,14 +154,14 @@ func (d *Dispatcher) mayTake(item *Item) bool {
 	return d.spare() > 0
 }
 
-// takeRoom is what a Take may ask for: records of queues with a key, and the next n of a route without one.
-type takeRoom struct{ keyed, n int }
+// holdRoom is what a Hold may ask for: records of queues with a key, and the next n of a route without one.
+type holdRoom struct{ keyed, n int }
 
-// takeRoom divides the free handlers between records with a key and without, so that neither waits for ever.
-func (d *Dispatcher) takeRoom() (room takeRoom, next *route) {
+// holdRoom divides the free handlers between records with a key and without, so that neither waits for ever.
+func (d *Dispatcher) holdRoom() (room holdRoom, next *route) {
 	spare := d.spare()
 	if spare <= 0 {
-		return takeRoom{}, nil
+		return holdRoom{}, nil
 	}
 	keyed := 0
 	for _, rt := range d.routes {
@@ -178,17 +178,17 @@ func (d *Dispatcher) takeRoom() (room takeRoom, next *route) {
 		}
 	}
 	if next == nil {
-		return takeRoom{spare, 0}, nil
+		return holdRoom{spare, 0}, nil
 	}
 	keyed = d.handlers.divide(spare, keyed)
 	if keyed == spare {
 		next = nil
 	}
-	return takeRoom{keyed, spare - keyed}, next
+	return holdRoom{keyed, spare - keyed}, next
 }
 
 // fits reports whether there is room for an item, and takes it.
-func (r *takeRoom) fits(item *Item) bool {
+func (r *holdRoom) fits(item *Item) bool {
 	if !item.route.Queue || item.alone || item.held {
 		return true
 	}
@@ -210,20 +210,20 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 }
 
 // addNext adds the next n records of a route without a key to want.
-func (rt *route) addNext(want *core.Want, n int) {
-	want.Part, want.N = core.Part{Route: rt.Name, Slots: core.AllSlots}, n
+func (rt *route) addNext(want *core.HoldRequest, n int) {
+	want.Slots, want.N = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
-	rt.takeScope(want)
+	rt.holdScope(want)
 	rt.queue.again = false
 	for _, seq := range sortedSeqs(rt.known) {
-		if item := rt.known[seq]; rt.anyones(item.Record.Envelope.Key) {
+		if item := rt.known[seq]; rt.forAnyMember(item.Record.Envelope.Key) {
 			want.Out = append(want.Out, item.Record.Ref)
 		}
 	}
 }
 
-// tookNext takes in the next records without a key.
-func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
+// heldNext takes in the next records without a key.
+func (d *Dispatcher) heldNext(rt *route, want *core.HoldRequest, got []core.HoldResult) {
 	q := &rt.queue
 	size, n := int64(0), 0
 	for i := range got {
@@ -243,7 +243,7 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other
 	// half
 	full := n > 0 && (n >= want.N || size > want.Bytes/2)
-	more := rt.hasMet(want, got, full)
+	more := rt.noteProgress(want, got, full)
 	switch {
 	case q.again, full, more:
 		q.empties, q.nextAt = 0, d.now
@@ -252,12 +252,12 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 		q.empties = 0
 	}
 	q.empties = min(q.empties+1, 30)
-	q.nextAt = d.now.Add(d.takePause(q.empties))
+	q.nextAt = d.now.Add(d.holdPause(q.empties))
 }
 
-// takePause is how long to wait after so many empty Takes. Members wait for different times, so that they do not ask in
+// holdPause is how long to wait after so many empty Holds. Members wait for different times, so that they do not ask in
 // step.
-func (d *Dispatcher) takePause(empties int) time.Duration {
+func (d *Dispatcher) holdPause(empties int) time.Duration {
 	pause := doubled(d.opts.PollMin, d.opts.PollMax, min(empties-1, 20))
 	if d.peers.others() {
 		pause = min(pause, sharedPoll)

@@ -14,7 +14,7 @@ const maxRuns = 5
 
 // handled is what a world of queues remembers.
 type handled struct {
-	began     map[*simMsg]int // hand-outs that a Take counted
+	began     map[*simMsg]int // hand-outs that a Hold counted
 	deaths    map[*simMsg]int // members that died while they handled it
 	runs      int
 	longest   time.Duration // that a message without a key waited although somebody was free

@@ -16,7 +16,7 @@ func newQueue(t *testing.T, handlers int) *small {
 	w := newSmall(t)
 	w.start()
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() core.Session { return 100 },
+		Routes: []Route{{Name: "r", Partitions: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() core.Session { return 100 },
 	})
 	w.d.SetFree(handlers)
 	w.keepBusy(1)
@@ -27,7 +27,7 @@ func newQueue(t *testing.T, handlers int) *small {
 // keepBusy has session 1 join or renew, without a free handler.
 func (w *small) keepBusy(beat int64) {
 	w.t.Helper()
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: beat, Handlers: 5, Serves: []core.Serving{{Route: "r", Units: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: beat, Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
 	w.must(err)
 }
 
@@ -69,7 +69,7 @@ func TestQueueGivesBackWhatItCannotHandle(t *testing.T) {
 	}
 }
 
-// TestQueueTakesNothingTwice: the answer of a Take may come before that of the settle that made its record free.
+// TestQueueTakesNothingTwice: the answer of a Hold may come before that of the settle that made its record free.
 func TestQueueTakesNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := newQueue(t, 2)
@@ -87,7 +87,7 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 		}
 		return calls[i]
 	}
-	settle, take := byName("settle"), byName("take")
+	settle, take := byName("settle"), byName("hold")
 	w.call(settle)
 	w.call(take)
 	w.d.Done(w.now, take)
@@ -100,7 +100,7 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestQueueLooksAgainAfterNews: news that come while a Take or a read is under way are not forgotten when that one,
+// TestQueueLooksAgainAfterNews: news that come while a Hold or a read is under way are not forgotten when that one,
 // which may have missed them, ends: timers that came due, and staged records.
 func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 	t.Parallel()
@@ -117,10 +117,10 @@ func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 		w.d.Done(w.now, c)
 		names = append(names, c.Name())
 	}
-	if !slices.Contains(names, "take") || !slices.Contains(names, "read") {
+	if !slices.Contains(names, "hold") || !slices.Contains(names, "read") {
 		t.Fatalf("a wake-up led to %q, want a read and a take", names)
 	}
-	take := func(c *Call) bool { return c.Name() == "take" }
+	take := func(c *Call) bool { return c.Name() == "hold" }
 	if calls := w.d.Calls(w.now); !slices.ContainsFunc(calls, take) {
 		t.Error("no Take follows at once on one that came back empty, though there was news meanwhile")
 	}
@@ -128,52 +128,52 @@ func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 	w = newQueue(t, 2)
 	w.d.Wake(w.now, "r")
 	sent = w.d.Calls(w.now)
-	w.d.dueDone(&core.DuePage{Moved: 1, NextIn: -1}, nil, &Call{})
+	w.d.dueDone(&core.DueResult{TimersReady: 1, NextIn: -1}, nil, &Call{})
 	for _, c := range sent {
 		w.call(c)
 		w.d.Done(w.now, c)
 	}
 	calls := w.d.Calls(w.now)
-	for _, name := range []string{"read", "take"} {
+	for _, name := range []string{"read", "hold"} {
 		if !slices.ContainsFunc(calls, func(c *Call) bool { return c.Name() == name }) {
 			t.Errorf("no %s follows at once on one during which a timer came due", name)
 		}
 	}
 }
 
-// TestQueueHandsOutNothingOfAUnitThatGoes: a give-up under way ends the holds of records that it does not name. So may
-// one whose answer was lost, until a later one is answered.
-func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
+// TestQueueHandsOutNothingOfAPartitionThatGoes: a release under way ends the holds of records that it does not name. So
+// may one whose answer was lost, until a later one is answered.
+func TestQueueHandsOutNothingOfAPartitionThatGoes(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newQueue(t, 2)
 	w.stage("k", "a")
 	w.until(1)
 	w.d.leave(w.d.byName["r"])
 	w.now = w.now.Add(time.Millisecond)
-	calls := w.d.giveUps()
+	calls := w.d.releaseCalls()
 	if len(calls) != 1 {
 		t.Fatal("nothing is given up")
 	}
 	give := calls[0]
 	give.gen = w.d.session
 	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
-		t.Error("handed out while its unit is given up")
+		t.Error("handed out while its partition is released")
 	}
 	give.Lose(errLost)
 	w.d.Done(w.now, give)
 	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
-		t.Error("handed out while the give-up may still be carried out")
+		t.Error("handed out while the release may still be carried out")
 	}
 }
 
-// TestQueueOfLargeBodies: a Take that its bytes cut is followed by the next one at once, for any sum of the bodies.
+// TestQueueOfLargeBodies: a Hold that its bytes cut is followed by the next one at once, for any sum of the bodies.
 func TestQueueOfLargeBodies(t *testing.T) {
 	t.Parallel()
-	const handlers, limit = 30, 1000 // bytes of a Take
+	const handlers, limit = 30, 1000 // bytes of a Hold
 	for _, size := range []int{limit / 3, limit * 3 / 5, limit, 2 * limit} {
 		w := newSmall(t)
 		w.d = New(Options{
-			Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Minute, PollMin: time.Hour, PollMax: time.Hour, Bytes: 4 * limit,
+			Routes: []Route{{Name: "r", Partitions: 1, Queue: true}}, Lease: time.Minute, PollMin: time.Hour, PollMax: time.Hour, Bytes: 4 * limit,
 			Handlers: handlers, NewSession: func() core.Session { return 100 },
 		})
 		w.d.SetFree(handlers)
@@ -216,7 +216,7 @@ func TestTimersGoOnceTheyAreInLine(t *testing.T) {
 	for _, queue := range []bool{false, true} {
 		w := newSmall(t)
 		w.d = New(Options{
-			Routes: []Route{{Name: "r", Units: 1, Queue: queue}}, Lease: time.Second, PollMin: time.Hour, PollMax: time.Hour,
+			Routes: []Route{{Name: "r", Partitions: 1, Queue: queue}}, Lease: time.Second, PollMin: time.Hour, PollMax: time.Hour,
 			Handlers: 1, NewSession: func() core.Session { return 100 },
 		})
 		w.d.SetFree(1)

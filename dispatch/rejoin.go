@@ -3,8 +3,8 @@ package dispatch
 import "github.com/waybill-go/waybill/core"
 
 // A member that others have removed, or whose database was restored, begins anew as another session. It must not trust
-// anything that it remembers: its units have other owners, and its numbers may be of another life of the database. Only
-// the records that it has handed out are still at work here, and their outcomes are ignored.
+// anything that it remembers: its partitions have other owners, and its numbers may be of another life of the database.
+// Only the records that it has handed out are still at work here, and their outcomes are ignored.
 
 // rejoin ends the session: its records belong to others now. Items that are out are not taken back; their outcomes are
 // ignored.
@@ -18,8 +18,8 @@ func (d *Dispatcher) rejoin() {
 	d.reads.reset()
 	d.timers.reset()
 	d.settles.reset()
-	d.controls.reset()
-	d.giving.reset()
+	d.notices.reset()
+	d.releases.reset()
 	d.work.out = 0
 	for i, rt := range d.routes {
 		d.tellLost(rt)

@@ -30,7 +30,7 @@ type revisit struct {
 	locked bool
 	tries  int
 	// decision is an operator's decision, if that is the reason.
-	decision *core.Control
+	decision *core.Notice
 	place    int // in line
 }
 
@@ -110,7 +110,7 @@ func (rt *route) visit(v *revisit) {
 
 // visitLater schedules another read of a record that another session holds.
 func (rt *route) visitLater(ref core.Ref, slot uint8, name string) {
-	if rt.again.bySeq[ref.Seq] == nil && !rt.anyones(name) {
+	if rt.again.bySeq[ref.Seq] == nil && !rt.forAnyMember(name) {
 		rt.again.add(&revisit{ref: ref, slot: slot, key: name, at: rt.now.Add(againAfter)})
 	}
 }

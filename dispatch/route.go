@@ -8,9 +8,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A route is everything that the member knows about one route: its units and reading places (groups), the records in
-// memory (known, ready, wants, holds), keys, and paused topics. No two routes share a bound of memory, so a route that
-// is slow or blocked takes no place from another.
+// A route is everything that the member knows about one route: its partitions and reading places (groups), the records
+// in memory (known, ready, wants, holds), keys, and paused topics. No two routes share a bound of memory, so a route
+// that is slow or blocked takes no place from another.
 
 // queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
 // a key goes on. From half of it on nothing is read while half of the window is out or ready: records read then could
@@ -21,12 +21,13 @@ const queueDepth = 8
 type route struct {
 	*env
 	Route
-	units   map[core.Unit]*unit
-	leaving core.Slots           // of units to be given up
-	careful [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
-	unsaid  map[int64]uint8      // records that were out without a result, unknown to the store, and their slots
-	groups  []*group
-	pace    pace
+	partitions    map[core.Partition]*partition
+	leaving       core.Slots           // of partitions to be given up
+	uncertainUpTo [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
+	// records that were out without a result, unknown to the store, and their slots
+	unreported map[int64]uint8
+	groups     []*group
+	pace       pace
 
 	known  map[int64]*Item // by sequence: all items in memory
 	load   load
@@ -81,17 +82,17 @@ type recent struct {
 // newRoute returns a route that owns nothing.
 func newRoute(e *env, r Route) *route {
 	return &route{
-		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
-		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unsaid: map[int64]uint8{},
-		recent: recent{map[int64]bool{}, map[int64]int64{}}, topics: newTopics(), queue: queue{met: newMet()}, overdue: overdue{env: e},
+		env: e, Route: r, partitions: map[core.Partition]*partition{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
+		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unreported: map[int64]uint8{},
+		recent: recent{map[int64]bool{}, map[int64]int64{}}, topics: newTopics(), queue: queue{progress: newProgress()}, overdue: overdue{env: e},
 	}
 }
 
 // ordered reports whether records of the route wait for earlier ones of their key.
 func (rt *route) ordered() bool { return rt.Order == waybill.OrderPerKey }
 
-// anyones reports whether a record with this key may go to any member.
-func (rt *route) anyones(key string) bool { return rt.Queue && key == "" }
+// forAnyMember reports whether a record with this key may go to any member.
+func (rt *route) forAnyMember(key string) bool { return rt.Queue && key == "" }
 
 // slots returns the slots that the member owns and has loaded, without those it is giving up.
 func (rt *route) slots() (s core.Slots) {
@@ -121,7 +122,7 @@ func (rt *route) groupOf(slot uint8) *group {
 	return nil
 }
 
-// isLeaving reports whether the slot belongs to a unit that is being given up.
+// isLeaving reports whether the slot belongs to a partition that is being given up.
 func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 
 // unresolved reports whether records may still appear behind a cursor.
@@ -208,10 +209,11 @@ func (rt *route) knownSlots() (s core.Slots) {
 func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
 	item.ends = rt.expiresAt(rec)
-	_, unsaid := rt.unsaid[rec.Seq]
+	_, unreported := rt.unreported[rec.Seq]
 	item.tries = rt.again.tries[rec.Seq]
 	delete(rt.again.tries, rec.Seq)
-	item.unknown = unsaid || !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
+	// it may have been out at a dead member
+	item.unknown = unreported || !rt.Queue && rec.Seq <= rt.uncertainUpTo[rec.Slot]
 	rt.keep(item)
 	return item
 }
@@ -222,15 +224,15 @@ func (rt *route) keep(item *Item) {
 	rt.load.bytes += int64(len(item.Record.Envelope.Body))
 }
 
-// unkeep undoes keep.
-func (rt *route) unkeep(item *Item) {
+// discard undoes keep.
+func (rt *route) discard(item *Item) {
 	delete(rt.known, item.Record.Seq)
 	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
 	if item.again || item.retry && !item.stored {
 		rt.overdue.forget()
 	}
-	if rt.anyones(item.Record.Envelope.Key) && !item.stored {
-		rt.queue.met.pass(item.Record.Seq)
+	if rt.forAnyMember(item.Record.Envelope.Key) && !item.stored {
+		rt.queue.progress.pass(item.Record.Seq)
 	}
 }
 

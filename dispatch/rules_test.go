@@ -15,13 +15,13 @@ var rules = []struct {
 	make   func(c *simConfig)
 	broken string
 }{
-	// a new unit's waiting records come first
+	// a new partition's waiting records come first
 	{"LoadHeld", func(c *simConfig) { c.refuse, c.join = true, true }, ""},
 	// a record that another session holds is not handed out
 	{"ForeignHold", func(c *simConfig) { c.slow, c.join = true, true }, "NoHolds"},
 	// it is read again
 	{"Again", func(c *simConfig) { c.slow, c.join = true, true }, ""},
-	// a unit's hint is below all that may still appear
+	// a partition's hint is below all that may still appear
 	{"Hint", func(c *simConfig) { c.join, c.long = true, true }, ""},
 	// the transactions that may be running go up to an id drawn after the snapshot
 	{"Upper", func(c *simConfig) { c.long = true }, "OneSnap"},
@@ -38,13 +38,13 @@ var rules = []struct {
 	// a locked record holds its key
 	{"TakeLocked", func(c *simConfig) { c.cancel = true }, ""},
 	{"Control", func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }, ""},
-	{"Lower", func(c *simConfig) { // a hint is lowered before a control record is deleted
+	{"Lower", func(c *simConfig) { // a hint is lowered before a notice is deleted
 		c.refuse, c.block, c.owner, c.join, c.requeue, c.noSweeps = true, true, true, true, true, true
 	}, ""},
 	// a database that went back ends the session
 	{"Restore", func(c *simConfig) { c.restore = true }, ""},
 	{"SettleID", func(c *simConfig) { c.restore, c.freeze, c.loseAnswers = true, true, true }, "SettleID"},
-	// a unit with another owner is dropped
+	// a partition with another owner is dropped
 	{"UnitFence", func(c *simConfig) { c.restore, c.join = true, true }, ""},
 	// a late member removes no other
 	{"Gapped", func(c *simConfig) { c.blackout = true }, ""},

@@ -18,7 +18,7 @@ import (
 //   ------------|---------------------------------------------|---------------------------------------------
 //   nil         | it is stored                                | stored: it goes, or its record waits
 //   ErrChanged  | the record has another version              | changed: its key is read anew
-//   ErrFenced   | the unit has another owner                  | fencedOff: it is the other one's
+//   ErrFenced   | the partition has another owner                  | fencedOff: it is the other one's
 //   ErrBusy     | a transaction has locked the record         | sent again, after 20 ms and longer each time
 //   other       | an outage                                   | sent again; if all fail, after a pause
 //
@@ -33,40 +33,40 @@ const (
 	maxTries  = 6
 )
 
-// settles keeps the changes to store: outcomes, and deletions of control records.
+// settles keeps the changes to store: outcomes, and deletions of notices.
 type settles struct {
 	*env
-	items    []*Item // concluded
-	controls []core.Control
-	since    time.Time // when the oldest item was concluded, or when to try it again
-	urgent   bool      // somebody waits for an item
+	items   []*Item // concluded
+	notices []core.Notice
+	since   time.Time // when the oldest item was concluded, or when to try it again
+	urgent  bool      // somebody waits for an item
 }
 
 // reset forgets the outcomes of a session that has ended.
-func (s *settles) reset() { s.items, s.controls = nil, nil }
+func (s *settles) reset() { s.items, s.notices = nil, nil }
 
 // empty reports whether nothing waits to be stored.
-func (s *settles) empty() bool { return len(s.items) == 0 && len(s.controls) == 0 }
+func (s *settles) empty() bool { return len(s.items) == 0 && len(s.notices) == 0 }
 
 // add takes in an item whose outcome must be stored. A published or expired record can wait for others to be stored
-// with it. Any other outcome holds its key, so that it is urgent. So is that of a withdrawable record with a key.
+// with it. Any other outcome holds its key, so that it is urgent. So is that of a cancelable record with a key.
 func (s *settles) add(item *Item) {
 	item.tries, item.at = 0, s.now
 	s.since = earliest(s.since, s.now)
-	if item.outcome.Event() != core.EventConfirmed && item.outcome.Reason() != waybill.ReasonExpired || item.key != nil && item.Record.Withdrawable {
+	if item.outcome.Event() != core.EventConfirmed && item.outcome.Reason() != waybill.ReasonExpired || item.key != nil && item.Record.Cancelable {
 		s.urgent = true
 	}
 	s.items = append(s.items, item)
 }
 
-// heed takes in a control record that must be deleted.
-func (s *settles) heed(c *core.Control) {
-	s.controls = append(s.controls, *c)
+// noticeDone takes in a notice that must be deleted.
+func (s *settles) noticeDone(c *core.Notice) {
+	s.notices = append(s.notices, *c)
 	s.since = earliest(s.since, s.now)
 }
 
-// of returns the items of a unit that must be stored before it can be given up.
-func (s *settles) of(u *unit) (items []*Item) {
+// of returns the items of a partition that must be stored before it can be given up.
+func (s *settles) of(u *partition) (items []*Item) {
 	for _, item := range s.items {
 		if item.route == u.route && u.Slots().Has(item.Record.Slot) {
 			items = append(items, item)
@@ -98,7 +98,7 @@ func (s *settles) schedule() {
 }
 
 // settleDue returns when the next settle is due; zero = none. More outcomes make the settle cheaper, so it waits for
-// Gather. It does not wait for an urgent outcome, for a full batch, when no more outcomes will come, before a give-up,
+// Gather. It does not wait for an urgent outcome, for a full batch, when no more outcomes will come, before a release,
 // or at a stop.
 func (d *Dispatcher) settleDue() time.Time {
 	s := &d.settles
@@ -106,14 +106,14 @@ func (d *Dispatcher) settleDue() time.Time {
 		return time.Time{}
 	}
 	at := s.since
-	if !s.urgent && d.going() && len(s.items) < d.opts.Batch && !d.giving.busy() && !d.self.stopping {
+	if !s.urgent && d.moreComing() && len(s.items) < d.opts.Batch && !d.releases.busy() && !d.self.stopping {
 		at = at.Add(d.opts.Gather)
 	}
 	return later(at, d.calls.notBefore[callSettle])
 }
 
-// going reports whether more outcomes are likely to come soon.
-func (d *Dispatcher) going() bool {
+// moreComing reports whether more outcomes are likely to come soon.
+func (d *Dispatcher) moreComing() bool {
 	return d.work.out > 0 || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.ready) > 0 })
 }
 
@@ -124,30 +124,30 @@ func (d *Dispatcher) settle() *Call {
 	}
 	s := &d.settles
 	items, rest := s.pick()
-	controls := s.controls
-	if len(items) == 0 && len(controls) == 0 {
+	notices := s.notices
+	if len(items) == 0 && len(notices) == 0 {
 		return nil
 	}
-	s.items, s.controls, s.urgent, s.since = rest, nil, false, time.Time{}
+	s.items, s.notices, s.urgent, s.since = rest, nil, false, time.Time{}
 	s.schedule()
-	outcomes := make([]core.Outcome, 0, len(items)+len(controls))
+	outcomes := make([]core.Outcome, 0, len(items)+len(notices))
 	for _, item := range items {
 		outcomes = append(outcomes, item.outcome)
 	}
-	for i := range controls {
-		outcomes = append(outcomes, core.Heeded(&controls[i]))
+	for i := range notices {
+		outcomes = append(outcomes, core.NoticeDone(&notices[i]))
 	}
-	c := &Call{kind: callSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, controls: controls}}
+	c := &Call{kind: callSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, notices: notices}}
 	d.calls.begin(c)
 	return c
 }
 
 // settled takes in the results of a settle. Failed outcomes go before those that were concluded meanwhile. A control
 // record that could not be deleted is not carried out again: it stays in controls.open until it is gone.
-func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Results, c *Call) {
+func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Results, c *Call) {
 	s := &d.settles
 	if c.err != nil {
-		res = core.AllFailed(len(items)+len(controls), c.err)
+		res = core.AllFailed(len(items)+len(notices), c.err)
 	}
 	var again []*Item
 	outages := 0
@@ -172,17 +172,17 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 			again = append(again, item)
 		}
 	}
-	for i := range controls {
+	for i := range notices {
 		if err := res[len(items)+i]; err != nil && !fenced(err) && !errors.Is(err, core.ErrChanged) {
-			s.controls = append(s.controls, controls[i])
+			s.notices = append(s.notices, notices[i])
 		} else {
-			d.controls.forget(&controls[i])
-			d.controls.gone[controls[i].Number] = true
-			d.readOn()
+			d.notices.forget(&notices[i])
+			d.notices.gone[notices[i].Number] = true
+			d.readMoreNotices()
 		}
 	}
 	s.items = append(again, s.items...)
-	if len(s.controls) > 0 {
+	if len(s.notices) > 0 {
 		s.since = earliest(s.since, d.now.Add(lockedFor))
 	}
 	s.schedule()
@@ -200,10 +200,10 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
-	delete(rt.unsaid, item.Record.Seq)
+	delete(rt.unreported, item.Record.Seq)
 	item.freeKey()
 	d.tell(item, nil)
-	if rt.anyones(item.Record.Envelope.Key) { // it may go to any member again
+	if rt.forAnyMember(item.Record.Envelope.Key) { // it may go to any member again
 		rt.queue.lookNext(d.now)
 	}
 	d.endDecision(item)
@@ -217,7 +217,7 @@ func (d *Dispatcher) stored(item *Item) {
 	switch {
 	case item.recheck:
 		d.revise(item)
-	case o.Event() == core.EventReleased && !item.retry && !rt.anyones(item.Record.Envelope.Key):
+	case o.Event() == core.EventReleased && !item.retry && !rt.forAnyMember(item.Record.Envelope.Key):
 		// The release raised the version in the store. With the old one the next outcome would be refused as
 		// ErrChanged.
 		// Its hold is gone.
@@ -230,12 +230,12 @@ func (d *Dispatcher) stored(item *Item) {
 		d.finish(item)
 		d.timers.askBy(d.now.Add(o.In()))
 		if k != nil {
-			k.hold(item.Record.Seq, core.ObstacleRetrying)
+			k.hold(item.Record.Seq, core.BlockedByRetry)
 		}
 	case o.State() == core.StateAbandoned && rt.Blocks && o.Reason().Blocks():
 		d.finish(item)
 		if k != nil {
-			k.hold(item.Record.Seq, core.ObstacleBlocking)
+			k.hold(item.Record.Seq, core.BlockedByAbandoned)
 		}
 	default:
 		d.finish(item)
@@ -251,7 +251,7 @@ func (d *Dispatcher) revise(item *Item) {
 		d.reread(item.route, item.key.name, item.key.slot)
 		return
 	}
-	if item.route.anyones(item.Record.Envelope.Key) {
+	if item.route.forAnyMember(item.Record.Envelope.Key) {
 		item.route.queue.lookNext(d.now)
 		return
 	}
@@ -287,12 +287,12 @@ func (d *Dispatcher) fencedOff(item *Item) {
 	k := item.key
 	item.freeKey()
 	d.tell(item, core.ErrFenced)
-	delete(item.route.unsaid, item.Record.Seq)
+	delete(item.route.unreported, item.Record.Seq)
 	if item.lost = true; item.decision != nil { // the decision belongs to the owner
-		d.controls.forget(item.decision)
+		d.notices.forget(item.decision)
 	}
 	d.finish(item)
-	d.peers.lookAt = d.now // to see who owns what
+	d.peers.heartbeatAt = d.now // to see who owns what
 	if k != nil && !k.dropped {
 		d.reread(item.route, k.name, k.slot)
 	}
@@ -304,7 +304,7 @@ type settleOp struct {
 	session  core.Session
 	outcomes []core.Outcome
 	items    []*Item
-	controls []core.Control
+	notices  []core.Notice
 	res      core.Results
 }
 
@@ -315,4 +315,4 @@ func (o *settleOp) do(ctx context.Context, s core.OutboxStore) error {
 	}
 	return nil
 }
-func (o *settleOp) done(c *Call) { o.d.settled(o.items, o.controls, o.res, c) }
+func (o *settleOp) done(c *Call) { o.d.settled(o.items, o.notices, o.res, c) }

@@ -216,7 +216,7 @@ func (s *sim) join() {
 	m := &simMember{s: s, name: len(s.members), out: map[*Item]bool{}, broken: map[string]*Item{}, behind: map[string][]*Item{}}
 	routes := make([]Route, max(s.cfg.routes, 1))
 	for i := range routes {
-		routes[i] = Route{Name: routeName(i), Units: 3, Blocks: s.cfg.block, Order: s.cfg.order, Queue: s.cfg.handlers > 0}
+		routes[i] = Route{Name: routeName(i), Partitions: 3, Blocks: s.cfg.block, Order: s.cfg.order, Queue: s.cfg.handlers > 0}
 		if s.cfg.pipeline {
 			routes[i].Pipelined = 4
 		}
@@ -395,7 +395,7 @@ func (m *simMember) send(item *Item) {
 	if !s.now.Before(m.d.StartBy()) {
 		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
 	}
-	if page, err := s.store.Read(context.Background(), m.d.session, core.Look{}); err == nil && !page.Known && !s.cfg.restore {
+	if page, err := s.store.Read(context.Background(), m.d.session, core.ReadRequest{}); err == nil && !page.Known && !s.cfg.restore {
 		s.fail("removed-sends", "member %d starts %s after it was removed", m.name, msg.id)
 	}
 	for _, o := range s.members {
@@ -512,7 +512,7 @@ func (s *sim) calmer() bool { return !s.cfg.freeze && !s.cfg.loseAnswers && !s.c
 
 // renamed returns o for the record that has the number now.
 func (s *sim) renamed(o core.Outcome) core.Outcome {
-	if o.Control() != 0 || o.Event() != core.EventConfirmed {
+	if o.Notice() != 0 || o.Event() != core.EventConfirmed {
 		return o
 	}
 	for _, st := range s.store.States() {
@@ -556,7 +556,7 @@ func (s *sim) produce() {
 			row.Envelope.Key, msg.key = "", ""
 		}
 		if s.cfg.cancel && s.chance(0.3) {
-			row.Withdrawable = true
+			row.Cancelable = true
 		}
 		if s.cfg.poison && len(s.ids) == 150 {
 			msg.poison = true
@@ -644,7 +644,7 @@ func (s *sim) cancel() {
 			status, err := tx.Cancel(routeName(i), msg.id)
 			if err == nil && status == waybill.CancelDone {
 				done = append(done, msg)
-			} else if err == nil && status == waybill.CancelMaybe {
+			} else if err == nil && status == waybill.CancelUncertain {
 				msg.redriven = true // it is gone, but not as if it had never been
 				msg := msg
 				done = append(done, &simMsg{id: msg.id, abandoned: true})
@@ -770,23 +770,23 @@ func (s *sim) requeue() {
 	}
 }
 
-// hinted reports whether a record is not above the hint of its unit.
+// hinted reports whether a record is not above the hint of its partition.
 func (s *sim) hinted(st *memory.State) bool {
-	r, err := s.store.Meet(context.Background(), core.Meeting{})
-	return err == nil && slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool {
-		return u.Unit.Route == st.Route && u.Unit.Slots().Has(st.Slot) && u.Low >= st.Seq
+	r, err := s.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
+	return err == nil && slices.ContainsFunc(r.Partitions, func(u core.PartitionState) bool {
+		return u.Partition.Route == st.Route && u.Partition.Slots().Has(st.Slot) && u.ReadAfter >= st.Seq
 	})
 }
 
 // undecided looks for decisions that no member has carried out.
 func (s *sim) undecided() {
-	look := core.Look{}
+	look := core.ReadRequest{}
 	for i := range max(s.cfg.routes, 1) {
-		look.Parts = append(look.Parts, core.Part{Route: routeName(i), Slots: core.AllSlots})
+		look.Slots = append(look.Slots, core.RouteSlots{Route: routeName(i), Slots: core.AllSlots})
 	}
 	for _, m := range s.members {
 		if page, err := s.store.Read(context.Background(), m.d.session, look); err == nil && page.Known {
-			for _, c := range page.Control {
+			for _, c := range page.Notices {
 				s.fail("undecided", "%s of %s", c.ID, c.Route)
 			}
 			return

@@ -12,11 +12,11 @@ import (
 type simStore struct {
 	core.OutboxStore
 	s     *sim
-	first *core.Page  // an earlier snapshot of the same read
-	keep  **core.Page // where to leave it
+	first *core.ReadResult  // an earlier snapshot of the same read
+	keep  **core.ReadResult // where to leave it
 }
 
-func (st *simStore) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (st *simStore) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	page, err := st.OutboxStore.Read(ctx, self, look)
 	ended := page.Next - 1
 	for ended > 0 && slices.Contains(page.Running, ended) {
@@ -32,7 +32,7 @@ func (st *simStore) Read(ctx context.Context, self core.Session, look core.Look)
 		switch st.s.cfg.broken {
 		case "OneSnap": // what was passed is from an earlier snapshot than what is new
 			for i := range look.Ranges {
-				if look.Ranges[i].Skip != nil {
+				if look.Ranges[i].ExcludeSeqs != nil {
 					page.Ranges[i] = f.Ranges[i]
 				}
 			}
@@ -53,14 +53,14 @@ func (st *simStore) Settle(ctx context.Context, self core.Session, outcomes []co
 	return st.OutboxStore.Settle(ctx, self, outcomes)
 }
 
-func (st *simStore) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+func (st *simStore) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
 	if st.s.cfg.broken == "NoHolds" {
 		out = nil // what is out is not written down
 	}
-	return st.OutboxStore.GiveUp(ctx, self, unit, out)
+	return st.OutboxStore.ReleasePartition(ctx, self, partition, out)
 }
 
-func (st *simStore) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (st *simStore) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	page, err := st.OutboxStore.Due(ctx, self, parts, limit)
 	if st.s.cfg.broken == "DueRepeat" { // what was held by a call whose answer was lost is not said again
 		page.Retries = slices.DeleteFunc(page.Retries, func(r core.Record) bool {
@@ -72,13 +72,13 @@ func (st *simStore) Due(ctx context.Context, self core.Session, parts []core.Par
 	return page, err
 }
 
-func (st *simStore) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	r, err := st.OutboxStore.Meet(ctx, m)
+func (st *simStore) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	r, err := st.OutboxStore.Heartbeat(ctx, m)
 	for i := range r.Members { // as a server does that sees connections
 		o := &r.Members[i]
-		o.Missing = o.Presence != 0 && !st.s.tokens[o.Presence]
+		o.PresenceLost = o.Presence != 0 && !st.s.tokens[o.Presence]
 	}
-	for _, gone := range m.Remove {
+	for _, gone := range m.Evict {
 		for _, o := range st.s.members {
 			if o.d.session == gone.Session && !o.dead && !st.s.now.Before(o.frozen) && !slices.ContainsFunc(r.Members, func(x core.Member) bool { return x.Session == gone.Session }) && st.s.calmer() {
 				st.s.fail("removed-alive", "member %d was removed", o.name)

@@ -9,10 +9,10 @@ import (
 
 // RouteStatus is the state of a route at this member.
 type RouteStatus struct {
-	// Owned and Units are the units that this member owns, and all there are; Units is 0 if no member serves the
-	// route.
-	Owned, Units int
-	// Ready, Out and Waiting count records: those to be handed out, those handed out, and those read that wait
+	// Owned and Partitions are the partitions that this member owns, and all there are; Partitions is 0 if no
+	// member serves the route.
+	Owned, Partitions int
+	// Ready, Out and Blocked count records: those to be handed out, those handed out, and those read that wait
 	// behind others of their key.
 	Ready, Out, Waiting int
 	// Keys is how many keys are remembered. Elsewhere is how many records others hold that this member will read
@@ -30,7 +30,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	if rt == nil {
 		return st
 	}
-	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
+	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.partitions), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
 	st.Locked = rt.again.locked + rt.load.locked
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
 	for _, item := range rt.known {
@@ -38,9 +38,9 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 			st.Out++
 		}
 	}
-	for i := range d.peers.roster.Units {
-		if d.peers.roster.Units[i].Unit.Route == route {
-			st.Units++
+	for i := range d.peers.membership.Partitions {
+		if d.peers.membership.Partitions[i].Partition.Route == route {
+			st.Partitions++
 		}
 	}
 	return st
@@ -72,21 +72,21 @@ func (d *Dispatcher) AtBound(route string) string {
 	return ""
 }
 
-// Owned returns the units of a route that the member owns, in order.
-func (d *Dispatcher) Owned(route string) []core.Unit {
+// Owned returns the partitions of a route that the member owns, in order.
+func (d *Dispatcher) Owned(route string) []core.Partition {
 	rt := d.byName[route]
 	if rt == nil {
 		return nil
 	}
-	units := make([]core.Unit, 0, len(rt.units))
-	for _, u := range rt.sortedUnits() {
-		units = append(units, u.Unit)
+	partitions := make([]core.Partition, 0, len(rt.partitions))
+	for _, u := range rt.sortedPartitions() {
+		partitions = append(partitions, u.Partition)
 	}
-	return units
+	return partitions
 }
 
-// Roster returns the members and owners at the time of the latest answer. It must not be changed.
-func (d *Dispatcher) Roster() *core.Roster { return &d.peers.roster }
+// Membership returns the members and owners at the time of the latest answer. It must not be changed.
+func (d *Dispatcher) Membership() *core.Membership { return &d.peers.membership }
 
 // Ready returns how many records of a route wait to be handed out.
 func (d *Dispatcher) Ready(route string) int {
@@ -123,15 +123,15 @@ func (d *Dispatcher) More(route string) bool {
 	return rt != nil && (rt.pace.more || len(rt.toRead) > 0)
 }
 
-// Resting reports that the member owns all units that it can get, has read all records, holds none, and that none is
-// due. Records on barred routes do not count: they are not to be handed out now.
+// Resting reports that the member owns all partitions that it can get, has read all records, holds none, and that none
+// is due. Records on barred routes do not count: they are not to be handed out now.
 func (d *Dispatcher) Resting(barred []string) bool {
-	if !d.self.joined || d.calls.busy(callMeet) || !d.calls.quiet() || d.giving.busy() || !d.timers.none ||
+	if !d.self.joined || d.calls.busy(callHeartbeat) || !d.calls.quiet() || d.releases.busy() || !d.timers.none ||
 		len(d.peers.moves)+len(d.peers.removals) > 0 || !d.settles.empty() {
 		return false
 	}
-	for i := range d.peers.roster.Units {
-		if o := &d.peers.roster.Units[i]; o.Owner == 0 && d.byName[o.Unit.Route] != nil {
+	for i := range d.peers.membership.Partitions {
+		if o := &d.peers.membership.Partitions[i]; o.Owner == 0 && d.byName[o.Partition.Route] != nil {
 			return false
 		}
 	}
@@ -152,11 +152,11 @@ func (rt *route) rests(barred bool, last int64) bool {
 		!slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.cursor < last })
 }
 
-// Elsewhere returns the units of the member's routes that others own, by owner.
+// Elsewhere returns the partitions of the member's routes that others own, by owner.
 func (d *Dispatcher) Elsewhere() map[core.Session]int {
 	owners := map[core.Session]int{}
-	for i := range d.peers.roster.Units {
-		if o := &d.peers.roster.Units[i]; o.Owner != 0 && o.Owner != d.session && d.byName[o.Unit.Route] != nil {
+	for i := range d.peers.membership.Partitions {
+		if o := &d.peers.membership.Partitions[i]; o.Owner != 0 && o.Owner != d.session && d.byName[o.Partition.Route] != nil {
 			owners[o.Owner]++
 		}
 	}

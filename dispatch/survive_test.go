@@ -1,6 +1,6 @@
 package dispatch
 
-// Histories that random worlds find too rarely: the memory of groups that merge, of units that come and go, and of
+// Histories that random worlds find too rarely: the memory of groups that merge, of partitions that come and go, and of
 // records that no member has settled, in one constructed case each.
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// roster is what the store says about the members and their units.
-func (w *small) roster() core.Roster {
+// membership is what the store says about the members and their partitions.
+func (w *small) membership() core.Membership {
 	w.t.Helper()
-	r, err := w.st.Meet(w.t.Context(), core.Meeting{})
+	r, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{})
 	w.must(err)
 	return r
 }
 
-// able has session 1 join or renew as a member that takes units.
+// able has session 1 join or renew as a member that takes partitions.
 func (w *small) able(beat int64) {
 	w.t.Helper()
-	_, err := w.st.Meet(w.t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: beat, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: beat, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
 	w.must(err)
 }
 
@@ -61,8 +61,8 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 	}
 }
 
-// TestHintKeepsWhatItsTopicHolds: the hint of a unit that is given up is below a record that was passed since its topic
-// is blocked: the next owner does not wait for a sweep.
+// TestHintKeepsWhatItsTopicHolds: the hint of a partition that is released is below a record that was passed since its
+// topic is blocked: the next owner does not wait for a sweep.
 func TestHintKeepsWhatItsTopicHolds(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
@@ -76,8 +76,8 @@ func TestHintKeepsWhatItsTopicHolds(t *testing.T) { // DB-23
 	w.able(1)
 	w.d.SetAble("r", false)
 	w.run(200 * time.Millisecond)
-	if u := w.roster().Units[0]; u.Owner != 0 || u.Low >= w.state("a").Seq {
-		t.Errorf("a unit of %d has the hint %d, and %d is ready", u.Owner, u.Low, w.state("a").Seq)
+	if u := w.membership().Partitions[0]; u.Owner != 0 || u.ReadAfter >= w.state("a").Seq {
+		t.Errorf("a partition of %d has the hint %d, and %d is ready", u.Owner, u.ReadAfter, w.state("a").Seq)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 	w := newSmall(t)
 	w.stage("", "a")
 	rs := w.other()
-	done, err := w.st.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: whole, Term: w.roster().Units[0].Term}, []core.Ref{rs[0].Ref})
+	done, err := w.st.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: whole, Term: w.membership().Partitions[0].Term}, []core.Ref{rs[0].Ref})
 	w.must(err)
 	if !done {
 		t.Fatal("not given up")
@@ -101,13 +101,13 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 	w.able(3)
 	w.d.SetAble("r", false)
 	w.run(200 * time.Millisecond)
-	if u := w.roster().Units[0]; u.Owner != 0 || u.Low >= rs[0].Seq {
-		t.Errorf("a unit of %d has the hint %d, and %d is out at the former owner", u.Owner, u.Low, rs[0].Seq)
+	if u := w.membership().Partitions[0]; u.Owner != 0 || u.ReadAfter >= rs[0].Seq {
+		t.Errorf("a partition of %d has the hint %d, and %d is out at the former owner", u.Owner, u.ReadAfter, rs[0].Seq)
 	}
 }
 
-// TestGiveUpThatMayStillCome: the answer to a give-up was lost, and the next one says that nothing was given up. The
-// first may still be carried out: nothing of the unit is handed out.
+// TestGiveUpThatMayStillCome: the answer to a release was lost, and the next one says that nothing was given up. The
+// first may still be carried out: nothing of the partition is handed out.
 func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
@@ -119,7 +119,7 @@ func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	w.able(1)
 	tries := 0
 	w.call = func(c *Call) {
-		if c.Name() == "give up" {
+		if c.Name() == "release partition" {
 			if tries++; tries == 1 {
 				c.Lose(errLost)
 				return
@@ -131,20 +131,20 @@ func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	for tries < 2 {
 		w.step()
 	}
-	if u := w.roster().Units[0]; u.Owner != 100 {
-		t.Fatalf("the unit is %d's", u.Owner)
+	if u := w.membership().Partitions[0]; u.Owner != 100 {
+		t.Fatalf("the partition is %d's", u.Owner)
 	}
 	w.stage("b", "b")
 	w.d.Wake(w.now)
 	if got := w.run(90 * time.Millisecond); len(got) != 0 { // less than until the next try
-		t.Errorf("handed out %v of a unit that may be given up at any moment", got)
+		t.Errorf("handed out %v of a partition that may be given up at any moment", got)
 	}
 	tx.Rollback()
 }
 
-// TestUnitThatWasAway: a unit was another's for a while, between two looks of its member. Nothing of it is handed out
-// that the other one has published meanwhile.
-func TestUnitThatWasAway(t *testing.T) { // DB-24
+// TestPartitionThatWasAway: a partition was another's for a while, between two looks of its member. Nothing of it is
+// handed out that the other one has published meanwhile.
+func TestPartitionThatWasAway(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	w.stage("", "a")
@@ -154,26 +154,27 @@ func TestUnitThatWasAway(t *testing.T) { // DB-24
 	}
 	move := func(beat int64, from, to core.Session) {
 		w.t.Helper()
-		_, err := w.st.Meet(t.Context(), core.Meeting{
-			Self: core.Member{Session: 1, Beat: beat, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
-			Moves: []core.Move{{Unit: whole, From: from, To: to}},
+		_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{
+			Self: core.Member{Session: 1, Heartbeats: beat, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}, Join: true,
+			Transfers: []core.Transfer{{Partition: whole, From: from, To: to}},
 		})
 		w.must(err)
 	}
 	move(1, 100, 1)
-	page, err := w.st.Read(t.Context(), 1, core.Look{Ranges: []core.Range{{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+	page, err := w.st.Read(t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 	w.must(err)
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr())
 	move(2, 1, 100)
-	w.d.peers.lookAt = w.now
+	w.d.peers.heartbeatAt = w.now
 	w.step()
 	if got := w.run(200 * time.Millisecond); len(got) != 0 {
 		t.Errorf("handed out %v once more", got)
 	}
 }
 
-// TestRosterOlderThanAGiveUp: a roster that was asked for before a unit was given up does not bring it back.
-func TestRosterOlderThanAGiveUp(t *testing.T) { // DB-24
+// TestMembershipOlderThanAGiveUp: a membership that was asked for before a partition was released does not bring it
+// back.
+func TestMembershipOlderThanAGiveUp(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
@@ -185,19 +186,19 @@ func TestRosterOlderThanAGiveUp(t *testing.T) { // DB-24
 	for gave := false; !gave; w.now = w.now.Add(time.Millisecond) {
 		w.d.self.beatNow = w.d.self.beatNow || rt.leaving != 0 && old == nil
 		for _, c := range w.d.Calls(w.now) {
-			if w.call(c); c.Name() == "meet" && rt.leaving != 0 {
+			if w.call(c); c.Name() == "heartbeat" && rt.leaving != 0 {
 				old = c // its answer comes late
 				continue
 			}
 			w.d.Done(w.now, c)
-			gave = gave || c.Name() == "give up"
+			gave = gave || c.Name() == "release partition"
 		}
 	}
-	if old == nil || w.roster().Units[0].Owner == 100 || len(rt.units) != 0 {
-		t.Fatalf("a roster is on its way: %t; the unit is %d's; %d here", old != nil, w.roster().Units[0].Owner, len(rt.units))
+	if old == nil || w.membership().Partitions[0].Owner == 100 || len(rt.partitions) != 0 {
+		t.Fatalf("a membership is on its way: %t; the partition is %d's; %d here", old != nil, w.membership().Partitions[0].Owner, len(rt.partitions))
 	}
-	if w.d.Done(w.now, old); len(rt.units) != 0 {
-		t.Error("an old roster brought the unit back")
+	if w.d.Done(w.now, old); len(rt.partitions) != 0 {
+		t.Error("an old membership brought the partition back")
 	}
 }
 
@@ -212,7 +213,7 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 	w.steps(1100) // until session 1 is dead
 	items := w.hand(2)
 	last := w.state("b").Seq
-	if care := w.roster().Units[0].Careful; care != last {
+	if care := w.membership().Partitions[0].UncertainUpTo; care != last {
 		t.Fatalf("care ends at %d, the last record is %d", care, last)
 	}
 	publish := func(id string) {
@@ -223,17 +224,17 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 		}
 		w.steps(800) // more than two beats
 	}
-	if publish("a"); w.roster().Units[0].Careful == 0 {
+	if publish("a"); w.membership().Partitions[0].UncertainUpTo == 0 {
 		t.Error("care has ended before the last record")
 	}
-	if publish("b"); w.roster().Units[0].Careful != 0 {
+	if publish("b"); w.membership().Partitions[0].UncertainUpTo != 0 {
 		t.Error("care does not end")
 	}
 }
 
-// TestDecisionAboutAUnitThatComesBack: a decision that its owner has seen, and not carried out when the unit left, is
-// carried out when the unit comes back.
-func TestDecisionAboutAUnitThatComesBack(t *testing.T) { // OP-18
+// TestDecisionAboutAPartitionThatComesBack: a decision that its owner has seen, and not carried out when the partition
+// left, is carried out when the partition comes back.
+func TestDecisionAboutAPartitionThatComesBack(t *testing.T) { // OP-18
 	t.Parallel()
 	w := newSmall(t)
 	w.start()
@@ -256,7 +257,7 @@ func TestDecisionAboutAUnitThatComesBack(t *testing.T) { // OP-18
 	}
 	w.d.drop(rt, core.AllSlots)
 	w.now = w.now.Add(time.Millisecond)
-	w.d.peers.lookAt = w.now
+	w.d.peers.heartbeatAt = w.now
 	w.steps(500)
 	if st := w.state("a"); st == nil || st.Reason != waybill.ReasonSkipped {
 		t.Errorf("a is stored as %+v", st)
@@ -287,7 +288,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 		w.d.Wake(w.now)
 		redriven := false
 		redrive := func() { // when it has ended
-			page, err := w.st.Read(t.Context(), 100, core.Look{Ranges: []core.Range{{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+			page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 			w.must(err)
 			w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Abandon(&page.Ranges[0].Records[0], waybill.ReasonRejected, errLost)}).FirstErr())
 			tx := w.st.Begin()
@@ -356,19 +357,19 @@ func TestManyAreRedriven(t *testing.T) { // DB-12
 	w.steps(100)
 	got, err := w.st.Redrive(t.Context(), admin.RedriveRequest{All: true})
 	w.must(err)
-	page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if got.Changed != len(ids) || len(page.Control) != 1 || page.Control[0].Kind != core.ControlFrom {
-		t.Fatalf("%d are put back, and the owner is told %+v", got.Changed, page.Control)
+	if got.Changed != len(ids) || len(page.Notices) != 1 || page.Notices[0].Kind != core.NoticeFrom {
+		t.Fatalf("%d are put back, and the owner is told %+v", got.Changed, page.Notices)
 	}
 	w.d.Wake(w.now)
 	again := w.run(100 * time.Millisecond)
 	if slices.Sort(again); !slices.Equal(again, ids) {
 		t.Errorf("handed out %v, want %v", again, ids)
 	}
-	page, err = w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
+	page, err = w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Control) != 0 {
-		t.Errorf("%+v is left", page.Control)
+	if len(page.Notices) != 0 {
+		t.Errorf("%+v is left", page.Notices)
 	}
 }

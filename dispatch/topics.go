@@ -81,8 +81,8 @@ func (rt *route) expiresAt(rec *core.Record) time.Time {
 	return from.Add(rec.Life)
 }
 
-// over reports whether a time that can be zero has come.
-func (rt *route) over(at time.Time) bool { return !at.IsZero() && !at.After(rt.now) }
+// isPast reports whether a time that can be zero has come.
+func (rt *route) isPast(at time.Time) bool { return !at.IsZero() && !at.After(rt.now) }
 
 // expiryDue returns when something may expire whose topic is paused; zero = never. It does not wait for the topic,
 // since it would not be sent anyway.
@@ -100,16 +100,16 @@ func (rt *route) expiryDue() (at time.Time) {
 
 // expire has the records read again that have expired while their topic was paused.
 func (d *Dispatcher) expire(rt *route) {
-	if !rt.over(rt.expiryDue()) {
+	if !rt.isPast(rt.expiryDue()) {
 		return
 	}
 	for _, topic := range sortedNames(rt.topics.heads) {
-		if !rt.over(rt.topics.heads[topic]) {
+		if !rt.isPast(rt.topics.heads[topic]) {
 			continue
 		}
 		delete(rt.topics.heads, topic)
 		for _, k := range rt.keysOf(topic) {
-			if rt.over(k.ends) {
+			if rt.isPast(k.ends) {
 				k.topic = ""
 				d.advance(k)
 			} else if !k.ends.IsZero() {
@@ -119,7 +119,7 @@ func (d *Dispatcher) expire(rt *route) {
 	}
 	for _, topic := range sortedNames(rt.topics.passed) {
 		p, walked := rt.topics.passed[topic], rt.topics.walked[topic]
-		if !rt.over(p.ends) || d.now.Before(walked.Add(passedEvery)) {
+		if !rt.isPast(p.ends) || d.now.Before(walked.Add(passedEvery)) {
 			continue
 		}
 		delete(rt.topics.passed, topic)

@@ -14,7 +14,7 @@ func TestWakeDuringARead(t *testing.T) { // DB-10
 	t.Parallel()
 	w := newSmall(t)
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
+		Routes: []Route{{Name: "r", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
 		PollMin: 50 * time.Millisecond, PollMax: time.Second,
 	})
 	w.run(10 * time.Second) // reads are a second apart

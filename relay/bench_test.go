@@ -24,20 +24,20 @@ type feed struct {
 
 func (*feed) Traits() core.StoreTraits { return core.StoreTraits{SessionFence: true} }
 
-func (f *feed) Meet(_ context.Context, m core.Meeting) (core.Roster, error) {
+func (f *feed) Heartbeat(_ context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.member = m.Self
-	for _, mv := range m.Moves {
+	for _, mv := range m.Transfers {
 		f.owner = mv.To
 	}
-	u := core.OwnedUnit{Unit: core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}, Owner: f.owner}
-	return core.Roster{Known: true, Epoch: "1", Members: []core.Member{f.member}, Units: []core.OwnedUnit{u}}, nil
+	u := core.PartitionState{Partition: core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}, Owner: f.owner}
+	return core.Membership{Known: true, Epoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
 }
 
-func (f *feed) Read(_ context.Context, _ core.Session, look core.Look) (core.Page, error) {
-	p := core.Page{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
-	for _, part := range look.Parts {
+func (f *feed) Read(_ context.Context, _ core.Session, look core.ReadRequest) (core.ReadResult, error) {
+	p := core.ReadResult{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
+	for _, part := range look.Slots {
 		p.Owned = append(p.Owned, part.Slots)
 	}
 	for _, k := range look.Keys {
@@ -79,16 +79,16 @@ func (f *feed) ofKey(k *core.KeyRange) (out []core.Record) {
 	return out
 }
 
-func (*feed) Take(context.Context, core.Session, core.Want) ([]core.Taken, error) {
+func (*feed) Hold(context.Context, core.Session, core.HoldRequest) ([]core.HoldResult, error) {
 	return nil, nil
 }
 
-func (*feed) GiveUp(context.Context, core.Session, core.OwnedUnit, []core.Ref) (bool, error) {
+func (*feed) ReleasePartition(context.Context, core.Session, core.PartitionState, []core.Ref) (bool, error) {
 	return true, nil
 }
 
-func (*feed) Due(context.Context, core.Session, []core.Part, int) (core.DuePage, error) {
-	return core.DuePage{NextIn: -1}, nil
+func (*feed) Due(context.Context, core.Session, []core.RouteSlots, int) (core.DueResult, error) {
+	return core.DueResult{NextIn: -1}, nil
 }
 
 func (f *feed) Settle(_ context.Context, _ core.Session, o []core.Outcome) core.Results {

@@ -9,11 +9,11 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
-// ableFor is how long a breaker may be open before the route's units should go to a relay whose broker may work.
+// ableFor is how long a breaker may be open before the route's partitions should go to a relay whose broker may work.
 const ableFor = 5 * time.Second
 
 // forgetAfter is how long a topic may have no record to try until its breaker is forgotten: its last records have
-// expired, or were abandoned or withdrawn, and health must not name the topic for ever.
+// expired, or were abandoned or cancelled, and health must not name the topic for ever.
 const forgetAfter = time.Minute
 
 // maxTopicBreakers bounds the topics of one route that are skipped separately; beyond it the whole route pauses.
@@ -100,7 +100,7 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	if topic != "" {
 		e.d.BlockTopic(rt.Name, topic, true)
 	} else {
-		e.unpark(rt)
+		e.freeBehindKey(rt)
 	}
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
 	e.warn(item, "relay.breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
@@ -168,8 +168,8 @@ func (rt *route) blocked(topic string) bool {
 	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
 }
 
-// able tells the dispatcher whether the route should have units, if another relay can have them. A relay that tries
-// whether its broker works needs a record to try with.
+// able tells the dispatcher whether the route should have partitions, if another relay can have them. A relay that
+// tries whether its broker works needs a record to try with.
 func (e *engine) able(rt *route) (next time.Time) {
 	b := &rt.breakers.route
 	able := !rt.paused

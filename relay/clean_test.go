@@ -130,7 +130,7 @@ func (c *countingCleaner) Clean(ctx context.Context, owner string, lease time.Du
 	if c.owners == nil {
 		c.owners, c.elected = map[string]bool{}, map[string]bool{}
 	}
-	if c.owners[owner] = true; done.Elected {
+	if c.owners[owner] = true; done.Leader {
 		c.elected[owner] = true
 	}
 	return done, errors.Join(err, c.err)

@@ -31,8 +31,8 @@ func linesOf(t *testing.T, text string) (lines []map[string]any) {
 	return lines
 }
 
-// OP-05: at level debug the log tells what becomes of one message, of batches and pages, of units and members. Nothing
-// of a body is in it.
+// OP-05: at level debug the log tells what becomes of one message, of batches and pages, of partitions and members.
+// Nothing of a body is in it.
 func TestDebugLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDebugLog(t *testing.T) {
 				story[id] = append(story[id], text)
 			}
 			switch event {
-			case "relay.claimed", "relay.published", "relay.released", "relay.settled", "relay.read", "relay.batch", "relay.units":
+			case "relay.claimed", "relay.published", "relay.released", "relay.settled", "relay.read", "relay.batch", "relay.partitions":
 				if l["level"] != "DEBUG" || l["route"] != "default" {
 					t.Errorf("not of level debug, or without its route: %v", l)
 				}
@@ -86,8 +86,8 @@ func TestDebugLog(t *testing.T) {
 					counted["confirmed"] += n
 				}
 				for _, change := range []string{"taken", "gone"} {
-					if units, ok := l[change].([]any); ok {
-						counted[change] += float64(len(units))
+					if partitions, ok := l[change].([]any); ok {
+						counted[change] += float64(len(partitions))
 					}
 				}
 			case "relay.members":

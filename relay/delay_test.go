@@ -147,7 +147,7 @@ func TestCustomBackoffIsAskedAboutRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		errs := map[string]error{
-			"refused": errNo, "behind": waybill.ErrBehind, "unroutable": &waybill.Error{Op: "test", Class: waybill.ClassRejected, Err: waybill.ErrUnroutable}, "outage": down(),
+			"refused": errNo, "behind": waybill.ErrPredecessorFailed, "unroutable": &waybill.Error{Op: "test", Class: waybill.ClassRejected, Err: waybill.ErrUnroutable}, "outage": down(),
 		}
 		b.answer = func(e *waybill.Envelope, nth int) error {
 			if nth == 1 {

@@ -1,7 +1,7 @@
 // Package relay moves messages from an outbox to a broker: read, publish, settle, with the three overlapped.
 //
 // A [Relay] serves one or more routes of one [core.OutboxStore], each to one [core.Publisher]. Start as many relays on
-// an outbox as you like: they divide its units between them.
+// an outbox as you like: they divide its partitions between them.
 //
 // # Guarantees
 //
@@ -10,12 +10,12 @@
 //   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic
 //     clock, and a publish that is still in progress then is cancelled. A lost lease is logged and counted; the relay
 //     joins anew.
-//   - Other relays go on with the units of a killed relay: within 1.5 s where both are connected to a store that is an
-//     [core.Presence], else within the lease and a second.
+//   - Other relays go on with the partitions of a killed relay: within 1.5 s where both are connected to a store that
+//     is an [core.Presence], else within the lease and a second.
 //   - On a route with [waybill.OrderPerKey] messages of a key are sent in staged order, one in flight at a time unless
 //     the publisher promises more. Nothing of a key is sent behind one that failed.
 //   - An outage costs no attempt. It opens a breaker for the route, or for one topic of it; one record at a time
-//     probes. After 5 s the units of the route go to a relay whose broker works, if there is one.
+//     probes. After 5 s the partitions of the route go to a relay whose broker works, if there is one.
 //   - One bad record never stops the others: a row that cannot be read, an expired one, one that crashed its relays.
 //   - After a first message was published and settled no error of the store or its publisher ends [Relay.Run]. Before
 //     that, a misconfiguration does, unless the same call has worked already.
@@ -30,7 +30,7 @@
 // # How it works
 //
 // A [dispatch.Dispatcher] decides the time and the range of each read, the records that may go, and the owner of each
-// unit. The relay sends those records and classifies the results.
+// partition. The relay sends those records and classifies the results.
 //
 // One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own: those
 // that the dispatcher asks for, at most one of a kind, one wait, and several publishes. Ready records of a route travel
@@ -39,7 +39,7 @@
 // of them, unless a record waits for one; a crash can repeat the messages of that time.
 //
 // The store has a hold of a record before the record is sent, if other processes must know: of a retry, of a
-// withdrawable record, and of a record that a dead relay may have had out. A record of the last kind goes 100 records
+// cancelable record, and of a record that a dead relay may have had out. A record of the last kind goes 100 records
 // at a time, more as they pass, and in half as many each time that a relay dies with them.
 //
 // Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work

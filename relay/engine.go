@@ -55,7 +55,7 @@ type route struct {
 	lanes     []*route // the lanes of its route, itself included
 	paused    bool
 	awaited   bool      // the wait in progress includes it
-	counted   bool      // its units are known
+	counted   bool      // its partitions are known
 	queue     string    // a member that takes it for a queue
 	sentAt    time.Time // of the latest confirm
 	got       float64   // records sent, divided by the share
@@ -91,7 +91,7 @@ func (e *engine) newRoute(o *served) *route {
 		served: *o, maxCall: e.opts.BatchSize, maxSize: t.MaxMessageBytes, maxBytes: t.MaxBatchBytes, transport: transportName(o.Publisher),
 		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == waybill.OrderPerKey,
 		breakers:  breakers{topics: map[string]*breaker{}},
-		keys:      keys{flying: map[string]int{}, parked: map[string][]*dispatch.Item{}},
+		keys:      keys{flying: map[string]int{}, behindKey: map[string][]*dispatch.Item{}},
 	}
 	if o.Order == waybill.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has results
 		rt.maxCall = max(rt.maxCall/2, 1)

@@ -200,7 +200,7 @@ func ExampleRoute_shares() {
 	tx := store.Begin()
 	send := func(tenant, id string) {
 		must(store.Stage(ctx, tx, InvoiceDue.Message(Invoice{tenant, id}, waybill.ID(tenant+id), waybill.Tenant(tenant),
-			waybill.Routes(waybill.ShareRoute("invoices", tenant, shares)))))
+			waybill.Routes(waybill.SubRoute("invoices", tenant, shares)))))
 	}
 	for i := range 100 {
 		send("big", strconv.Itoa(i))

@@ -284,7 +284,7 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(relay.Counts{Claimed: 5, Published: 2, Abandoned: 3}, c); d != "" {
+		if d := cmp.Diff(relay.Counts{HandedOut: 5, Published: 2, Abandoned: 3}, c); d != "" {
 			t.Error(d)
 		}
 		got := map[string]waybill.Reason{}
@@ -321,7 +321,7 @@ func TestBlockAfterAbandon(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(relay.Counts{Claimed: 2, Published: 1, Abandoned: 1}, c); d != "" || b.overlaps > 0 {
+			if d := cmp.Diff(relay.Counts{HandedOut: 2, Published: 1, Abandoned: 1}, c); d != "" || b.overlaps > 0 {
 				t.Errorf("%v: %d in flight behind another of their key; %s", order, b.overlaps, d)
 			}
 		})
@@ -417,7 +417,7 @@ type short struct{ *bus }
 func (short) Publish(context.Context, []waybill.Envelope) core.Results { return core.Results{nil} }
 
 // RL-07: a run that has settled something is ended by no call of the store, not even by one that is made for the first
-// time: a password that was rotated, say, meets a call that gives units up.
+// time: a password that was rotated, say, meets a call that releases partitions.
 func TestFirstCallAfterSuccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -427,7 +427,7 @@ func TestFirstCallAfterSuccess(t *testing.T) {
 		stage(t, mem, msg("a", ""))
 		within(t, time.Minute, "settled", func() bool { return states(mem)[core.StatePending] == 0 && b.count() == 1 })
 		stopOther := begin(t, newRelay(t, mem, b, relay.Options{Name: "two"}))
-		within(t, time.Minute, "asked to give units up", func() bool { return s.asked.Load() > 5 })
+		within(t, time.Minute, "asked to release partitions", func() bool { return s.asked.Load() > 5 })
 		stage(t, mem, msgs(20, noKey)...)
 		within(t, time.Minute, "goes on", func() bool { return b.count() == 21 })
 		if err := errors.Join(stopOther(), stop()); err != nil {
@@ -436,15 +436,15 @@ func TestFirstCallAfterSuccess(t *testing.T) {
 	})
 }
 
-// keeps is a store that gives no unit up at first: it lacks a right.
+// keeps is a store that releases no partition at first: it lacks a right.
 type keeps struct {
 	core.OutboxStore
 	asked atomic.Int64
 }
 
-func (k *keeps) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+func (k *keeps) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
 	if k.asked.Add(1) > 5 {
-		return k.OutboxStore.GiveUp(ctx, self, unit, out)
+		return k.OutboxStore.ReleasePartition(ctx, self, partition, out)
 	}
 	return false, &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: waybill.ErrMisconfigured}
 }
@@ -454,7 +454,9 @@ func TestMisconfiguration(t *testing.T) {
 	t.Parallel()
 	bad := fmt.Errorf("no table: %w", waybill.ErrMisconfigured)
 	synctest.Test(t, func(t *testing.T) {
-		s := &faulty{OutboxStore: newStore(t), read: func(core.Look, func() (core.Page, error)) (core.Page, error) { return core.Page{}, bad }}
+		s := &faulty{OutboxStore: newStore(t), read: func(core.ReadRequest, func() (core.ReadResult, error)) (core.ReadResult, error) {
+			return core.ReadResult{}, bad
+		}}
 		if err := newRelay(t, s, newBus(), relay.Options{}).Run(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("claim: %v", err)
 		}
@@ -479,9 +481,9 @@ func TestMisconfiguration(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		var broken atomic.Bool
 		s := &faulty{OutboxStore: mem}
-		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			if broken.Load() {
-				return core.Page{}, bad
+				return core.ReadResult{}, bad
 			}
 			return next()
 		}
@@ -561,7 +563,7 @@ func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 			}
 			return down()
 		}
-		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			c, err := next()
 			time.Sleep(50 * time.Millisecond)
 			return c, err

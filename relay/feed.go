@@ -45,8 +45,8 @@ func (e *engine) fill(c *call, limit int) {
 	if rt.breakers.route.half {
 		limit = 1
 	}
-	for len(rt.keys.parked) > 0 && len(c.items) < limit {
-		if !e.fillParked(c, limit) {
+	for len(rt.keys.behindKey) > 0 && len(c.items) < limit {
+		if !e.fillBehindKey(c, limit) {
 			break
 		}
 	}
@@ -56,7 +56,7 @@ func (e *engine) fill(c *call, limit int) {
 		if len(items) == 0 {
 			break
 		}
-		e.counts.Claimed += len(items)
+		e.counts.HandedOut += len(items)
 		for _, item := range items {
 			key := item.Record.Envelope.Key
 			switch {
@@ -64,8 +64,8 @@ func (e *engine) fill(c *call, limit int) {
 				e.release(item, false)
 			case !e.screen(item):
 				refused[key] = refused[key] || key != "" && rt.blocked(item.Record.Envelope.Topic)
-			case e.mustPark(c, item):
-				rt.keys.parked[item.Record.Envelope.Key] = append(rt.keys.parked[item.Record.Envelope.Key], item)
+			case e.mustWaitBehindKey(c, item):
+				rt.keys.behindKey[item.Record.Envelope.Key] = append(rt.keys.behindKey[item.Record.Envelope.Key], item)
 			default:
 				e.take(c, item)
 			}
@@ -89,10 +89,10 @@ func (e *engine) take(c *call, item *dispatch.Item) {
 	}
 }
 
-// fillParked moves the parked records of one key that may go on into c. It reports whether there was such a key.
-func (e *engine) fillParked(c *call, limit int) bool {
+// fillBehindKey moves the parked records of one key that may go on into c. It reports whether there was such a key.
+func (e *engine) fillBehindKey(c *call, limit int) bool {
 	rt := c.route
-	for key, items := range rt.keys.parked {
+	for key, items := range rt.keys.behindKey {
 		if rt.keys.flying[key] > 0 {
 			continue
 		}
@@ -103,9 +103,9 @@ func (e *engine) fillParked(c *call, limit int) bool {
 			}
 		}
 		if rest := items[n:]; len(rest) > 0 {
-			rt.keys.parked[key] = rest
+			rt.keys.behindKey[key] = rest
 		} else {
-			delete(rt.keys.parked, key)
+			delete(rt.keys.behindKey, key)
 		}
 		return true
 	}

@@ -146,10 +146,10 @@ func (e *engine) health() waybill.Health {
 	return h
 }
 
-// ownership describes the units that the relay owns of a route.
+// ownership describes the partitions that the relay owns of a route.
 func (e *engine) ownership(rt *route) string {
 	st := e.d.Status(rt.Name)
-	s := fmt.Sprintf("%d of %d units", st.Owned, st.Units)
+	s := fmt.Sprintf("%d of %d partitions", st.Owned, st.Partitions)
 	if st.Behind {
 		s += ", more to read"
 	}

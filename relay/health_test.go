@@ -41,11 +41,11 @@ func TestHealth(t *testing.T) {
 		var mu sync.Mutex
 		var readErr, pubErr error
 		set := func(p *error, err error) { mu.Lock(); *p = err; mu.Unlock() }
-		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if readErr != nil {
-				return core.Page{}, readErr
+				return core.ReadResult{}, readErr
 			}
 			return next()
 		}
@@ -243,7 +243,7 @@ func TestUnservedRoutes(t *testing.T) {
 		if got := collect(t, reader, "waybill.relay.unserved"); len(got) != 2 || got["route=odrers"] != 2 || got["route=default/high"] != 1 {
 			t.Errorf("%v", got)
 		}
-		if got := collect(t, reader, "waybill.relay.units"); got["route=default,transport=relay_test"] != 64 {
+		if got := collect(t, reader, "waybill.relay.partitions"); got["route=default,transport=relay_test"] != 64 {
 			t.Errorf("%v", got)
 		}
 		patience.Pass(t, time.Hour)
@@ -286,7 +286,7 @@ func TestRelaysAreNamed(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if owner := s.meets[0].Self.Name; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "memory to relay_test ") {
+			if owner := s.heartbeats[0].Self.Name; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "memory to relay_test ") {
 				t.Errorf("owner %q", owner)
 			}
 		}

@@ -56,21 +56,21 @@ func ofMessage(item *dispatch.Item) []any {
 	return args
 }
 
-// noteChanges logs which members came and went, and which units the relay got and has no longer.
+// noteChanges logs which members came and went, and which partitions the relay got and has no longer.
 func (e *engine) noteChanges() {
-	if met, gone := e.member.seen.Members(e.d.Roster().Members); len(met)+len(gone) > 0 {
-		e.log.DebugContext(e.base, "members changed", "event", "relay.members", "met", met, "gone", gone, "members", len(e.d.Roster().Members))
+	if met, gone := e.member.seen.Members(e.d.Membership().Members); len(met)+len(gone) > 0 {
+		e.log.DebugContext(e.base, "members changed", "event", "relay.members", "met", met, "gone", gone, "members", len(e.d.Membership().Members))
 	}
 	for _, rt := range e.order {
 		owned := e.d.Owned(rt.Name)
-		if taken, given := e.member.seen.Units(rt.Name, owned); len(taken)+len(given) > 0 {
-			e.log.DebugContext(e.base, "units changed", "event", "relay.units", "route", rt.Name, "taken", taken, "gone", given, "owned", len(owned))
+		if taken, given := e.member.seen.Partitions(rt.Name, owned); len(taken)+len(given) > 0 {
+			e.log.DebugContext(e.base, "partitions changed", "event", "relay.partitions", "route", rt.Name, "taken", taken, "gone", given, "owned", len(owned))
 		}
 	}
 }
 
 // perRoute counts the records of a page.
-func perRoute(page *core.Page) map[string]int {
+func perRoute(page *core.ReadResult) map[string]int {
 	n := map[string]int{}
 	count := func(records []core.Record) {
 		for i := range records {
@@ -83,7 +83,7 @@ func perRoute(page *core.Page) map[string]int {
 	for i := range page.Keys {
 		count(page.Keys[i].Records)
 	}
-	count(page.Again)
+	count(page.Rechecked)
 	return n
 }
 
@@ -96,7 +96,7 @@ func (e *engine) noteAnswer(s *timed) {
 	}
 	for i := range s.outcomes {
 		o := &s.outcomes[i]
-		if o.Control() != 0 || i >= len(s.results) {
+		if o.Notice() != 0 || i >= len(s.results) {
 			continue
 		}
 		ref := o.Ref()

@@ -37,7 +37,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 		rt := e.newRoute(&r.routes[i])
 		e.routes[rt.Name] = rt
 		e.order = append(e.order, rt)
-		dr := dispatch.Route{Name: rt.Name, Order: rt.Order, Blocks: rt.BlockAfterAbandon, Units: rt.Units}
+		dr := dispatch.Route{Name: rt.Name, Order: rt.Order, Blocks: rt.BlockAfterAbandon, Partitions: rt.Partitions}
 		if rt.pipelined {
 			dr.Pipelined = rt.maxCall
 		}

@@ -29,7 +29,7 @@ type timed struct {
 }
 
 // Read reads from the store, and shifts times.
-func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s *timed) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	page, err := s.OutboxStore.Read(ctx, self, look)
 	d := time.Since(s.began)
 	for i := range page.Ranges {
@@ -38,7 +38,7 @@ func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (co
 	for i := range page.Keys {
 		shift(page.Keys[i].Records, d)
 	}
-	shift(page.Again, d)
+	shift(page.Rechecked, d)
 	if s.noting {
 		s.read = perRoute(&page)
 	}
@@ -46,7 +46,7 @@ func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (co
 }
 
 // Due asks the store, and shifts times.
-func (s *timed) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *timed) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
 	shift(page.Retries, time.Since(s.began))
 	return page, err
@@ -61,7 +61,7 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	}
 	for i, err := range res {
 		switch {
-		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].Control() == 0:
+		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].Notice() == 0:
 			s.refused = append(s.refused, outcomes[i])
 		case err == nil, errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy), errors.Is(err, core.ErrChanged):
 		default:
@@ -87,7 +87,7 @@ type member struct {
 	lease    *lease
 	failing  map[string]*trouble // by method of the store
 	answered time.Time           // the latest answer of the store
-	seen     upkeep.Watch        // what the log says of members and units, at level debug
+	seen     upkeep.Watch        // what the log says of members and partitions, at level debug
 }
 
 // trouble is a method of the store that fails.
@@ -140,8 +140,8 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	}
 	err := c.Err()
 	switch c.Name() {
-	case "meet":
-		e.countUnits()
+	case "heartbeat":
+		e.countPartitions()
 		e.findQueue()
 	case "read":
 		e.tel.read(e.base, e.now.Sub(sent))
@@ -166,22 +166,22 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	e.member.lease.renew(e.drain.sendCtx, e.d.Deadline(), e.d.StartBy())
 }
 
-// countUnits logs, once, which routes have another number of units than this relay asked for.
-func (e *engine) countUnits() {
+// countPartitions logs, once, which routes have another number of partitions than this relay asked for.
+func (e *engine) countPartitions() {
 	for _, rt := range e.order {
 		asked := e.wanted[rt.base]
 		if rt.counted || asked == 0 {
 			continue
 		}
 		n := 0
-		for i := range e.d.Roster().Units {
-			if e.d.Roster().Units[i].Unit.Route == rt.Name {
+		for i := range e.d.Membership().Partitions {
+			if e.d.Membership().Partitions[i].Partition.Route == rt.Name {
 				n++
 			}
 		}
 		if rt.counted = n > 0; rt.counted && n != asked {
-			e.log.Warn("the route has another number of units than this relay asked for: it keeps those that it was first served with",
-				"event", "relay.units_differ", "route", rt.Name, "units", n, "asked", asked)
+			e.log.Warn("the route has another number of partitions than this relay asked for: it keeps those that it was first served with",
+				"event", "relay.partitions_differ", "route", rt.Name, "partitions", n, "asked", asked)
 		}
 	}
 }
@@ -191,11 +191,11 @@ func (e *engine) countUnits() {
 // such member, and another one when that has gone; health says so as long as it lasts.
 func (e *engine) findQueue() {
 	queues := map[string]string{} // by route: the member
-	for _, m := range e.d.Roster().Members {
-		if m.Handlers <= 1 || m.Session == e.d.Session() {
+	for _, m := range e.d.Membership().Members {
+		if m.Capacity <= 1 || m.Session == e.d.Session() {
 			continue
 		}
-		for _, s := range m.Serves {
+		for _, s := range m.Routes {
 			queues[s.Route] = m.Name
 		}
 	}
@@ -232,7 +232,7 @@ func (e *engine) storeFails(method string, err error) {
 	if e.drain.begun && method == "read" {
 		return // it was cancelled
 	}
-	if e.drain.begun && method == "meet" && e.d.Out()+e.d.Unsettled() == 0 {
+	if e.drain.begun && method == "heartbeat" && e.d.Out()+e.d.Unsettled() == 0 {
 		e.drain.noLeave = true // only the leave is left: others find out
 	}
 	t := e.member.failing[method]
@@ -249,7 +249,7 @@ func (e *engine) storeFails(method string, err error) {
 func (e *engine) sessionLost() {
 	for _, rt := range e.order {
 		e.tel.leaseLost(e.base, rt)
-		e.unpark(rt)
+		e.freeBehindKey(rt)
 	}
 	e.member.lease = &lease{} // records that are out keep the old one
 	e.warn(nil, "relay.lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.publishes.inFlight))

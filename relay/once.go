@@ -13,9 +13,9 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// A RunOnce ends when nothing is due any more. It sees only the records of its own units. So while other relays own
-// units it asks the store for counts: records that are left are an error, which names their owners. If an owner may be
-// dead, the pass waits until its units come here.
+// A RunOnce ends when nothing is due any more. It sees only the records of its own partitions. So while other relays
+// own partitions it asks the store for counts: records that are left are an error, which names their owners. If an
+// owner may be dead, the pass waits until its partitions come here.
 
 // leftEvery is the time between two looks of a pass that has no work of its own at the records of other relays.
 const leftEvery = 400 * time.Millisecond
@@ -78,7 +78,7 @@ func (e *engine) stepOnce() (next time.Time) {
 				return
 			}
 			left := e.leftOver(counts, counter != nil)
-			if left != "" && doubt { // the units of a dead relay will become ours
+			if left != "" && doubt { // the partitions of a dead relay will become ours
 				e.pass.countAt = e.now.Add(leftEvery)
 				return
 			}
@@ -91,12 +91,12 @@ func (e *engine) stepOnce() (next time.Time) {
 	return time.Time{}
 }
 
-// othersHold reports whether records of the relay's units are held by others.
+// othersHold reports whether records of the relay's partitions are held by others.
 func (e *engine) othersHold() bool {
 	return slices.ContainsFunc(e.order, func(rt *route) bool { return e.d.Status(rt.Name).Elsewhere > 0 })
 }
 
-// anyMaybeDead reports whether an owner of units may be dead.
+// anyMaybeDead reports whether an owner of partitions may be dead.
 func (e *engine) anyMaybeDead(owners map[core.Session]int) bool {
 	for s := range owners {
 		if e.d.MaybeDead(s) {
@@ -160,12 +160,12 @@ func (e *engine) whoHas(owners map[core.Session]int) string {
 	}
 	for s, n := range owners {
 		name := "a relay that has not left"
-		for i := range e.d.Roster().Members {
-			if m := &e.d.Roster().Members[i]; m.Session == s && m.Name != "" {
+		for i := range e.d.Membership().Members {
+			if m := &e.d.Membership().Members[i]; m.Session == s && m.Name != "" {
 				name = m.Name
 			}
 		}
-		parts = append(parts, fmt.Sprintf("%s owns %d units", name, n))
+		parts = append(parts, fmt.Sprintf("%s owns %d partitions", name, n))
 	}
 	if e.othersHold() {
 		parts = append(parts, "other relays still have some on their way")

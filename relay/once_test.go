@@ -52,7 +52,7 @@ func TestRunOnceBesideAnother(t *testing.T) {
 				store = plain{s}
 			}
 			begun := time.Now()
-			if c, err := newRelay(t, store, b, relay.Options{}).RunOnce(t.Context()); (err != nil) != hidden || c.Claimed > 0 {
+			if c, err := newRelay(t, store, b, relay.Options{}).RunOnce(t.Context()); (err != nil) != hidden || c.HandedOut > 0 {
 				t.Errorf("nothing is due: %+v, %v", c, err)
 			}
 			if d := time.Since(begun); d > 8*time.Second {
@@ -78,14 +78,14 @@ func TestRunOnceAfterACrash(t *testing.T) {
 		patience.BudgetOf(t).Time(11*time.Second, "the lease of who died")
 		s, b := newStore(t), newBus()
 		stage(t, s, msgs(20, noKey)...)
-		dead := core.Member{Session: 9, Name: "dead", Beat: 5, Lease: 10 * time.Second, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 64}}}
-		r, err := s.Meet(t.Context(), core.Meeting{Self: dead, Join: true})
-		var moves []core.Move
-		for _, u := range r.Units {
-			moves = append(moves, core.Move{Unit: u.Unit, To: 9})
+		dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 64}}}
+		r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Join: true})
+		var moves []core.Transfer
+		for _, u := range r.Partitions {
+			moves = append(moves, core.Transfer{Partition: u.Partition, To: 9})
 		}
 		if err == nil {
-			_, err = s.Meet(t.Context(), core.Meeting{Self: dead, Moves: moves})
+			_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Transfers: moves})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -129,7 +129,8 @@ func TestRunOnceInAnOutage(t *testing.T) {
 	})
 }
 
-// P3 RL-10: relays divide the units between them; when one leaves or dies, another goes on with its records, in order.
+// P3 RL-10: relays divide the partitions between them; when one leaves or dies, another goes on with its records, in
+// order.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	for _, dies := range []bool{false, true} {
@@ -140,15 +141,15 @@ func TestTwoRelays(t *testing.T) {
 			b.latency = 5 * time.Millisecond
 			cut := &faulty{OutboxStore: s}
 			var off atomic.Bool
-			cut.meet = func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
+			cut.heartbeat = func(_ core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error) {
 				if off.Load() {
-					return core.Roster{}, down()
+					return core.Membership{}, down()
 				}
 				return next()
 			}
-			cut.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+			cut.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 				if off.Load() {
-					return core.Page{}, down()
+					return core.ReadResult{}, down()
 				}
 				return next()
 			}
@@ -173,7 +174,7 @@ func TestTwoRelays(t *testing.T) {
 			}
 			put(1000)
 			for _, r := range []*relay.Relay{one, two} {
-				expect(t, r.Health(t.Context()), "route default", waybill.HealthOK, "32 of 64 units")
+				expect(t, r.Health(t.Context()), "route default", waybill.HealthOK, "32 of 64 partitions")
 			}
 			if dies { // its database is cut off
 				off.Store(true)
@@ -182,7 +183,7 @@ func TestTwoRelays(t *testing.T) {
 			}
 			put(500)
 			within(t, 15*time.Second, "all", func() bool { return len(s.Records()) == 0 })
-			expect(t, two.Health(t.Context()), "route default", waybill.HealthOK, "64 of 64 units")
+			expect(t, two.Health(t.Context()), "route default", waybill.HealthOK, "64 of 64 partitions")
 			kill()
 			if err := errors.Join(stop(), <-first, b.firstsInOrder()); err != nil {
 				t.Error(err)
@@ -196,7 +197,7 @@ func TestTwoRelays(t *testing.T) {
 	}
 }
 
-// P7: of two relays the one whose broker works takes over the other's units.
+// P7: of two relays the one whose broker works takes over the other's partitions.
 func TestOneBrokerDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

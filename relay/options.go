@@ -33,14 +33,14 @@ const (
 	DefaultCleanInterval     = time.Minute
 	DefaultStaleAfter        = 5 * time.Minute
 
-	maxWeight    = 1000
-	minRate      = 1.0 / 3600
-	maxRate      = 1e6
-	maxBatchSize = 10_000
-	maxWindow    = 256
-	maxUnits     = 16 * core.NumSlots
-	minDuration  = time.Millisecond
-	maxDuration  = 24 * time.Hour
+	maxWeight     = 1000
+	minRate       = 1.0 / 3600
+	maxRate       = 1e6
+	maxBatchSize  = 10_000
+	maxWindow     = 256
+	maxPartitions = 16 * core.NumSlots
+	minDuration   = time.Millisecond
+	maxDuration   = 24 * time.Hour
 )
 
 // Options configures a Relay. Zero fields mean their defaults.
@@ -64,7 +64,7 @@ type Options struct {
 	// Defaults 50 ms and 10 s; with a store that is no core.Waiter, so that nothing else ends the pause, 10 ms and
 	// 250 ms.
 	PollMin, PollMax time.Duration
-	// Lease is how long the relay may be silent before others take over its units; default 10 s. It is renewed
+	// Lease is how long the relay may be silent before others take over its partitions; default 10 s. It is renewed
 	// every third of that. A publish that is in progress when it ends is given up.
 	Lease time.Duration
 	// PublishTimeout bounds one Publish call; default 30 s. A message without a result by then meets an outage.
@@ -118,15 +118,15 @@ type Route struct {
 	// 10 messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes
 	// are routes of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
-	// Shares divides the route into so many, which are served in turns, see [waybill.ShareRoute]; up to
-	// waybill.MaxShares, 0 = none. The route's own name is served, too. They are routes of their own to the store;
-	// they share RatePerSecond and Weight, and each has the route's Lanes.
+	// Shares divides the route into so many, which are served in turns, see [waybill.SubRoute]; up to
+	// waybill.MaxSubRoutes, 0 = none. The route's own name is served, too. They are routes of their own to the
+	// store; they share RatePerSecond and Weight, and each has the route's Lanes.
 	Shares int
-	// Units is how many units the route, or each of its lanes and shares, is divided into between relays, if this
-	// relay is the first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16
-	// routes, lanes and shares, and 1,024 in all for more. The number stays as long as any member serves the route.
-	// A relay that asked for another one says so in its log, once: event=relay.units_differ.
-	Units int
+	// Partitions is how many partitions the route, or each of its lanes and shares, is divided into between relays,
+	// if this relay is the first to serve it; 1 to 64. More relays than partitions share nothing. The default is 64
+	// for up to 16 routes, lanes and shares, and 1,024 in all for more. The number stays as long as any member
+	// serves the route. A relay that asked for another one says so in its log, once: event=relay.partitions_differ.
+	Partitions int
 }
 
 // Defaults returns the options that the zero value stands for, without Name, which depends on the host.
@@ -158,7 +158,7 @@ func (o Options) withDefaults() Options {
 			o.Routes[i].Name = waybill.DefaultRoute
 		}
 		setInt(&o.Routes[i].Weight, 1)
-		setInt(&o.Routes[i].Units, min(max(maxUnits/stored, 1), core.NumSlots))
+		setInt(&o.Routes[i].Partitions, min(max(maxPartitions/stored, 1), core.NumSlots))
 	}
 	return o
 }
@@ -245,8 +245,8 @@ func (o *Options) problems() []string {
 			bad("%s.Name: %q is listed twice; a route leads to one publisher", at, r.Name)
 		}
 		seen[r.Name] = true
-		if r.Shares < 0 || r.Shares > waybill.MaxShares {
-			bad("%s.Shares: %d is not between 0 (none) and %d", at, r.Shares, waybill.MaxShares)
+		if r.Shares < 0 || r.Shares > waybill.MaxSubRoutes {
+			bad("%s.Shares: %d is not between 0 (none) and %d", at, r.Shares, waybill.MaxSubRoutes)
 			continue
 		}
 		for _, s := range spread([]Route{*r}) {
@@ -268,8 +268,8 @@ func (o *Options) problems() []string {
 		if r.Weight < 1 || r.Weight > maxWeight {
 			bad("%s.Weight: %d is not between 1 and %d", at, r.Weight, maxWeight)
 		}
-		if r.Units < 1 || r.Units > core.NumSlots {
-			bad("%s.Units: %d is not between 1 and %d", at, r.Units, core.NumSlots)
+		if r.Partitions < 1 || r.Partitions > core.NumSlots {
+			bad("%s.Partitions: %d is not between 1 and %d", at, r.Partitions, core.NumSlots)
 		}
 		if r.Order > waybill.OrderHLC {
 			bad("%s.Order: %d is unknown", at, r.Order)

@@ -20,7 +20,7 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	got := relay.Defaults()
 	want := relay.Options{
-		Routes:            []relay.Route{{Name: "default", Weight: 1, Units: 64}},
+		Routes:            []relay.Route{{Name: "default", Weight: 1, Partitions: 64}},
 		BatchSize:         500,
 		BatchBytes:        16 << 20,
 		Window:            4,
@@ -69,7 +69,7 @@ func TestValidate(t *testing.T) {
 			relay.Options{Routes: []relay.Route{{RatePerSecond: -1}, {Name: "b", RatePerSecond: math.NaN()}, {Name: "c", RatePerSecond: math.Inf(1)}, {Name: "d", RatePerSecond: 1e-9}}},
 			[]string{"Routes[0].RatePerSecond", "Routes[1].RatePerSecond", "Routes[2].RatePerSecond", "Routes[3].RatePerSecond"},
 		},
-		{"units", relay.Options{Routes: []relay.Route{{Units: -1}, {Name: "b", Units: 65}, {Name: "c", Units: 64}}}, []string{"Routes[0].Units", "Routes[1].Units"}},
+		{"partitions", relay.Options{Routes: []relay.Route{{Partitions: -1}, {Name: "b", Partitions: 65}, {Name: "c", Partitions: 64}}}, []string{"Routes[0].Partitions", "Routes[1].Partitions"}},
 		{"slow", relay.Options{Routes: []relay.Route{{RatePerSecond: 1. / 3600}}}, nil},
 		{"weight", relay.Options{Routes: []relay.Route{{Weight: -1}, {Name: "b", Weight: 1001}, {Name: "c", Weight: 1000}}}, []string{"Routes[0].Weight", "Routes[1].Weight"}},
 		{"lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: "a/low"}, {Name: "b/high"}, {Name: "b", Lanes: true}}}, []string{"Routes[0].Lanes", "Routes[3].Lanes"}},
@@ -142,8 +142,8 @@ func TestUnsafeCombinationsAreRefused(t *testing.T) {
 	}
 }
 
-// A route's units are 64 for few routes, and fewer for many.
-func TestUnits(t *testing.T) {
+// A route's partitions are 64 for few routes, and fewer for many.
+func TestPartitions(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{1: 64, 16: 64, 17: 60, 100: 10, 2000: 1} {
 		o := relay.Options{Routes: make([]relay.Route, n)}
@@ -154,11 +154,11 @@ func TestUnits(t *testing.T) {
 		if _, err := newRelay(t, s, newBus(), o).RunOnce(t.Context()); err != nil {
 			t.Error(err)
 		}
-		for _, r := range s.meets[0].Self.Serves {
-			routes[r.Units] = true
+		for _, r := range s.heartbeats[0].Self.Routes {
+			routes[r.Partitions] = true
 		}
 		if len(routes) != 1 || !routes[want] {
-			t.Errorf("%d routes: %v units", n, routes)
+			t.Errorf("%d routes: %v partitions", n, routes)
 		}
 	}
 }

@@ -87,7 +87,7 @@ type reads struct {
 	records atomic.Int64
 }
 
-func (s *reads) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s *reads) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	p, err := s.Store.Read(ctx, self, look)
 	for i := range p.Ranges {
 		s.records.Add(int64(len(p.Ranges[i].Records)))
@@ -226,7 +226,7 @@ func TestBehindCostsNothing(t *testing.T) {
 			b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
 			b.answer = func(e *waybill.Envelope, nth int) error {
 				if e.ID == "m00001" && nth == 1 {
-					return &waybill.Error{Class: waybill.ClassOutage, Err: waybill.ErrBehind}
+					return &waybill.Error{Class: waybill.ClassOutage, Err: waybill.ErrPredecessorFailed}
 				}
 				return nil
 			}
@@ -323,21 +323,21 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 	}
 	one := func(i int) func() error {
 		s := &faulty{OutboxStore: mem}
-		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			pause()
 			if roll(3) {
-				return core.Page{}, down()
+				return core.ReadResult{}, down()
 			}
 			return next()
 		}
-		s.meet = func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
+		s.heartbeat = func(_ core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error) {
 			pause()
 			if roll(3) {
-				return core.Roster{}, down()
+				return core.Membership{}, down()
 			}
 			c, err := next()
 			if roll(3) { // done, but the answer is lost
-				return core.Roster{}, down()
+				return core.Membership{}, down()
 			}
 			return c, err
 		}

@@ -9,9 +9,9 @@ import (
 )
 
 // Pause stops a route: when Pause returns, nothing more of it is sent. A publish in progress finishes. Another relay
-// that serves the route takes over this relay's units of it. The pause holds until Resume, over the end of a Run too,
-// for this relay only. The name of a route stands for all its lanes and shares, too; [waybill.LaneRoute] and
-// [waybill.NthShare] name one. Pausing twice is pausing once. An unknown route is an [*waybill.InvalidError]. It is
+// that serves the route takes over this relay's partitions of it. The pause holds until Resume, over the end of a Run
+// too, for this relay only. The name of a route stands for all its lanes and shares, too; [waybill.LaneRoute] and
+// [waybill.NthSubRoute] name one. Pausing twice is pausing once. An unknown route is an [*waybill.InvalidError]. It is
 // safe for concurrent use, also from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }
 
@@ -53,7 +53,7 @@ func (e *engine) applyPauses() {
 		}
 		rt.paused = paused
 		if paused {
-			e.unpark(rt)
+			e.freeBehindKey(rt)
 			e.log.Info("route paused", "event", "relay.pause", "route", rt.Name)
 			continue
 		}

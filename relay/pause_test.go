@@ -122,7 +122,7 @@ func TestPauseWhileRunning(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := r.RunOnce(t.Context()); err != nil || c.Claimed != 0 {
+		if c, err := r.RunOnce(t.Context()); err != nil || c.HandedOut != 0 {
 			t.Errorf("a second run: %+v, %v", c, err)
 		}
 		if err := r.Resume(waybill.DefaultRoute); err != nil {
@@ -142,7 +142,7 @@ func TestPauseDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			c, err := next()
 			time.Sleep(500 * time.Millisecond)
 			return c, err

@@ -35,7 +35,7 @@ func TestStagesOverlap(t *testing.T) {
 			mu.Unlock()
 		}
 		s := &faulty{OutboxStore: mem}
-		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			stageOf(0, 10*time.Millisecond)
 			return next()
 		}

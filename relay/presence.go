@@ -56,7 +56,7 @@ func (e *engine) keepPresence() time.Time {
 		var token int64
 		var lost <-chan struct{}
 		err := guardErr("attend", func() (err error) {
-			token, lost, err = p.store.Attend(ctx)
+			token, lost, err = p.store.Acquire(ctx)
 			return err
 		})
 		return func() { e.attended(ctx, token, lost, err) }
@@ -67,7 +67,7 @@ func (e *engine) keepPresence() time.Time {
 // attendsLater reports whether the first token can wait: where each answer takes long, the first message would wait for
 // those that a token takes.
 func (e *engine) attendsLater() bool {
-	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Roster().Members) < 2 && e.now.Before(e.began.Add(attendLate))
+	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Membership().Members) < 2 && e.now.Before(e.began.Add(attendLate))
 }
 
 // attended shows a token that was taken, until it is lost.

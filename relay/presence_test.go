@@ -17,11 +17,11 @@ import (
 // shown returns the token of the only member, and whether it is flagged.
 func shown(t *testing.T, s *sharedtest.Attended) (token int64, flag bool) {
 	t.Helper()
-	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
+	r, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	if err != nil || len(r.Members) != 1 {
 		t.Fatalf("%+v, %v", r.Members, err)
 	}
-	return r.Members[0].Presence, r.Members[0].Flag
+	return r.Members[0].Presence, r.Members[0].Suspected
 }
 
 // A relay shows that it is there, takes another token when it has lost one or was flagged, and gives it back at its
@@ -44,10 +44,10 @@ func TestPresence(t *testing.T) { // DB-24
 		if token, _ := shown(t, s); token != 2 {
 			t.Errorf("shows %d, want 2", token)
 		}
-		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: 1}, Flag: []core.Flagging{{Session: sessionOf(t, s), Presence: 2}}}); err != nil {
+		if _, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: 1}, Suspect: []core.Suspicion{{Session: sessionOf(t, s), Presence: 2}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true}); err != nil {
+		if _, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 2}, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		patience.Pass(t, 5*time.Second)
@@ -100,7 +100,7 @@ func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
 
 func sessionOf(t *testing.T, s *sharedtest.Attended) core.Session {
 	t.Helper()
-	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
+	r, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	if err != nil || len(r.Members) != 1 {
 		t.Fatalf("%+v, %v", r.Members, err)
 	}

@@ -155,7 +155,7 @@ func (c *call) publishParts(ctx context.Context) core.Results {
 		}
 		res, from = append(res, part...), to
 		if rt.pipelined && part.FirstErr() != nil {
-			return append(res, core.AllFailed(len(c.envs)-to, waybill.ErrBehind)...)
+			return append(res, core.AllFailed(len(c.envs)-to, waybill.ErrPredecessorFailed)...)
 		}
 	}
 	return res
@@ -168,7 +168,7 @@ func (c *call) ask(res core.Results) {
 		return
 	}
 	for i, err := range res {
-		if err == nil || errors.Is(err, waybill.ErrBehind) || errors.Is(err, waybill.ErrUnroutable) {
+		if err == nil || errors.Is(err, waybill.ErrPredecessorFailed) || errors.Is(err, waybill.ErrUnroutable) {
 			continue
 		}
 		if class := classify(err); class != waybill.ClassRejected && class != waybill.ClassUnknown {
@@ -221,13 +221,13 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		key := item.Record.Envelope.Key
 		first, ok := failed[key]
 		if ok && first == i {
-			e.unpark(rt, key)
+			e.freeBehindKey(rt, key)
 		}
 		switch err := res[i]; {
 		case err == nil:
 		case errors.Is(err, errLate):
 			e.release(item, false)
-		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrBehind), c.ended(err):
+		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrPredecessorFailed), c.ended(err):
 			e.release(item, true)
 		case ok && first < i: // the error belongs to an earlier one
 			e.release(item, false)

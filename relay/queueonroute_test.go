@@ -29,27 +29,27 @@ func TestQueueOnARoute(t *testing.T) {
 		}
 		ok := func() bool { status, _ := route(); return status == waybill.HealthOK }
 		within(t, time.Minute, "alone", ok)
-		queue := core.Meeting{Join: true, Self: core.Member{
-			Session: 7, Beat: 1, Name: "billing", Lease: time.Hour, Handlers: 10, Free: 10, Serves: []core.Serving{{Route: "other", Units: 1}},
+		queue := core.HeartbeatRequest{Join: true, Self: core.Member{
+			Session: 7, Heartbeats: 1, Name: "billing", Lease: time.Hour, Capacity: 10, FreeCapacity: 10, Routes: []core.ServedRoute{{Route: "other", Partitions: 1}},
 		}}
-		meet := func() {
+		heartbeat := func() {
 			t.Helper()
-			queue.Self.Beat++
-			if _, err := s.Meet(t.Context(), queue); err != nil {
+			queue.Self.Heartbeats++
+			if _, err := s.Heartbeat(t.Context(), queue); err != nil {
 				t.Fatal(err)
 			}
 		}
-		meet()
+		heartbeat()
 		stage(t, s, msg("a", ""))
 		within(t, time.Minute, "a queue elsewhere", ok)
-		queue.Self.Serves = append(queue.Self.Serves, core.Serving{Route: waybill.DefaultRoute, Units: 64})
-		meet()
+		queue.Self.Routes = append(queue.Self.Routes, core.ServedRoute{Route: waybill.DefaultRoute, Partitions: 64})
+		heartbeat()
 		within(t, time.Minute, "a queue on the route", func() bool {
 			status, text := route()
 			return status == waybill.HealthDegraded && strings.Contains(text, "consumer billing takes it for a queue")
 		})
 		queue.Leave, queue.Join = true, false
-		meet()
+		heartbeat()
 		within(t, time.Minute, "alone again", ok)
 		if err := stop(); err != nil {
 			t.Error(err)

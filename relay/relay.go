@@ -24,7 +24,7 @@ type Relay struct {
 	tel     *telemetry
 	running atomic.Bool
 	routes  []served       // of opts, lanes spread out
-	wanted  map[string]int // by name of a route of opts: the units asked for; absent = none were
+	wanted  map[string]int // by name of a route of opts: the partitions asked for; absent = none were
 	// cleanerName differs between relays.
 	cleanerName string
 	// limits are the token buckets of limited routes. Only a running engine touches them.
@@ -55,7 +55,7 @@ func spread(routes []Route) []served {
 	for _, r := range routes {
 		names := []string{r.Name}
 		for i := range r.Shares {
-			names = append(names, waybill.NthShare(r.Name, i))
+			names = append(names, waybill.NthSubRoute(r.Name, i))
 		}
 		for _, name := range names {
 			s := served{r, r.Name, 1}
@@ -75,7 +75,7 @@ func spread(routes []Route) []served {
 
 // stored is how many routes the store knows for r.
 func (r *Route) stored() int {
-	n := 1 + min(max(r.Shares, 0), waybill.MaxShares)
+	n := 1 + min(max(r.Shares, 0), waybill.MaxSubRoutes)
 	if r.Lanes {
 		n *= len(lanes)
 	}
@@ -87,9 +87,9 @@ type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
 type Counts struct {
-	// Claimed counts records that were taken up. Published counts confirms, Failed attempts that will be repeated,
-	// Abandoned records given up, and Released records released at no cost.
-	Claimed, Published, Failed, Abandoned, Released int
+	// HandedOut counts records that were taken up. Published counts confirms, Failed attempts that will be
+	// repeated, Abandoned records given up, and Released records released at no cost.
+	HandedOut, Published, Failed, Abandoned, Released int
 }
 
 // New returns a relay from store to publisher, or an [*waybill.InvalidError] that lists every problem of opts and every
@@ -100,8 +100,8 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 	}
 	wanted := map[string]int{}
 	for i := range opts.Routes {
-		if rt := &opts.Routes[i]; rt.Units != 0 {
-			wanted[cmp.Or(rt.Name, waybill.DefaultRoute)] = rt.Units
+		if rt := &opts.Routes[i]; rt.Partitions != 0 {
+			wanted[cmp.Or(rt.Name, waybill.DefaultRoute)] = rt.Partitions
 		}
 	}
 	if _, wakes := core.As[core.Waiter](store); !wakes && opts.PollMin == 0 && opts.PollMax == 0 {
@@ -160,7 +160,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	err = e.run(ctx)
-	r.log.Info("relay stopped", "event", "relay.stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
+	r.log.Info("relay stopped", "event", "relay.stop", "claimed", e.counts.HandedOut, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
 	return err
 }

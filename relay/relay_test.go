@@ -53,7 +53,7 @@ func TestRunOnceCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := relay.Counts{Claimed: 4, Published: 2, Failed: 1, Abandoned: 1}
+		want := relay.Counts{HandedOut: 4, Published: 2, Failed: 1, Abandoned: 1}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}

@@ -59,7 +59,7 @@ func (m *undertaker) step(ctx context.Context) error {
 		cancel()
 		m.d.Done(time.Now(), c)
 	}
-	for _, other := range m.d.Roster().Members {
+	for _, other := range m.d.Membership().Members {
 		m.seen[other.Session] = true
 	}
 	return m.d.Err()
@@ -78,7 +78,7 @@ func (m *undertaker) sleep(ctx context.Context) {
 // gone returns how many members were seen and are no longer there.
 func (m *undertaker) gone() int {
 	n := len(m.seen)
-	for _, other := range m.d.Roster().Members {
+	for _, other := range m.d.Membership().Members {
 		if m.seen[other.Session] {
 			n--
 		}

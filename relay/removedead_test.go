@@ -16,17 +16,17 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// killed has a member join, take all units of the default route, and never renew.
+// killed has a member join, take all partitions of the default route, and never renew.
 func killed(t *testing.T, s *memory.Store, lease time.Duration) {
 	t.Helper()
-	dead := core.Member{Session: 9, Name: "dead", Beat: 5, Lease: lease, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 64}}}
-	r, err := s.Meet(t.Context(), core.Meeting{Self: dead, Join: true})
-	var moves []core.Move
-	for _, u := range r.Units {
-		moves = append(moves, core.Move{Unit: u.Unit, To: 9})
+	dead := core.Member{Session: 9, Name: "dead", Heartbeats: 5, Lease: lease, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 64}}}
+	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Join: true})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		moves = append(moves, core.Transfer{Partition: u.Partition, To: 9})
 	}
-	dead.Beat++
-	if _, err2 := s.Meet(t.Context(), core.Meeting{Self: dead, Moves: moves}); err != nil || err2 != nil || len(moves) == 0 {
+	dead.Heartbeats++
+	if _, err2 := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: dead, Transfers: moves}); err != nil || err2 != nil || len(moves) == 0 {
 		t.Fatal(err, err2, len(moves))
 	}
 }
@@ -34,7 +34,7 @@ func killed(t *testing.T, s *memory.Store, lease time.Duration) {
 // members are the names of those that are there.
 func members(t *testing.T, s core.OutboxStore) (names []string) {
 	t.Helper()
-	r, err := s.Meet(context.WithoutCancel(t.Context()), core.Meeting{Self: core.Member{Session: 1}})
+	r, err := s.Heartbeat(context.WithoutCancel(t.Context()), core.HeartbeatRequest{Self: core.Member{Session: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,14 +91,16 @@ func TestRemoveDeadBesideTheLiving(t *testing.T) {
 	})
 }
 
-// deaf is a store whose Meet fails.
+// deaf is a store whose Heartbeat fails.
 type deaf struct {
 	core.OutboxStore
 
 	err error
 }
 
-func (d deaf) Meet(context.Context, core.Meeting) (core.Roster, error) { return core.Roster{}, d.err }
+func (d deaf) Heartbeat(context.Context, core.HeartbeatRequest) (core.Membership, error) {
+	return core.Membership{}, d.err
+}
 
 // OP-18: while the store is away it tries until its context ends; an error that stays ends it at once.
 func TestRemoveDeadWithoutAStore(t *testing.T) {

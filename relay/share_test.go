@@ -156,7 +156,7 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 			b.latency = 20 * time.Millisecond
 			var found atomic.Int64 // after so many reads
 			s := &faulty{OutboxStore: mem}
-			s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+			s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 				time.Sleep(10 * time.Millisecond)
 				page, err := next()
 				for _, r := range page.Ranges {
@@ -325,16 +325,16 @@ func TestSmallShareIsNotHeldUp(t *testing.T) {
 	})
 }
 
-// RL-13: a relay that asked for another number of units than the route has says so, once; one that asked for none does
-// not.
-func TestUnitsDiffer(t *testing.T) {
+// RL-13: a relay that asked for another number of partitions than the route has says so, once; one that asked for none
+// does not.
+func TestPartitionsDiffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		var logs [4]bytes.Buffer
 		var stops []func() error
-		for i, units := range []int{4, 4, 8, 0} {
-			routes := []relay.Route{{Units: units}, {Name: "lanes", Lanes: true, Units: units}, {Name: "other"}}
+		for i, partitions := range []int{4, 4, 8, 0} {
+			routes := []relay.Route{{Partitions: partitions}, {Name: "lanes", Lanes: true, Partitions: partitions}, {Name: "other"}}
 			o := relay.Options{Logger: slog.New(slog.NewTextHandler(&logs[i], nil)), Routes: routes}
 			stops = append(stops, begin(t, newRelay(t, s, newBus(), o)))
 			time.Sleep(time.Second)
@@ -348,12 +348,12 @@ func TestUnitsDiffer(t *testing.T) {
 			if i == 2 {
 				want = 4
 			}
-			if n := strings.Count(logs[i].String(), "event=relay.units_differ"); n != want {
+			if n := strings.Count(logs[i].String(), "event=relay.partitions_differ"); n != want {
 				t.Errorf("relay %d warned %d times, want %d:\n%s", i, n, want, logs[i].String())
 			}
 		}
 		for _, name := range []string{waybill.DefaultRoute, "lanes", "lanes/high", "lanes/low"} {
-			if line := "event=relay.units_differ route=" + name + " units=4 asked=8"; !strings.Contains(logs[2].String(), line) {
+			if line := "event=relay.partitions_differ route=" + name + " partitions=4 asked=8"; !strings.Contains(logs[2].String(), line) {
 				t.Errorf("no line %q", line)
 			}
 		}
@@ -364,7 +364,7 @@ func TestUnitsDiffer(t *testing.T) {
 func TestShares(t *testing.T) {
 	t.Parallel()
 	const shares, backlog, small = 8, 10_000, 100
-	route := func(tenant string) string { return waybill.ShareRoute("r", tenant, shares) }
+	route := func(tenant string) string { return waybill.SubRoute("r", tenant, shares) }
 	others := []string{"b", "c", "d"}
 	for _, tenant := range others {
 		if route(tenant) == route("a") {
@@ -416,7 +416,7 @@ func TestSharesOfARoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		for i, r := range []string{"r", waybill.ShareRoute("r", "x", 3), waybill.ShareRoute("r", "yz", 3)} {
+		for i, r := range []string{"r", waybill.SubRoute("r", "x", 3), waybill.SubRoute("r", "yz", 3)} {
 			for _, l := range []waybill.Lane{waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow} {
 				stage(t, mem, on(fmt.Sprint(i, l), 2, waybill.Routes(r), waybill.InLane(l))...)
 			}
@@ -427,7 +427,7 @@ func TestSharesOfARoute(t *testing.T) {
 		if err := r.Pause("r"); err != nil {
 			t.Error(err)
 		}
-		stage(t, mem, on("late", 1, waybill.Routes(waybill.ShareRoute("r", "x", 3)))...)
+		stage(t, mem, on("late", 1, waybill.Routes(waybill.SubRoute("r", "x", 3)))...)
 		patience.Pass(t, time.Minute)
 		if b.count() != 18 {
 			t.Error("a share of a paused route was sent")
@@ -441,7 +441,7 @@ func TestSharesOfARoute(t *testing.T) {
 		says   string
 	}{
 		{[]relay.Route{{Name: "r", Shares: -1}}, "Routes[0].Shares: -1"},
-		{[]relay.Route{{Name: "r", Shares: waybill.MaxShares + 1}}, "Routes[0].Shares: 65"},
+		{[]relay.Route{{Name: "r", Shares: waybill.MaxSubRoutes + 1}}, "Routes[0].Shares: 65"},
 		{[]relay.Route{{Name: "r", Shares: 2}, {Name: "r#1"}}, `share "r#1" is listed as a route too`},
 		{[]relay.Route{{Name: strings.Repeat("r", waybill.MaxNameBytes), Shares: 2}}, "Routes[0].Shares: the name of its share"},
 	} {

@@ -37,7 +37,7 @@ func (e *engine) stop() {
 	e.stopUpkeep()
 	e.d.Stop()
 	for _, rt := range e.order {
-		e.unpark(rt)
+		e.freeBehindKey(rt)
 	}
 }
 

@@ -47,43 +47,43 @@ func stageIn(ctx context.Context, tb testing.TB, s *memory.Store, msgs ...waybil
 // faulty decorates a store. Each hook may be nil.
 type faulty struct {
 	core.OutboxStore
-	meet   func(m core.Meeting, next func() (core.Roster, error)) (core.Roster, error)
-	read   func(look core.Look, next func() (core.Page, error)) (core.Page, error)
-	settle func(outcomes []core.Outcome, next func() core.Results) core.Results
+	heartbeat func(m core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error)
+	read      func(look core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error)
+	settle    func(outcomes []core.Outcome, next func() core.Results) core.Results
 
-	mu     sync.Mutex
-	looks  []core.Look
-	at     []time.Time
-	meets  []core.Meeting
-	dues   int
-	settls [][]core.Outcome
+	mu         sync.Mutex
+	looks      []core.ReadRequest
+	at         []time.Time
+	heartbeats []core.HeartbeatRequest
+	dues       int
+	settls     [][]core.Outcome
 }
 
 func (f *faulty) Unwrap() any { return f.OutboxStore }
 
-func (f *faulty) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+func (f *faulty) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	f.mu.Lock()
-	f.meets = append(f.meets, m)
+	f.heartbeats = append(f.heartbeats, m)
 	f.mu.Unlock()
-	next := func() (core.Roster, error) { return f.OutboxStore.Meet(ctx, m) }
-	if f.meet != nil {
-		return f.meet(m, next)
+	next := func() (core.Membership, error) { return f.OutboxStore.Heartbeat(ctx, m) }
+	if f.heartbeat != nil {
+		return f.heartbeat(m, next)
 	}
 	return next()
 }
 
-func (f *faulty) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (f *faulty) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	f.mu.Lock()
 	f.looks, f.at = append(f.looks, look), append(f.at, time.Now())
 	f.mu.Unlock()
-	next := func() (core.Page, error) { return f.OutboxStore.Read(ctx, self, look) }
+	next := func() (core.ReadResult, error) { return f.OutboxStore.Read(ctx, self, look) }
 	if f.read != nil {
 		return f.read(look, next)
 	}
 	return next()
 }
 
-func (f *faulty) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (f *faulty) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	f.mu.Lock()
 	f.dues++
 	f.mu.Unlock()
@@ -125,32 +125,32 @@ func crash(t *testing.T, s *memory.Store, routes ...string) {
 	if len(routes) == 0 {
 		routes = []string{waybill.DefaultRoute}
 	}
-	m := core.Member{Session: dead, Beat: 1}
+	m := core.Member{Session: dead, Heartbeats: 1}
 	for _, r := range routes {
-		m.Serves = append(m.Serves, core.Serving{Route: r, Units: 64})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 64})
 	}
-	roster, err := s.Meet(t.Context(), core.Meeting{Self: m, Join: true})
-	var moves []core.Move
-	for _, u := range roster.Units {
-		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: dead})
+	membership, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
+	var moves []core.Transfer
+	for _, u := range membership.Partitions {
+		moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: dead})
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), core.Meeting{Self: m, Moves: moves})
+		_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Transfers: moves})
 	}
-	var want core.Want
+	var want core.HoldRequest
 	for _, r := range s.States() {
 		if !r.Waits && !r.Settled() {
 			want.Refs = append(want.Refs, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID, Version: r.Version})
 		}
 	}
 	if err == nil {
-		_, err = s.Take(t.Context(), dead, want)
+		_, err = s.Hold(t.Context(), dead, want)
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: finder, Beat: 1}, Join: true, Remove: []core.Removal{{Session: dead, Beat: 1}}})
+		_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: finder, Heartbeats: 1}, Join: true, Evict: []core.Eviction{{Session: dead, Heartbeats: 1}}})
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: finder, Beat: 2}, Leave: true})
+		_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: finder, Heartbeats: 2}, Leave: true})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -175,15 +175,15 @@ func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Optio
 	return r
 }
 
-// sluggish makes each call of a store take its time: a Meet and any other call. A call whose caller goes away is
+// sluggish makes each call of a store take its time: a Heartbeat and any other call. A call whose caller goes away is
 // undone.
-func sluggish(s core.OutboxStore, meet, other time.Duration) *sharedtest.Store {
+func sluggish(s core.OutboxStore, heartbeat, other time.Duration) *sharedtest.Store {
 	return &sharedtest.Store{OutboxStore: s, Before: func(ctx context.Context, call string, _ any) error {
 		d := other
 		switch call {
-		case "meet":
-			d = meet
-		case "take", "give up":
+		case "heartbeat":
+			d = heartbeat
+		case "hold", "release partition":
 			return nil
 		}
 		select {

@@ -224,27 +224,27 @@ func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 	}
 }
 
-// gauges reports the store's counts and the units that e owns at each collection, until the returned function is
+// gauges reports the store's counts and the partitions that e owns at each collection, until the returned function is
 // called.
 func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 	t := r.tel
 	stored, err1 := upkeep.NewGauges(t.meter)
 	lost, err2 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
-	units, err3 := t.meter.Int64ObservableGauge("waybill.relay.units", metric.WithUnit("{unit}"), metric.WithDescription("Units that the relay owns"))
+	partitions, err3 := t.meter.Int64ObservableGauge("waybill.relay.partitions", metric.WithUnit("{partition}"), metric.WithDescription("Partitions that the relay owns"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		e.ask(ctx.Done(), func() {
 			for _, rt := range e.order {
-				o.ObserveInt64(units, int64(e.d.Status(rt.Name).Owned), metric.WithAttributeSet(rt.labels.set))
+				o.ObserveInt64(partitions, int64(e.d.Status(rt.Name).Owned), metric.WithAttributeSet(rt.labels.set))
 			}
 		})
 		if c == nil {
 			return nil
 		}
 		return r.observe(ctx, c, o, stored, lost)
-	}, append(stored.Observables(), lost, units)...)
+	}, append(stored.Observables(), lost, partitions)...)
 	if err != nil {
 		return nil, err
 	}

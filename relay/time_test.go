@@ -140,16 +140,16 @@ func TestStopDuringAPublish(t *testing.T) { // ST-09
 		s, b := newStore(t), newBus()
 		free := make(chan struct{})
 		b.before = func(context.Context, []waybill.Envelope) { <-free } // it does not heed its context
-		stage(t, s, msg("a", "", waybill.Withdrawable()))
+		stage(t, s, msg("a", "", waybill.Cancelable()))
 		stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: time.Second}))
 		within(t, time.Second, "the publish", func() bool { return len(b.started) == 1 })
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		stage(t, s, msg("b", "", waybill.Withdrawable()))
+		stage(t, s, msg("b", "", waybill.Cancelable()))
 		tx := s.Begin()
 		defer tx.Rollback()
-		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelMaybe, "b": waybill.CancelDone} {
+		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelUncertain, "b": waybill.CancelDone} {
 			if got, err := tx.Cancel(waybill.DefaultRoute, id); got != want || err != nil {
 				t.Errorf("cancelling %s says %s, %v, want %s", id, got, err, want)
 			}
@@ -163,9 +163,9 @@ func TestStopWithoutALeave(t *testing.T) { // RL-01
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &faulty{OutboxStore: newStore(t)}
-		s.meet = func(m core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
+		s.heartbeat = func(m core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error) {
 			if m.Leave {
-				return core.Roster{}, down()
+				return core.Membership{}, down()
 			}
 			return next()
 		}
@@ -186,7 +186,7 @@ func TestStopDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			c, err := next()
 			time.Sleep(500 * time.Millisecond)
 			return c, err
@@ -214,10 +214,10 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 		var beat time.Time // the latest that succeeded
 		gone := time.Now().Add(5 * time.Second)
 		back := gone.Add(time.Minute)
-		s := &faulty{OutboxStore: mem, meet: func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
+		s := &faulty{OutboxStore: mem, heartbeat: func(_ core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error) {
 			now := time.Now()
 			if now.After(gone) && now.Before(back) {
-				return core.Roster{}, down()
+				return core.Membership{}, down()
 			}
 			r, err := next()
 			mu.Lock()
@@ -325,14 +325,14 @@ func TestSessionLost(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, o))
 		patience.Pass(t, 5500*time.Millisecond)
 		const other = 7
-		roster, err := mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 1}, Join: true})
-		for _, m := range roster.Members {
+		membership, err := mem.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: other, Heartbeats: 1}, Join: true})
+		for _, m := range membership.Members {
 			if m.Session != other {
-				_, err = mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: m.Session, Beat: m.Beat}}})
+				_, err = mem.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: other, Heartbeats: 2}, Evict: []core.Eviction{{Session: m.Session, Heartbeats: m.Heartbeats}}})
 			}
 		}
 		if err == nil {
-			_, err = mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 3}, Leave: true})
+			_, err = mem.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: other, Heartbeats: 3}, Leave: true})
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -139,10 +139,10 @@ func TestNilPointersAsErrors(t *testing.T) {
 		}}
 		s := &faulty{OutboxStore: mem}
 		claims := 0
-		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+		s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 			if claims++; claims == 2 {
 				var err *nilError
-				return core.Page{}, err
+				return core.ReadResult{}, err
 			}
 			return next()
 		}
@@ -197,9 +197,9 @@ func TestHealthOfAPausedRelay(t *testing.T) {
 			s := &faulty{OutboxStore: newStore(t)}
 			var down atomic.Bool
 			down.Store(fails)
-			s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
+			s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 				if down.Load() {
-					return core.Page{}, errors.New("restarting")
+					return core.ReadResult{}, errors.New("restarting")
 				}
 				return next()
 			}

@@ -98,7 +98,7 @@ func (e *engine) clean() {
 					e.upkeep.cleanErr = core.ErrorText(err)
 					e.warn(nil, "relay.clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.upkeep.cleanAt.Sub(e.now))
 				}
-			case done.Elected && done.More && !e.drain.begun:
+			case done.Leader && done.More && !e.drain.begun:
 				e.upkeep.cleanErr = ""
 				e.upkeep.cleanAt = e.now.Add(upkeep.Rest(e.now.Sub(began)))
 				return

@@ -112,14 +112,14 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 // are delayed.
 func (e *engine) hint(names []string) {
 	switch {
-	case e.counts.Claimed > e.waits.claimed:
+	case e.counts.HandedOut > e.waits.claimed:
 		e.waits.fruitless = 0
 	case e.now.Sub(e.waits.hinted) < e.opts.PollMin/2:
 		e.waits.fruitless++
 	case e.now.Sub(e.waits.hinted) > 4*e.opts.PollMin:
 		e.waits.fruitless = 0
 	}
-	e.waits.claimed = e.counts.Claimed
+	e.waits.claimed = e.counts.HandedOut
 	if e.waits.fruitless > maxFruitless {
 		e.waits.hintAt = e.waits.hinted.Add(jitter(e.opts.PollMin))
 		e.waits.notBefore = e.waits.hintAt

@@ -41,7 +41,7 @@ func (p *publisher) Traits() core.PublisherTraits {
 }
 
 // Publish publishes the messages whose bodies can be changed. A message of the same key behind one that cannot is not
-// published, and has core.ErrBehind.
+// published, and has core.ErrPredecessorFailed.
 func (p *publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := make(core.Results, len(batch))
 	bounds := p.Publisher.Traits()
@@ -52,7 +52,7 @@ func (p *publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		key := batch[i].Key
 		switch {
 		case failed[key]:
-			res[i] = waybill.ErrBehind
+			res[i] = waybill.ErrPredecessorFailed
 			continue
 		case down != nil: // the next would meet it, too
 			res[i] = down
@@ -98,7 +98,7 @@ func (p *publisher) parts(ctx context.Context, batch []waybill.Envelope, limit i
 			return append(res, part...)
 		}
 		if res = append(res, part...); part.FirstErr() != nil {
-			return append(res, core.AllFailed(len(batch)-to, waybill.ErrBehind)...)
+			return append(res, core.AllFailed(len(batch)-to, waybill.ErrPredecessorFailed)...)
 		}
 	}
 	return res

@@ -318,7 +318,7 @@ func TestFailuresKeepTheOrder(t *testing.T) { // ST-18 OR-02
 		if got := strings.Join(sent, " "); got != c.sent {
 			t.Errorf("%v: sent %s, want %s", c.err, got, c.sent)
 		}
-		if len(res) != len(batch) || waybill.ClassOf(res[1]) != c.own || !errors.Is(res[3], waybill.ErrBehind) || res[0] != nil || waybill.ClassOf(res[4]) != c.later {
+		if len(res) != len(batch) || waybill.ClassOf(res[1]) != c.own || !errors.Is(res[3], waybill.ErrPredecessorFailed) || res[0] != nil || waybill.ClassOf(res[4]) != c.later {
 			t.Errorf("%v: results %v", c.err, res)
 		}
 	}
@@ -353,7 +353,7 @@ func TestBounds(t *testing.T) { // ST-18 TR-13
 		return nil
 	}
 	res = p.Publish(t.Context(), []waybill.Envelope{{ID: "1", Body: body(900)}, {ID: "2", Body: body(900)}, {ID: "3", Body: body(900)}})
-	if res[0] != nil || waybill.ClassOf(res[1]) != waybill.ClassOutage || !errors.Is(res[2], waybill.ErrBehind) || len(w.calls) != 2 {
+	if res[0] != nil || waybill.ClassOf(res[1]) != waybill.ClassOutage || !errors.Is(res[2], waybill.ErrPredecessorFailed) || len(w.calls) != 2 {
 		t.Errorf("behind a part that failed: %v in %d calls", res, len(w.calls))
 	}
 	for _, s := range []transform.Step{transform.Gzip{MaxBytes: 5000}, transform.ClaimCheck{Blobs: kept, MinBytes: 1, MaxBytes: 5000}} {

@@ -14,48 +14,48 @@ import (
 type member struct {
 	*Env
 	self  core.Member
-	parts []core.Part
+	parts []core.RouteSlots
 	skip  map[string][]int64 // by route, what an open transaction of the test has locked
 }
 
 func (e *Env) join() *member {
 	e.sessions++
-	return &member{Env: e, self: core.Member{Session: e.sessions, Name: "waybilltest", Lease: time.Hour, Handlers: 1, Free: 1}, skip: map[string][]int64{}}
+	return &member{Env: e, self: core.Member{Session: e.sessions, Name: "waybilltest", Lease: time.Hour, Capacity: 1, FreeCapacity: 1}, skip: map[string][]int64{}}
 }
 
 func (m *member) leave() error {
-	if m.self.Beat == 0 {
+	if m.self.Heartbeats == 0 {
 		return nil
 	}
-	_, err := m.Store.Meet(context.WithoutCancel(m.tb.Context()), core.Meeting{Self: m.self, Leave: true})
+	_, err := m.Store.Heartbeat(context.WithoutCancel(m.tb.Context()), core.HeartbeatRequest{Self: m.self, Leave: true})
 	return err
 }
 
 // serve takes the routes that have something to do and are not owned yet.
 func (m *member) serve() error {
-	routes := len(m.self.Serves)
+	routes := len(m.self.Routes)
 	for _, r := range m.Store.Records() {
-		known := func(s core.Serving) bool { return s.Route == r.Route }
-		if !r.State.Terminal() && !slices.ContainsFunc(m.self.Serves, known) {
-			m.self.Serves = append(m.self.Serves, core.Serving{Route: r.Route, Units: 1})
+		known := func(s core.ServedRoute) bool { return s.Route == r.Route }
+		if !r.State.Terminal() && !slices.ContainsFunc(m.self.Routes, known) {
+			m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: r.Route, Partitions: 1})
 		}
 	}
-	if len(m.self.Serves) == routes {
+	if len(m.self.Routes) == routes {
 		return nil
 	}
-	m.self.Beat++
-	roster, err := m.Store.Meet(m.tb.Context(), core.Meeting{Self: m.self, Join: true})
+	m.self.Heartbeats++
+	membership, err := m.Store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Join: true})
 	if err != nil {
 		return err
 	}
-	var moves []core.Move
-	for _, u := range roster.Units {
+	var moves []core.Transfer
+	for _, u := range membership.Partitions {
 		if u.Owner == 0 {
-			moves = append(moves, core.Move{Unit: u.Unit, To: m.self.Session})
-			m.parts = append(m.parts, core.Part{Route: u.Unit.Route, Slots: u.Unit.Slots()})
+			moves = append(moves, core.Transfer{Partition: u.Partition, To: m.self.Session})
+			m.parts = append(m.parts, core.RouteSlots{Route: u.Partition.Route, Slots: u.Partition.Slots()})
 		}
 	}
-	_, err = m.Store.Meet(m.tb.Context(), core.Meeting{Self: m.self, Moves: moves})
+	_, err = m.Store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Transfers: moves})
 	return err
 }
 
@@ -84,9 +84,9 @@ func (m *member) next() (*core.Record, time.Duration, error) {
 // ready takes the first message of all that are due.
 func (m *member) ready() (*core.Record, error) {
 	for {
-		var look core.Look
+		var look core.ReadRequest
 		for _, p := range m.parts {
-			look.Ranges = append(look.Ranges, core.Range{Part: p, To: math.MaxInt64, Skip: m.skip[p.Route], Limit: 1})
+			look.Ranges = append(look.Ranges, core.Range{RouteSlots: p, To: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
 		}
 		page, err := m.Store.Read(m.tb.Context(), m.self.Session, look)
 		if err != nil {
@@ -101,8 +101,8 @@ func (m *member) ready() (*core.Record, error) {
 		if first == nil {
 			return nil, nil //nolint:nilnil // there is none
 		}
-		taken, err := m.Store.Take(m.tb.Context(), m.self.Session, core.Want{Refs: []core.Ref{first.Ref}})
-		if err != nil || taken[0].Grip == core.GripHeld {
+		taken, err := m.Store.Hold(m.tb.Context(), m.self.Session, core.HoldRequest{Refs: []core.Ref{first.Ref}})
+		if err != nil || taken[0].Status == core.HoldGranted {
 			return first, err
 		}
 		m.skip[first.Route] = append(m.skip[first.Route], first.Seq)

@@ -126,8 +126,8 @@ func (e *Env) Stage(msgs ...waybill.Message) (staged []waybill.Staged) {
 	return staged
 }
 
-// Cancel withdraws a message in a transaction of its own and fails the test if that goes wrong. Only a waiting message
-// can be withdrawn: see Options.KeepScheduled, or cancel in the transaction that staged.
+// Cancel cancels a message in a transaction of its own and fails the test if that goes wrong. Only a waiting message
+// can be cancelled: see Options.KeepScheduled, or cancel in the transaction that staged.
 func (e *Env) Cancel(key waybill.CancelKey) waybill.CancelStatus {
 	e.tb.Helper()
 	status := waybill.CancelNotFound

@@ -207,34 +207,34 @@ func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 
 func crash(ctx context.Context, store core.OutboxStore, route string, n int, lease time.Duration) (got int, err error) {
 	self := core.Member{
-		Session: core.Session(chance.N(int64(1<<62)) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
-		Serves: []core.Serving{{Route: route, Units: core.NumSlots}},
+		Session: core.Session(chance.N(int64(1<<62)) + 1), Name: "crashed", Heartbeats: 1, Lease: lease, Capacity: 1, FreeCapacity: 1,
+		Routes: []core.ServedRoute{{Route: route, Partitions: core.NumSlots}},
 	}
-	roster, err := store.Meet(ctx, core.Meeting{Self: self, Join: true})
+	membership, err := store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true})
 	if err != nil {
 		return 0, err
 	}
-	var moves []core.Move
-	for _, u := range roster.Units {
-		if u.Unit.Route == route && u.Owner == 0 {
-			moves = append(moves, core.Move{Unit: u.Unit, To: self.Session})
+	var moves []core.Transfer
+	for _, u := range membership.Partitions {
+		if u.Partition.Route == route && u.Owner == 0 {
+			moves = append(moves, core.Transfer{Partition: u.Partition, To: self.Session})
 		}
 	}
-	if _, err = store.Meet(ctx, core.Meeting{Self: self, Moves: moves}); err != nil {
+	if _, err = store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Transfers: moves}); err != nil {
 		return 0, err
 	}
-	all := core.Range{Part: core.Part{Route: route, Slots: core.AllSlots}, To: math.MaxInt64, Limit: n}
-	page, err := store.Read(ctx, self.Session, core.Look{Ranges: []core.Range{all}})
+	all := core.Range{RouteSlots: core.RouteSlots{Route: route, Slots: core.AllSlots}, To: math.MaxInt64, Limit: n}
+	page, err := store.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{all}})
 	if err != nil {
 		return 0, err
 	}
-	var want core.Want
+	var want core.HoldRequest
 	for _, r := range page.Ranges[0].Records {
 		want.Refs = append(want.Refs, r.Ref)
 	}
-	taken, err := store.Take(ctx, self.Session, want)
+	taken, err := store.Hold(ctx, self.Session, want)
 	for _, t := range taken {
-		if t.Grip == core.GripHeld {
+		if t.Status == core.HoldGranted {
 			got++
 		}
 	}

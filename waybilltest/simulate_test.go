@@ -132,7 +132,7 @@ func odd(r *rand.Rand) LoopOptions {
 	}
 	o.Relay.BatchSize, o.Relay.Window = one(0, 1, 3), one(0, 1)
 	o.Relay.Lease = time.Duration(one(0, 3, 30)) * time.Second
-	o.Relay.Routes = []relay.Route{{Name: waybill.DefaultRoute, Units: one(0, 1, 7), Lanes: r.IntN(2) == 0, BlockAfterAbandon: r.IntN(2) == 0}}
+	o.Relay.Routes = []relay.Route{{Name: waybill.DefaultRoute, Partitions: one(0, 1, 7), Lanes: r.IntN(2) == 0, BlockAfterAbandon: r.IntN(2) == 0}}
 	return o
 }
 

@@ -182,7 +182,7 @@ func TestStagedOrder(t *testing.T) {
 	}
 }
 
-// TestLocked: a message that an open transaction has withdrawn is left alone until the transaction has ended, and no
+// TestLocked: a message that an open transaction has cancelled is left alone until the transaction has ended, and no
 // other message is.
 func TestLocked(t *testing.T) {
 	t.Parallel()

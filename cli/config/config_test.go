@@ -131,8 +131,8 @@ func TestRetentionInWords(t *testing.T) {
 		}
 		return s, l.Decode(&s)
 	}
-	s, err := read("retention: {published: forever, abandoned: at_once, withdrawn: 168h}\n")
-	if want := (waybill.Retention{Published: waybill.Forever, Abandoned: waybill.AtOnce, Withdrawn: 168 * time.Hour}); err != nil || s.Retention != want {
+	s, err := read("retention: {published: forever, abandoned: at_once, cancelled: 168h}\n")
+	if want := (waybill.Retention{Published: waybill.Forever, Abandoned: waybill.AtOnce, Cancelled: 168 * time.Hour}); err != nil || s.Retention != want {
 		t.Fatalf("got %+v, %v; want %+v", s.Retention, err, want)
 	}
 	shown, err := config.Print(config.Part{Key: "shop", Value: s})

@@ -78,7 +78,7 @@ type handle struct {
 	attempt  int
 	copied   *flight // of the copy that a failed settle has made
 	verdict  core.Verdict
-	lost     func() // see WhenLost
+	lost     func() // see OnLost
 	settled  bool
 }
 
@@ -243,7 +243,7 @@ func (r *receiver) assigned(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 	return nil
 }
 
-// revoked gives partitions up. It waits until what was handed out is settled.
+// revoked releases partitions. It waits until what was handed out is settled.
 func (r *receiver) revoked(m map[string][]int32) {
 	limit := time.NewTimer(r.t.opts.DrainFor)
 	defer limit.Stop()
@@ -558,8 +558,8 @@ func (r *receiver) hand(limit int) []*waybill.Delivery {
 	return ds
 }
 
-// WhenLost implements core.LossTeller.
-func (r *receiver) WhenLost(d *waybill.Delivery, fn func()) {
+// OnLost implements core.LeaseWatcher.
+func (r *receiver) OnLost(d *waybill.Delivery, fn func()) {
 	h, ok := d.Handle.(*handle)
 	if !ok || h.r != r {
 		return

@@ -170,7 +170,7 @@ func TestHandOverWaitsForHandlers(t *testing.T) {
 	if _, err := f.cluster.WaitGroupStable(ctx, opts.Bus+".q", 2); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range held { // while the first receiver learns that it must give partitions up
+	for _, d := range held { // while the first receiver learns that it must release partitions
 		done(t, a, d)
 	}
 	if err := bus.Publish(t.Context(), []waybill.Envelope{{ID: "k0", Topic: "t"}, {ID: "k1", Topic: "t"}, {ID: "k2", Topic: "t"}}).FirstErr(); err != nil {
@@ -203,7 +203,7 @@ func TestHandOverTellsHandlers(t *testing.T) {
 	lost := make(map[string]*atomic.Bool)
 	for _, d := range held {
 		lost[d.Envelope.ID] = &atomic.Bool{}
-		a.(core.LossTeller).WhenLost(d, func() { told.Add(1); lost[d.Envelope.ID].Store(true) }) //nolint:forcetypeassert // it is one
+		a.(core.LeaseWatcher).OnLost(d, func() { told.Add(1); lost[d.Envelope.ID].Store(true) }) //nolint:forcetypeassert // it is one
 	}
 	b := subscribe(t, bus, "q")
 	again := receive(t, b, 1) // a partition has moved

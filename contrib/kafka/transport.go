@@ -42,7 +42,7 @@ var (
 	_ core.Checker      = (*Transport)(nil)
 	_ core.Describer    = (*Transport)(nil)
 	_ admin.ParkedQueue = (*Transport)(nil)
-	_ core.LossTeller   = (*receiver)(nil)
+	_ core.LeaseWatcher = (*receiver)(nil)
 )
 
 // Dial connects to the brokers at addresses, host:port with commas between them, and returns a transport that

@@ -12,9 +12,9 @@ import (
 // attendEvery is how often a connection that shows presence is tested.
 const attendEvery = 200 * time.Millisecond
 
-// Attend shows presence by a GET_LOCK on a connection of its own; see core.Presence. Behind a proxy that shares
+// Acquire shows presence by a GET_LOCK on a connection of its own; see core.Presence. Behind a proxy that shares
 // connections it shows the proxy's.
-func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	conn, err := s.own.Conn(ctx)
 	if err != nil {
 		return 0, nil, classify("attend", err)

@@ -20,7 +20,7 @@
 // Stage writes with the caller's transaction: its rows are committed or rolled back with it. A page is read from one
 // snapshot, and its transaction ids are exact: a transaction that stages first locks one of 256 rows for share, and the
 // rows without a lock tell a relay which transactions have ended. Each method that writes is one transaction, which
-// runs again if another one makes it fail. A session that was removed, or that lost the unit, changes nothing.
+// runs again if another one makes it fail. A session that was removed, or that lost the partition, changes nothing.
 //
 // The settle deletes published rows, and abandoned ones are kept with reason and error, unless Options.Retention says
 // otherwise. A (route, id) is known as a duplicate for as long as its row exists. Names are compared by their bytes.
@@ -70,7 +70,7 @@
 //
 // The stored mark of the clock is up to a second above the stamps that were settled.
 //
-// Not here: core.Waiter, core.Limiter, admin.KeyKeeper, admin.Counter, admin.Purger, admin.DriftChecker. No control
+// Not here: core.Waiter, core.Limiter, admin.BlockedKeys, admin.Counter, admin.Purger, admin.DriftChecker. No control
 // records of the kinds "from" and "decide" are written or read.
 package waybillmysql
 
@@ -89,9 +89,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_aside TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_dedupe TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_marks TO 'service'@'%';
-GRANT SELECT ON shop.waybill_outbox_units TO 'service'@'%';
+GRANT SELECT ON shop.waybill_outbox_partitions TO 'service'@'%';
 GRANT SELECT ON shop.waybill_outbox_routes TO 'service'@'%';
-GRANT INSERT ON shop.waybill_outbox_control TO 'service'@'%';
+GRANT INSERT ON shop.waybill_outbox_notices TO 'service'@'%';
 GRANT SELECT ON shop.waybill_meta TO 'service'@'%';
 `
 
@@ -103,9 +103,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_dedupe TO 'service'@
 GRANT SELECT, UPDATE ON shop.waybill_outbox_marks TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_members TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_fence TO 'service'@'%';
-GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_units TO 'service'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_partitions TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.waybill_outbox_routes TO 'service'@'%';
-GRANT SELECT, INSERT, DELETE ON shop.waybill_outbox_control TO 'service'@'%';
+GRANT SELECT, INSERT, DELETE ON shop.waybill_outbox_notices TO 'service'@'%';
 GRANT SELECT, INSERT (act, phase, who, via, origin, action, target, filter, ids, body_before, body_after, result) ON shop.waybill_outbox_audit TO 'service'@'%';
 GRANT SELECT, INSERT, DELETE ON shop.waybill_inbox TO 'service'@'%';
 GRANT SELECT, INSERT, UPDATE ON shop.waybill_meta TO 'service'@'%';

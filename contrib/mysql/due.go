@@ -23,7 +23,7 @@ const (
 
 // Due looks for records that have come due, as core.OutboxStore says. One call works at a time. Several would meet each
 // other's locks in the index of ids, and would then leave timers at their old numbers.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (page core.DuePage, err error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (page core.DueResult, err error) {
 	select {
 	case s.dueTurn <- struct{}{}:
 		defer func() { <-s.dueTurn }()
@@ -31,7 +31,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		return page, classify("due", ctx.Err())
 	}
 	err = s.fenced(ctx, "due", self, func(w *work) error {
-		d := due{work: w, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
+		d := due{work: w, limit: max(limit, 0), page: core.DueResult{NextIn: -1}}
 		for _, part := range parts {
 			own, err := w.owns(ctx, part.Route)
 			if err != nil {
@@ -49,7 +49,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		return err
 	})
 	if err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	return page, nil
 }
@@ -59,11 +59,11 @@ type due struct {
 	*work
 	limit                 int
 	mine, retries, timers []*row
-	page                  core.DuePage
+	page                  core.DueResult
 }
 
 // look finds the due records of a part, and when the next one is due.
-func (d *due) look(ctx context.Context, part *core.Part) error {
+func (d *due) look(ctx context.Context, part *core.RouteSlots) error {
 	if !part.DueNew {
 		mine, err := d.rows(ctx, ownRetriesSQL, d.self, d.now, part.Route, int64(part.Slots))
 		if err != nil {
@@ -183,12 +183,12 @@ func (d *due) inLine(ctx context.Context, rows []*row) error {
 	return nil
 }
 
-// stay makes a timer ready at its old number. A control record tells its owner, which reads there no more.
+// stay makes a timer ready at its old number. A notice tells its owner, which reads there no more.
 func (d *due) stay(ctx context.Context, r *row) error {
 	if err := d.set(ctx, []int64{r.Seq}, `due_at = 0, version = version + 1`); err != nil {
 		return err
 	}
-	d.page.Moved++
+	d.page.TimersReady++
 	_, kind := rules.Requeue(r.facts())
 	return d.tell(ctx, kind, r)
 }
@@ -207,7 +207,7 @@ func (d *due) move(ctx context.Context, seqs, to []int64) error {
 	if err != nil {
 		return err
 	}
-	d.page.Moved += int(n)
+	d.page.TimersReady += int(n)
 	if err := d.deleteFrom(ctx, "waybill_outbox_aside", at(seqs)); err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func TestKilledRelayCostsNoLease(t *testing.T) {
 	startChild(t, "relay", dsn, url)
 	patience.Until(t, "both relays are present and own something", func() bool {
 		var n int
-		err := s.DB().QueryRow(`SELECT COUNT(DISTINCT m.session) FROM waybill_outbox_units u JOIN waybill_outbox_members m ON m.session = u.owner
+		err := s.DB().QueryRow(`SELECT COUNT(DISTINCT m.session) FROM waybill_outbox_partitions u JOIN waybill_outbox_members m ON m.session = u.owner
 			WHERE m.presence <> 0`).Scan(&n)
 		return err == nil && n == 2
 	})

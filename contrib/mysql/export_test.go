@@ -30,8 +30,9 @@ var (
 	Recent   = recent
 )
 
-// Unserved returns the routes that have due records and none of units, and how many rows the server read for that.
-func (s *Store) Unserved(ctx context.Context, units []core.OwnedUnit) (routes []string, reads int64, err error) {
+// UnservedRoutes returns the routes that have due records and none of partitions, and how many rows the server read for
+// that.
+func (s *Store) Unserved(ctx context.Context, partitions []core.PartitionState) (routes []string, reads int64, err error) {
 	conn, err := s.own.Conn(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -51,10 +52,10 @@ func (s *Store) Unserved(ctx context.Context, units []core.OwnedUnit) (routes []
 	if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
 		return nil, 0, err
 	}
-	out := core.Roster{Units: units}
+	out := core.Membership{Partitions: partitions}
 	before := handled()
 	if err == nil {
 		err = w.unserved(ctx, &out)
 	}
-	return out.Unserved, handled() - before, err
+	return out.UnservedRoutes, handled() - before, err
 }

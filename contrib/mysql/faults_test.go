@@ -211,13 +211,13 @@ func TestGrants(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
-	if _, err := all.Meet(t.Context(), core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
+	if _, err := all.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := all.Read(t.Context(), 1, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 62}}})
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := all.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 62}}})
 	if err != nil || len(page.Ranges[0].Records) != 3 {
 		t.Fatal(len(page.Ranges), err)
 	}
@@ -225,7 +225,7 @@ func TestGrants(t *testing.T) {
 	if err := all.Settle(t.Context(), 1, []core.Outcome{core.Published(&rs[0]), core.Retry(&rs[1], nil, 0)}).FirstErr(); err != nil {
 		t.Error(err)
 	}
-	if _, err := all.Due(t.Context(), 1, []core.Part{part}, 10); err != nil {
+	if _, err := all.Due(t.Context(), 1, []core.RouteSlots{part}, 10); err != nil {
 		t.Error(err)
 	}
 	if _, err := all.Clean(t.Context(), "m", core.MinCleanLease); err != nil {
@@ -262,7 +262,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		`ALTER TABLE waybill_outbox_units DROP COLUMN term`, `ALTER TABLE waybill_outbox_units ADD COLUMN term BIGINT`,
+		`ALTER TABLE waybill_outbox_partitions DROP COLUMN term`, `ALTER TABLE waybill_outbox_partitions ADD COLUMN term BIGINT`,
 		`UPDATE waybill_meta SET value = 2 WHERE name = 'version'`,
 	} {
 		if _, err := s.DB().Exec(text); err != nil {
@@ -356,8 +356,8 @@ func TestOpenChecksItsInput(t *testing.T) {
 	}
 }
 
-// A process that freezes in the middle of a Meet keeps its locks only until the server ends its connection. DB-26.
-func TestFrozenMeet(t *testing.T) {
+// A process that freezes in the middle of a Heartbeat keeps its locks only until the server ends its connection. DB-26.
+func TestFrozenHeartbeat(t *testing.T) {
 	t.Parallel()
 	s := open(t, waybillmysql.Options{})
 	tx, err := s.Own().BeginTx(t.Context(), nil)
@@ -366,13 +366,13 @@ func TestFrozenMeet(t *testing.T) {
 	}
 	defer tx.Rollback()
 	var n int
-	if err := tx.QueryRow(`SELECT 1 FROM waybill_meta WHERE name = 'meet' FOR UPDATE`).Scan(&n); err != nil {
+	if err := tx.QueryRow(`SELECT 1 FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
 	refused := 0
 	patience.Until(t, "the member has joined", func() bool {
-		got, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true})
+		got, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true})
 		if err != nil {
 			if refused++; waybill.ClassOf(err) != waybill.ClassOutage {
 				t.Fatal(err)
@@ -398,13 +398,13 @@ func TestSettleBesideALockedRecord(t *testing.T) {
 	if err := stage(t.Context(), s, msgs); err != nil {
 		t.Fatal(err)
 	}
-	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
-	if _, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+	self := core.Member{Session: 1, Name: "m", Heartbeats: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
+	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := s.Read(t.Context(), 1, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: n}}})
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := s.Read(t.Context(), 1, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: n}}})
 	if err != nil || len(page.Ranges[0].Records) != n {
 		t.Fatal(page, err)
 	}

@@ -22,14 +22,14 @@ const (
 
 const (
 	expiredSQL = lightAside + `(waybill_outbox_ends) WHERE state IN (1, 4) AND ends_at BETWEEN 1 AND ? AND hold = 0 AND (due_at <> 0
-		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0
+		OR NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = waybill_outbox_aside.route AND u.owner <> 0
 			AND u.from_slot <= waybill_outbox_aside.slot AND u.to_slot > waybill_outbox_aside.slot)) ORDER BY ends_at LIMIT ?` + endAsideSQL
 	settledSQL = lightAside + `(waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?` + endAsideSQL
 )
 
 // Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units without an owner. It deletes up to 1,000 records of each class whose retention
-// has expired. The lease is a row of the meta table, from a millisecond to an hour long.
+// waited for a time, or are due in partitions without an owner. It deletes up to 1,000 records of each class whose
+// retention has expired. The lease is a row of the meta table, from a millisecond to an hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (out core.Cleaned, err error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return out, err
@@ -45,24 +45,24 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (o
 		if _, err := w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
 			return err
 		}
-		out = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
+		out = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
 		rows, err := w.pick(ctx, expiredSQL, w.now, cleanBatch)
 		if err != nil {
 			return err
 		}
-		units, err := w.unitsOf(ctx, rows)
+		partitions, err := w.partitionsOf(ctx, rows)
 		if err != nil {
 			return err
 		}
-		if err := w.abandon(ctx, rows, units, waybill.ReasonExpired); err != nil {
+		if err := w.abandon(ctx, rows, partitions, waybill.ReasonExpired); err != nil {
 			return err
 		}
 		out.Expired, out.More = len(rows), len(rows) == cleanBatch
 		told := slices.DeleteFunc(rows, func(r *row) bool {
-			_, tells := rules.Sweeps(r.facts(), units(r))
+			_, tells := rules.Sweeps(r.facts(), partitions(r))
 			return !tells
 		})
-		if err := w.tell(ctx, core.ControlKey, told...); err != nil {
+		if err := w.tell(ctx, core.NoticeKey, told...); err != nil {
 			return err
 		}
 		for _, class := range core.RetentionClasses() {
@@ -96,8 +96,8 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 	if keep == waybill.Forever {
 		return nil
 	}
-	if class == core.RetentionWithdrawn {
-		state = stateWithdrawn
+	if class == core.RetentionCancelled {
+		state = stateCancelled
 	}
 	rows, err := w.pick(ctx, settledSQL, state, w.now-keep.Microseconds(), cleanBatch)
 	if err != nil {
@@ -110,7 +110,7 @@ func (w *work) purge(ctx context.Context, class core.RetentionClass, out *core.C
 	if err := w.remove(ctx, rows); err != nil {
 		return err
 	}
-	return w.tell(ctx, core.ControlKey, slices.DeleteFunc(rows, func(r *row) bool { return !rules.Tells(r.facts()) })...)
+	return w.tell(ctx, core.NoticeKey, slices.DeleteFunc(rows, func(r *row) bool { return !rules.Tells(r.facts()) })...)
 }
 
 // stored returns r as operators see it.
@@ -233,7 +233,7 @@ func (w *work) list(
 }
 
 // Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It never touches a record
-// that a member holds or another transaction has locked. Control records tell the owners.
+// that a member holds or another transaction has locked. Notices tell the owners.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admin.Redriven, err error) {
 	if req, err = admin.CheckRedrive(req, s.opts.Limits); err != nil {
 		return out, err
@@ -292,7 +292,7 @@ func (w *work) requeue(ctx context.Context, body []byte, rows ...*row) error {
 	}
 	var changes []change
 	var keys []any
-	told := map[core.ControlKind][]*row{}
+	told := map[core.NoticeKind][]*row{}
 	for _, r := range rows {
 		if r.Envelope.Expired(time.UnixMicro(w.now)) {
 			r.Envelope.Expires = time.Time{}

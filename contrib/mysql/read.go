@@ -13,10 +13,10 @@ import (
 // transaction that has ended by then is in the snapshot; see horizon.go. Rows of a range are asked for in the same
 // round trip as the head of the page, as many as are likely to be wanted. Only a page that wants more asks again.
 
-// maxControl bounds Page.Control, and maxRows the rows of one statement.
+// maxControl bounds ReadResult.Notices, and maxRows the rows of one statement.
 const (
-	maxControl = 1000
-	maxRows    = 4096
+	maxNotice = 1000
+	maxRows   = 4096
 )
 
 const (
@@ -34,15 +34,15 @@ const (
 
 // Read answers all parts of look from one snapshot, as core.OutboxStore says. It locks only, for a moment and at most
 // every 20 ms, rows that are not locked. A limit of 0 or less is no limit.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (page core.Page, err error) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (page core.ReadResult, err error) {
 	next, running, err := s.sight(ctx)
 	if err != nil {
 		return page, classify("read", err)
 	}
 	err = s.read(ctx, "read", func(w *work) (err error) {
 		w.self = self
-		rd := reader{work: w, look: &look, page: core.Page{Next: next, Running: running}}
-		page = core.Page{}
+		rd := reader{work: w, look: &look, page: core.ReadResult{Next: next, Running: running}}
+		page = core.ReadResult{}
 		if err := rd.head(ctx); err != nil || !rd.page.Known {
 			return err
 		}
@@ -57,11 +57,11 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (pa
 	return page, err
 }
 
-// reader answers one Look in its transaction.
+// reader answers one ReadRequest in its transaction.
 type reader struct {
 	*work
-	look   *core.Look
-	page   core.Page
+	look   *core.ReadRequest
+	page   core.ReadResult
 	first  [][]*row // the first rows of the ranges, of which limits were asked for
 	limits []int
 	others []*row // what other sessions hold
@@ -77,7 +77,7 @@ func (rd *reader) head(ctx context.Context) error {
 	}
 	var routes []any
 	want := map[string]core.Slots{}
-	for _, part := range rd.look.Parts {
+	for _, part := range rd.look.Slots {
 		want[part.Route] |= part.Slots
 		routes = append(routes, part.Route)
 	}
@@ -85,20 +85,20 @@ func (rd *reader) head(ctx context.Context) error {
 	queries := []query{{
 		`SELECT flag, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
 		[]any{rd.self},
-		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Flag, &rd.now, &p.Epoch, &p.Last) },
+		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Suspected, &rd.now, &p.Epoch, &p.Last) },
 	}, {
-		unitsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
-			u, err := scanUnit(rows)
-			own[u.Unit.Route] |= u.Unit.Slots()
+		partitionsSQL + `WHERE owner = ?`, []any{rd.self}, func(rows *sql.Rows) error {
+			u, err := scanPartition(rows)
+			own[u.Partition.Route] |= u.Partition.Slots()
 			return err
 		},
 	}, {
-		`SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_control WHERE route IN ` + places(len(routes)) + ` ORDER BY number`, routes,
+		`SELECT number, route, kind, slot, seq, k, id, reason FROM waybill_outbox_notices WHERE route IN ` + places(len(routes)) + ` ORDER BY number`, routes,
 		func(rows *sql.Rows) error {
-			var c core.Control
+			var c core.Notice
 			err := rows.Scan(&c.Number, &c.Route, &c.Kind, &c.Slot, &c.Seq, &c.Key, &c.ID, &c.Reason)
-			if want[c.Route].Has(c.Slot) && len(p.Control) < maxControl {
-				p.Control = append(p.Control, c)
+			if want[c.Route].Has(c.Slot) && len(p.Notices) < maxNotice {
+				p.Notices = append(p.Notices, c)
 			}
 			return err
 		},
@@ -107,13 +107,13 @@ func (rd *reader) head(ctx context.Context) error {
 	for i := range rd.look.Ranges {
 		rg := &rd.look.Ranges[i]
 		rd.limits[i] = rd.atFirst(rg.Limit)
-		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`,
-			rg.Route, rg.From, rg.To, int64(rg.Slots), rg.Keyed, rd.limits[i]))
+		queries = append(queries, rd.query(&rd.first[i], rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`,
+			rg.Route, rg.From, rg.To, int64(rg.Slots), rg.KeyedOnly, rd.limits[i]))
 	}
 	if err := rd.ask(ctx, queries...); err != nil || !p.Known {
 		return err
 	}
-	for _, part := range rd.look.Parts {
+	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
 	if p.Last != rd.look.Last {
@@ -134,46 +134,46 @@ func (rd *reader) held(ctx context.Context) (_ []*row, err error) {
 }
 
 // add adds those of rows to list that block their key, once each.
-func (rd *reader) add(list []core.Waiting, rows []*row, wanted func(r *row) bool) []core.Waiting {
+func (rd *reader) add(list []core.BlockedRecord, rows []*row, wanted func(r *row) bool) []core.BlockedRecord {
 	for _, r := range rows {
 		w, ok := r.waiting(rd.self, rd.blocks(r.Route))
-		if ok && wanted(r) && !slices.ContainsFunc(list, func(o core.Waiting) bool { return o.Seq == w.Seq }) {
+		if ok && wanted(r) && !slices.ContainsFunc(list, func(o core.BlockedRecord) bool { return o.Seq == w.Seq }) {
 			list = append(list, w)
 		}
 	}
 	return list
 }
 
-// fresh answers Look.Fresh.
+// fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
 	limit, p := rd.look.Limit, &rd.page
 	if limit <= 0 {
 		limit = 1 << 30
 	}
-	for _, part := range rd.look.Fresh {
+	for _, part := range rd.look.NewlyOwned {
 		wanted := func(r *row) bool {
-			return r.Route == part.Route && part.Slots.Has(r.Slot) && r.Seq > rd.look.AfterFresh
+			return r.Route == part.Route && part.Slots.Has(r.Slot) && r.Seq > rd.look.NewlyOwnedAfter
 		}
 		held, err := rd.held(ctx)
 		if err != nil {
 			return err
 		}
-		p.Waiting = rd.add(p.Waiting, held, wanted)
+		p.Blocked = rd.add(p.Blocked, held, wanted)
 		texts := []string{waitingSQL, blockingSQL}
 		if !rd.blocks(part.Route) {
 			texts = texts[:1]
 		}
 		for _, text := range texts {
-			rows, err := rd.rows(ctx, text, part.Route, rd.look.AfterFresh, int64(part.Slots), limit+1)
+			rows, err := rd.rows(ctx, text, part.Route, rd.look.NewlyOwnedAfter, int64(part.Slots), limit+1)
 			if err != nil {
 				return err
 			}
-			p.Waiting = rd.add(p.Waiting, rows, wanted)
+			p.Blocked = rd.add(p.Blocked, rows, wanted)
 		}
 	}
-	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
-	if len(p.Waiting) > limit {
-		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if len(p.Blocked) > limit {
+		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (rd *reader) ranges(ctx context.Context) error {
 			if from == rg.From {
 				return rd.first[i], ctx.Err()
 			}
-			return rd.rows(ctx, rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.Keyed, n)
+			return rd.rows(ctx, rangeSQL+list(rg.ExcludeSeqs)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.KeyedOnly, n)
 		})
 		if err != nil {
 			return err
@@ -213,7 +213,7 @@ func (rd *reader) keys(ctx context.Context) error {
 			return err
 		}
 		out := core.KeyRecords{Records: got.Records, More: got.More}
-		out.Waiting = rd.add(nil, append(rows, held...), func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
+		out.Blocked = rd.add(nil, append(rows, held...), func(r *row) bool { return r.Route == kr.Route && r.Envelope.Key == kr.Key })
 		rd.page.Keys = append(rd.page.Keys, out)
 	}
 	return nil
@@ -267,14 +267,14 @@ func (rd *reader) span(from int64, limit, n int, ask func(from int64, n int) ([]
 	}
 }
 
-// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
+// again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
-	if len(rd.look.Again) == 0 {
+	if len(rd.look.Recheck) == 0 {
 		return nil
 	}
-	seqs := make([]int64, len(rd.look.Again))
+	seqs := make([]int64, len(rd.look.Recheck))
 	refs := make(map[int64]core.Ref, len(seqs))
-	for i, ref := range rd.look.Again {
+	for i, ref := range rd.look.Recheck {
 		seqs[i], refs[ref.Seq] = ref.Seq, ref
 	}
 	rows, err := rd.rows(ctx, recordSQL+`FORCE INDEX (PRIMARY) WHERE `+at(seqs)+` ORDER BY seq`)
@@ -283,12 +283,12 @@ func (rd *reader) again(ctx context.Context) error {
 		switch {
 		case !r.is(refs[r.Seq]):
 		case r.ready(), r.live() && r.Holder != 0:
-			rd.page.Again = append(rd.page.Again, r.decode().Record)
+			rd.page.Rechecked = append(rd.page.Rechecked, r.decode().Record)
 		case waits, r.facts().Retry():
 			if !waits {
-				w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
+				w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
 			}
-			rd.page.AgainWaiting = append(rd.page.AgainWaiting, w)
+			rd.page.RecheckedBlocked = append(rd.page.RecheckedBlocked, w)
 		}
 	}
 	return err

@@ -56,8 +56,8 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 			name string
 			fn   func() error
 		}{
-			{"take", func() error {
-				_, err := s.Take(t.Context(), self, core.Want{Refs: refs})
+			{"hold", func() error {
+				_, err := s.Hold(t.Context(), self, core.HoldRequest{Refs: refs})
 				return err
 			}},
 			{"retry", func() error { return s.Settle(t.Context(), self, retries).FirstErr() }},
@@ -85,7 +85,7 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 		if err := s.Settle(t.Context(), self, gone).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self, Beat: 9}, Leave: true}); err != nil {
+		if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self, Heartbeats: 9}, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,20 +100,20 @@ func TestRoundTripsOfManyRecords(t *testing.T) {
 // ownAll makes a member the owner of all of the default route, and returns the records there.
 func ownAll(t *testing.T, s *waybillmysql.Store, self core.Session) []core.Record {
 	t.Helper()
-	m := core.Member{Session: self, Name: "m", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}, Handlers: 1, Free: 1}
-	r, err := s.Meet(t.Context(), core.Meeting{Self: m, Join: true})
+	m := core.Member{Session: self, Name: "m", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var moves []core.Move
-	for _, u := range r.Units {
-		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: self})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: self})
 	}
-	if _, err := s.Meet(t.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Transfers: moves}); err != nil {
 		t.Fatal(err)
 	}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	p, err := s.Read(t.Context(), self, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20})
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 1000}}, Bytes: 1 << 20})
 	if err != nil || len(p.Ranges) != 1 {
 		t.Fatalf("read: %d ranges, %v", len(p.Ranges), err)
 	}

@@ -19,12 +19,12 @@ import (
 // The bits of column flags.
 const (
 	flagBlocks = 1 << iota
-	flagWithdrawable
+	flagCancelable
 	flagMaybe
 )
 
-// stateWithdrawn is stored for abandoned records that the application took back, so that an index tells them apart.
-const stateWithdrawn core.State = 6
+// stateCancelled is stored for abandoned records that the application took back, so that an index tells them apart.
+const stateCancelled core.State = 6
 
 // The statements that return a row all have the same columns: those of the record itself, and the costly ones.
 const (
@@ -81,8 +81,8 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		e.Topic, e.Source, e.HLC = f.text(), f.text(), hlc.Timestamp(f.number())
 		r.reason, r.lastError = waybill.Reason(f.text()), f.text()
 		r.errorAt, r.dedupe, r.attrs, e.Body = f.number(), f.text(), f.text(), f.bytes()
-		e.ID, r.Failed, r.Withdrawable = r.ID, r.state == core.StateFailed, r.has(flagWithdrawable)
-		if r.state == stateWithdrawn {
+		e.ID, r.Failed, r.Cancelable = r.ID, r.state == core.StateFailed, r.has(flagCancelable)
+		if r.state == stateCancelled {
 			r.state = core.StateAbandoned
 		}
 		r.Age = duration(max(w.now-r.since, 0))
@@ -174,8 +174,8 @@ func encode(e *waybill.Envelope) []byte {
 }
 
 // waiting returns r as a record that blocks its key, seen by self.
-func (r *row) waiting(self core.Session, blocks bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder, Why: r.facts().Obstructs(self, blocks)}
+func (r *row) waiting(self core.Session, blocks bool) (core.BlockedRecord, bool) {
+	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Holder: r.Holder, Why: r.facts().Obstructs(self, blocks)}
 	return w, w.Why != 0
 }
 
@@ -186,7 +186,7 @@ func (r *row) facts() *rules.Row {
 	}
 	return &rules.Row{
 		Ref: r.Ref, Slot: r.Slot, State: r.state, Reason: r.reason, Holder: r.Holder, Keyed: r.Envelope.Key != "", Waits: r.live() && r.due != 0,
-		Withdrawable: r.Withdrawable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
+		Cancelable: r.Cancelable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
 		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
 	}
 }
@@ -295,14 +295,14 @@ func rowsOf(changes []change) []*row {
 
 // storedState is the state as it is stored.
 func storedState(s core.State, reason waybill.Reason) int64 {
-	if s == core.StateAbandoned && reason.Withdrawn() {
-		s = stateWithdrawn
+	if s == core.StateAbandoned && reason.Cancelled() {
+		s = stateCancelled
 	}
 	return int64(s)
 }
 
 func flags(r *rules.Row) (out int64) {
-	for flag, is := range map[int64]bool{flagBlocks: r.Blocks, flagWithdrawable: r.Withdrawable, flagMaybe: r.MaybeSent} {
+	for flag, is := range map[int64]bool{flagBlocks: r.Blocks, flagCancelable: r.Cancelable, flagMaybe: r.MaybeSent} {
 		if is {
 			out |= flag
 		}
@@ -394,43 +394,43 @@ func (w *work) hold(ctx context.Context, seqs []int64, deliveries int) error {
 }
 
 // abandon ends locked records for a caller other than their owners.
-func (w *work) abandon(ctx context.Context, rows []*row, units func(r *row) rules.Unit, reason waybill.Reason) error {
+func (w *work) abandon(ctx context.Context, rows []*row, partitions func(r *row) rules.Partition, reason waybill.Reason) error {
 	changes := make([]change, len(rows))
 	for i, r := range rows {
-		changes[i] = change{r, rules.Change{Row: rules.End(r.facts(), units(r), reason)}}
+		changes[i] = change{r, rules.Change{Row: rules.End(r.facts(), partitions(r), reason)}}
 	}
 	return w.become(ctx, "", changes...)
 }
 
-// unitsOf returns the facts about the units of rows that the rules need.
-func (w *work) unitsOf(ctx context.Context, rows []*row) (func(r *row) rules.Unit, error) {
+// partitionsOf returns the facts about the partitions of rows that the rules need.
+func (w *work) partitionsOf(ctx context.Context, rows []*row) (func(r *row) rules.Partition, error) {
 	var routes []any
 	for _, r := range rows {
 		if !slices.Contains(routes, any(r.Route)) {
 			routes = append(routes, r.Route)
 		}
 	}
-	var units []core.OwnedUnit
+	var partitions []core.PartitionState
 	if len(routes) > 0 {
 		var err error
-		units, err = w.units(ctx, `WHERE route IN `+places(len(routes))+` UNION ALL SELECT route, 0, 64, 0, term, low, careful FROM waybill_outbox_routes
+		partitions, err = w.partitions(ctx, `WHERE route IN `+places(len(routes))+` UNION ALL SELECT route, 0, 64, 0, term, read_after, uncertain_up_to FROM waybill_outbox_routes
 			WHERE route IN `+places(len(routes)), append(slices.Clip(routes), routes...)...)
 		if err != nil {
 			return nil, err
 		}
 	}
-	return func(r *row) (out rules.Unit) {
-		for _, u := range units {
-			if u.Unit.Route == r.Route && u.Unit.Slots().Has(r.Slot) {
-				return rules.Unit{Owner: u.Owner, Careful: u.Careful}
+	return func(r *row) (out rules.Partition) {
+		for _, u := range partitions {
+			if u.Partition.Route == r.Route && u.Partition.Slots().Has(r.Slot) {
+				return rules.Partition{Owner: u.Owner, UncertainUpTo: u.UncertainUpTo}
 			}
 		}
 		return out
 	}, nil
 }
 
-// tell writes control records for the owners of rows.
-func (w *work) tell(ctx context.Context, kind core.ControlKind, rows ...*row) error {
+// tell writes notices for the owners of rows.
+func (w *work) tell(ctx context.Context, kind core.NoticeKind, rows ...*row) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -438,7 +438,7 @@ func (w *work) tell(ctx context.Context, kind core.ControlKind, rows ...*row) er
 	for _, r := range rows {
 		args = append(args, r.Route, kind, r.Slot, r.Seq, r.Envelope.Key, r.ID)
 	}
-	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_control (route, kind, slot, seq, k, id, reason) VALUES `+
+	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_notices (route, kind, slot, seq, k, id, reason) VALUES `+
 		strings.Repeat(`, (?, ?, ?, ?, ?, ?, '')`, len(rows))[2:], args...)
 	return err
 }
@@ -455,25 +455,25 @@ func seqsOf(rows []*row) []int64 {
 func (w *work) owns(ctx context.Context, route string) (core.Slots, error) {
 	if w.own == nil {
 		w.own = map[string]core.Slots{}
-		units, err := w.units(ctx, `WHERE owner = ?`, w.self)
+		partitions, err := w.partitions(ctx, `WHERE owner = ?`, w.self)
 		if err != nil {
 			return 0, err
 		}
-		for _, u := range units {
-			w.own[u.Unit.Route] |= u.Unit.Slots()
+		for _, u := range partitions {
+			w.own[u.Partition.Route] |= u.Partition.Slots()
 		}
 	}
 	return w.own[route], nil
 }
 
-const unitsSQL = `SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units `
+const partitionsSQL = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions `
 
-func (w *work) units(ctx context.Context, where string, args ...any) ([]core.OwnedUnit, error) {
-	return collect(ctx, w.q, scanUnit, unitsSQL+where, args...)
+func (w *work) partitions(ctx context.Context, where string, args ...any) ([]core.PartitionState, error) {
+	return collect(ctx, w.q, scanPartition, partitionsSQL+where, args...)
 }
 
-func scanUnit(rows *sql.Rows) (u core.OwnedUnit, err error) {
-	return u, rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, &u.Owner, &u.Term, &u.Low, &u.Careful)
+func scanPartition(rows *sql.Rows) (u core.PartitionState, err error) {
+	return u, rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, &u.Owner, &u.Term, &u.ReadAfter, &u.UncertainUpTo)
 }
 
 // lastSQL returns an expression of the last sequence that was drawn, or a later one. MySQL caches that figure, unless

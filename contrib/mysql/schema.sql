@@ -12,12 +12,12 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	k           VARBINARY(255)   NOT NULL,            -- ordering key; empty = unordered
 	slot        TINYINT UNSIGNED NOT NULL,            -- 0 to 63, from route and key, or from route and id
 	version     BIGINT           NOT NULL DEFAULT 1,  -- grows with every change but a hold
-	state       TINYINT          NOT NULL DEFAULT 1,  -- 1 pending, 3 published, 4 waits for a retry, 5 abandoned, 6 withdrawn
+	state       TINYINT          NOT NULL DEFAULT 1,  -- 1 pending, 3 published, 4 waits for a retry, 5 abandoned, 6 cancelled
 	due_at      BIGINT           NOT NULL DEFAULT 0,  -- of a schedule or a retry; 0 = ready, or ended
 	ends_at     BIGINT           NOT NULL DEFAULT 0,  -- live: when it expires; ended: when it ended
 	ready_since BIGINT           NOT NULL DEFAULT 0,  -- when it was or is first due
 	hold        BIGINT           NOT NULL DEFAULT 0,  -- session of the member that holds it
-	flags       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1 blocks its key, 2 withdrawable, 4 maybe sent
+	flags       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1 blocks its key, 2 cancelable, 4 maybe sent
 	attempts    INT              NOT NULL DEFAULT 0,
 	deliveries  INT              NOT NULL DEFAULT 0,
 	crashes     INT              NOT NULL DEFAULT 0,
@@ -86,28 +86,28 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_fence (
 ) ENGINE = InnoDB;
 
 -- Ranges of slots of a route, and who owns them.
-CREATE TABLE IF NOT EXISTS waybill_outbox_units (
-	route     VARBINARY(300)   NOT NULL,
-	from_slot TINYINT UNSIGNED NOT NULL,
-	to_slot   TINYINT UNSIGNED NOT NULL,
-	owner     BIGINT           NOT NULL DEFAULT 0,
-	term      BIGINT           NOT NULL,
-	low       BIGINT           NOT NULL,
-	careful   BIGINT           NOT NULL,
+CREATE TABLE IF NOT EXISTS waybill_outbox_partitions (
+	route           VARBINARY(300)   NOT NULL,
+	from_slot       TINYINT UNSIGNED NOT NULL,
+	to_slot         TINYINT UNSIGNED NOT NULL,
+	owner           BIGINT           NOT NULL DEFAULT 0,
+	term            BIGINT           NOT NULL,
+	read_after      BIGINT           NOT NULL,
+	uncertain_up_to BIGINT           NOT NULL,
 	PRIMARY KEY (route, from_slot),
-	KEY waybill_outbox_units_owner (owner)
+	KEY waybill_outbox_partitions_owner (owner)
 ) ENGINE = InnoDB;
 
--- What the next units of a route that nobody serves begin with.
+-- What the next partitions of a route that nobody serves begin with.
 CREATE TABLE IF NOT EXISTS waybill_outbox_routes (
-	route   VARBINARY(300) NOT NULL PRIMARY KEY,
-	low     BIGINT         NOT NULL,
-	careful BIGINT         NOT NULL,
-	term    BIGINT         NOT NULL
+	route           VARBINARY(300) NOT NULL PRIMARY KEY,
+	read_after      BIGINT         NOT NULL,
+	uncertain_up_to BIGINT         NOT NULL,
+	term            BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 
 -- Tells owners that somebody changed what they remember.
-CREATE TABLE IF NOT EXISTS waybill_outbox_control (
+CREATE TABLE IF NOT EXISTS waybill_outbox_notices (
 	number BIGINT           NOT NULL AUTO_INCREMENT PRIMARY KEY,
 	route  VARBINARY(300)   NOT NULL,
 	kind   TINYINT          NOT NULL,
@@ -116,7 +116,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_control (
 	k      VARBINARY(255)   NOT NULL,
 	id     VARBINARY(255)   NOT NULL,
 	reason VARBINARY(255)   NOT NULL,
-	KEY waybill_outbox_control_route (route)
+	KEY waybill_outbox_notices_route (route)
 ) ENGINE = InnoDB;
 
 -- Acts of operators. Logins add lines, and the grants let none change or delete one, nor choose its time or its role.
@@ -150,7 +150,7 @@ CREATE TABLE IF NOT EXISTS waybill_inbox (
 	KEY waybill_inbox_handled (consumer, handled_at)
 ) ENGINE = InnoDB;
 
--- version (of this schema), database (a random number), epoch (raise it after a restore), meet (a lock), cleaner (end of
+-- version (of this schema), database (a random number), epoch (raise it after a restore), heartbeat (a lock), cleaner (end of
 -- its lease, and who holds it), hlc… (a stamp above those that were settled).
 CREATE TABLE IF NOT EXISTS waybill_meta (
 	name  VARBINARY(64)   NOT NULL PRIMARY KEY,
@@ -164,4 +164,4 @@ INSERT IGNORE INTO waybill_outbox_marks (g)
 	(SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) c, (SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3) d;
 
 INSERT IGNORE INTO waybill_meta (name, value)
-	VALUES ('version', 1), ('database', FLOOR(RAND() * 1000000000000000)), ('epoch', 1), ('meet', 0), ('cleaner', 0);
+	VALUES ('version', 1), ('database', FLOOR(RAND() * 1000000000000000)), ('epoch', 1), ('heartbeat', 0), ('cleaner', 0);

@@ -21,7 +21,7 @@ const (
 )
 
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if
-// its unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
+// its partition has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
 // alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	var st settler
@@ -64,7 +64,7 @@ type settler struct {
 func (st *settler) run(ctx context.Context) (err error) {
 	var seqs []int64
 	for i := range st.outcomes {
-		if o := &st.outcomes[i]; o.Control() == 0 {
+		if o := &st.outcomes[i]; o.Notice() == 0 {
 			seqs = append(seqs, o.Ref().Seq)
 		}
 	}
@@ -77,15 +77,15 @@ func (st *settler) run(ctx context.Context) (err error) {
 		o := &st.outcomes[i]
 		var err error
 		switch {
-		case o.Control() != 0:
-			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_control WHERE number = ? AND route = ?`, o.Control(), o.Ref().Route)
+		case o.Notice() != 0:
+			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.Notice(), o.Ref().Route)
 		case o.Event() == core.EventConfirmed:
 			if st.res[i] = st.confirmed(o.Ref()); st.res[i] == nil && st.got[o.Ref().Seq] != nil {
 				published = append(published, i)
 			}
 			continue
 		case o.Event() == core.EventNone:
-			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+			err = waybill.Invalid("waybill/mysql: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
 		default:
 			if err = st.other(ctx, i); err == nil && st.changes[i].row != nil {
 				others = append(others, i)
@@ -137,7 +137,7 @@ func (st *settler) halves(at []int, do func(at []int) error) error {
 func (s *Store) canDeleteAtOnce(ctx context.Context, outcomes []core.Outcome) bool {
 	version, err := s.serverVersion(ctx)
 	return err == nil && isMariaDB(version) && s.opened && core.RetentionPublished.DroppedAtOnce(s.opts.Retention) &&
-		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.Control() != 0 || o.Event() != core.EventConfirmed })
+		!slices.ContainsFunc(outcomes, func(o core.Outcome) bool { return o.Notice() != 0 || o.Event() != core.EventConfirmed })
 }
 
 // atOnce deletes published records without locking them first, and fails if that is not everything. A deleted record

@@ -174,7 +174,7 @@ func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *
 		out.ID, out.Duplicate = id, true
 		return w.deleteFrom(ctx, "waybill_outbox", `seq = ?`, seq)
 	case len(live) > 0:
-		if out.Replaced, err = w.withdraw(ctx, live[0], waybill.ReasonReplaced); err == nil && out.Replaced == waybill.CancelInFlight {
+		if out.Replaced, err = w.cancelRecord(ctx, live[0], waybill.ReasonReplaced); err == nil && out.Replaced == waybill.CancelInFlight {
 			err = w.set(ctx, seqsOf(live), `dedupe_key = ''`)
 		}
 	}
@@ -214,8 +214,8 @@ func (w *work) dueAt(r *core.StagedRow) (due, since int64) {
 }
 
 func flagsOf(r *core.StagedRow) int {
-	if r.Withdrawable {
-		return flagWithdrawable
+	if r.Cancelable {
+		return flagCancelable
 	}
 	return 0
 }

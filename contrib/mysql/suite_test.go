@@ -73,8 +73,8 @@ func (h *harness) Records(ctx context.Context, route string) (out []outboxtest.S
 }
 
 var tables = []string{
-	"waybill_outbox", "waybill_outbox_members", "waybill_outbox_fence", "waybill_outbox_units", "waybill_outbox_routes",
-	"waybill_outbox_control", "waybill_outbox_aside", "waybill_outbox_dedupe", "waybill_meta",
+	"waybill_outbox", "waybill_outbox_members", "waybill_outbox_fence", "waybill_outbox_partitions", "waybill_outbox_routes",
+	"waybill_outbox_notices", "waybill_outbox_aside", "waybill_outbox_dedupe", "waybill_meta",
 }
 
 // Save copies the tables; the database goes back to the copies, its sequence too, and the epoch is raised.

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-20: a roster that names the unserved routes costs a look into each gap between those that are served, for any
+// DB-20: a membership that names the unserved routes costs a look into each gap between those that are served, for any
 // number of waiting records.
 func TestUnservedRoutes(t *testing.T) {
 	t.Parallel()
@@ -30,24 +30,24 @@ func TestUnservedRoutes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	units := []core.OwnedUnit{{Unit: core.Unit{Route: waybill.DefaultRoute}}}
-	for i := range 1200 { // more than one statement leaves out; each unit of a route counts once
+	partitions := []core.PartitionState{{Partition: core.Partition{Route: waybill.DefaultRoute}}}
+	for i := range 1200 { // more than one statement leaves out; each partition of a route counts once
 		for range 2 {
-			units = append(units, core.OwnedUnit{Unit: core.Unit{Route: fmt.Sprintf("route%04d", i)}})
+			partitions = append(partitions, core.PartitionState{Partition: core.Partition{Route: fmt.Sprintf("route%04d", i)}})
 		}
 	}
 	for _, c := range []struct {
-		units []core.OwnedUnit
-		want  []string
-		reads int64
+		partitions []core.PartitionState
+		want       []string
+		reads      int64
 	}{
 		{nil, []string{"a", waybill.DefaultRoute, "z"}, 40},
-		{units[:1], []string{"a", "z"}, 40},
-		{units, []string{"a", "z"}, 1500},
+		{partitions[:1], []string{"a", "z"}, 40},
+		{partitions, []string{"a", "z"}, 1500},
 	} {
-		got, reads, err := s.Unserved(t.Context(), c.units)
+		got, reads, err := s.Unserved(t.Context(), c.partitions)
 		if err != nil || !slices.Equal(got, c.want) || reads > c.reads {
-			t.Errorf("beside %d units: %q (%v), after %d reads; want %q, at most %d reads", len(c.units), got, err, reads, c.want, c.reads)
+			t.Errorf("beside %d partitions: %q (%v), after %d reads; want %q, at most %d reads", len(c.partitions), got, err, reads, c.want, c.reads)
 		}
 	}
 }

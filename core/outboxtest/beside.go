@@ -43,11 +43,12 @@ func stagersDoNotFailBesideMembers(k *kit) {
 	})
 }
 
-// turn does once what an engine does all the time: it takes a free unit, reads, holds, settles, and gives the unit up.
+// turn does once what an engine does all the time: it takes a free partition, reads, holds, settles, and releases the
+// partition.
 func (m *member) turn() {
 	k := m.k
-	var mine *core.OwnedUnit
-	for _, u := range k.units(m.meet()) {
+	var mine *core.PartitionState
+	for _, u := range k.partitions(m.heartbeat()) {
 		if u.Owner == 0 && mine == nil {
 			mine = &u
 		}
@@ -55,23 +56,23 @@ func (m *member) turn() {
 	if mine == nil {
 		return
 	}
-	k.units(m.meet(moves(core.Move{Unit: mine.Unit, To: m.self.Session})))
-	m.duePart(k.part(mine.Unit.Slots()), 20)
-	p := m.read(core.Look{
-		Parts: []core.Part{k.part(mine.Unit.Slots())}, Fresh: []core.Part{k.part(mine.Unit.Slots())},
-		Ranges: []core.Range{{Part: k.part(mine.Unit.Slots()), To: forever, Limit: 20}}, Limit: 20, Bytes: 1 << 20,
+	k.partitions(m.heartbeat(moves(core.Transfer{Partition: mine.Partition, To: m.self.Session})))
+	m.duePart(k.part(mine.Partition.Slots()), 20)
+	p := m.read(core.ReadRequest{
+		Slots: []core.RouteSlots{k.part(mine.Partition.Slots())}, NewlyOwned: []core.RouteSlots{k.part(mine.Partition.Slots())},
+		Ranges: []core.Range{{RouteSlots: k.part(mine.Partition.Slots()), To: forever, Limit: 20}}, Limit: 20, Bytes: 1 << 20,
 	})
 	var os []core.Outcome
-	taken := m.take(core.Want{Refs: refs(p.Ranges[0].Records)})
+	taken := m.take(core.HoldRequest{Refs: refs(p.Ranges[0].Records)})
 	for i := range p.Ranges[0].Records {
-		if r := &p.Ranges[0].Records[i]; taken[i].Grip == core.GripHeld {
+		if r := &p.Ranges[0].Records[i]; taken[i].Status == core.HoldGranted {
 			os = append(os, []func(*core.Record) core.Outcome{
 				core.Published, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, pause) }, core.Published,
 			}[i%3](r))
 		}
 	}
 	m.trySettle(os...)
-	for _, u := range k.units(m.meet()) {
+	for _, u := range k.partitions(m.heartbeat()) {
 		if u.Owner == m.self.Session {
 			_, _ = m.tryGiveUp(u, 0)
 		}

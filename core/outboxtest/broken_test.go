@@ -23,14 +23,14 @@ type broken struct {
 	mu    sync.Mutex
 	locks int                       // records that transactions have locked
 	count int                       // for faults that count
-	holds map[core.Ref]core.Session // what Take ever gripped
+	holds map[core.Ref]core.Session // what Hold ever held
 	beats map[core.Session]int64
 	rows  map[string]core.Record // the first answer of a record
-	given map[core.Unit]bool
+	given map[core.Partition]bool
 	last  int64
 	hides map[string]bool
 
-	served []core.Serving // what any member ever served
+	served []core.ServedRoute // what any member ever served
 
 	deadlock atomic.Bool // the next Stage fails
 	touched  atomic.Int64
@@ -40,7 +40,7 @@ type broken struct {
 func (b *broken) Touched(context.Context) (int64, error) { return b.touched.Load(), nil }
 
 // below reads from the store below.
-func (b *broken) below(ctx context.Context, self core.Session, l core.Look) (core.Page, error) {
+func (b *broken) below(ctx context.Context, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	p, err := b.store.Read(ctx, self, l)
 	eachRecord(&p, func(*core.Record) { b.touched.Add(1) })
 	return p, err
@@ -48,28 +48,28 @@ func (b *broken) below(ctx context.Context, self core.Session, l core.Look) (cor
 
 // fault is what is wrong.
 type fault struct {
-	meet    func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error)
-	roster  func(b *broken, m *core.Meeting, r *core.Roster) // changes an answer
-	read    func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error)
-	look    func(l *core.Look) // changes a question
-	page    func(b *broken, l *core.Look, p *core.Page)
-	record  func(r *core.Record) // of every answer
-	take    func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error)
-	giveUp  func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error)
-	due     func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error)
-	attend  func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
-	settle  func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
-	outcome func(b *broken, o core.Outcome, r *core.Record) core.Outcome // r is the stored record
-	traits  func(b *broken, t *core.StoreTraits)
-	rowsIn  func(rows []core.StagedRow)
-	commits bool   // commits what should roll back
-	waits   string // the method that waits for callers' locks
+	heartbeat  func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error)
+	membership func(b *broken, m *core.HeartbeatRequest, r *core.Membership) // changes an answer
+	read       func(ctx context.Context, b *broken, self core.Session, l core.ReadRequest) (core.ReadResult, error)
+	look       func(l *core.ReadRequest) // changes a question
+	page       func(b *broken, l *core.ReadRequest, p *core.ReadResult)
+	record     func(r *core.Record) // of every answer
+	take       func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error)
+	release    func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)
+	due        func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error)
+	attend     func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
+	settle     func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
+	outcome    func(b *broken, o core.Outcome, r *core.Record) core.Outcome // r is the stored record
+	traits     func(b *broken, t *core.StoreTraits)
+	rowsIn     func(rows []core.StagedRow)
+	commits    bool   // commits what should roll back
+	waits      string // the method that waits for callers' locks
 }
 
 func newBroken(f fault) *broken {
 	return &broken{
 		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[core.Ref]core.Session{}, beats: map[core.Session]int64{},
-		rows: map[string]core.Record{}, given: map[core.Unit]bool{}, hides: map[string]bool{},
+		rows: map[string]core.Record{}, given: map[core.Partition]bool{}, hides: map[string]bool{},
 	}
 }
 
@@ -95,26 +95,26 @@ func (b *broken) wait(ctx context.Context, method string) {
 	}
 }
 
-func (b *broken) Meet(ctx context.Context, m core.Meeting) (r core.Roster, err error) {
-	b.wait(ctx, "meet")
-	if b.meet != nil {
-		r, err = b.meet(ctx, b, m)
+func (b *broken) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (r core.Membership, err error) {
+	b.wait(ctx, "heartbeat")
+	if b.heartbeat != nil {
+		r, err = b.heartbeat(ctx, b, m)
 	} else {
-		r, err = b.store.Meet(ctx, m)
+		r, err = b.store.Heartbeat(ctx, m)
 	}
-	if b.roster != nil {
+	if b.membership != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.roster(b, &m, &r)
+		b.membership(b, &m, &r)
 	}
 	return r, err
 }
 
-func (b *broken) Read(ctx context.Context, self core.Session, l core.Look) (p core.Page, err error) {
+func (b *broken) Read(ctx context.Context, self core.Session, l core.ReadRequest) (p core.ReadResult, err error) {
 	b.wait(ctx, "read")
 	asked := l
 	if b.look != nil {
-		l.Ranges, l.Parts = slices.Clone(l.Ranges), slices.Clone(l.Parts)
+		l.Ranges, l.Slots = slices.Clone(l.Ranges), slices.Clone(l.Slots)
 		b.look(&l)
 	}
 	if b.read != nil {
@@ -135,7 +135,7 @@ func (b *broken) Read(ctx context.Context, self core.Session, l core.Look) (p co
 	return p, err
 }
 
-func eachRecord(p *core.Page, fn func(r *core.Record)) {
+func eachRecord(p *core.ReadResult, fn func(r *core.Record)) {
 	for _, rs := range p.Ranges {
 		for i := range rs.Records {
 			fn(&rs.Records[i])
@@ -146,48 +146,48 @@ func eachRecord(p *core.Page, fn func(r *core.Record)) {
 			fn(&rs.Records[i])
 		}
 	}
-	for i := range p.Again {
-		fn(&p.Again[i])
+	for i := range p.Rechecked {
+		fn(&p.Rechecked[i])
 	}
 }
 
-func (b *broken) Take(ctx context.Context, self core.Session, w core.Want) ([]core.Taken, error) {
-	b.wait(ctx, "take")
+func (b *broken) Hold(ctx context.Context, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+	b.wait(ctx, "hold")
 	if b.take != nil {
 		return b.take(ctx, b, self, w)
 	}
-	return b.grip(ctx, self, w)
+	return b.holdStatus(ctx, self, w)
 }
 
-// grip takes and remembers.
-func (b *broken) grip(ctx context.Context, self core.Session, w core.Want) ([]core.Taken, error) {
-	ts, err := b.store.Take(ctx, self, w)
+// holdStatus takes and remembers.
+func (b *broken) holdStatus(ctx context.Context, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+	ts, err := b.store.Hold(ctx, self, w)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range ts {
-		if t.Grip == core.GripHeld {
+		if t.Status == core.HoldGranted {
 			b.holds[t.Ref] = self
 		}
 	}
 	return ts, err
 }
 
-func (b *broken) GiveUp(ctx context.Context, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-	b.wait(ctx, "give up")
-	if b.giveUp != nil {
-		return b.giveUp(ctx, b, self, u, out)
+func (b *broken) ReleasePartition(ctx context.Context, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+	b.wait(ctx, "release partition")
+	if b.release != nil {
+		return b.release(ctx, b, self, u, out)
 	}
-	return b.store.GiveUp(ctx, self, u, out)
+	return b.store.ReleasePartition(ctx, self, u, out)
 }
 
-func (b *broken) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+func (b *broken) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	if b.attend != nil {
 		return b.attend(ctx, b)
 	}
-	return b.store.Attend(ctx)
+	return b.store.Acquire(ctx)
 }
 
-func (b *broken) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (b *broken) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	b.wait(ctx, "due")
 	if b.due != nil {
 		return b.due(ctx, b, self, parts, limit)
@@ -239,8 +239,8 @@ func again(o *core.Outcome, r *core.Record) core.Outcome {
 		return core.Retry(r, err, o.In())
 	case core.EventReleased:
 		return core.Release(r, o.In(), o.Unknown())
-	case core.EventWithdrawn:
-		return core.Withdraw(r, o.Reason())
+	case core.EventCancelled:
+		return core.Cancel(r, o.Reason())
 	default:
 		return core.Abandon(r, o.Reason(), err)
 	}
@@ -303,7 +303,7 @@ func TestBroken(t *testing.T) { // TE-06
 	for _, c := range outboxtest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
+	for _, f := range slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			c, ok := checks[f.check]
@@ -327,7 +327,7 @@ func TestBroken(t *testing.T) { // TE-06
 func TestEveryCheckCatchesAFault(t *testing.T) { // TE-06
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
+	for _, f := range slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
 		caught[f.check] = true
 	}
 	for _, c := range outboxtest.Checks() {

@@ -42,7 +42,7 @@ func (m *member) dueAll(retries, timers int) (rs []core.Record) {
 				rs = append(rs, d.Retries[i])
 			}
 		}
-		moved += d.Moved
+		moved += d.TimersReady
 		return len(rs) >= retries && moved >= timers
 	})
 	if len(rs) > retries || moved > timers {
@@ -73,8 +73,8 @@ func dueHoldsRetries(k *kit) {
 		}
 	}
 	m.none("it is a retry", append(ids(rs), late[0].ID)...)
-	p := other.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10})
-	for _, w := range p.Waiting {
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10})
+	for _, w := range p.Blocked {
 		if w.Holder != m.self.Session {
 			k.fail("retries are held, and another session sees %+v", w)
 		}
@@ -147,7 +147,7 @@ func dueKeepsToItsLimit(k *kit) {
 		}
 	}
 	third := m.due(10)
-	if n := first.Moved + second.Moved + third.Moved; len(third.Retries) != 4 || n != 4 {
+	if n := first.TimersReady + second.TimersReady + third.TimersReady; len(third.Retries) != 4 || n != 4 {
 		k.fail("four retries and four timers are due, and with the limit 10 %d and %d were answered", len(third.Retries), n)
 	}
 }
@@ -160,8 +160,8 @@ func dueLeavesOthersRetries(k *kit) {
 	if len(rs) != 2 {
 		k.fail("two retries are due, and %d were answered", len(rs))
 	}
-	unit := k.units(a.meet())[0]
-	a.giveUp(unit, 0, rs[0].Ref)
+	partition := k.partitions(a.heartbeat())[0]
+	a.release(partition, 0, rs[0].Ref)
 	b.claim(core.AllSlots)
 	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {
 		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", names(got, ids(rs)))
@@ -180,13 +180,13 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	timers := k.stage(k.rows(n, delay(short), key("k"))...)
 	far1 := k.stage(k.row(delay(far)))
 	before := m.some(3)
-	last := m.read(core.Look{Limit: 1}).Last
+	last := m.read(core.ReadRequest{Limit: 1}).Last
 	k.sleep(2 * short)
 	m.none("Due has not put it in line", timers...)
 	var moved atomic.Int32
 	k.parallel(4, func(int) {
 		for range 20 {
-			moved.Add(int32(m.due(7).Moved))
+			moved.Add(int32(m.due(7).TimersReady))
 		}
 	})
 	if moved.Load() != n {
@@ -208,8 +208,8 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	for i := range rs {
 		m.settle(core.Published(&rs[i]))
 	}
-	if d := m.due(100); d.Moved != 0 || len(d.Retries) != 0 {
-		k.fail("all timers were published, and %d are moved again", d.Moved)
+	if d := m.due(100); d.TimersReady != 0 || len(d.Retries) != 0 {
+		k.fail("all timers were published, and %d are moved again", d.TimersReady)
 	}
 }
 
@@ -299,7 +299,7 @@ func dueKeepsToOwnSlots(k *kit) {
 	k.stage(k.row(key(k.keyIn(low, 0)), delay(short)))
 	k.stage(k.row(key(k.keyIn(high, 0)), delay(short)))
 	k.sleep(2 * short)
-	for _, p := range []core.Part{k.all(), k.part(high), k.part(core.SlotRange(16, 48))} {
+	for _, p := range []core.RouteSlots{k.all(), k.part(high), k.part(core.SlotRange(16, 48))} {
 		d := a.duePart(p, 10)
 		for _, r := range d.Retries {
 			if !low.Has(r.Slot) {
@@ -307,16 +307,16 @@ func dueKeepsToOwnSlots(k *kit) {
 			}
 		}
 	}
-	if d := b.duePart(k.part(high), 10); len(d.Retries) != 1 || d.Moved != 1 || !high.Has(d.Retries[0].Slot) {
-		k.fail("one retry and one timer are due in the slots of a member, and %d and %d were answered", len(d.Retries), d.Moved)
+	if d := b.duePart(k.part(high), 10); len(d.Retries) != 1 || d.TimersReady != 1 || !high.Has(d.Retries[0].Slot) {
+		k.fail("one retry and one timer are due in the slots of a member, and %d and %d were answered", len(d.Retries), d.TimersReady)
 	}
-	d, err := a.store.Due(k.ctx, a.self.Session, []core.Part{k.part(high), k.part(low)}, 10)
+	d, err := a.store.Due(k.ctx, a.self.Session, []core.RouteSlots{k.part(high), k.part(low)}, 10)
 	if k.must("due", err); len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) {
 		k.fail("due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
 	}
 }
 
-// Without this a member whose units change gets no due records, and those in the slots that it keeps are late.
+// Without this a member whose partitions change gets no due records, and those in the slots that it keeps are late.
 func dueLeavesOutSlotsAlone(k *kit) {
 	a := k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
@@ -328,9 +328,9 @@ func dueLeavesOutSlotsAlone(k *kit) {
 	a.free(high)
 	k.sleep(2 * short)
 	d := a.due(10)
-	if len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) || d.Moved != 1 {
+	if len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) || d.TimersReady != 1 {
 		k.fail("a retry and a timer are due in a half of a part that the caller owns, and two in the other half: %d and %d were answered, want 1 and 1",
-			len(d.Retries), d.Moved)
+			len(d.Retries), d.TimersReady)
 	}
 	if d = a.due(10); d.NextIn >= 0 {
 		k.fail("nothing else is due in the slots of the caller, and NextIn is %s", d.NextIn)

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// full is the memory store with the two features that it lacks: presence, and control records that concern all owners
+// full is the memory store with the two features that it lacks: presence, and notices that concern all owners
 // of a route.
 type full struct {
 	*memory.Store
@@ -22,16 +22,16 @@ type full struct {
 	from  []*fromAll
 }
 
-// fromAll is such a control record, and the slots whose owners have yet to heed it.
+// fromAll is such a notice, and the slots whose owners have yet to heed it.
 type fromAll struct {
-	core.Control
+	core.Notice
 	left core.Slots
 }
 
 // firstFrom is the number of the first one.
 const firstFrom = 1 << 40
 
-func (f *full) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+func (f *full) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drawn++
@@ -46,61 +46,61 @@ func (f *full) Attend(ctx context.Context) (token int64, lost <-chan struct{}, e
 	return mine, gone, nil
 }
 
-func (f *full) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	r, err := f.Store.Meet(ctx, m)
+func (f *full) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	r, err := f.Store.Heartbeat(ctx, m)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range r.Members {
 		token := r.Members[i].Presence
-		r.Members[i].Missing = token != 0 && !f.there[token]
+		r.Members[i].PresenceLost = token != 0 && !f.there[token]
 	}
 	return r, err
 }
 
-func (f *full) Read(ctx context.Context, self core.Session, l core.Look) (core.Page, error) {
+func (f *full) Read(ctx context.Context, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	p, err := f.Store.Read(ctx, self, l)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.from {
-		if slices.ContainsFunc(l.Parts, func(part core.Part) bool { return part.Route == c.Route && part.Slots&c.left != 0 }) {
-			p.Control = append(p.Control, c.Control)
+		if slices.ContainsFunc(l.Slots, func(part core.RouteSlots) bool { return part.Route == c.Route && part.Slots&c.left != 0 }) {
+			p.Notices = append(p.Notices, c.Notice)
 		}
 	}
 	return p, err
 }
 
 func (f *full) Settle(ctx context.Context, self core.Session, os []core.Outcome) core.Results {
-	if !slices.ContainsFunc(os, func(o core.Outcome) bool { return o.Control() >= firstFrom }) {
+	if !slices.ContainsFunc(os, func(o core.Outcome) bool { return o.Notice() >= firstFrom }) {
 		return f.Store.Settle(ctx, self, os)
 	}
 	res := make(core.Results, len(os))
 	for i := range os {
-		if os[i].Control() < firstFrom {
+		if os[i].Notice() < firstFrom {
 			res[i] = f.Store.Settle(ctx, self, os[i:i+1])[0]
 		} else {
-			f.heed(ctx, self, os[i].Control())
+			f.heed(ctx, self, os[i].Notice())
 		}
 	}
 	return res
 }
 
 func (f *full) heed(ctx context.Context, self core.Session, number int64) {
-	r, _ := f.Store.Meet(ctx, core.Meeting{})
+	r, _ := f.Store.Heartbeat(ctx, core.HeartbeatRequest{})
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.from = slices.DeleteFunc(f.from, func(c *fromAll) bool {
-		for _, u := range r.Units {
-			if c.Number == number && u.Unit.Route == c.Route && u.Owner == self {
-				c.left &^= u.Unit.Slots()
+		for _, u := range r.Partitions {
+			if c.Number == number && u.Partition.Route == c.Route && u.Owner == self {
+				c.left &^= u.Partition.Slots()
 			}
 		}
 		return c.left == 0
 	})
 }
 
-// tell writes a control record: the store's own one, if it has such ones.
-func (f *full) tell(c core.Control) error {
-	if c.Kind == core.ControlDecide {
+// tell writes a notice: the store's own one, if it has such ones.
+func (f *full) tell(c core.Notice) error {
+	if c.Kind == core.NoticeDecide {
 		action := admin.HeadSkip
 		if c.Reason == waybill.ReasonSetAside {
 			action = admin.HeadSetAside

@@ -38,22 +38,22 @@ func badLimitsDoNoHarm(k *kit) {
 	for _, bad := range []int{-1, -1000, 0} {
 		rg := wide(k.all())
 		rg.Limit = bad
-		look := core.Look{
+		look := core.ReadRequest{
 			Ranges: []core.Range{rg}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: bad}},
-			Fresh: []core.Part{k.all()}, Limit: bad, Bytes: 1 << 20,
+			NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
 		}
 		p, err := m.store.Read(k.ctx, m.self.Session, look)
 		if err == nil {
 			k.cutOrWhole("a range", bad, p.Ranges[0], rs[1:])
 			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])
-			if len(p.Waiting) == 0 && !p.MoreWaiting {
+			if len(p.Blocked) == 0 && !p.MoreBlocked {
 				k.fail("a look at what waits, with the limit %d, has nothing and does not say that there is more", bad)
 			}
 		}
-		ts, err := m.store.Take(k.ctx, m.self.Session, core.Want{Part: k.all(), N: bad, Bytes: 1 << 20})
+		ts, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), N: bad, Bytes: 1 << 20})
 		k.noneFor("a take", bad, len(ts), err)
-		d, err := m.store.Due(k.ctx, m.self.Session, []core.Part{k.all()}, bad)
-		k.noneFor("due", bad, len(d.Retries)+d.Moved, err)
+		d, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, bad)
+		k.noneFor("due", bad, len(d.Retries)+d.TimersReady, err)
 	}
 	for i := range rs[1:] {
 		m.untouched("limits below 1 were asked for", 0, &rs[1+i])
@@ -80,17 +80,17 @@ func (k *kit) noneFor(what string, limit, got int, err error) {
 func nobodyIsNoSession(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2)
-	unit := k.units(m.meet())[0]
+	partition := k.partitions(m.heartbeat())[0]
 	p, err := m.store.Read(k.ctx, 0, k.everything())
 	if err == nil && p.Known {
 		k.fail("session 0 is no member, and a page says that it is one")
 	}
-	_, err = m.store.Take(k.ctx, 0, core.Want{Refs: refs(rs)})
+	_, err = m.store.Hold(k.ctx, 0, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("of number 0 takes records", err)
-	_, err = m.store.Due(k.ctx, 0, []core.Part{k.all()}, 10)
+	_, err = m.store.Due(k.ctx, 0, []core.RouteSlots{k.all()}, 10)
 	k.fenced("of number 0 asks for due records", err)
-	_, err = m.store.GiveUp(k.ctx, 0, unit, refs(rs))
-	k.fenced("of number 0 gives a unit up", err)
+	_, err = m.store.ReleasePartition(k.ctx, 0, partition, refs(rs))
+	k.fenced("of number 0 releases a partition", err)
 	if k.traits.SessionFence {
 		res := m.store.Settle(k.ctx, 0, []core.Outcome{core.Published(&rs[0])})
 		if len(res) != 1 || !errors.Is(res[0], core.ErrFenced) {
@@ -98,7 +98,7 @@ func nobodyIsNoSession(k *kit) {
 		}
 	}
 	m.holder("no session asked for it", 0, refs(rs)...)
-	if u := k.units(m.meet())[0]; u != unit {
-		k.fail("no member gave a unit up, and it changed from %+v to %+v", unit, u)
+	if u := k.partitions(m.heartbeat())[0]; u != partition {
+		k.fail("no member released a partition, and it changed from %+v to %+v", partition, u)
 	}
 }

@@ -26,7 +26,7 @@ func rowRoute(r *core.StagedRow) *string { return &r.Route }
 
 // caps answers at most n records and does not say that there are more.
 func caps(n int) fault {
-	return pages(func(p *core.Page) {
+	return pages(func(p *core.ReadResult) {
 		for i := range p.Ranges {
 			if rs := p.Ranges[i].Records; len(rs) > n {
 				p.Ranges[i].Records = rs[:n]
@@ -37,7 +37,7 @@ func caps(n int) fault {
 
 // shared lets the first range use up the limit, or the bytes, of all.
 func shared(limit bool) fault {
-	return fault{page: func(_ *broken, l *core.Look, p *core.Page) {
+	return fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		n, bytes := 0, int64(0)
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
@@ -51,9 +51,9 @@ func shared(limit bool) fault {
 
 // fails makes stagers fail beside a method, now and then.
 func failsStagers() fault {
-	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		b.deadlock.Store(true)
-		return b.store.Take(ctx, self, w)
+		return b.store.Hold(ctx, self, w)
 	}}
 }
 
@@ -66,19 +66,19 @@ var harmFaults = []faulty{
 	{"fails all for a zero Outcome", "zero-outcome-is-refused", allFail},
 	{
 		"takes a negative limit for none", "bad-limits-do-no-harm",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 			if limit < 1 {
 				limit = 1000
 			}
 			return b.store.Due(ctx, self, parts, limit)
 		}},
 	},
-	{"takes without a number", "bad-limits-do-no-harm", takes(func(_ *broken, w *core.Want) {
+	{"takes without a number", "bad-limits-do-no-harm", takes(func(_ *broken, w *core.HoldRequest) {
 		if len(w.Refs) == 0 {
 			w.N = max(w.N, 1)
 		}
 	})},
-	{"cuts a page without a word", "bad-limits-do-no-harm", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
+	{"cuts a page without a word", "bad-limits-do-no-harm", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		for i := range p.Ranges {
 			if l.Ranges[i].Limit < 1 {
 				p.Ranges[i] = core.Records{}
@@ -87,44 +87,44 @@ var harmFaults = []faulty{
 	}}},
 	{
 		"takes for nobody", "nobody-is-no-session",
-		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			if self == 0 {
 				return nil, nil
 			}
-			return b.store.Take(ctx, self, w)
+			return b.store.Hold(ctx, self, w)
 		}},
 	},
 	{
-		"gives up for nobody", "nobody-is-no-session",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+		"releases for nobody", "nobody-is-no-session",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if self == 0 {
-				self = b.owner(u.Unit.Route, u.Unit.From)
+				self = b.owner(u.Partition.Route, u.Partition.From)
 			}
-			return b.store.GiveUp(ctx, self, u, out)
+			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
-	{"knows nobody", "nobody-is-no-session", pages(func(p *core.Page) { p.Known = true })},
+	{"knows nobody", "nobody-is-no-session", pages(func(p *core.ReadResult) { p.Known = true })},
 	{"divides one limit", "ranges-have-their-own-limits", shared(true)},
 	{"divides the bytes", "ranges-have-their-own-limits", shared(false)},
-	{"answers the first range only", "ranges-have-their-own-limits", pages(func(p *core.Page) {
+	{"answers the first range only", "ranges-have-their-own-limits", pages(func(p *core.ReadResult) {
 		for i := 1; i < len(p.Ranges); i++ {
 			p.Ranges[i] = core.Records{}
 		}
 	})},
-	{"blocks on the first route only", "blocks-on-each-route", looks(func(l *core.Look) {
+	{"blocks on the first route only", "blocks-on-each-route", looks(func(l *core.ReadRequest) {
 		l.Blocks = l.Blocks[:min(len(l.Blocks), 1)]
 	})},
-	{"shows waiting records of the first part only", "blocks-on-each-route", looks(func(l *core.Look) {
-		l.Fresh = l.Fresh[:min(len(l.Fresh), 1)]
+	{"shows waiting records of the first part only", "blocks-on-each-route", looks(func(l *core.ReadRequest) {
+		l.NewlyOwned = l.NewlyOwned[:min(len(l.NewlyOwned), 1)]
 	})},
 	{"has a bound of its own", "large-answers-are-whole", caps(1000)},
-	{"has a bound of its own for retries", "large-answers-are-whole", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"has a bound of its own for retries", "large-answers-are-whole", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if len(p.Retries) > 500 {
 			p.Retries, p.NextIn = p.Retries[:500], -1
 		}
 	})},
-	{"has a bound of its own for what waits", "large-answers-are-whole", pages(func(p *core.Page) {
-		p.Waiting = p.Waiting[:min(len(p.Waiting), 1000)]
+	{"has a bound of its own for what waits", "large-answers-are-whole", pages(func(p *core.ReadResult) {
+		p.Blocked = p.Blocked[:min(len(p.Blocked), 1000)]
 	})},
 	{"compares keys without case", "names-are-compared-exactly", folded(strings.ToLower, rowKey)},
 	{"compares keys without spaces at the end", "names-are-compared-exactly", folded(func(s string) string { return strings.TrimRight(s, " ") }, rowKey)},
@@ -133,10 +133,10 @@ var harmFaults = []faulty{
 	{"compares routes without case", "names-are-compared-exactly", folded(strings.ToLower, rowRoute)},
 	{"compares routes without spaces at the end", "names-are-compared-exactly", folded(strings.TrimSpace, rowRoute)},
 	{"settles by another id", "names-are-compared-exactly", anyID},
-	{"leaves keys out without case", "names-are-compared-exactly", looks(func(l *core.Look) {
+	{"leaves keys out without case", "names-are-compared-exactly", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
-			for _, key := range slices.Clone(l.Ranges[i].Leave) {
-				l.Ranges[i].Leave = append(l.Ranges[i].Leave, strings.Replace(key, "NAME", "name", 1))
+			for _, key := range slices.Clone(l.Ranges[i].ExcludeKeys) {
+				l.Ranges[i].ExcludeKeys = append(l.Ranges[i].ExcludeKeys, strings.Replace(key, "NAME", "name", 1))
 			}
 		}
 	})},
@@ -153,7 +153,7 @@ var harmFaults = []faulty{
 			rows[i].Delay = min(rows[i].Delay, 100*24*time.Hour)
 		}
 	}}},
-	{"forgets timers beside retries", "next-in-counts-beside-retries", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"forgets timers beside retries", "next-in-counts-beside-retries", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if len(p.Retries) > 0 {
 			p.NextIn = -1
 		}

@@ -45,15 +45,15 @@ type Savepointer interface {
 }
 
 // Redriver is a [Tx] that can put an abandoned record back in line, as an operator does, and so writes a control
-// record. Without it the suite does not know control records.
+// record. Without it the suite does not know notices.
 type Redriver interface {
 	Redrive(ctx context.Context, route, id string) error
 }
 
-// Teller is a [Tx] that can write a control record, as those commands of the store do that write such ones. Its number
-// is the store's. Without it the suite does not know core.ControlDecide and core.ControlFrom.
+// Teller is a [Tx] that can write a notice, as those commands of the store do that write such ones. Its number
+// is the store's. Without it the suite does not know core.NoticeDecide and core.NoticeFrom.
 type Teller interface {
-	Tell(ctx context.Context, c core.Control) error
+	Tell(ctx context.Context, c core.Notice) error
 }
 
 // Reopener is a harness that can open another store on the same data, as another process would. Without it all members
@@ -128,8 +128,8 @@ type Check struct {
 func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
-		meetChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
-		gripChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
+		heartbeatChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, noticeChecks, takeChecks,
+		holdStatusChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
 		largeChecks,
 	} {
 		for _, c := range group {

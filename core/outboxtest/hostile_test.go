@@ -16,24 +16,30 @@ import (
 // hostileMethod returns a store with a method that acts before, and then answers nothing.
 func hostileMethod(method string, act func()) fault {
 	switch method {
-	case "Meet":
-		return fault{meet: func(context.Context, *broken, core.Meeting) (core.Roster, error) { act(); return core.Roster{}, nil }}
-	case "Read":
-		return fault{read: func(context.Context, *broken, core.Session, core.Look) (core.Page, error) {
+	case "Heartbeat":
+		return fault{heartbeat: func(context.Context, *broken, core.HeartbeatRequest) (core.Membership, error) {
 			act()
-			return core.Page{}, nil
+			return core.Membership{}, nil
+		}}
+	case "Read":
+		return fault{read: func(context.Context, *broken, core.Session, core.ReadRequest) (core.ReadResult, error) {
+			act()
+			return core.ReadResult{}, nil
 		}}
 	case "Take":
-		return fault{take: func(context.Context, *broken, core.Session, core.Want) ([]core.Taken, error) { act(); return nil, nil }}
-	case "GiveUp":
-		return fault{giveUp: func(context.Context, *broken, core.Session, core.OwnedUnit, []core.Ref) (bool, error) {
+		return fault{take: func(context.Context, *broken, core.Session, core.HoldRequest) ([]core.HoldResult, error) {
+			act()
+			return nil, nil
+		}}
+	case "ReleasePartition":
+		return fault{release: func(context.Context, *broken, core.Session, core.PartitionState, []core.Ref) (bool, error) {
 			act()
 			return false, nil
 		}}
 	case "Due":
-		return fault{due: func(context.Context, *broken, core.Session, []core.Part, int) (core.DuePage, error) {
+		return fault{due: func(context.Context, *broken, core.Session, []core.RouteSlots, int) (core.DueResult, error) {
 			act()
-			return core.DuePage{}, nil
+			return core.DueResult{}, nil
 		}}
 	case "Settle":
 		return fault{settle: func(context.Context, *broken, core.Session, []core.Outcome) core.Results { act(); return nil }}
@@ -70,13 +76,13 @@ func runHostile(t *testing.T, c *outboxtest.Check, method string, act func()) (c
 
 // hostileChecks are checks that call the method, one at least for each thing that it does.
 var hostileChecks = map[string][]string{
-	"Meet":   {"meet-repeats", "removed-session-is-not-known", "published-does-not-come-again", "crashes-count-to-ten"},
-	"Read":   {"range-is-in-order", "envelope-comes-back", "fresh-comes-in-pages", "large-answers-are-whole"},
-	"Take":   {"takers-never-share", "take-repeats", "next-keeps-to-its-bytes", "stagers-do-not-fail-beside-members"},
-	"GiveUp": {"give-up-repeats", "give-up-needs-the-owner", "give-ups-run-at-once"},
-	"Due":    {"due-holds-retries", "next-in-is-exact", "timers-get-greater-numbers-once", "bad-limits-do-no-harm"},
-	"Settle": {"settle-twice-applies-once", "one-refused-outcome-is-alone", "retry-counts-and-waits", "zero-outcome-is-refused"},
-	"Attend": {"attended-token-is-present", "token-is-missing-after-its-end", "attend-has-new-tokens"},
+	"Heartbeat":        {"heartbeat-repeats", "removed-session-is-not-known", "published-does-not-come-again", "crashes-count-to-ten"},
+	"Read":             {"range-is-in-order", "envelope-comes-back", "fresh-comes-in-pages", "large-answers-are-whole"},
+	"Take":             {"takers-never-share", "hold-repeats", "next-keeps-to-its-bytes", "stagers-do-not-fail-beside-members"},
+	"ReleasePartition": {"release-repeats", "release-needs-the-owner", "releases-run-at-once"},
+	"Due":              {"due-holds-retries", "next-in-is-exact", "timers-get-greater-numbers-once", "bad-limits-do-no-harm"},
+	"Settle":           {"settle-twice-applies-once", "one-refused-outcome-is-alone", "retry-counts-and-waits", "zero-outcome-is-refused"},
+	"Attend":           {"attended-token-is-present", "token-is-missing-after-its-end", "attend-has-new-tokens"},
 }
 
 // A call that panics, never returns, or answers nothing fails the check that makes it, within its time.

@@ -64,7 +64,7 @@ func (k *kit) close() {
 	}
 	k.settleDown()
 	for _, m := range k.members {
-		_, _ = m.store.Meet(ctx, core.Meeting{Self: m.self, Leave: true})
+		_, _ = m.store.Heartbeat(ctx, core.HeartbeatRequest{Self: m.self, Leave: true})
 	}
 }
 
@@ -169,12 +169,12 @@ func (k *kit) single() bool {
 // option changes a row.
 type option func(r *core.StagedRow)
 
-func key(s string) option            { return func(r *core.StagedRow) { r.Envelope.Key = s } }
-func id(s string) option             { return func(r *core.StagedRow) { r.Envelope.ID = s } }
-func delay(d time.Duration) option   { return func(r *core.StagedRow) { r.Delay = d } }
-func body(n int) option              { return func(r *core.StagedRow) { r.Envelope.Body = make([]byte, n) } }
-func dedupe(s string) option         { return func(r *core.StagedRow) { r.DedupeKey = s } }
-func withdrawable(r *core.StagedRow) { r.Withdrawable = true }
+func key(s string) option          { return func(r *core.StagedRow) { r.Envelope.Key = s } }
+func id(s string) option           { return func(r *core.StagedRow) { r.Envelope.ID = s } }
+func delay(d time.Duration) option { return func(r *core.StagedRow) { r.Delay = d } }
+func body(n int) option            { return func(r *core.StagedRow) { r.Envelope.Body = make([]byte, n) } }
+func dedupe(s string) option       { return func(r *core.StagedRow) { r.DedupeKey = s } }
+func cancelable(r *core.StagedRow) { r.Cancelable = true }
 func expires(at time.Time) option {
 	return func(r *core.StagedRow) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
 }
@@ -247,9 +247,9 @@ func (k *kit) lock(ids ...string) (unlock func()) {
 }
 
 // part is the slots of the check's route.
-func (k *kit) part(s core.Slots) core.Part { return core.Part{Route: k.route, Slots: s} }
+func (k *kit) part(s core.Slots) core.RouteSlots { return core.RouteSlots{Route: k.route, Slots: s} }
 
-func (k *kit) all() core.Part { return k.part(core.AllSlots) }
+func (k *kit) all() core.RouteSlots { return k.part(core.AllSlots) }
 
 // keyIn returns the nth key whose slot is in the set, on the check's route.
 func (k *kit) keyIn(s core.Slots, nth int) string {

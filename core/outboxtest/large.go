@@ -12,15 +12,15 @@ import (
 
 // Numbers that are not small, and contexts that have ended: a bound or a shortcut of the store's own shows here.
 var largeChecks = []named{
-	{"take-holds-many", takeHoldsMany},
-	{"roster-has-many-units", rosterHasManyUnits},
+	{"hold-holds-many", takeHoldsMany},
+	{"membership-has-many-partitions", membershipHasManyPartitions},
 	{"attempts-count-to-ten", attemptsCountToTen},
 	{"next-in-is-not-zero-in-vain", nextInIsNotZeroInVain},
 	{"settle-of-an-ended-context", settleOfAnEndedContext},
-	{"give-up-of-an-ended-context", giveUpOfAnEndedContext},
+	{"release-of-an-ended-context", giveUpOfAnEndedContext},
 }
 
-// Without this a crash of the holder is not counted, and a give-up does not show the records that are out.
+// Without this a crash of the holder is not counted, and a release does not show the records that are out.
 func takeHoldsMany(k *kit) {
 	const n = 500 // as many as the engine takes at a time
 	m, by := k.owner(1), k.join(1)
@@ -36,29 +36,29 @@ func takeHoldsMany(k *kit) {
 	}
 }
 
-// Without this the messages of a unit are never published: no member knows that it is free.
-func rosterHasManyUnits(k *kit) {
+// Without this the messages of a partition are never published: no member knows that it is free.
+func membershipHasManyPartitions(k *kit) {
 	const most = 64
 	m := k.stranger(most)
 	routes := []string{k.route, k.route + "-2", k.route + "-3"}
 	for _, route := range routes[1:] {
-		m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: most})
+		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: most})
 	}
 	r := m.join()
 	for _, route := range routes {
 		m.claimOn(r, route)
 	}
 	other := k.stranger(most)
-	for _, r := range []*core.Roster{m.meet(), other.join(), k.look()} {
+	for _, r := range []*core.Membership{m.heartbeat(), other.join(), k.look()} {
 		for _, route := range routes {
 			var slots core.Slots
-			for _, u := range r.Units {
-				if u.Unit.Route == route && u.Owner == m.self.Session {
-					slots |= u.Unit.Slots()
+			for _, u := range r.Partitions {
+				if u.Partition.Route == route && u.Owner == m.self.Session {
+					slots |= u.Partition.Slots()
 				}
 			}
 			if slots != core.AllSlots {
-				k.fail("a member took the %d units of each of three routes, and a roster says that it owns %d slots of one of them", most, slots.Len())
+				k.fail("a member took the %d partitions of each of three routes, and a membership says that it owns %d slots of one of them", most, slots.Len())
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func nextInIsNotZeroInVain(k *kit) {
 	for range 3 {
 		id := k.stage(k.row(delay(wait)))
 		vain := 0
-		for d := m.due(10); d.Moved == 0; d = m.due(10) {
+		for d := m.due(10); d.TimersReady == 0; d = m.due(10) {
 			if d.NextIn <= 0 {
 				vain++
 			}
@@ -142,31 +142,34 @@ func settleOfAnEndedContext(k *kit) {
 	}
 }
 
-// Without this a unit has no owner until its member's lease is over.
+// Without this a partition has no owner until its member's lease is over.
 func giveUpOfAnEndedContext(k *kit) {
 	m, us, low, _ := k.handover()
 	u := us[0]
-	u.Low = 42
-	ok, err := m.store.GiveUp(k.ended(), m.self.Session, u, refs(low[:1]))
+	u.ReadAfter = 42
+	ok, err := m.store.ReleasePartition(k.ended(), m.self.Session, u, refs(low[:1]))
 	if ok && err != nil {
-		k.fail("a give-up under an ended context was made, and the error is %w", err)
+		k.fail("a release under an ended context was made, and the error is %w", err)
 	}
-	now := k.units(m.meet())[0]
+	now := k.partitions(m.heartbeat())[0]
 	if free := now.Owner == 0; ok && !free {
-		k.fail("a give-up under an ended context was a success, and the unit is session %d's", now.Owner)
+		k.fail("a release under an ended context was a success, and the partition is session %d's", now.Owner)
 	}
-	m.giveUp(us[0], 42, low[0].Ref) // again, as the engine does
-	if now = k.units(m.meet())[0]; now.Owner != 0 || now.Low != 42 {
-		k.fail("a unit was given up, again after the context had ended: owner %d, Low %d", now.Owner, now.Low)
+	m.release(us[0], 42, low[0].Ref) // again, as the engine does
+	if now = k.partitions(m.heartbeat())[0]; now.Owner != 0 || now.ReadAfter != 42 {
+		k.fail("a partition was released, again after the context had ended: owner %d, ReadAfter %d", now.Owner, now.ReadAfter)
 	}
-	m.holder("it is out, and its unit was given up", m.self.Session, low[0].Ref)
-	m.holder("it is not out, and its unit was given up", 0, refs(low[1:])...)
+	m.holder("it is out, and its partition was released", m.self.Session, low[0].Ref)
+	m.holder("it is not out, and its partition was released", 0, refs(low[1:])...)
 	for _, err := range []error{
 		func() error {
-			_, err := m.store.Take(k.ended(), m.self.Session, core.Want{Refs: refs(low[1:2])})
+			_, err := m.store.Hold(k.ended(), m.self.Session, core.HoldRequest{Refs: refs(low[1:2])})
 			return err
 		}(),
-		func() error { _, err := m.store.Due(k.ended(), m.self.Session, []core.Part{k.all()}, 1); return err }(),
+		func() error {
+			_, err := m.store.Due(k.ended(), m.self.Session, []core.RouteSlots{k.all()}, 1)
+			return err
+		}(),
 	} {
 		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
 			k.fail("take or due under an ended context: got %w, want an outage", err)

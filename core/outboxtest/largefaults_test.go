@@ -9,29 +9,29 @@ import (
 )
 
 var largeFaults = []faulty{
-	{"holds the first 100", "take-holds-many", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+	{"holds the first 100", "hold-holds-many", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		all := w.Refs
 		w.Refs = all[:min(len(all), 100)]
-		ts, err := b.grip(ctx, self, w)
+		ts, err := b.holdStatus(ctx, self, w)
 		for _, ref := range all[len(w.Refs):] {
-			ts = append(ts, core.Taken{Ref: ref, Grip: core.GripHeld})
+			ts = append(ts, core.HoldResult{Ref: ref, Status: core.HoldGranted})
 		}
 		return ts, err
 	}}},
-	{"leaves out the last of more than 16 units", "roster-has-many-units", fault{roster: func(_ *broken, _ *core.Meeting, r *core.Roster) {
-		if len(r.Units) > 16 {
-			r.Units = slices.Clone(r.Units[:len(r.Units)-1])
+	{"leaves out the last of more than 16 partitions", "membership-has-many-partitions", fault{membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) {
+		if len(r.Partitions) > 16 {
+			r.Partitions = slices.Clone(r.Partitions[:len(r.Partitions)-1])
 		}
 	}}},
-	{"has no more than 100 units", "roster-has-many-units", fault{roster: func(_ *broken, _ *core.Meeting, r *core.Roster) {
-		r.Units = slices.Clone(r.Units[:min(len(r.Units), 128)])
+	{"has no more than 100 partitions", "membership-has-many-partitions", fault{membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) {
+		r.Partitions = slices.Clone(r.Partitions[:min(len(r.Partitions), 128)])
 	}}},
-	{"stops counting at three", "attempts-count-to-ten", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"stops counting at three", "attempts-count-to-ten", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = min(p.Retries[i].Attempts, 3)
 		}
 	})},
-	{"cuts times to 10 ms", "next-in-is-not-zero-in-vain", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"cuts times to 10 ms", "next-in-is-not-zero-in-vain", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if p.NextIn > 0 {
 			p.NextIn = p.NextIn.Truncate(10 * time.Millisecond)
 		}
@@ -52,19 +52,19 @@ var largeFaults = []faulty{
 			return b.store.Settle(ctx, self, os)
 		},
 	}},
-	{"takes the end of a context for a success", "give-up-of-an-ended-context", giveUps(
-		func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+	{"takes the end of a context for a success", "release-of-an-ended-context", giveUps(
+		func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if ctx.Err() != nil {
 				return true, nil
 			}
-			return b.store.GiveUp(ctx, self, u, out)
+			return b.store.ReleasePartition(ctx, self, u, out)
 		})},
-	{"takes in spite of an ended context", "give-up-of-an-ended-context", fault{
-		take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
-			return b.grip(context.WithoutCancel(ctx), self, w)
+	{"takes in spite of an ended context", "release-of-an-ended-context", fault{
+		take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+			return b.holdStatus(context.WithoutCancel(ctx), self, w)
 		},
 	}},
-	{"accepts one fenced outcome in fifty", "lost-unit-fences-but-published", fault{
+	{"accepts one fenced outcome in fifty", "lost-partition-fences-but-published", fault{
 		settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := b.store.Settle(ctx, self, os)
 			b.mu.Lock()

@@ -24,24 +24,24 @@ var manyChecks = []named{
 func (m *member) second() string {
 	k := m.k
 	route := k.route + "-2"
-	m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: 1})
-	m.self.Beat++
-	m.claimOn(m.meet(func(x *core.Meeting) { x.Join = true }), route)
+	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: 1})
+	m.self.Heartbeats++
+	m.claimOn(m.heartbeat(func(x *core.HeartbeatRequest) { x.Join = true }), route)
 	return route
 }
 
-// claimOn makes m the owner of the free units of route.
-func (m *member) claimOn(r *core.Roster, route string) {
-	var ms []core.Move
-	for _, u := range r.Units {
-		if u.Unit.Route == route && u.Owner == 0 {
-			ms = append(ms, core.Move{Unit: u.Unit, To: m.self.Session})
+// claimOn makes m the owner of the free partitions of route.
+func (m *member) claimOn(r *core.Membership, route string) {
+	var ms []core.Transfer
+	for _, u := range r.Partitions {
+		if u.Partition.Route == route && u.Owner == 0 {
+			ms = append(ms, core.Transfer{Partition: u.Partition, To: m.self.Session})
 		}
 	}
 	if len(ms) == 0 {
-		m.k.fail("a member serves the route %q, and it has no free units", route)
+		m.k.fail("a member serves the route %q, and it has no free partitions", route)
 	}
-	m.meet(moves(ms...))
+	m.heartbeat(moves(ms...))
 }
 
 // Without this a busy route, or one with large bodies, starves the others: the engine divides by the limits of ranges.
@@ -54,11 +54,11 @@ func rangesHaveTheirOwnLimits(k *kit) {
 		rows = append(rows, k.row(onRoute(other), key([]string{"", "k"}[i%2])))
 	}
 	few := k.stage(rows...)
-	busy, quiet := wide(k.all()), wide(core.Part{Route: other, Slots: core.AllSlots})
+	busy, quiet := wide(k.all()), wide(core.RouteSlots{Route: other, Slots: core.AllSlots})
 	busy.Limit, quiet.Limit = 20, 20
 	for _, bytes := range []int64{1 << 20, 2010} {
 		for _, ranges := range [][]core.Range{{busy, quiet}, {quiet, busy}} {
-			p := m.read(core.Look{Ranges: ranges, Limit: 10, Bytes: bytes})
+			p := m.read(core.ReadRequest{Ranges: ranges, Limit: 10, Bytes: bytes})
 			for i, r := range p.Ranges {
 				switch of := ranges[i].Route; {
 				case of == other && !slices.Equal(ids(r.Records), few):
@@ -80,25 +80,25 @@ func blocksOnEachRoute(k *kit) {
 	heads := map[string]string{}
 	for _, route := range []string{k.route, other} {
 		heads[route] = k.stage(k.row(onRoute(route), key("k")), k.row(onRoute(route), key("k")))[0]
-		p := m.read(core.Look{Ranges: []core.Range{wide(core.Part{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
 		m.settle(core.Abandon(&p.Ranges[0].Records[0], waybill.ReasonAttempts, errNo))
 	}
 	routes := []string{k.route, other}
 	for range 2 {
-		look := core.Look{Blocks: routes, Limit: 10, Bytes: 1 << 20}
+		look := core.ReadRequest{Blocks: routes, Limit: 10, Bytes: 1 << 20}
 		for _, route := range routes {
-			look.Fresh = append(look.Fresh, core.Part{Route: route, Slots: core.AllSlots})
+			look.NewlyOwned = append(look.NewlyOwned, core.RouteSlots{Route: route, Slots: core.AllSlots})
 			look.Keys = append(look.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
 		}
 		p := m.read(look)
 		fresh := map[string]string{}
-		for _, w := range p.Waiting {
+		for _, w := range p.Blocked {
 			fresh[w.Route] = w.ID
 		}
 		for i, route := range routes {
-			ws := p.Keys[i].Waiting
-			if fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.ObstacleBlocking {
-				k.fail("two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Waiting, ws)
+			ws := p.Keys[i].Blocked
+			if fresh[route] != heads[route] || len(ws) != 1 || ws[0].ID != heads[route] || ws[0].Why != core.BlockedByAbandoned {
+				k.fail("two routes block, each with an abandoned head: of the %d. a look shows %+v in its slots and %+v of its key", i+1, p.Blocked, ws)
 			}
 		}
 		slices.Reverse(routes)
@@ -118,7 +118,7 @@ func largeAnswersAreWhole(k *kit) {
 			k.fail("%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
 		}
 	}
-	p := m.read(core.Look{
+	p := m.read(core.ReadRequest{
 		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10_000}},
 		Limit: 10_000, Bytes: 1 << 30,
 	})
@@ -126,20 +126,20 @@ func largeAnswersAreWhole(k *kit) {
 	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
 	rs := p.Ranges[0].Records
 	again := m.again(refs(rs)...)
-	if len(again.Again) != len(rs) {
-		k.fail("%d ready records were asked for again, and %d were answered", len(rs), len(again.Again))
+	if len(again.Rechecked) != len(rs) {
+		k.fail("%d ready records were asked for again, and %d were answered", len(rs), len(again.Rechecked))
 	}
 	for from := 0; from < len(rs); from += 500 {
 		part := rs[from:min(from+500, len(rs))]
 		m.hold(refs(part)...)
 		m.settle(outcomes(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
 	}
-	p = m.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10_000})
+	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10_000})
 	var waiting []string
-	for _, w := range p.Waiting {
+	for _, w := range p.Blocked {
 		waiting = append(waiting, w.ID)
 	}
-	whole("a look at what waits", waiting, p.MoreWaiting)
+	whole("a look at what waits", waiting, p.MoreBlocked)
 	left := len(rs)
 	k.until("all retries that are due were answered", func() bool {
 		d := m.due(10_000)
@@ -173,7 +173,7 @@ func namesAreComparedExactly(k *kit) {
 	}
 	want := k.stage(rows...)
 	rs := m.find(want...)
-	look := core.Look{Limit: 100, Bytes: 1 << 20}
+	look := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
 	for i := range rows {
 		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
 	}
@@ -184,10 +184,10 @@ func namesAreComparedExactly(k *kit) {
 		}
 	}
 	rg := wide(k.all())
-	rg.Leave = []string{own + "NAME"}
+	rg.ExcludeKeys = []string{own + "NAME"}
 	for _, i := range []int{0, 1, 3} {
-		if got := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
-			k.fail("key %q was to be left out, and so was key %q", rg.Leave[0], own+twins[i])
+		if got := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20}); !slices.Contains(ids(got.Ranges[0].Records), want[i]) {
+			k.fail("key %q was to be left out, and so was key %q", rg.ExcludeKeys[0], own+twins[i])
 		}
 	}
 	for i := range rs {
@@ -213,17 +213,17 @@ func namesAreComparedExactly(k *kit) {
 func (k *kit) routesApart() {
 	upper := strings.ToUpper(k.route)
 	m := k.stranger(1)
-	m.self.Serves = nil
+	m.self.Routes = nil
 	routes := []string{k.route + "é", upper + "É", k.route + "e", upper + "E", k.route + "e "}
 	for _, route := range routes {
-		m.self.Serves = append(m.self.Serves, core.Serving{Route: route, Units: 1})
+		m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: route, Partitions: 1})
 	}
 	r := m.join()
 	for _, route := range routes {
 		m.claimOn(r, route)
 		row := k.row(onRoute(route), id("same"))
 		k.stage(row)
-		p := m.read(core.Look{Ranges: []core.Range{wide(core.Part{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(core.RouteSlots{Route: route, Slots: core.AllSlots})}, Limit: 10, Bytes: 1 << 20})
 		if rs := p.Ranges[0].Records; len(rs) != 1 || rs[0].Route != route {
 			k.fail("one record was staged on route %q, beside others with nearly that name, and %d are ready", route, len(rs))
 		}
@@ -263,8 +263,8 @@ func longDelaysAreKept(k *kit) {
 	}
 	for _, in := range []time.Duration{300 * day, 26 * time.Hour} {
 		id := k.stage(k.row(delay(in)))[0]
-		if d := m.due(10); d.Moved > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
-			k.fail("a timer in %s: %d are due, the next in %s", in, d.Moved, d.NextIn)
+		if d := m.due(10); d.TimersReady > 0 || d.NextIn < in-time.Minute || d.NextIn > in {
+			k.fail("a timer in %s: %d are due, the next in %s", in, d.TimersReady, d.NextIn)
 		}
 		m.none("its timer is not due", id)
 	}

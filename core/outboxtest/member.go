@@ -19,10 +19,10 @@ type member struct {
 }
 
 // stranger returns a member that has not joined. Every second one uses the second store.
-func (k *kit) stranger(units int) *member {
+func (k *kit) stranger(partitions int) *member {
 	m := &member{k: k, store: k.other(), self: core.Member{
-		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Beat: 1, Lease: 10 * time.Second,
-		Serves: []core.Serving{{Route: k.route, Units: units}}, Handlers: 1, Free: 1,
+		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Heartbeats: 1, Lease: 10 * time.Second,
+		Routes: []core.ServedRoute{{Route: k.route, Partitions: partitions}}, Capacity: 1, FreeCapacity: 1,
 	}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -32,154 +32,155 @@ func (k *kit) stranger(units int) *member {
 	return m
 }
 
-// join returns a member that has joined; it makes units if the route has none.
-func (k *kit) join(units int) *member {
-	m := k.stranger(units)
+// join returns a member that has joined; it makes partitions if the route has none.
+func (k *kit) join(partitions int) *member {
+	m := k.stranger(partitions)
 	if r := m.join(); !r.Known {
 		k.fail("a member joined and the answer says that it is not known")
 	}
 	return m
 }
 
-func (m *member) join() *core.Roster {
-	return m.meet(func(x *core.Meeting) { x.Join = true })
+func (m *member) join() *core.Membership {
+	return m.heartbeat(func(x *core.HeartbeatRequest) { x.Join = true })
 }
 
 // joinCrowd is join for one of many at once. A store may answer one that waited for long for the others with an outage,
 // as a busy database does. An engine asks again then, and so does this.
-func (m *member) joinCrowd() *core.Roster {
+func (m *member) joinCrowd() *core.Membership {
 	for range 20 {
-		r, err := m.store.Meet(m.k.ctx, core.Meeting{Self: m.self, Join: true})
+		r, err := m.store.Heartbeat(m.k.ctx, core.HeartbeatRequest{Self: m.self, Join: true})
 		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
-			m.k.must("meet", err)
-			m.k.checkRoster(&r)
+			m.k.must("heartbeat", err)
+			m.k.checkMembership(&r)
 			return &r
 		}
 	}
 	return m.join()
 }
 
-// owner returns a member that owns all of the route, in so many units.
-func (k *kit) owner(units int) *member {
-	m := k.join(units)
+// owner returns a member that owns all of the route, in so many partitions.
+func (k *kit) owner(partitions int) *member {
+	m := k.join(partitions)
 	m.claim(core.AllSlots)
 	return m
 }
 
-// meet renews m and checks what every answer must be like.
-func (m *member) meet(mods ...func(x *core.Meeting)) *core.Roster {
-	x := core.Meeting{Self: m.self}
+// heartbeat renews m and checks what every answer must be like.
+func (m *member) heartbeat(mods ...func(x *core.HeartbeatRequest)) *core.Membership {
+	x := core.HeartbeatRequest{Self: m.self}
 	for _, mod := range mods {
 		mod(&x)
 	}
-	r, err := m.store.Meet(m.k.ctx, x)
-	m.k.must("meet", err)
-	m.k.checkRoster(&r)
+	r, err := m.store.Heartbeat(m.k.ctx, x)
+	m.k.must("heartbeat", err)
+	m.k.checkMembership(&r)
 	return &r
 }
 
-func moves(ms ...core.Move) func(x *core.Meeting) {
-	return func(x *core.Meeting) { x.Moves = append(x.Moves, ms...) }
+func moves(ms ...core.Transfer) func(x *core.HeartbeatRequest) {
+	return func(x *core.HeartbeatRequest) { x.Transfers = append(x.Transfers, ms...) }
 }
 
-func (m *member) remove(dead *member) func(x *core.Meeting) {
-	return func(x *core.Meeting) {
-		x.Remove = append(x.Remove, core.Removal{Session: dead.self.Session, Beat: dead.self.Beat})
+func (m *member) remove(dead *member) func(x *core.HeartbeatRequest) {
+	return func(x *core.HeartbeatRequest) {
+		x.Evict = append(x.Evict, core.Eviction{Session: dead.self.Session, Heartbeats: dead.self.Heartbeats})
 	}
 }
 
 // flag flags m, if its presence is still the given one.
-func (m *member) flag(presence int64) func(x *core.Meeting) {
-	return func(x *core.Meeting) {
-		x.Flag = append(x.Flag, core.Flagging{Session: m.self.Session, Presence: presence})
+func (m *member) flag(presence int64) func(x *core.HeartbeatRequest) {
+	return func(x *core.HeartbeatRequest) {
+		x.Suspect = append(x.Suspect, core.Suspicion{Session: m.self.Session, Presence: presence})
 	}
 }
 
-func leave(x *core.Meeting) { x.Leave = true }
+func leave(x *core.HeartbeatRequest) { x.Leave = true }
 
-func (k *kit) checkRoster(r *core.Roster) {
+func (k *kit) checkMembership(r *core.Membership) {
 	seen := map[core.Session]bool{}
 	for i := range r.Members {
 		if s := r.Members[i].Session; s == 0 || seen[s] {
-			k.fail("a roster has the session %d twice, or 0", s)
+			k.fail("a membership has the session %d twice, or 0", s)
 		}
 		seen[r.Members[i].Session] = true
 	}
-	k.units(r)
+	k.partitions(r)
 }
 
-// units returns the units of the check's route, in order; they must cover it exactly once.
-func (k *kit) units(r *core.Roster) []core.OwnedUnit {
-	var own []core.OwnedUnit
-	for _, u := range r.Units {
-		if u.Unit.Route == k.route {
+// partitions returns the partitions of the check's route, in order; they must cover it exactly once.
+func (k *kit) partitions(r *core.Membership) []core.PartitionState {
+	var own []core.PartitionState
+	for _, u := range r.Partitions {
+		if u.Partition.Route == k.route {
 			own = append(own, u)
 		}
 	}
-	slices.SortFunc(own, func(a, b core.OwnedUnit) int { return int(a.Unit.From) - int(b.Unit.From) })
+	slices.SortFunc(own, func(a, b core.PartitionState) int { return int(a.Partition.From) - int(b.Partition.From) })
 	next := uint8(0)
 	for _, u := range own {
-		if u.Unit.From != next || u.Unit.To <= u.Unit.From {
-			k.fail("a unit has the slots [%d, %d), but the next one that no unit covers is %d", u.Unit.From, u.Unit.To, next)
+		if u.Partition.From != next || u.Partition.To <= u.Partition.From {
+			k.fail("a partition has the slots [%d, %d), but the next one that no partition covers is %d", u.Partition.From, u.Partition.To, next)
 		}
-		next = u.Unit.To
+		next = u.Partition.To
 	}
 	if len(own) > 0 && next != core.NumSlots {
-		k.fail("the units of a route cover the slots up to %d, want %d", next, core.NumSlots)
+		k.fail("the partitions of a route cover the slots up to %d, want %d", next, core.NumSlots)
 	}
 	return own
 }
 
-// look returns the roster as it is, without being in it.
-func (k *kit) look() *core.Roster {
-	r, err := k.store.Meet(k.ctx, core.Meeting{})
+// look returns the membership as it is, without being in it.
+func (k *kit) look() *core.Membership {
+	r, err := k.store.Heartbeat(k.ctx, core.HeartbeatRequest{})
 	k.must("look", err)
-	k.checkRoster(&r)
+	k.checkMembership(&r)
 	return &r
 }
 
-// claim makes m the owner of all units within slots that are free, and fails if it owns not all of them afterwards.
+// claim makes m the owner of all partitions within slots that are free, and fails if it owns not all of them
+// afterwards.
 func (m *member) claim(slots core.Slots) {
-	r := m.meet()
-	var ms []core.Move
-	for _, u := range m.k.units(r) {
-		if u.Owner == 0 && u.Unit.Slots()&^slots == 0 {
-			ms = append(ms, core.Move{Unit: u.Unit, To: m.self.Session})
+	r := m.heartbeat()
+	var ms []core.Transfer
+	for _, u := range m.k.partitions(r) {
+		if u.Owner == 0 && u.Partition.Slots()&^slots == 0 {
+			ms = append(ms, core.Transfer{Partition: u.Partition, To: m.self.Session})
 		}
 	}
-	r = m.meet(moves(ms...))
+	r = m.heartbeat(moves(ms...))
 	if got := m.k.slotsOf(r, m.self.Session); got&slots != slots {
-		m.k.fail("a member took free units and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
+		m.k.fail("a member took free partitions and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
 	}
 }
 
-// free gives up all units within slots by moves.
+// free releases all partitions within slots by moves.
 func (m *member) free(slots core.Slots) {
-	r := m.meet()
-	var ms []core.Move
-	for _, u := range m.k.units(r) {
-		if u.Owner == m.self.Session && u.Unit.Slots()&^slots == 0 {
-			ms = append(ms, core.Move{Unit: u.Unit, From: m.self.Session})
+	r := m.heartbeat()
+	var ms []core.Transfer
+	for _, u := range m.k.partitions(r) {
+		if u.Owner == m.self.Session && u.Partition.Slots()&^slots == 0 {
+			ms = append(ms, core.Transfer{Partition: u.Partition, From: m.self.Session})
 		}
 	}
-	r = m.meet(moves(ms...))
+	r = m.heartbeat(moves(ms...))
 	if got := m.k.slotsOf(r, m.self.Session); got&slots != 0 {
-		m.k.fail("a member freed its units and owns %d slots of them", (got & slots).Len())
+		m.k.fail("a member freed its partitions and owns %d slots of them", (got & slots).Len())
 	}
 }
 
 // slotsOf returns the slots of the check's route that s owns.
-func (k *kit) slotsOf(r *core.Roster, s core.Session) (slots core.Slots) {
-	for _, u := range k.units(r) {
+func (k *kit) slotsOf(r *core.Membership, s core.Session) (slots core.Slots) {
+	for _, u := range k.partitions(r) {
 		if u.Owner == s {
-			slots |= u.Unit.Slots()
+			slots |= u.Partition.Slots()
 		}
 	}
 	return slots
 }
 
-// find returns a member of a roster, or nil.
-func find(r *core.Roster, s core.Session) *core.Member {
+// find returns a member of a membership, or nil.
+func find(r *core.Membership, s core.Session) *core.Member {
 	for i := range r.Members {
 		if r.Members[i].Session == s {
 			return &r.Members[i]
@@ -191,33 +192,33 @@ func find(r *core.Roster, s core.Session) *core.Member {
 // die has m removed by by, which must work soon: a removal may meet another statement's lock.
 func (m *member) die(by *member) {
 	m.k.until("a member whose beat stands still was removed", func() bool {
-		return find(by.meet(by.remove(m)), m.self.Session) == nil
+		return find(by.heartbeat(by.remove(m)), m.self.Session) == nil
 	})
 }
 
-func (m *member) take(w core.Want) []core.Taken {
-	ts, err := m.store.Take(m.k.ctx, m.self.Session, w)
-	m.k.must("take", err)
+func (m *member) take(w core.HoldRequest) []core.HoldResult {
+	ts, err := m.store.Hold(m.k.ctx, m.self.Session, w)
+	m.k.must("hold", err)
 	if len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs) {
 		m.k.fail("take answered %d records for %d refs", len(ts), len(w.Refs))
 	}
 	return ts
 }
 
-// hold takes refs, each of which must be gripped.
-func (m *member) hold(refs ...core.Ref) []core.Taken {
-	ts := m.take(core.Want{Refs: refs})
+// hold takes refs, each of which must be held.
+func (m *member) hold(refs ...core.Ref) []core.HoldResult {
+	ts := m.take(core.HoldRequest{Refs: refs})
 	for i := range ts {
-		if ts[i].Grip != core.GripHeld {
-			m.k.fail("take of record %d of %d answered grip %d, want it gripped", i, len(refs), ts[i].Grip)
+		if ts[i].Status != core.HoldGranted {
+			m.k.fail("take of record %d of %d answered status %d, want it held", i, len(refs), ts[i].Status)
 		}
 	}
 	return ts
 }
 
 // next takes the next n without a key.
-func (m *member) next(n int, mods ...func(w *core.Want)) []core.Taken {
-	w := core.Want{Part: m.k.all(), N: n, Bytes: 1 << 20}
+func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResult {
+	w := core.HoldRequest{Slots: m.k.all(), N: n, Bytes: 1 << 20}
 	for _, mod := range mods {
 		mod(&w)
 	}
@@ -227,8 +228,8 @@ func (m *member) next(n int, mods ...func(w *core.Want)) []core.Taken {
 	}
 	for i := range ts {
 		switch t := &ts[i]; {
-		case t.Grip != core.GripHeld:
-			m.k.fail("take of the next %d answered grip %d", n, t.Grip)
+		case t.Status != core.HoldGranted:
+			m.k.fail("take of the next %d answered status %d", n, t.Status)
 		case t.Record == nil || t.Record.Ref != t.Ref:
 			m.k.fail("take of the next %d answered a record without its body, or another one's", n)
 		case t.Record.Envelope.Key != "":
@@ -238,13 +239,13 @@ func (m *member) next(n int, mods ...func(w *core.Want)) []core.Taken {
 	return ts
 }
 
-func (m *member) due(limit int) core.DuePage { return m.duePart(m.k.all(), limit) }
+func (m *member) due(limit int) core.DueResult { return m.duePart(m.k.all(), limit) }
 
-func (m *member) duePart(p core.Part, limit int) core.DuePage {
-	d, err := m.store.Due(m.k.ctx, m.self.Session, []core.Part{p}, limit)
+func (m *member) duePart(p core.RouteSlots, limit int) core.DueResult {
+	d, err := m.store.Due(m.k.ctx, m.self.Session, []core.RouteSlots{p}, limit)
 	m.k.must("due", err)
-	if len(d.Retries) > limit || d.Moved > limit {
-		m.k.fail("due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.Moved)
+	if len(d.Retries) > limit || d.TimersReady > limit {
+		m.k.fail("due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.TimersReady)
 	}
 	for i := range d.Retries {
 		if d.Retries[i].Holder != m.self.Session {
@@ -254,15 +255,15 @@ func (m *member) duePart(p core.Part, limit int) core.DuePage {
 	return d
 }
 
-func (m *member) tryGiveUp(u core.OwnedUnit, low int64, out ...core.Ref) (bool, error) {
-	u.Low = low
-	return m.store.GiveUp(m.k.ctx, m.self.Session, u, out)
+func (m *member) tryGiveUp(u core.PartitionState, low int64, out ...core.Ref) (bool, error) {
+	u.ReadAfter = low
+	return m.store.ReleasePartition(m.k.ctx, m.self.Session, u, out)
 }
 
-func (m *member) giveUp(u core.OwnedUnit, low int64, out ...core.Ref) {
+func (m *member) release(u core.PartitionState, low int64, out ...core.Ref) {
 	ok, err := m.tryGiveUp(u, low, out...)
-	if m.k.must("give up a unit", err); !ok {
-		m.k.fail("a unit without locked records was not given up")
+	if m.k.must("release a partition", err); !ok {
+		m.k.fail("a partition without locked records was not given up")
 	}
 }
 

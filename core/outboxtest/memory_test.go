@@ -155,7 +155,7 @@ type tx struct {
 	tx    *memory.Tx
 	store *full
 	saved memory.Savepoint
-	tells []core.Control
+	tells []core.Notice
 }
 
 func (t *tx) Stage(_ context.Context, rows ...core.StagedRow) error {
@@ -175,7 +175,7 @@ func (t *tx) Commit(context.Context) error {
 	return nil
 }
 
-func (t *tx) Tell(_ context.Context, c core.Control) error {
+func (t *tx) Tell(_ context.Context, c core.Notice) error {
 	t.tells = append(t.tells, c)
 	return nil
 }

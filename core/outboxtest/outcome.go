@@ -14,7 +14,7 @@ var outcomeChecks = []named{
 	{"retry-counts-and-waits", retryCountsAndWaits},
 	{"retry-keeps-last-error", retryKeepsLastError},
 	{"abandoned-is-terminal", abandonedIsTerminal},
-	{"withdrawn-counts-nothing", withdrawnCountsNothing},
+	{"cancelled-counts-nothing", cancelledCountsNothing},
 	{"release-costs-nothing", releaseCostsNothing},
 	{"released-retry-waits-on", releasedRetryWaitsOn},
 }
@@ -96,23 +96,23 @@ func abandonedIsTerminal(k *kit) {
 
 // Without this an operator's decision looks like a failed attempt, or keeps its key, or a message that replaces the one
 // that was put away is dropped as a duplicate.
-func withdrawnCountsNothing(k *kit) {
+func cancelledCountsNothing(k *kit) {
 	m := k.owner(1)
 	k.stage(k.row(key("k"), dedupe("d")))
 	r := m.ready()[0]
-	m.settle(core.Withdraw(&r, waybill.ReasonSkipped))
-	m.gone("it was withdrawn", r.Ref)
-	k.stored("it was withdrawn", r.ID, Stored{State: core.StateAbandoned, Reason: waybill.ReasonSkipped})
+	m.settle(core.Cancel(&r, waybill.ReasonSkipped))
+	m.gone("it was cancelled", r.Ref)
+	k.stored("it was cancelled", r.ID, Stored{State: core.StateAbandoned, Reason: waybill.ReasonSkipped})
 	waiting := m.retries(1, far, key("k"))[0]
 	waiting.Version = m.version(waiting.Ref)
-	m.settle(core.Withdraw(&waiting, waybill.ReasonSetAside))
-	m.gone("it was withdrawn while it waited", waiting.Ref)
-	k.stored("it was withdrawn while it waited", waiting.ID,
+	m.settle(core.Cancel(&waiting, waybill.ReasonSetAside))
+	m.gone("it was cancelled while it waited", waiting.Ref)
+	k.stored("it was cancelled while it waited", waiting.ID,
 		Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
-	p := m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
-	k.expectWaiting("of a key, all of it withdrawn", p.Keys[0].Waiting)
+	p := m.read(core.ReadRequest{Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
+	k.expectWaiting("of a key, all of it cancelled", p.Keys[0].Blocked)
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
-		k.fail("all was withdrawn, and %d are due, the next in %s", len(d.Retries), d.NextIn)
+		k.fail("all was cancelled, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	}
 	m.find(k.stage(k.row(key("k"), dedupe("d")))...)
 }

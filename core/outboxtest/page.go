@@ -8,7 +8,7 @@ import (
 )
 
 // read asks once and checks what every answer must be like.
-func (m *member) read(l core.Look) core.Page {
+func (m *member) read(l core.ReadRequest) core.ReadResult {
 	p, err := m.store.Read(m.k.ctx, m.self.Session, l)
 	m.k.must("read", err)
 	if !p.Known {
@@ -18,13 +18,13 @@ func (m *member) read(l core.Look) core.Page {
 	return p
 }
 
-func (k *kit) checkPage(l *core.Look, p *core.Page) {
-	if len(p.Owned) != len(l.Parts) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys) {
+func (k *kit) checkPage(l *core.ReadRequest, p *core.ReadResult) {
+	if len(p.Owned) != len(l.Slots) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys) {
 		k.fail("a page answers %d parts, %d ranges and %d keys, want %d, %d and %d",
-			len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Parts), len(l.Ranges), len(l.Keys))
+			len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Slots), len(l.Ranges), len(l.Keys))
 	}
-	if len(p.Waiting) > l.Limit {
-		k.fail("a page has %d that wait, with the limit %d", len(p.Waiting), l.Limit)
+	if len(p.Blocked) > l.Limit {
+		k.fail("a page has %d that wait, with the limit %d", len(p.Blocked), l.Limit)
 	}
 	if p.Upper == 0 && p.Last > l.Last {
 		k.fail("a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.Last, l.Last)
@@ -36,7 +36,7 @@ func (k *kit) checkPage(l *core.Look, p *core.Page) {
 			switch rec := &r.Records[j]; {
 			case rec.Route != asked.Route || !asked.Slots.Has(rec.Slot):
 				k.fail("a range has a record of slot %d of route %q, which was not asked for", rec.Slot, rec.Route)
-			case asked.Keyed && rec.Envelope.Key == "":
+			case asked.KeyedOnly && rec.Envelope.Key == "":
 				k.fail("a range of keyed records has one without a key")
 			}
 		}
@@ -49,18 +49,18 @@ func (k *kit) checkPage(l *core.Look, p *core.Page) {
 				k.fail("the records of key %q have one of key %q", asked.Key, rec.Envelope.Key)
 			}
 		}
-		for _, w := range r.Waiting {
+		for _, w := range r.Blocked {
 			if w.Route != asked.Route || w.Key != asked.Key {
 				k.fail("the waiting records of key %q contain one of key %q", asked.Key, w.Key)
 			}
 		}
 	}
-	for i := range p.Again {
-		k.checkRecord(p, &p.Again[i])
+	for i := range p.Rechecked {
+		k.checkRecord(p, &p.Rechecked[i])
 	}
 }
 
-func (k *kit) checkRecords(p *core.Page, rs []core.Record, from, to int64, limit int) {
+func (k *kit) checkRecords(p *core.ReadResult, rs []core.Record, from, to int64, limit int) {
 	if len(rs) > limit {
 		k.fail("%d records with the limit %d", len(rs), limit)
 	}
@@ -74,7 +74,7 @@ func (k *kit) checkRecords(p *core.Page, rs []core.Record, from, to int64, limit
 	}
 }
 
-func (k *kit) checkRecord(p *core.Page, r *core.Record) {
+func (k *kit) checkRecord(p *core.ReadResult, r *core.Record) {
 	switch {
 	case r.Seq > p.Last:
 		k.fail("a page has a record with sequence %d and says that the last one is %d", r.Seq, p.Last)
@@ -91,13 +91,13 @@ func (k *kit) checkRecord(p *core.Page, r *core.Record) {
 }
 
 // wide is a range of all there is in a part.
-func wide(p core.Part) core.Range {
-	return core.Range{Part: p, To: forever, Limit: 10_000}
+func wide(p core.RouteSlots) core.Range {
+	return core.Range{RouteSlots: p, To: forever, Limit: 10_000}
 }
 
 // everything is a look at all that is ready on the check's route.
-func (k *kit) everything() core.Look {
-	return core.Look{Parts: []core.Part{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
+func (k *kit) everything() core.ReadRequest {
+	return core.ReadRequest{Slots: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
 }
 
 // ready returns all ready records of the check's route.
@@ -140,27 +140,27 @@ func (m *member) none(why string, ids ...string) {
 }
 
 // again asks for refs again.
-func (m *member) again(refs ...core.Ref) core.Page {
-	return m.read(core.Look{Again: refs, Limit: 1000, Bytes: 1 << 30})
+func (m *member) again(refs ...core.Ref) core.ReadResult {
+	return m.read(core.ReadRequest{Recheck: refs, Limit: 1000, Bytes: 1 << 30})
 }
 
 // live returns the one record of refs that is ready.
 func (m *member) live(ref core.Ref) core.Record {
 	p := m.again(ref)
-	if len(p.Again) != 1 || p.Again[0].Seq != ref.Seq || p.Again[0].ID != ref.ID {
-		m.k.fail("a ready record was asked for again: %d answers, and %d that wait", len(p.Again), len(p.AgainWaiting))
+	if len(p.Rechecked) != 1 || p.Rechecked[0].Seq != ref.Seq || p.Rechecked[0].ID != ref.ID {
+		m.k.fail("a ready record was asked for again: %d answers, and %d that wait", len(p.Rechecked), len(p.RecheckedBlocked))
 	}
-	return p.Again[0]
+	return p.Rechecked[0]
 }
 
 // gone fails if the record is ready or waits.
 func (m *member) gone(why string, refs ...core.Ref) {
 	p := m.again(refs...)
-	for i := range p.Again {
-		m.k.fail("record %d is still ready, but %s", p.Again[i].Seq, why)
+	for i := range p.Rechecked {
+		m.k.fail("record %d is still ready, but %s", p.Rechecked[i].Seq, why)
 	}
-	for i := range p.AgainWaiting {
-		m.k.fail("record %d still waits, but %s", p.AgainWaiting[i].Seq, why)
+	for i := range p.RecheckedBlocked {
+		m.k.fail("record %d still waits, but %s", p.RecheckedBlocked[i].Seq, why)
 	}
 	for _, r := range m.ready() {
 		if slices.ContainsFunc(refs, func(ref core.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }) {
@@ -172,9 +172,9 @@ func (m *member) gone(why string, refs ...core.Ref) {
 // retrying fails unless the record waits for its next attempt.
 func (m *member) retrying(ref core.Ref) {
 	p := m.again(ref)
-	if len(p.Again) != 0 || len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Why != core.ObstacleRetrying {
+	if len(p.Rechecked) != 0 || len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Why != core.BlockedByRetry {
 		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt",
-			len(p.Again), len(p.AgainWaiting))
+			len(p.Rechecked), len(p.RecheckedBlocked))
 	}
 	m.none("it waits for its next attempt", ref.ID)
 }
@@ -196,7 +196,7 @@ func refs(rs []core.Record) []core.Ref {
 	return out
 }
 
-func takenRefs(ts []core.Taken) []core.Ref {
+func takenRefs(ts []core.HoldResult) []core.Ref {
 	out := make([]core.Ref, len(ts))
 	for i := range ts {
 		out[i] = ts[i].Ref

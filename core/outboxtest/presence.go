@@ -21,35 +21,35 @@ func flagNeedsTheToken(k *kit) {
 	a.self.Presence = 5
 	a.join()
 	expect := func(what string, want bool) {
-		if got := find(b.meet(), a.self.Session); got == nil || got.Flag != want {
+		if got := find(b.heartbeat(), a.self.Session); got == nil || got.Suspected != want {
 			k.fail("%s: the member is %+v, want the flag %v", what, got, want)
 		}
 	}
-	b.meet(a.flag(6))
+	b.heartbeat(a.flag(6))
 	expect("it was flagged for another token", false)
-	b.meet(a.flag(0))
+	b.heartbeat(a.flag(0))
 	expect("it was flagged for no token", false)
-	a.self.Beat, a.self.Presence = a.self.Beat+1, 0
-	a.meet()
-	b.meet(a.flag(0))
+	a.self.Heartbeats, a.self.Presence = a.self.Heartbeats+1, 0
+	a.heartbeat()
+	b.heartbeat(a.flag(0))
 	expect("it has no token, and was flagged for none", false)
-	b.meet(a.flag(5))
+	b.heartbeat(a.flag(5))
 	expect("it has no token, and was flagged for an earlier one", false)
-	a.self.Beat, a.self.Presence = a.self.Beat+1, 7
-	a.meet()
-	b.meet(a.flag(6), a.flag(7))
+	a.self.Heartbeats, a.self.Presence = a.self.Heartbeats+1, 7
+	a.heartbeat()
+	b.heartbeat(a.flag(6), a.flag(7))
 	expect("it was flagged for an earlier and for its own token", true)
-	a.self.Beat, a.self.Presence = a.self.Beat+1, 0
-	a.meet()
+	a.self.Heartbeats, a.self.Presence = a.self.Heartbeats+1, 0
+	a.heartbeat()
 	expect("it renewed without a token", false)
 }
 
 // Without this a member behind a pooler is flagged by all others, for ever.
 func missingNeedsAToken(k *kit) {
 	m := k.join(1)
-	for _, r := range []*core.Roster{m.meet(), k.look(), k.join(1).meet()} {
-		if got := find(r, m.self.Session); got == nil || got.Missing {
-			k.fail("a member has no token, and the roster says %+v", got)
+	for _, r := range []*core.Membership{m.heartbeat(), k.look(), k.join(1).heartbeat()} {
+		if got := find(r, m.self.Session); got == nil || got.PresenceLost {
+			k.fail("a member has no token, and the membership says %+v", got)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 		m.k.undeclared("presence")
 	}
 	ctx, end := context.WithCancel(m.k.ctx)
-	token, lost, err := p.Attend(ctx)
+	token, lost, err := p.Acquire(ctx)
 	if err != nil {
 		end()
 		m.k.fail("attend: %w", err)
@@ -75,16 +75,16 @@ func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 		m.k.fail("attend returned the token %d", token)
 	}
 	m.self.Presence = token
-	m.self.Beat++
+	m.self.Heartbeats++
 	return lost, end
 }
 
-func (k *kit) missing(r *core.Roster, m *member) bool {
+func (k *kit) missing(r *core.Membership, m *member) bool {
 	got := find(r, m.self.Session)
 	if got == nil || got.Presence != m.self.Presence {
-		k.fail("a member shows the token %d, and the roster says %+v", m.self.Presence, got)
+		k.fail("a member shows the token %d, and the membership says %+v", m.self.Presence, got)
 	}
-	return got.Missing
+	return got.PresenceLost
 }
 
 // Without this a process that lives is taken for killed.
@@ -100,10 +100,10 @@ func attendedTokenIsPresent(k *kit) {
 			default:
 			}
 		}()
-		m.meet()
+		m.heartbeat()
 	}
 	for range 3 {
-		for _, r := range []*core.Roster{a.meet(), b.meet(), k.look()} {
+		for _, r := range []*core.Membership{a.heartbeat(), b.heartbeat(), k.look()} {
 			if k.missing(r, a) || k.missing(r, b) {
 				k.fail("two members have attended, and one is missing")
 			}
@@ -119,20 +119,20 @@ func tokenIsMissingAfterItsEnd(k *kit) {
 	defer end()
 	_, stay := b.attend()
 	defer stay()
-	a.meet()
-	b.meet()
+	a.heartbeat()
+	b.heartbeat()
 	end()
 	if _, closed := suitetest.Come(lost); !closed {
 		k.fail("a token was given back, and its channel is not closed after %s", suitetest.Patience)
 	}
-	k.until("a token that was given back is missing", func() bool { return k.missing(b.meet(), a) && k.missing(k.look(), a) })
-	if k.missing(a.meet(), b) {
+	k.until("a token that was given back is missing", func() bool { return k.missing(b.heartbeat(), a) && k.missing(k.look(), a) })
+	if k.missing(a.heartbeat(), b) {
 		k.fail("a token was given back, and another member is missing")
 	}
 	_, again := a.attend()
 	defer again()
-	a.meet()
-	if k.missing(b.meet(), a) {
+	a.heartbeat()
+	if k.missing(b.heartbeat(), a) {
 		k.fail("a member has attended again, and is missing")
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 // present answers members with another Missing.
 func present(fn func(m *core.Member) bool) fault {
-	return rosters(func(r *core.Roster) {
+	return memberships(func(r *core.Membership) {
 		for i := range r.Members {
-			r.Members[i].Missing = fn(&r.Members[i])
+			r.Members[i].PresenceLost = fn(&r.Members[i])
 		}
 	})
 }
@@ -18,32 +18,32 @@ func present(fn func(m *core.Member) bool) fault {
 var presenceFaults = []faulty{
 	{
 		"flags whatever the token", "flag-needs-the-token",
-		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-			r, _ := b.store.Meet(ctx, core.Meeting{})
-			for i := range m.Flag {
+		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
+			r, _ := b.store.Heartbeat(ctx, core.HeartbeatRequest{})
+			for i := range m.Suspect {
 				for _, x := range r.Members {
-					if x.Session == m.Flag[i].Session {
-						m.Flag[i].Presence = x.Presence
+					if x.Session == m.Suspect[i].Session {
+						m.Suspect[i].Presence = x.Presence
 					}
 				}
 			}
-			return b.store.Meet(ctx, m)
+			return b.store.Heartbeat(ctx, m)
 		}},
 	},
-	{"flags who has no token", "flag-needs-the-token", fault{roster: func(b *broken, m *core.Meeting, r *core.Roster) {
-		for _, f := range m.Flag {
+	{"flags who has no token", "flag-needs-the-token", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
+		for _, f := range m.Suspect {
 			b.beats[f.Session] = f.Presence + 1
 		}
 		for i := range r.Members {
-			r.Members[i].Flag = r.Members[i].Flag || b.beats[r.Members[i].Session] == 1
+			r.Members[i].Suspected = r.Members[i].Suspected || b.beats[r.Members[i].Session] == 1
 		}
 	}}},
-	{"misses who has no token", "missing-needs-a-token", present(func(m *core.Member) bool { return m.Presence == 0 || m.Missing })},
+	{"misses who has no token", "missing-needs-a-token", present(func(m *core.Member) bool { return m.Presence == 0 || m.PresenceLost })},
 	{"misses who is there", "attended-token-is-present", present(func(m *core.Member) bool { return m.Presence != 0 })},
 	{
 		"loses tokens at once", "attended-token-is-present",
 		fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
-			token, _, err := b.store.Attend(ctx)
+			token, _, err := b.store.Acquire(ctx)
 			lost := make(chan struct{})
 			close(lost)
 			return token, lost, err
@@ -53,12 +53,12 @@ var presenceFaults = []faulty{
 	{
 		"does not say that a token is lost", "token-is-missing-after-its-end",
 		fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
-			token, _, err := b.store.Attend(ctx)
+			token, _, err := b.store.Acquire(ctx)
 			return token, make(chan struct{}), err
 		}},
 	},
 	{"has one token", "attend-has-new-tokens", fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
-		_, lost, err := b.store.Attend(ctx)
+		_, lost, err := b.store.Acquire(ctx)
 		return 1, lost, err
 	}}},
 }

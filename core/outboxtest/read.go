@@ -29,7 +29,7 @@ var readChecks = []named{
 // Without this a message arrives with less, or other things, than the application staged.
 func envelopeComesBack(k *kit) {
 	m := k.owner(1)
-	row := k.row(key("schlüssel\t\"1\""), withdrawable, body(70_000), expires(time.Now().Add(far)))
+	row := k.row(key("schlüssel\t\"1\""), cancelable, body(70_000), expires(time.Now().Add(far)))
 	e := &row.Envelope
 	for i := range e.Body {
 		e.Body[i] = byte(i)
@@ -52,8 +52,8 @@ func envelopeComesBack(k *kit) {
 		got.ContentType != want.ContentType || got.Tenant != want.Tenant || got.CorrelationID != want.CorrelationID ||
 		got.CausationID != want.CausationID || got.RunID != want.RunID || got.Priority != want.Priority || got.HLC != want.HLC:
 		k.fail("an envelope came back as %+v, want %+v", got, want)
-	case !rs[0].Withdrawable || rs[1].Withdrawable:
-		k.fail("one of two records was staged as withdrawable, and they came back as %v and %v", rs[0].Withdrawable, rs[1].Withdrawable)
+	case !rs[0].Cancelable || rs[1].Cancelable:
+		k.fail("one of two records was staged as cancelable, and they came back as %v and %v", rs[0].Cancelable, rs[1].Cancelable)
 	}
 	for _, r := range rs {
 		if r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0 {
@@ -106,7 +106,7 @@ func rangeKeepsToItsBounds(k *kit) {
 	}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
-		p := m.read(core.Look{
+		p := m.read(core.ReadRequest{
 			Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20,
 			Keys: []core.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
 		})
@@ -118,13 +118,13 @@ func rangeKeepsToItsBounds(k *kit) {
 	}
 }
 
-// Without this a member hands out records of units that are not its own.
+// Without this a member hands out records of partitions that are not its own.
 func rangeKeepsToItsSlots(k *kit) {
 	m := k.owner(1)
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
-		p := m.read(core.Look{
-			Ranges: []core.Range{wide(k.part(s)), wide(core.Part{Route: k.route + "-x", Slots: s})},
+		p := m.read(core.ReadRequest{
+			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})},
 			Limit:  10, Bytes: 1 << 20,
 		})
 		var want []string
@@ -149,7 +149,7 @@ func rangeKeepsToItsLimit(k *kit) {
 	for n := 1; n <= 6; n++ {
 		rg := wide(k.all())
 		rg.Limit = n
-		p := m.read(core.Look{
+		p := m.read(core.ReadRequest{
 			Ranges: []core.Range{rg, wide(k.all())},
 			Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20,
 		})
@@ -175,7 +175,7 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(core.Look{
+		p := m.read(core.ReadRequest{
 			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{
 				Route: k.route, Key: "k", To: forever,
 				Limit: 10,
@@ -197,8 +197,8 @@ func rangeMayLeaveKeysOut(k *kit) {
 	}
 	rs := m.find(k.stage(rows...)...)
 	rg := wide(k.all())
-	rg.Leave, rg.Skip = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
-	p := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	rg.ExcludeKeys, rg.ExcludeSeqs = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
 		if may := i%3 == 0 || i == 1 || i == 5; !may && !slices.Contains(got, r.ID) {
@@ -212,8 +212,8 @@ func rangeOfKeyedRecords(k *kit) {
 	m := k.owner(1)
 	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
 	rg := wide(k.all())
-	rg.Keyed = true
-	p := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	rg.KeyedOnly = true
+	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{rs[1].ID, rs[3].ID}) {
 		k.fail("keyed records of four were asked for, and %s read, want [1 3]", names(got, ids(rs)))
 	}
@@ -229,7 +229,7 @@ func readyIsWhatIsDue(k *kit) {
 	m.hold(rs[5].Ref)
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
-	p := m.read(core.Look{
+	p := m.read(core.ReadRequest{
 		Ranges: []core.Range{wide(k.all())},
 		Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20,
 	})
@@ -276,16 +276,16 @@ func readWaitsForNoLock(k *kit) {
 			k.fail("one of two records is locked, and %d are ready, want 2", n)
 		}
 	})
-	k.soon("a renewal", func() { m.meet() })
+	k.soon("a renewal", func() { m.heartbeat() })
 	unlock()
 }
 
-// Without this a member hands out records of a unit that it lost, or stops at units that it owns.
+// Without this a member hands out records of a partition that it lost, or stops at partitions that it owns.
 func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
 	a.claim(core.SlotRange(0, 32))
 	b.claim(core.SlotRange(32, 48))
-	look := core.Look{Parts: []core.Part{
+	look := core.ReadRequest{Slots: []core.RouteSlots{
 		k.all(), k.part(core.SlotRange(8, 40)),
 		{Route: k.route + "-x", Slots: core.AllSlots},
 		k.part(core.SlotRange(48, 64)),
@@ -300,7 +300,7 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 	}
 	a.free(core.SlotRange(0, 16))
 	if got := a.read(look).Owned[0]; got != core.SlotRange(16, 32) {
-		k.fail("after a unit was freed a page says %b", got)
+		k.fail("after a partition was freed a page says %b", got)
 	}
 }
 
@@ -310,8 +310,8 @@ func epochIsStable(k *kit) {
 	first := a.read(k.everything()).Epoch
 	a.settle(core.Published(new(a.one())))
 	for _, m := range []*member{a, b, k.join(1)} {
-		if p, r := m.read(k.everything()).Epoch, m.meet().Epoch; p != first || r != first {
-			k.fail("the epoch is %q, and then %q in a page and %q in a roster", first, p, r)
+		if p, r := m.read(k.everything()).Epoch, m.heartbeat().Epoch; p != first || r != first {
+			k.fail("the epoch is %q, and then %q in a page and %q in a membership", first, p, r)
 		}
 	}
 	if r := k.look(); r.Epoch != first {
@@ -339,13 +339,13 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 	// for.
 	cost := func(n int) int64 {
 		k.stage(k.rows(n, key(hot))...)
-		front := m.read(core.Look{Parts: []core.Part{k.all()}}).Last
+		front := m.read(core.ReadRequest{Slots: []core.RouteSlots{k.all()}}).Last
 		id := k.stage(k.row(key(other)))[0]
 		rg := wide(k.all())
-		rg.From, rg.Limit, rg.Leave = front, 10, []string{hot}
+		rg.From, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
 		before := touched()
-		p := m.read(core.Look{
-			Parts: []core.Part{k.all()}, Fresh: []core.Part{k.all()}, Ranges: []core.Range{rg},
+		p := m.read(core.ReadRequest{
+			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg},
 			Keys: []core.KeyRange{{Route: k.route, Key: hot, To: forever, Limit: 1}}, Limit: 10, Bytes: 1 << 20,
 		})
 		after := touched()

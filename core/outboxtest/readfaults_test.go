@@ -13,14 +13,14 @@ import (
 
 func records(fn func(r *core.Record)) fault { return fault{record: fn} }
 
-func looks(fn func(l *core.Look)) fault { return fault{look: fn} }
+func looks(fn func(l *core.ReadRequest)) fault { return fault{look: fn} }
 
-func pages(fn func(p *core.Page)) fault {
-	return fault{page: func(_ *broken, _ *core.Look, p *core.Page) { fn(p) }}
+func pages(fn func(p *core.ReadResult)) fault {
+	return fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { fn(p) }}
 }
 
 // passing goes through all records of the keys that were asked for, to find the first ones.
-var passing = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
+var passing = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	if len(l.Keys) > 0 {
 		all := l
 		all.Ranges, all.Keys = nil, slices.Clone(l.Keys)
@@ -28,50 +28,50 @@ var passing = fault{read: func(ctx context.Context, b *broken, self core.Session
 			all.Keys[i].Limit = 10_000
 		}
 		if _, err := b.below(ctx, self, all); err != nil {
-			return core.Page{}, err
+			return core.ReadResult{}, err
 		}
 	}
 	return b.below(ctx, self, l)
 }}
 
 // rereading begins each range at the beginning, and leaves out what was not asked for.
-var rereading = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
+var rereading = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	for i := range l.Ranges {
 		all := l
 		all.Ranges, all.Keys = []core.Range{l.Ranges[i]}, nil
-		all.Ranges[0].From, all.Ranges[0].Limit, all.Ranges[0].Leave = 0, 10_000, nil
+		all.Ranges[0].From, all.Ranges[0].Limit, all.Ranges[0].ExcludeKeys = 0, 10_000, nil
 		if _, err := b.below(ctx, self, all); err != nil {
-			return core.Page{}, err
+			return core.ReadResult{}, err
 		}
 	}
 	return b.below(ctx, self, l)
 }}
 
 // apart reads the parts of one snapshot one after the other.
-var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
+var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	one := l
-	one.Ranges, one.Keys, one.Again, one.Fresh = nil, nil, nil, nil
+	one.Ranges, one.Keys, one.Recheck, one.NewlyOwned = nil, nil, nil, nil
 	p, err := b.store.Read(ctx, self, one)
-	also := func(l core.Look) core.Page {
+	also := func(l core.ReadRequest) core.ReadResult {
 		time.Sleep(time.Millisecond)
 		p, _ := b.store.Read(ctx, self, l)
 		return p
 	}
 	for i := range l.Ranges {
-		one = core.Look{Ranges: l.Ranges[i : i+1], Limit: l.Limit, Bytes: l.Bytes}
+		one = core.ReadRequest{Ranges: l.Ranges[i : i+1], Limit: l.Limit, Bytes: l.Bytes}
 		q := also(one)
 		p.Ranges, p.Last = append(p.Ranges, q.Ranges...), max(p.Last, q.Last)
 	}
 	for i := range l.Keys {
-		one = core.Look{Keys: l.Keys[i : i+1], Blocks: l.Blocks, Limit: l.Limit, Bytes: l.Bytes}
+		one = core.ReadRequest{Keys: l.Keys[i : i+1], Blocks: l.Blocks, Limit: l.Limit, Bytes: l.Bytes}
 		q := also(one)
 		p.Keys, p.Last = append(p.Keys, q.Keys...), max(p.Last, q.Last)
 	}
-	one = core.Look{Fresh: l.Fresh, AfterFresh: l.AfterFresh, Blocks: l.Blocks, Limit: l.Limit}
-	p.Waiting = also(one).Waiting
-	one = core.Look{Again: l.Again, Limit: l.Limit}
+	one = core.ReadRequest{NewlyOwned: l.NewlyOwned, NewlyOwnedAfter: l.NewlyOwnedAfter, Blocks: l.Blocks, Limit: l.Limit}
+	p.Blocked = also(one).Blocked
+	one = core.ReadRequest{Recheck: l.Recheck, Limit: l.Limit}
 	q := also(one)
-	p.Again, p.AgainWaiting = q.Again, q.AgainWaiting
+	p.Rechecked, p.RecheckedBlocked = q.Rechecked, q.RecheckedBlocked
 	if p.Upper == 0 {
 		p.Upper = 1
 	}
@@ -79,7 +79,7 @@ var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, 
 }}
 
 // blind says that all transactions have ended.
-var blind = pages(func(p *core.Page) { p.Running, p.Next = nil, p.Upper })
+var blind = pages(func(p *core.ReadResult) { p.Running, p.Next = nil, p.Upper })
 
 // bound promises that nothing appears later than d after its transaction began.
 func bound(d time.Duration) func(*broken, *core.StoreTraits) {
@@ -97,43 +97,43 @@ func TestBounded(t *testing.T) {
 var readFaults = []faulty{
 	{"loses the subject", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Subject = "" })},
 	{"cuts long bodies", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
-	{"forgets what is withdrawable", "envelope-comes-back", records(func(r *core.Record) { r.Withdrawable = false })},
+	{"forgets what is cancelable", "envelope-comes-back", records(func(r *core.Record) { r.Cancelable = false })},
 	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.Age = 0 })},
 	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.Life = max(r.Life, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
-	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.Look) {
+	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
 			l.Ranges[i].From--
 		}
 	})},
-	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *core.Look) {
+	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
 			l.Ranges[i].To--
 		}
 	})},
-	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *core.Look) {
+	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
 			l.Ranges[i].Slots = core.AllSlots
 		}
 	})},
-	{"forgets More", "range-keeps-to-its-limit", pages(func(p *core.Page) {
+	{"forgets More", "range-keeps-to-its-limit", pages(func(p *core.ReadResult) {
 		for i := range p.Ranges {
 			p.Ranges[i].More = false
 		}
 	})},
-	{"ignores Bytes", "range-keeps-to-its-bytes", looks(func(l *core.Look) { l.Bytes = 1 << 40 })},
-	{"drops what is left out and its neighbour", "range-may-leave-keys-out", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
+	{"ignores Bytes", "range-keeps-to-its-bytes", looks(func(l *core.ReadRequest) { l.Bytes = 1 << 40 })},
+	{"drops what is left out and its neighbour", "range-may-leave-keys-out", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		for i := range p.Ranges {
-			if len(l.Ranges[i].Leave) > 0 {
+			if len(l.Ranges[i].ExcludeKeys) > 0 {
 				p.Ranges[i].Records = p.Ranges[i].Records[:len(p.Ranges[i].Records)-1]
 			}
 		}
 	}}},
 	{"goes through a key to find its first record", "read-is-bounded-behind-a-blocked-key", passing},
 	{"reads everything each time", "read-is-bounded-behind-a-blocked-key", rereading},
-	{"ignores Keyed", "range-of-keyed-records", looks(func(l *core.Look) {
+	{"ignores Keyed", "range-of-keyed-records", looks(func(l *core.ReadRequest) {
 		for i := range l.Ranges {
-			l.Ranges[i].Keyed = false
+			l.Ranges[i].KeyedOnly = false
 		}
 	})},
 	{"has retries in line", "ready-is-what-is-due", fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
@@ -149,13 +149,13 @@ var readFaults = []faulty{
 	}}},
 	{"commits what rolls back", "uncommitted-is-not-ready", fault{commits: true}},
 	{"reads behind locks", "read-waits-for-no-lock", fault{waits: "read"}},
-	{"renews behind locks", "read-waits-for-no-lock", fault{waits: "meet"}},
-	{"owns all", "owned-are-the-slots-of-the-session", pages(func(p *core.Page) {
+	{"renews behind locks", "read-waits-for-no-lock", fault{waits: "heartbeat"}},
+	{"owns all", "owned-are-the-slots-of-the-session", pages(func(p *core.ReadResult) {
 		for i := range p.Owned {
 			p.Owned[i] = core.AllSlots
 		}
 	})},
-	{"changes its epoch", "epoch-is-stable", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"changes its epoch", "epoch-is-stable", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		b.count++
 		p.Epoch = strconv.Itoa(b.count)
 	}}},
@@ -163,20 +163,20 @@ var readFaults = []faulty{
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
 	{
 		"answers an older last number", "last-covers-the-page",
-		fault{page: func(_ *broken, l *core.Look, p *core.Page) { p.Last, p.Upper = l.Last, 0 }},
+		fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) { p.Last, p.Upper = l.Last, 0 }},
 	},
 	{"sees no running transactions", "page-names-a-running-transaction", blind},
-	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.Page) { p.Upper += 1 << 40 })},
+	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.ReadResult) { p.Upper += 1 << 40 })},
 	{"sees no running transactions", "page-holds-for-random-transactions", blind},
 	{
 		"sees only the first that runs", "page-holds-for-random-transactions",
-		pages(func(p *core.Page) { p.Running = p.Running[:min(1, len(p.Running))] }),
+		pages(func(p *core.ReadResult) { p.Running = p.Running[:min(1, len(p.Running))] }),
 	},
 	{
 		"promises a bound that is too short", "page-holds-for-random-transactions",
 		fault{page: blind.page, traits: bound(2 * time.Millisecond)},
 	},
-	{"shows some records a page later", "page-holds-for-random-transactions", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"shows some records a page later", "page-holds-for-random-transactions", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
 				hidden := r.Seq%5 == 0 && !b.hides[r.ID]
@@ -185,53 +185,53 @@ var readFaults = []faulty{
 			})
 		}
 	}}},
-	{"loses records", "page-holds-for-random-transactions", pages(func(p *core.Page) {
+	{"loses records", "page-holds-for-random-transactions", pages(func(p *core.ReadResult) {
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool { return r.Seq%50 == 0 })
 		}
 	})},
-	{"forgets the holds of others", "fresh-answers-what-waits", pages(func(p *core.Page) {
-		p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
+	{"forgets the holds of others", "fresh-answers-what-waits", pages(func(p *core.ReadResult) {
+		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
 	})},
-	{"forgets retries", "fresh-answers-what-waits", pages(func(p *core.Page) {
-		p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleRetrying })
+	{"forgets retries", "fresh-answers-what-waits", pages(func(p *core.ReadResult) {
+		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByRetry })
 	})},
-	{"never blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.Look) { l.Blocks = nil })},
-	{"always blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.Look) {
-		for _, p := range l.Fresh {
+	{"never blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.Blocks = nil })},
+	{"always blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) {
+		for _, p := range l.NewlyOwned {
 			l.Blocks = append(l.Blocks, p.Route)
 		}
 	})},
-	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *core.Page) { p.MoreWaiting = false })},
+	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocked = false })},
 	{
 		"has retries before holds", "fresh-comes-in-pages",
-		fault{page: func(_ *broken, _ *core.Look, p *core.Page) { slices.Reverse(p.Waiting) }},
+		fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocked) }},
 	},
-	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.Page) {
+	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.ReadResult) {
 		for i := range p.Keys {
-			p.Keys[i].Waiting = nil
+			p.Keys[i].Blocked = nil
 		}
 	})},
-	{"keeps what is gone", "again-leaves-out-what-is-gone", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
-		for _, ref := range l.Again[:min(1, len(l.Again))] {
-			p.AgainWaiting = append(p.AgainWaiting, core.Waiting{Ref: ref, Why: core.ObstacleRetrying})
+	{"keeps what is gone", "again-leaves-out-what-is-gone", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
+		for _, ref := range l.Recheck[:min(1, len(l.Recheck))] {
+			p.RecheckedBlocked = append(p.RecheckedBlocked, core.BlockedRecord{Ref: ref, Why: core.BlockedByRetry})
 		}
 	}}},
-	{"ignores ids", "again-leaves-out-what-is-gone", fault{look: func(l *core.Look) {
-		if n := len(l.Again); n == 7 {
-			l.Again = slices.Clone(l.Again)
-			l.Again[5] = l.Again[4]
-			l.Again[5].Seq++
+	{"ignores ids", "again-leaves-out-what-is-gone", fault{look: func(l *core.ReadRequest) {
+		if n := len(l.Recheck); n == 7 {
+			l.Recheck = slices.Clone(l.Recheck)
+			l.Recheck[5] = l.Recheck[4]
+			l.Recheck[5].Seq++
 		}
-	}, page: func(b *broken, l *core.Look, p *core.Page) {
-		for _, ref := range l.Again {
+	}, page: func(b *broken, l *core.ReadRequest, p *core.ReadResult) {
+		for _, ref := range l.Recheck {
 			if r := b.at(ref); r != nil && r.ID != ref.ID {
 				r.Slot = core.SlotOf(r.Route, r.Envelope.Key, r.ID)
-				p.Again = append(p.Again, *r)
+				p.Rechecked = append(p.Rechecked, *r)
 			}
 		}
 	}}},
-	{"keeps the holds of the dead", "hold-of-gone-session-is-none", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"keeps the holds of the dead", "hold-of-gone-session-is-none", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		eachRecord(p, func(r *core.Record) {
 			for ref, s := range b.holds {
 				if ref.Seq == r.Seq && r.Holder == 0 {
@@ -240,20 +240,20 @@ var readFaults = []faulty{
 			}
 		})
 	}}},
-	{"forgets control records", "control-records-come-with-the-page", pages(func(p *core.Page) { p.Control = nil })},
-	{"answers control records of all slots", "control-records-come-with-the-page", looks(func(l *core.Look) {
-		for i := range l.Parts {
-			l.Parts[i].Slots = core.AllSlots
+	{"forgets notices", "notices-come-with-the-page", pages(func(p *core.ReadResult) { p.Notices = nil })},
+	{"answers notices of all slots", "notices-come-with-the-page", looks(func(l *core.ReadRequest) {
+		for i := range l.Slots {
+			l.Slots[i].Slots = core.AllSlots
 		}
 	})},
-	{"has control records in line", "control-records-are-no-records", fault{page: func(b *broken, l *core.Look, p *core.Page) {
-		if len(l.Fresh) == 0 {
+	{"has notices in line", "notices-are-no-records", fault{page: func(b *broken, l *core.ReadRequest, p *core.ReadResult) {
+		if len(l.NewlyOwned) == 0 {
 			return
 		}
-		r, _ := b.store.Meet(context.Background(), core.Meeting{})
-		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.Look{Parts: l.Fresh, Limit: 10})
-		for _, c := range q.Control {
-			p.Waiting = append(p.Waiting, core.Waiting{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.ObstacleBlocking})
+		r, _ := b.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
+		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.ReadRequest{Slots: l.NewlyOwned, Limit: 10})
+		for _, c := range q.Notices {
+			p.Blocked = append(p.Blocked, core.BlockedRecord{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.BlockedByAbandoned})
 		}
 	}}},
 }

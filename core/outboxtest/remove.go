@@ -10,7 +10,7 @@ var removeChecks = []named{
 	{"removal-compares-the-beat", removalComparesTheBeat},
 	{"removal-counts-crashes-of-holds", removalCountsCrashesOfHolds},
 	{"failed-attempt-ends-crashes", failedAttemptEndsCrashes},
-	{"removal-makes-units-careful", removalMakesUnitsCareful},
+	{"removal-makes-partitions-careful", removalMakesPartitionsCareful},
 	{"removal-waits-for-no-lock", removalWaitsForNoLock},
 	{"member-removes-itself", memberRemovesItself},
 	{"removal-and-settle-exclude-each-other", removalAndSettleExcludeEachOther},
@@ -28,11 +28,11 @@ var fenceChecks = []named{
 func removalComparesTheBeat(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	old := *m
-	m.self.Beat++
-	m.meet()
-	r := by.meet(by.remove(&old))
+	m.self.Heartbeats++
+	m.heartbeat()
+	r := by.heartbeat(by.remove(&old))
 	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != core.AllSlots {
-		k.fail("a member was removed, or lost units, by a removal with its former beat")
+		k.fail("a member was removed, or lost partitions, by a removal with its former beat")
 	}
 	m.one()
 	m.die(by)
@@ -45,11 +45,11 @@ func removalCountsCrashesOfHolds(k *kit) {
 	m.hold(refs(rs[:4])...)
 	m.settle(core.Release(&rs[3], 0, false))
 	rs[3] = m.live(rs[3].Ref)
-	by.meet() // a renewal of another is no removal
-	k.parallel(8, func(int) { by.meet(by.remove(m)) })
+	by.heartbeat() // a renewal of another is no removal
+	k.parallel(8, func(int) { by.heartbeat(by.remove(m)) })
 	m.die(by)
-	if r := by.meet(); find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0 {
-		k.fail("a member was removed and is still there, or its units are not free")
+	if r := by.heartbeat(); find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0 {
+		k.fail("a member was removed and is still there, or its partitions are not free")
 	}
 	for i := range rs {
 		want := 0
@@ -82,32 +82,32 @@ func failedAttemptEndsCrashes(k *kit) {
 
 // Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be
 // delivered.
-func removalMakesUnitsCareful(k *kit) {
+func removalMakesPartitionsCareful(k *kit) {
 	m, by := k.join(4), k.join(4)
 	m.claim(core.SlotRange(0, 32))
 	by.claim(core.SlotRange(32, 64))
 	rs := by.some(20)
 	m.die(by)
-	for _, u := range k.units(by.meet()) {
-		switch dead := u.Unit.To <= 32; {
-		case dead && (u.Owner != 0 || u.Careful < rs[19].Seq):
-			k.fail("the unit of a removed member has the owner %d and Careful %d, want 0 and at least %d", u.Owner, u.Careful, rs[19].Seq)
-		case !dead && (u.Owner != by.self.Session || u.Careful != 0):
-			k.fail("a removal changed the unit of another: owner %d, Careful %d", u.Owner, u.Careful)
+	for _, u := range k.partitions(by.heartbeat()) {
+		switch dead := u.Partition.To <= 32; {
+		case dead && (u.Owner != 0 || u.UncertainUpTo < rs[19].Seq):
+			k.fail("the partition of a removed member has the owner %d and UncertainUpTo %d, want 0 and at least %d", u.Owner, u.UncertainUpTo, rs[19].Seq)
+		case !dead && (u.Owner != by.self.Session || u.UncertainUpTo != 0):
+			k.fail("a removal changed the partition of another: owner %d, UncertainUpTo %d", u.Owner, u.UncertainUpTo)
 		}
 	}
 }
 
-// Without this an application that keeps a record locked keeps a dead member's units from being taken over.
+// Without this an application that keeps a record locked keeps a dead member's partitions from being taken over.
 func removalWaitsForNoLock(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	r := m.one()
 	m.hold(r.Ref)
 	unlock := k.lock(r.ID)
 	k.soon("a removal", func() {
-		by.self.Beat++
-		roster := by.meet(by.remove(m))
-		if got := find(roster, by.self.Session); got == nil || got.Beat != by.self.Beat {
+		by.self.Heartbeats++
+		membership := by.heartbeat(by.remove(m))
+		if got := find(membership, by.self.Session); got == nil || got.Heartbeats != by.self.Heartbeats {
 			k.fail("a removal met a lock, and the caller was not renewed")
 		}
 	})
@@ -124,16 +124,16 @@ func memberRemovesItself(k *kit) {
 	r := m.one()
 	m.hold(r.Ref)
 	former := *m
-	former.self.Beat--
-	if roster := m.meet(m.remove(&former)); !roster.Known {
+	former.self.Heartbeats--
+	if membership := m.heartbeat(m.remove(&former)); !membership.Known {
 		k.fail("a member removed itself with another beat than its own, and is not known")
 	}
-	m.self.Beat++
-	k.until("a member has removed itself", func() bool { return !m.meet(m.remove(m)).Known })
-	u := k.units(watch.meet())[0]
-	if got := find(watch.meet(), m.self.Session); got != nil || u.Owner != 0 || u.Careful < r.Seq {
-		k.fail("a member removed itself: it is %+v, and its unit has the owner %d and Careful %d, want none, and at least %d",
-			got, u.Owner, u.Careful, r.Seq)
+	m.self.Heartbeats++
+	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).Known })
+	u := k.partitions(watch.heartbeat())[0]
+	if got := find(watch.heartbeat(), m.self.Session); got != nil || u.Owner != 0 || u.UncertainUpTo < r.Seq {
+		k.fail("a member removed itself: it is %+v, and its partition has the owner %d and UncertainUpTo %d, want none, and at least %d",
+			got, u.Owner, u.UncertainUpTo, r.Seq)
 	}
 	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
 		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
@@ -181,7 +181,8 @@ func removalAndSettleExcludeEachOther(k *kit) {
 	}
 }
 
-// dead returns a member that was removed, and records of a unit that it owned, as they are then. It held the first one.
+// dead returns a member that was removed, and records of a partition that it owned, as they are then. It held the first
+// one.
 func (k *kit) dead(n int) (m, by *member, rs []core.Record) {
 	m, by = k.owner(1), k.join(1)
 	rs = m.some(n)
@@ -198,7 +199,7 @@ func removedSessionIsNotKnown(k *kit) {
 	if p.Known {
 		k.fail("a removed session reads and is said to be a member")
 	}
-	if r := m.meet(); r.Known || find(r, m.self.Session) != nil {
+	if r := m.heartbeat(); r.Known || find(r, m.self.Session) != nil {
 		k.fail("a removed session renews and is said to be a member")
 	}
 }
@@ -213,9 +214,9 @@ func (k *kit) fenced(what string, err error) {
 // Without this a removed member hands out records that their new owner hands out too.
 func removedSessionTakesNothing(k *kit) {
 	m, by, rs := k.dead(3)
-	_, err := m.store.Take(k.ctx, m.self.Session, core.Want{Refs: refs(rs)})
+	_, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("takes records", err)
-	_, err = m.store.Take(k.ctx, m.self.Session, core.Want{Part: k.all(), N: 3, Bytes: 1 << 20})
+	_, err = m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Slots: k.all(), N: 3, Bytes: 1 << 20})
 	k.fenced("takes the next records", err)
 	by.holder("after a take of a removed session", 0, refs(rs)...)
 }
@@ -228,29 +229,29 @@ func removedSessionBringsNothingDue(k *kit) {
 	k.stage(k.row(delay(short)))
 	m.die(by)
 	k.sleep(2 * short)
-	_, err := m.store.Due(k.ctx, m.self.Session, []core.Part{k.all()}, 10)
+	_, err := m.store.Due(k.ctx, m.self.Session, []core.RouteSlots{k.all()}, 10)
 	k.fenced("asks for due records", err)
 	by.claim(core.AllSlots)
-	if d := by.due(10); len(d.Retries) != 1 || d.Moved != 1 {
-		k.fail("after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.Moved)
+	if d := by.due(10); len(d.Retries) != 1 || d.TimersReady != 1 {
+		k.fail("after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.TimersReady)
 	}
 }
 
-// Without this a removed member writes holds that no member ends, or frees the unit of its successor.
+// Without this a removed member writes holds that no member ends, or frees the partition of its successor.
 func removedSessionGivesNothingUp(k *kit) {
 	m, by, rs := k.dead(2)
-	unit := k.units(by.meet())[0]
+	partition := k.partitions(by.heartbeat())[0]
 	for range 2 { // free, then the successor's
-		_, err := m.tryGiveUp(unit, 99, rs[1].Ref)
-		k.fenced("gives a unit up", err)
-		if u := k.units(by.meet())[0]; u.Low == 99 {
-			k.fail("a removed session stored Low")
+		_, err := m.tryGiveUp(partition, 99, rs[1].Ref)
+		k.fenced("releases a partition", err)
+		if u := k.partitions(by.heartbeat())[0]; u.ReadAfter == 99 {
+			k.fail("a removed session stored ReadAfter")
 		}
-		by.holder("after a removed session gave its unit up", 0, refs(rs)...)
+		by.holder("after a removed session released its partition", 0, refs(rs)...)
 		by.claim(core.AllSlots)
 	}
-	if k.slotsOf(by.meet(), by.self.Session) != core.AllSlots {
-		k.fail("a removed session freed the unit of its successor")
+	if k.slotsOf(by.heartbeat(), by.self.Session) != core.AllSlots {
+		k.fail("a removed session freed the partition of its successor")
 	}
 }
 
@@ -273,6 +274,6 @@ func removedSessionSettlesNothing(k *kit) {
 		m.refused("of a record that its successor holds", core.ErrFenced, o(&rs[0]))
 		by.holder("after a settle of a removed session", by.self.Session, refs(rs)...)
 		by.settle(core.Published(&rs[0]), core.Published(&rs[1]))
-		by.meet(leave)
+		by.heartbeat(leave)
 	}
 }

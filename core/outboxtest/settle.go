@@ -15,8 +15,8 @@ var settleChecks = []named{
 	{"stale-version-changes-nothing", staleVersionChangesNothing},
 	{"published-needs-no-version", publishedNeedsNoVersion},
 	{"wrong-id-changes-nothing", wrongIDChangesNothing},
-	{"lost-unit-fences-but-published", lostUnitFencesButPublished},
-	{"hold-settles-without-the-unit", holdSettlesWithoutTheUnit},
+	{"lost-partition-fences-but-published", lostPartitionFencesButPublished},
+	{"hold-settles-without-the-partition", holdSettlesWithoutThePartition},
 	{"one-refused-outcome-is-alone", oneRefusedOutcomeIsAlone},
 	{"version-grows-with-changes-only", versionGrowsWithChangesOnly},
 	{"late-release-leaves-a-newer-hold", lateReleaseLeavesANewerHold},
@@ -29,7 +29,7 @@ var every = []func(r *core.Record) core.Outcome{
 	func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far) },
 	func(r *core.Record) core.Outcome { return core.Abandon(r, waybill.ReasonAttempts, errNo) },
 	func(r *core.Record) core.Outcome { return core.Release(r, 0, false) },
-	func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSetAside) },
+	func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSetAside) },
 }
 
 // applied fails unless o, an outcome of every, was applied to r, which was new, once.
@@ -44,8 +44,8 @@ func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 	case core.EventGivenUp:
 		m.gone(when+" it was abandoned", r.Ref)
 		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
-	case core.EventWithdrawn:
-		m.gone(when+" it was withdrawn", r.Ref)
+	case core.EventCancelled:
+		m.gone(when+" it was cancelled", r.Ref)
 		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Reason: waybill.ReasonSetAside})
 	case core.EventReleased:
 		m.released(when, r)
@@ -181,8 +181,8 @@ func publishedNeedsNoVersion(k *kit) {
 	rs[1].Version--
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 	m.gone("it was published", refs(rs)...)
-	if p := m.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10}); len(p.Waiting) > 0 {
-		k.fail("all was published, and %d wait", len(p.Waiting))
+	if p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10}); len(p.Blocked) > 0 {
+		k.fail("all was published, and %d wait", len(p.Blocked))
 	}
 }
 
@@ -201,8 +201,8 @@ func wrongIDChangesNothing(k *kit) {
 	}
 }
 
-// Without this a member that lost a unit changes what its successor has out, or its published records come again.
-func lostUnitFencesButPublished(k *kit) {
+// Without this a member that lost a partition changes what its successor has out, or its published records come again.
+func lostPartitionFencesButPublished(k *kit) {
 	if !k.traits.SessionFence {
 		k.undeclared("SessionFence")
 	}
@@ -219,9 +219,9 @@ func lostUnitFencesButPublished(k *kit) {
 		}
 		for i, fn := range every[1:] {
 			for range 20 { // each time, not mostly
-				a.refused("of a unit that was lost", core.ErrFenced, fn(&rs[i]))
+				a.refused("of a partition that was lost", core.ErrFenced, fn(&rs[i]))
 			}
-			a.untouched("its unit was lost, and its former owner settled it", holder, &rs[i])
+			a.untouched("its partition was lost, and its former owner settled it", holder, &rs[i])
 		}
 		for i := range rs {
 			a.settle(core.Published(&rs[i]))
@@ -230,8 +230,8 @@ func lostUnitFencesButPublished(k *kit) {
 	}
 }
 
-// Without this what a process took from another's unit, or had out when it gave one up, is not settled.
-func holdSettlesWithoutTheUnit(k *kit) {
+// Without this what a process took from another's partition, or had out when it gave one up, is not settled.
+func holdSettlesWithoutThePartition(k *kit) {
 	k.owner(1)
 	other := k.join(1)
 	for _, fn := range every {
@@ -243,7 +243,7 @@ func holdSettlesWithoutTheUnit(k *kit) {
 		o := fn(ts[0].Record)
 		other.settle(o)
 		r := *ts[0].Record
-		other.applied("by one that does not own the unit", &o, &r)
+		other.applied("by one that does not own the partition", &o, &r)
 		if o.Event() == core.EventReleased {
 			other.publishNext(r.ID)
 		}

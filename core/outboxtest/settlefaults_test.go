@@ -14,8 +14,8 @@ func outcomes(fn func(o core.Outcome, r *core.Record) core.Outcome) fault {
 	return fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return fn(o, named(&o, r)) }}
 }
 
-func dues(fn func(b *broken, self core.Session, p *core.DuePage)) fault {
-	return fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func dues(fn func(b *broken, self core.Session, p *core.DueResult)) fault {
+	return fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 		p, err := b.store.Due(ctx, self, parts, limit)
 		fn(b, self, &p)
 		return p, err
@@ -61,7 +61,7 @@ var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) 
 // anyID settles the record with the number, under any id.
 var anyID = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return again(&o, r) }}
 
-// ownersOnly refuses a record that a session holds in the unit of another.
+// ownersOnly refuses a record that a session holds in the partition of another.
 var ownersOnly = fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 	res := make(core.Results, len(os))
 	for i := range os {
@@ -83,7 +83,7 @@ var allFail = results(func(res core.Results) {
 var settleFaults = []faulty{
 	{
 		"does not hold retries", "due-holds-retries",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 			p, err := b.store.Due(ctx, self, parts, limit)
 			for i := range p.Retries {
 				b.store.Settle(ctx, self, []core.Outcome{core.Release(&p.Retries[i], 0, false)})
@@ -91,12 +91,12 @@ var settleFaults = []faulty{
 			return p, err
 		}},
 	},
-	{"forgets attempts", "due-holds-retries", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"forgets attempts", "due-holds-retries", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = 0
 		}
 	})},
-	{"answers retries once", "due-repeats", dues(func(b *broken, _ core.Session, p *core.DuePage) {
+	{"answers retries once", "due-repeats", dues(func(b *broken, _ core.Session, p *core.DueResult) {
 		p.Retries = slices.DeleteFunc(p.Retries, func(r core.Record) bool {
 			_, was := b.rows[r.ID]
 			b.rows[r.ID] = r
@@ -105,23 +105,23 @@ var settleFaults = []faulty{
 	})},
 	{
 		"answers what is held although it is told not to", "due-new-leaves-out-own",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-			return b.store.Due(ctx, self, []core.Part{{Route: parts[0].Route, Slots: parts[0].Slots}}, limit)
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
+			return b.store.Due(ctx, self, []core.RouteSlots{{Route: parts[0].Route, Slots: parts[0].Slots}}, limit)
 		}},
 	},
-	{"does not say that more is held", "due-new-leaves-out-own", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"does not say that more is held", "due-new-leaves-out-own", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if p.NextIn == 0 {
 			p.NextIn = -1
 		}
 	})},
 	{
 		"ignores the limit", "due-keeps-to-its-limit",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 			return b.store.Due(ctx, self, parts, limit+1)
 		}},
 	},
-	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = -1 })},
-	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DuePage) {
+	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ core.Session, p *core.DueResult) { p.NextIn = -1 })},
+	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DueResult) {
 		for _, st := range b.store.States() {
 			if st.State == core.StateFailed && st.Holder != self && st.Holder != 0 {
 				p.Retries = append(p.Retries, core.Record{Ref: core.Ref{
@@ -131,7 +131,7 @@ var settleFaults = []faulty{
 			}
 		}
 	})},
-	{"never answers what another held", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DuePage) {
+	{"never answers what another held", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DueResult) {
 		p.Retries = slices.DeleteFunc(p.Retries, func(r core.Record) bool {
 			ref := core.Ref{ID: r.ID}
 			if b.holds[ref] == 0 {
@@ -142,7 +142,7 @@ var settleFaults = []faulty{
 	})},
 	{
 		"tells each caller of a timer", "timers-get-greater-numbers-once",
-		dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.Moved *= 2 }),
+		dues(func(_ *broken, _ core.Session, p *core.DueResult) { p.TimersReady *= 2 }),
 	},
 	{
 		"puts timers in line with their numbers", "timers-get-greater-numbers-once",
@@ -154,27 +154,27 @@ var settleFaults = []faulty{
 		}
 	}}},
 	{"ignores versions", "moved-timer-is-a-new-version", anyVersion},
-	{"is late by 50 ms", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"is late by 50 ms", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		if p.NextIn > 0 {
 			p.NextIn += 50 * time.Millisecond
 		}
 	})},
-	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = max(p.NextIn, 0) })},
+	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DueResult) { p.NextIn = max(p.NextIn, 0) })},
 	{"brings due behind locks", "due-leaves-what-is-locked", fault{waits: "due"}},
 	{
 		"brings due for others", "due-keeps-to-own-slots",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-			var all core.DuePage
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
+			var all core.DueResult
 			for _, part := range parts {
 				for s := range uint8(core.NumSlots) {
 					if part.Slots.Has(s) {
 						part.Slots = 1 << s
-						p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.Part{part}, limit)
+						p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.RouteSlots{part}, limit)
 						part.Slots = core.AllSlots
 						for i := range p.Retries {
 							p.Retries[i].Holder = self
 						}
-						all.Retries, all.Moved = append(all.Retries, p.Retries...), all.Moved+p.Moved
+						all.Retries, all.TimersReady = append(all.Retries, p.Retries...), all.TimersReady+p.TimersReady
 					}
 				}
 			}
@@ -183,15 +183,15 @@ var settleFaults = []faulty{
 	},
 	{
 		"brings nothing due beside what is another's", "due-keeps-to-own-slots",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 			return b.store.Due(ctx, self, parts[:1], limit)
 		}},
 	},
 
 	{
 		"leaves out a part that is not owned as a whole", "due-leaves-out-slots-alone",
-		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-			parts = slices.DeleteFunc(slices.Clone(parts), func(p core.Part) bool {
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
+			parts = slices.DeleteFunc(slices.Clone(parts), func(p core.RouteSlots) bool {
 				for s := range uint8(core.NumSlots) {
 					if p.Slots.Has(s) && b.owner(p.Route, s) != self {
 						return true
@@ -233,7 +233,7 @@ var settleFaults = []faulty{
 	{"ignores ids", "wrong-id-changes-nothing", anyID},
 	{"says that other ids are fine", "wrong-id-changes-nothing", forgives(core.ErrChanged)},
 	{
-		"settles for who lost the unit", "lost-unit-fences-but-published",
+		"settles for who lost the partition", "lost-partition-fences-but-published",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := b.store.Settle(ctx, self, os)
 			for i, err := range res {
@@ -244,23 +244,23 @@ var settleFaults = []faulty{
 			return res
 		}},
 	},
-	{"refuses without a class", "lost-unit-fences-but-published", unclassed},
+	{"refuses without a class", "lost-partition-fences-but-published", unclassed},
 	{"refuses stale versions without a class", "stale-version-changes-nothing", unclassed},
-	{"says that who lost the unit has settled", "lost-unit-fences-but-published", forgives(core.ErrFenced)},
-	{"refuses what was published", "lost-unit-fences-but-published", ownersOnly},
-	{"settles for owners only", "hold-settles-without-the-unit", ownersOnly},
+	{"says that who lost the partition has settled", "lost-partition-fences-but-published", forgives(core.ErrFenced)},
+	{"refuses what was published", "lost-partition-fences-but-published", ownersOnly},
+	{"settles for owners only", "hold-settles-without-the-partition", ownersOnly},
 	{"fails as a whole", "one-refused-outcome-is-alone", allFail},
 	{"answers backwards", "one-refused-outcome-is-alone", results(func(res core.Results) { slices.Reverse(res) })},
-	{"has a new version with each hold", "version-grows-with-changes-only", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"has a new version with each hold", "version-grows-with-changes-only", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		eachRecord(p, func(r *core.Record) {
 			if b.holds[r.Ref] != 0 {
 				r.Version++
 			}
 		})
 	}}},
-	{"has one version", "version-grows-with-changes-only", fault{page: func(_ *broken, _ *core.Look, p *core.Page) {
-		for i := range p.AgainWaiting {
-			p.AgainWaiting[i].Version = 1
+	{"has one version", "version-grows-with-changes-only", fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) {
+		for i := range p.RecheckedBlocked {
+			p.RecheckedBlocked[i].Version = 1
 		}
 	}}},
 
@@ -295,7 +295,7 @@ var settleFaults = []faulty{
 		}
 		return o
 	})},
-	{"counts no attempts", "retry-counts-and-waits", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
+	{"counts no attempts", "retry-counts-and-waits", dues(func(_ *broken, _ core.Session, p *core.DueResult) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = 1
 		}
@@ -318,15 +318,15 @@ var settleFaults = []faulty{
 		}
 		return o
 	})},
-	{"counts a decision as an attempt", "withdrawn-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
-		if o.Event() == core.EventWithdrawn {
+	{"counts a decision as an attempt", "cancelled-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
+		if o.Event() == core.EventCancelled {
 			return core.Abandon(r, o.Reason(), nil)
 		}
 		return o
 	})},
-	{"has one reason for decisions", "withdrawn-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
-		if o.Event() == core.EventWithdrawn {
-			return core.Withdraw(r, waybill.ReasonCancelled)
+	{"has one reason for decisions", "cancelled-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
+		if o.Event() == core.EventCancelled {
+			return core.Cancel(r, waybill.ReasonCancelled)
 		}
 		return o
 	})},
@@ -356,37 +356,37 @@ var settleFaults = []faulty{
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := make(core.Results, len(os))
 			for i := range os {
-				if os[i].Control() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
+				if os[i].Notice() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
 					res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 				}
 			}
 			return res
 		}},
 	},
-	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *core.Page) {
-		for i := range p.Control {
-			p.Control[i].Reason = ""
+	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *core.ReadResult) {
+		for i := range p.Notices {
+			p.Notices[i].Reason = ""
 		}
 	})},
-	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *core.Page) {
-		for i := range p.Control {
-			p.Control[i].Kind = core.ControlKey
+	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *core.ReadResult) {
+		for i := range p.Notices {
+			p.Notices[i].Kind = core.NoticeKey
 		}
 	})},
 	{
-		"has a control record heeded for all by one", "control-from-waits-for-all-owners",
+		"has a notice heeded for all by one", "control-from-waits-for-all-owners",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			for i := range os {
 				if b.owner(os[i].Ref().Route, 0) == self {
-					b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Control())
+					b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Notice())
 				}
 			}
 			return b.store.Settle(ctx, self, os)
 		}},
 	},
-	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
-		if !l.Parts[0].Slots.Has(0) {
-			p.Control = nil
+	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
+		if !l.Slots[0].Slots.Has(0) {
+			p.Notices = nil
 		}
 	}}},
 	{"heeds for removed sessions", "heeded-deletes-a-control-record", forgives(core.ErrFenced)},
@@ -401,7 +401,7 @@ var settleFaults = []faulty{
 		t.Durable = b.count%2 == 1
 		b.count++
 	}}},
-	{"hands its own bodies out", "store-keeps-no-slice", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"hands its own bodies out", "store-keeps-no-slice", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		eachRecord(p, func(r *core.Record) {
 			if first, ok := b.rows[r.ID]; ok {
 				*r = first
@@ -409,9 +409,9 @@ var settleFaults = []faulty{
 			b.rows[r.ID] = *r
 		})
 	}}},
-	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *core.ReadRequest, p *core.ReadResult) {
 		b.last = max(b.last, p.Last)
 		p.Epoch, p.Last = "", b.last
-	}, roster: func(_ *broken, _ *core.Meeting, r *core.Roster) { r.Epoch = "" }}},
+	}, membership: func(_ *broken, _ *core.HeartbeatRequest, r *core.Membership) { r.Epoch = "" }}},
 	{"ignores ids", "number-drawn-again-is-untouched", anyID},
 }

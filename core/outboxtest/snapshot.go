@@ -19,7 +19,7 @@ func pageIsOneSnapshot(k *kit) {
 	const writers, rounds = 4, 40
 	m := k.owner(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	look := core.Look{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
+	look := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
 	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
 	for _, key := range keys {
 		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
@@ -87,13 +87,13 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 			return
 		}
 		for !done.Load() {
-			p := reader.read(core.Look{
+			p := reader.read(core.ReadRequest{
 				Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 100}},
-				Fresh: []core.Part{k.all()}, Again: refs(rs), Limit: 100, Bytes: 1 << 20,
+				NewlyOwned: []core.RouteSlots{k.all()}, Recheck: refs(rs), Limit: 100, Bytes: 1 << 20,
 			})
 			n := []int{
-				len(p.Ranges[0].Records) + len(p.Waiting), len(p.Keys[0].Records) + len(p.Keys[0].Waiting), len(p.Again) + len(p.AgainWaiting),
-				len(p.Ranges[0].Records) + len(p.AgainWaiting), len(p.Keys[0].Records) + len(p.Waiting),
+				len(p.Ranges[0].Records) + len(p.Blocked), len(p.Keys[0].Records) + len(p.Keys[0].Blocked), len(p.Rechecked) + len(p.RecheckedBlocked),
+				len(p.Ranges[0].Records) + len(p.RecheckedBlocked), len(p.Keys[0].Records) + len(p.Blocked),
 			}
 			if slices.Min(n) != len(rs) || slices.Max(n) != len(rs) {
 				k.fail("of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)

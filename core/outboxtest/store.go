@@ -76,16 +76,16 @@ func traitsAreStable(k *kit) {
 func storeKeepsNoSlice(k *kit) {
 	m := k.join(2)
 	other := k.join(2)
-	m.self.Serves[0].Route = "x" // it joined with this slice
-	if r := other.meet(); find(r, m.self.Session).Serves[0].Route != k.route {
+	m.self.Routes[0].Route = "x" // it joined with this slice
+	if r := other.heartbeat(); find(r, m.self.Session).Routes[0].Route != k.route {
 		k.fail("a member's routes changed with the slice that it joined with")
 	}
-	m.self.Serves[0].Route = k.route
-	r := other.meet()
-	find(r, m.self.Session).Serves[0].Route, r.Units[0].Owner = "x", 99
-	if r = other.meet(); find(r, m.self.Session).Serves[0].Route != k.route ||
-		slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 99 }) {
-		k.fail("a roster that was answered is still the store's own")
+	m.self.Routes[0].Route = k.route
+	r := other.heartbeat()
+	find(r, m.self.Session).Routes[0].Route, r.Partitions[0].Owner = "x", 99
+	if r = other.heartbeat(); find(r, m.self.Session).Routes[0].Route != k.route ||
+		slices.ContainsFunc(r.Partitions, func(u core.PartitionState) bool { return u.Owner == 99 }) {
+		k.fail("a membership that was answered is still the store's own")
 	}
 	row := k.row(body(10))
 	want := slices.Clone(row.Envelope.Body)
@@ -127,8 +127,8 @@ func restoreIsSeen(k *kit) {
 	if p.Known && p.Epoch == before.Epoch && p.Last >= later.Last {
 		k.fail("the database went back, and a page has the same epoch and the last number %d after %d", p.Last, later.Last)
 	}
-	if r := k.join(1); r.read(k.everything()).Epoch != r.meet().Epoch {
-		k.fail("after a restore a page and a roster have different epochs")
+	if r := k.join(1); r.read(k.everything()).Epoch != r.heartbeat().Epoch {
+		k.fail("after a restore a page and a membership have different epochs")
 	}
 }
 
@@ -154,7 +154,7 @@ func numberDrawnAgainIsUntouched(k *kit) {
 
 // owner2 returns a member that owns all, if the session of m did not live through a restore; else m.
 func (k *kit) owner2(m *member) *member {
-	if r := m.meet(); r.Known && k.slotsOf(r, m.self.Session) == core.AllSlots {
+	if r := m.heartbeat(); r.Known && k.slotsOf(r, m.self.Session) == core.AllSlots {
 		return m
 	}
 	return k.owner(1)

@@ -8,30 +8,32 @@ import (
 
 var termChecks = []named{
 	{"term-grows-with-each-owner", termGrowsWithEachOwner},
-	{"earlier-give-up-changes-nothing", earlierGiveUpChangesNothing},
-	{"give-up-needs-its-term", giveUpNeedsItsTerm},
+	{"earlier-release-changes-nothing", earlierGiveUpChangesNothing},
+	{"release-needs-its-term", giveUpNeedsItsTerm},
 }
 
-// Without this a give-up that comes late is taken for one of a later owner, or one in time for one that came before.
+// Without this a release that comes late is taken for one of a later owner, or one in time for one that came before.
 func termGrowsWithEachOwner(k *kit) {
 	watch, m, other := k.join(1), k.join(1), k.join(1)
-	unit := k.units(watch.meet())[0].Unit
+	partition := k.partitions(watch.heartbeat())[0].Partition
 	last := int64(0)
-	term := func(what string, grows bool) core.OwnedUnit {
-		u := k.units(watch.meet())[0]
+	term := func(what string, grows bool) core.PartitionState {
+		u := k.partitions(watch.heartbeat())[0]
 		if grows && u.Term <= last || !grows && u.Term != last {
-			k.fail("%s: the unit's term is %d after %d", what, u.Term, last)
+			k.fail("%s: the partition's term is %d after %d", what, u.Term, last)
 		}
 		last = u.Term
 		return u
 	}
 	A, B := m.self.Session, other.self.Session
-	move := func(from, to core.Session) { m.meet(moves(core.Move{Unit: unit, From: from, To: to, Low: 1})) }
-	term("the unit is new", true)
+	move := func(from, to core.Session) {
+		m.heartbeat(moves(core.Transfer{Partition: partition, From: from, To: to, ReadAfter: 1}))
+	}
+	term("the partition is new", true)
 	move(0, A)
 	term("a member took it", true)
 	move(A, A)
-	term("the owner stored Low", false)
+	term("the owner stored ReadAfter", false)
 	move(B, 0)
 	term("a move said that another owns it", false)
 	move(A, B)
@@ -39,11 +41,11 @@ func termGrowsWithEachOwner(k *kit) {
 	move(B, 0)
 	term("it was freed", true)
 	move(0, A)
-	m.giveUp(term("a member took it again", true), 1)
+	m.release(term("a member took it again", true), 1)
 	term("it was given up", true)
 	m.claim(core.AllSlots)
 	term("it was taken once more", true)
-	m.meet(leave)
+	m.heartbeat(leave)
 	term("its owner left", true)
 	other.claim(core.AllSlots)
 	term("another took it", true)
@@ -51,39 +53,39 @@ func termGrowsWithEachOwner(k *kit) {
 	term("its owner was removed", true)
 }
 
-// Without this a give-up that was sent again frees a unit that the same member has taken again since.
+// Without this a release that was sent again frees a partition that the same member has taken again since.
 func earlierGiveUpChangesNothing(k *kit) {
 	m, us, low, _ := k.handover()
-	m.giveUp(us[0], 7)
-	m.claim(us[0].Unit.Slots())
+	m.release(us[0], 7)
+	m.claim(us[0].Partition.Slots())
 	m.hold(low[1].Ref)
-	now := k.units(m.meet())[0]
+	now := k.partitions(m.heartbeat())[0]
 	for _, by := range []*member{m, k.join(2)} {
 		ok, err := by.tryGiveUp(us[0], 42, low[0].Ref)
 		if err != nil || !ok {
-			k.fail("a unit was given up before, and taken again, and the give-up was sent again: got %v and %v, want true", ok, err)
+			k.fail("a partition was released before, and taken again, and the release was sent again: got %v and %v, want true", ok, err)
 		}
-		if u := k.units(m.meet())[0]; u != now {
-			k.fail("a give-up of an earlier term changed the unit from %+v to %+v", now, u)
+		if u := k.partitions(m.heartbeat())[0]; u != now {
+			k.fail("a release of an earlier term changed the partition from %+v to %+v", now, u)
 		}
-		m.holder("a give-up of an earlier term named it", 0, low[0].Ref)
-		m.holder("a give-up of an earlier term did not name it", m.self.Session, low[1].Ref)
+		m.holder("a release of an earlier term named it", 0, low[0].Ref)
+		m.holder("a release of an earlier term did not name it", m.self.Session, low[1].Ref)
 	}
-	m.giveUp(now, 43, low[0].Ref)
-	m.holder("it is out, and the unit was given up", m.self.Session, low[0].Ref)
-	m.holder("it is not out, and the unit was given up", 0, low[1].Ref)
+	m.release(now, 43, low[0].Ref)
+	m.holder("it is out, and the partition was released", m.self.Session, low[0].Ref)
+	m.holder("it is not out, and the partition was released", 0, low[1].Ref)
 }
 
-// Without this a member frees a unit although it does not know which of its records are out.
+// Without this a member frees a partition although it does not know which of its records are out.
 func giveUpNeedsItsTerm(k *kit) {
 	m, us, low, _ := k.handover()
 	later := us[0]
 	later.Term++
 	if _, err := m.tryGiveUp(later, 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
-		k.fail("a unit was given up in a term that has not begun: got %v, want core.ErrFenced", err)
+		k.fail("a partition was released in a term that has not begun: got %v, want core.ErrFenced", err)
 	}
-	if u := k.units(m.meet())[0]; u != us[0] {
-		k.fail("a give-up of another term changed the unit from %+v to %+v", us[0], u)
+	if u := k.partitions(m.heartbeat())[0]; u != us[0] {
+		k.fail("a release of another term changed the partition from %+v to %+v", us[0], u)
 	}
-	m.holder("a give-up of another term named it", 0, low[0].Ref)
+	m.holder("a release of another term named it", 0, low[0].Ref)
 }

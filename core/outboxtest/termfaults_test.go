@@ -6,11 +6,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// term is the unit's term as it is.
-func (b *broken) term(u core.Unit) int64 {
-	r, _ := b.store.Meet(context.Background(), core.Meeting{})
-	for _, o := range r.Units {
-		if o.Unit == u {
+// term is the partition's term as it is.
+func (b *broken) term(u core.Partition) int64 {
+	r, _ := b.store.Heartbeat(context.Background(), core.HeartbeatRequest{})
+	for _, o := range r.Partitions {
+		if o.Partition == u {
 			return o.Term
 		}
 	}
@@ -18,43 +18,43 @@ func (b *broken) term(u core.Unit) int64 {
 }
 
 var termFaults = []faulty{
-	{"has one term", "term-grows-with-each-owner", rosters(func(r *core.Roster) {
-		for i := range r.Units {
-			r.Units[i].Term = 1
+	{"has one term", "term-grows-with-each-owner", memberships(func(r *core.Membership) {
+		for i := range r.Partitions {
+			r.Partitions[i].Term = 1
 		}
 	})},
-	{"has no term at first", "term-grows-with-each-owner", rosters(func(r *core.Roster) {
-		for i := range r.Units {
-			r.Units[i].Term--
+	{"has no term at first", "term-grows-with-each-owner", memberships(func(r *core.Membership) {
+		for i := range r.Partitions {
+			r.Partitions[i].Term--
 		}
 	})},
-	{"has a new term with each meeting", "term-grows-with-each-owner", fault{roster: func(b *broken, _ *core.Meeting, r *core.Roster) {
+	{"has a new term with each heartbeat", "term-grows-with-each-owner", fault{membership: func(b *broken, _ *core.HeartbeatRequest, r *core.Membership) {
 		b.count++
-		for i := range r.Units {
-			r.Units[i].Term += int64(b.count)
+		for i := range r.Partitions {
+			r.Partitions[i].Term += int64(b.count)
 		}
 	}}},
 	{
-		"ignores terms", "earlier-give-up-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-			u.Term = b.term(u.Unit)
-			return b.store.GiveUp(ctx, self, u, out)
+		"ignores terms", "earlier-release-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+			u.Term = b.term(u.Partition)
+			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
 	{
-		"refuses an earlier term", "earlier-give-up-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-			if u.Term < b.term(u.Unit) {
+		"refuses an earlier term", "earlier-release-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+			if u.Term < b.term(u.Partition) {
 				return false, core.ErrFenced
 			}
-			return b.store.GiveUp(ctx, self, u, out)
+			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
 	{
-		"gives up in a term that has not begun", "give-up-needs-its-term",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-			u.Term = min(u.Term, b.term(u.Unit))
-			return b.store.GiveUp(ctx, self, u, out)
+		"releases in a term that has not begun", "release-needs-its-term",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+			u.Term = min(u.Term, b.term(u.Partition))
+			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
 }

@@ -18,9 +18,9 @@ var waitingChecks = []named{
 }
 
 // expectWaiting compares what waits with the records that should.
-func (k *kit) expectWaiting(what string, got []core.Waiting, want ...core.Waiting) {
+func (k *kit) expectWaiting(what string, got []core.BlockedRecord, want ...core.BlockedRecord) {
 	for _, w := range want {
-		at := slices.IndexFunc(got, func(g core.Waiting) bool { return g.Seq == w.Seq && g.Why == w.Why })
+		at := slices.IndexFunc(got, func(g core.BlockedRecord) bool { return g.Seq == w.Seq && g.Why == w.Why })
 		if at < 0 {
 			k.fail("%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
 		}
@@ -33,19 +33,19 @@ func (k *kit) expectWaiting(what string, got []core.Waiting, want ...core.Waitin
 	}
 }
 
-func waits(r *core.Record, why core.Obstacle, holder core.Session, version int64) core.Waiting {
+func waits(r *core.Record, why core.BlockReason, holder core.Session, version int64) core.BlockedRecord {
 	ref := r.Ref
 	ref.Version = version
-	return core.Waiting{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
+	return core.BlockedRecord{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
 }
 
 // version asks for the version that a record which waits has now.
 func (m *member) version(ref core.Ref) int64 {
 	p := m.again(ref)
-	if len(p.AgainWaiting) != 1 {
-		m.k.fail("a record that waits was asked for again: %d wait", len(p.AgainWaiting))
+	if len(p.RecheckedBlocked) != 1 {
+		m.k.fail("a record that waits was asked for again: %d wait", len(p.RecheckedBlocked))
 	}
-	return p.AgainWaiting[0].Version
+	return p.RecheckedBlocked[0].Version
 }
 
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
@@ -61,18 +61,18 @@ func freshAnswersWhatWaits(k *kit) {
 	b.settle(core.Retry(&rs[1], errNo, far))
 	k.stage(k.row(key(kl), delay(far)))
 	a.hold(rs[2].Ref, rs[4].Ref)
-	fresh := func(m *member, s core.Slots) []core.Waiting {
-		p := m.read(core.Look{Fresh: []core.Part{k.part(s)}, Limit: 100})
-		if p.MoreWaiting {
-			k.fail("%d wait, with the limit 100, and the page says that there are more", len(p.Waiting))
+	fresh := func(m *member, s core.Slots) []core.BlockedRecord {
+		p := m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(s)}, Limit: 100})
+		if p.MoreBlocked {
+			k.fail("%d wait, with the limit 100, and the page says that there are more", len(p.Blocked))
 		}
-		return p.Waiting
+		return p.Blocked
 	}
-	retry := waits(&rs[0], core.ObstacleRetrying, 0, a.version(rs[0].Ref))
+	retry := waits(&rs[0], core.BlockedByRetry, 0, a.version(rs[0].Ref))
 	k.expectWaiting("a retry with a key, and own holds", fresh(a, low), retry)
 	k.expectWaiting("for another session", fresh(b, low), retry,
-		waits(&rs[2], core.ObstacleHeld, a.self.Session, rs[2].Version), waits(&rs[4], core.ObstacleHeld, a.self.Session, rs[4].Version))
-	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], core.ObstacleRetrying, 0, b.version(rs[1].Ref)))
+		waits(&rs[2], core.BlockedByHold, a.self.Session, rs[2].Version), waits(&rs[4], core.BlockedByHold, a.self.Session, rs[4].Version))
+	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], core.BlockedByRetry, 0, b.version(rs[1].Ref)))
 	k.expectWaiting("in no slot", fresh(a, 0))
 }
 
@@ -85,26 +85,26 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo), core.Abandon(&rs[1], waybill.ReasonCancelled, errNo),
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
-	look := core.Look{
-		Fresh: []core.Part{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
+	look := core.ReadRequest{
+		NewlyOwned: []core.RouteSlots{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
 		Limit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		look.Blocks = blocks
 		p := m.read(look)
-		k.expectWaiting("abandoned records of a route that does not block", p.Waiting)
-		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Waiting)
+		k.expectWaiting("abandoned records of a route that does not block", p.Blocked)
+		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Blocked)
 	}
 	look.Blocks = []string{k.route}
 	p := m.read(look)
-	for what, got := range map[string][]core.Waiting{"on a route that blocks": p.Waiting, "of a key that blocks": p.Keys[0].Waiting} {
-		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.ObstacleBlocking || got[0].Key != "k" {
+	for what, got := range map[string][]core.BlockedRecord{"on a route that blocks": p.Blocked, "of a key that blocks": p.Keys[0].Blocked} {
+		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k" {
 			k.fail("one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
 		}
 	}
 }
 
-// Without this a unit with more retries than fit into a page is taken over with keys that do not wait.
+// Without this a partition with more retries than fit into a page is taken over with keys that do not wait.
 func freshComesInPages(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	var want []int64
@@ -119,16 +119,16 @@ func freshComesInPages(k *kit) {
 	}
 	for _, limit := range []int{1, 5, 15, 100} {
 		var got []int64
-		look := core.Look{Fresh: []core.Part{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
+		look := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
 		for more := true; more; {
 			p := by.read(look)
-			for _, w := range p.Waiting {
-				if w.Seq <= look.AfterFresh {
-					k.fail("the waiting records after %d were asked for, and %d follows", look.AfterFresh, w.Seq)
+			for _, w := range p.Blocked {
+				if w.Seq <= look.NewlyOwnedAfter {
+					k.fail("the waiting records after %d were asked for, and %d follows", look.NewlyOwnedAfter, w.Seq)
 				}
-				got, look.AfterFresh = append(got, w.Seq), w.Seq
+				got, look.NewlyOwnedAfter = append(got, w.Seq), w.Seq
 			}
-			if more = p.MoreWaiting; more && len(p.Waiting) == 0 {
+			if more = p.MoreBlocked; more && len(p.Blocked) == 0 {
 				k.fail("a page has no waiting record and says that there are more")
 			}
 		}
@@ -147,20 +147,20 @@ func keyAnswersWhatHoldsIt(k *kit) {
 	m.hold(rs[1].Ref)
 	for _, c := range []struct {
 		m    *member
-		want []core.Waiting
+		want []core.BlockedRecord
 	}{
-		{m, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref))}},
-		{by, []core.Waiting{
-			waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref)),
-			waits(&rs[1], core.ObstacleHeld, m.self.Session, rs[1].Version),
+		{m, []core.BlockedRecord{waits(&rs[0], core.BlockedByRetry, 0, m.version(rs[0].Ref))}},
+		{by, []core.BlockedRecord{
+			waits(&rs[0], core.BlockedByRetry, 0, m.version(rs[0].Ref)),
+			waits(&rs[1], core.BlockedByHold, m.self.Session, rs[1].Version),
 		}},
 	} {
-		p := c.m.read(core.Look{Keys: []core.KeyRange{
+		p := c.m.read(core.ReadRequest{Keys: []core.KeyRange{
 			{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10},
 			{Route: k.route, Key: "none", To: forever, Limit: 10},
 		}, Limit: 1, Bytes: 1 << 20})
-		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
-		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Waiting)
+		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocked, c.want...)
+		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocked)
 		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
 			k.fail("the records of a key behind the third were asked for: got %s, want [3]", names(got, ids(rs)))
 		}
@@ -179,15 +179,15 @@ func againLeavesOutWhatIsGone(k *kit) {
 	for _, c := range []*member{m, by} {
 		p := c.again(asked...)
 		live := map[int64]core.Session{}
-		for i := range p.Again {
-			live[p.Again[i].Seq] = p.Again[i].Holder
+		for i := range p.Rechecked {
+			live[p.Rechecked[i].Seq] = p.Rechecked[i].Holder
 		}
 		if want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
 			k.fail("asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
 		}
-		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != core.ObstacleRetrying ||
-			p.AgainWaiting[0].Key != "k" {
-			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.AgainWaiting)
+		if len(p.RecheckedBlocked) != 1 || p.RecheckedBlocked[0].Seq != rs[2].Seq || p.RecheckedBlocked[0].Why != core.BlockedByRetry ||
+			p.RecheckedBlocked[0].Key != "k" {
+			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.RecheckedBlocked)
 		}
 	}
 }
@@ -195,7 +195,7 @@ func againLeavesOutWhatIsGone(k *kit) {
 // Without this the keys of a process that stopped wait for ever.
 func holdOfGoneSessionIsNone(k *kit) {
 	by := k.join(1)
-	for crashes, end := range []func(m *member){func(m *member) { m.meet(leave) }, func(m *member) { m.die(by) }} {
+	for crashes, end := range []func(m *member){func(m *member) { m.heartbeat(leave) }, func(m *member) { m.die(by) }} {
 		m := k.owner(1)
 		rs := m.some(3, key(waybill.NewID()))
 		m.settle(core.Retry(&rs[0], errNo, 0))
@@ -205,8 +205,8 @@ func holdOfGoneSessionIsNone(k *kit) {
 		m.hold(rs[1].Ref)
 		end(m)
 		by.claim(core.AllSlots)
-		p := by.read(core.Look{Fresh: []core.Part{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
-		k.expectWaiting("its holder is gone", p.Waiting, waits(&rs[0], core.ObstacleRetrying, 0, by.version(rs[0].Ref)))
+		p := by.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
+		k.expectWaiting("its holder is gone", p.Blocked, waits(&rs[0], core.BlockedByRetry, 0, by.version(rs[0].Ref)))
 		for _, r := range p.Ranges[0].Records {
 			if r.Holder != 0 {
 				k.fail("its holder is gone, and a record is held by session %d", r.Holder)

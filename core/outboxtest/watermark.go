@@ -26,7 +26,7 @@ func lastCoversThePage(k *kit) {
 	last := int64(0)
 	for range 5 {
 		rs := m.some(3)
-		p := m.read(core.Look{Last: last, Limit: 1, Bytes: 1})
+		p := m.read(core.ReadRequest{Last: last, Limit: 1, Bytes: 1})
 		if p.Last < rs[2].Seq || p.Last < last {
 			k.fail("a page says that the last number is %d; %d was seen before, and %d in a record", p.Last, last, rs[2].Seq)
 		}
@@ -54,7 +54,7 @@ type watch struct {
 }
 
 // see takes in a page: it returns the number up to which everything was shown, by this page at the latest.
-func (w *watch) see(p *core.Page) int64 {
+func (w *watch) see(p *core.ReadResult) int64 {
 	if p.Upper != 0 {
 		w.open = append(w.open, pending{last: p.Last, from: p.Next, upper: p.Upper, running: slices.Clone(p.Running)})
 	}

@@ -1,17 +1,17 @@
 // Package rules is the decisions of every store of an outbox, as functions of facts, without a database: whether a
-// message can be withdrawn, the changes of an outcome, the right to hold a record, the block of a key, the owners to
-// tell; members, and the owners of units.
+// message can be cancelled, the changes of an outcome, the right to hold a record, the block of a key, the owners to
+// tell; members, and the owners of partitions.
 //
 // # Guarantees
 //
 // Each rule stands here and nowhere else. A store reads the facts in its transaction, asks the rule, and writes what it
-// answers; [Meet] asks the store itself, through a [Membership]. A store that decides in its own language, as
+// answers; [Heartbeat] asks the store itself, through a [Membership]. A store that decides in its own language, as
 // store/postgres does in SQL, is compared with the rules: the checks of package storetest whose names begin with
 // "rules-" bring records into all combinations of facts, and compare the store's answers and its stored records.
 //
 // # Concurrency and ownership
 //
-// The functions keep nothing and change nothing of their arguments, but for the roster of [Meet].
+// The functions keep nothing and change nothing of their arguments, but for the membership of [Heartbeat].
 //
 // # Limits
 //
@@ -33,8 +33,8 @@ type Row struct {
 	Holder core.Session   // the live session that holds it; 0 = none
 	Keyed  bool           // it has a key
 	Waits  bool           // for a time: a timer, or a retry
-	// Withdrawable: it must be held before it is handed out.
-	Withdrawable bool
+	// Cancelable: it must be held before it is handed out.
+	Cancelable bool
 	// Blocks: it was abandoned, and holds its key on routes that block.
 	Blocks bool
 	// MaybeSent: it may have arrived, for all that is known. A record with a crash always may.
@@ -57,12 +57,13 @@ func (r *Row) Retry() bool { return r.Waits && r.State == core.StateFailed }
 // Is reports whether ref names the record as it is now.
 func (r *Row) Is(ref core.Ref) bool { return r.Live() && r.Ref == ref }
 
-// Unit is the part of a record's unit that the rules need. The zero value is that of a route that was never served.
-type Unit struct {
+// Partition is the part of a record's partition that the rules need. The zero value is that of a route that was never
+// served.
+type Partition struct {
 	Owner core.Session
-	// Careful is core.OwnedUnit.Careful; that of the route while it has no units.
-	Careful int64
+	// UncertainUpTo is core.PartitionState.UncertainUpTo; that of the route while it has no partitions.
+	UncertainUpTo int64
 }
 
 // Suspects reports whether a member that died can have had r out, and no crash window has passed it since.
-func (u Unit) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.Careful }
+func (u Partition) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.UncertainUpTo }

@@ -23,27 +23,27 @@ func timer(r *rules.Row) { r.Waits = true }
 func retry(r *rules.Row) { r.Waits, r.State, r.Attempts = true, core.StateFailed, 1 }
 func held(r *rules.Row)  { r.Holder = 1 }
 
-func TestWithdrawal(t *testing.T) {
+func TestCancellation(t *testing.T) {
 	t.Parallel()
-	window := rules.Unit{Owner: 1, Careful: 10}
+	window := rules.Partition{Owner: 1, UncertainUpTo: 10}
 	for _, tc := range []struct {
-		name string
-		fn   func(r *rules.Row)
-		unit rules.Unit
-		want waybill.CancelStatus
+		name      string
+		fn        func(r *rules.Row)
+		partition rules.Partition
+		want      waybill.CancelStatus
 	}{
-		{"ended", func(r *rules.Row) { r.State = core.StateAbandoned }, rules.Unit{}, waybill.CancelNotFound},
-		{"held", held, rules.Unit{}, waybill.CancelInFlight},
-		{"ready", nil, rules.Unit{}, waybill.CancelInFlight},
-		{"ready, withdrawable", func(r *rules.Row) { r.Withdrawable = true }, rules.Unit{}, waybill.CancelDone},
-		{"ready, crashed", func(r *rules.Row) { r.Crashes, r.MaybeSent = 1, true }, rules.Unit{}, waybill.CancelMaybe},
-		{"ready, in a crash window", nil, window, waybill.CancelMaybe},
+		{"ended", func(r *rules.Row) { r.State = core.StateAbandoned }, rules.Partition{}, waybill.CancelNotFound},
+		{"held", held, rules.Partition{}, waybill.CancelInFlight},
+		{"ready", nil, rules.Partition{}, waybill.CancelInFlight},
+		{"ready, cancelable", func(r *rules.Row) { r.Cancelable = true }, rules.Partition{}, waybill.CancelDone},
+		{"ready, crashed", func(r *rules.Row) { r.Crashes, r.MaybeSent = 1, true }, rules.Partition{}, waybill.CancelUncertain},
+		{"ready, in a crash window", nil, window, waybill.CancelUncertain},
 		{"ready, behind the window", func(r *rules.Row) { r.Seq = 11 }, window, waybill.CancelInFlight},
 		{"a timer", timer, window, waybill.CancelDone},
-		{"a retry", retry, rules.Unit{}, waybill.CancelDone},
-		{"a retry in a crash window", retry, window, waybill.CancelMaybe},
+		{"a retry", retry, rules.Partition{}, waybill.CancelDone},
+		{"a retry in a crash window", retry, window, waybill.CancelUncertain},
 	} {
-		if got := rules.Withdrawal(row(tc.fn), tc.unit); got != tc.want {
+		if got := rules.Cancellation(row(tc.fn), tc.partition); got != tc.want {
 			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -59,20 +59,20 @@ func TestHold(t *testing.T) {
 		r            *rules.Row
 		ref          core.Ref
 		owns, locked bool
-		want         core.Grip
+		want         core.HoldStatus
 		writes       bool
 	}{
-		{"no record", nil, ref, true, false, core.GripGone, false},
-		{"an old version", row(nil), old, true, false, core.GripGone, false},
-		{"ended", row(func(r *rules.Row) { r.State = core.StatePublished }), ref, true, false, core.GripGone, false},
-		{"its own, of another unit, locked", row(held), ref, false, true, core.GripHeld, false},
-		{"of another unit", row(nil), ref, false, false, core.GripGone, false},
-		{"another's", row(func(r *rules.Row) { r.Holder = 2 }), ref, true, false, core.GripLocked, false},
-		{"locked", row(nil), ref, true, true, core.GripLocked, false},
-		{"free", row(nil), ref, true, false, core.GripHeld, true},
+		{"no record", nil, ref, true, false, core.HoldGone, false},
+		{"an old version", row(nil), old, true, false, core.HoldGone, false},
+		{"ended", row(func(r *rules.Row) { r.State = core.StatePublished }), ref, true, false, core.HoldGone, false},
+		{"its own, of another partition, locked", row(held), ref, false, true, core.HoldGranted, false},
+		{"of another partition", row(nil), ref, false, false, core.HoldGone, false},
+		{"another's", row(func(r *rules.Row) { r.Holder = 2 }), ref, true, false, core.HoldLocked, false},
+		{"locked", row(nil), ref, true, true, core.HoldLocked, false},
+		{"free", row(nil), ref, true, false, core.HoldGranted, true},
 	} {
-		if grip, writes := rules.Hold(tc.r, tc.ref, 1, tc.owns, tc.locked); grip != tc.want || writes != tc.writes {
-			t.Errorf("%s: got %v, writes %v; want %v, %v", tc.name, grip, writes, tc.want, tc.writes)
+		if holdStatus, writes := rules.Hold(tc.r, tc.ref, 1, tc.owns, tc.locked); holdStatus != tc.want || writes != tc.writes {
+			t.Errorf("%s: got %v, writes %v; want %v, %v", tc.name, holdStatus, writes, tc.want, tc.writes)
 		}
 	}
 }
@@ -153,16 +153,16 @@ func TestObstructs(t *testing.T) {
 		name     string
 		r        *rules.Row
 		blocking bool
-		want     core.Obstacle
+		want     core.BlockReason
 	}{
 		{"ready", keyed(nil), true, 0},
 		{"a timer", keyed(timer), true, 0},
-		{"a retry", keyed(retry), false, core.ObstacleRetrying},
+		{"a retry", keyed(retry), false, core.BlockedByRetry},
 		{"a retry without a key", row(retry), false, 0},
 		{"its own hold", keyed(held), false, 0},
-		{"another's hold", row(func(r *rules.Row) { r.Holder = 2 }), false, core.ObstacleHeld},
+		{"another's hold", row(func(r *rules.Row) { r.Holder = 2 }), false, core.BlockedByHold},
 		{"abandoned", keyed(gone), false, 0},
-		{"abandoned, on a route that blocks", keyed(gone), true, core.ObstacleBlocking},
+		{"abandoned, on a route that blocks", keyed(gone), true, core.BlockedByAbandoned},
 	} {
 		if got := tc.r.Obstructs(1, tc.blocking); got != tc.want {
 			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
@@ -174,16 +174,16 @@ func TestObstructs(t *testing.T) {
 func TestEndsBesideTheOwner(t *testing.T) {
 	t.Parallel()
 	type answer struct{ sweeps, sweepTells, decides, decideTells bool }
-	owned, free := rules.Unit{Owner: 1}, rules.Unit{}
+	owned, free := rules.Partition{Owner: 1}, rules.Partition{}
 	for _, tc := range []struct {
-		name string
-		fn   func(r *rules.Row)
-		unit rules.Unit
-		want answer
+		name      string
+		fn        func(r *rules.Row)
+		partition rules.Partition
+		want      answer
 	}{
 		{"ready", nil, owned, answer{}},
 		{"ready, no owner", nil, free, answer{true, false, true, false}},
-		{"ready, withdrawable", func(r *rules.Row) { r.Withdrawable = true }, owned, answer{false, false, true, true}},
+		{"ready, cancelable", func(r *rules.Row) { r.Cancelable = true }, owned, answer{false, false, true, true}},
 		{"a timer", timer, owned, answer{true, false, true, false}},
 		{"a retry", retry, owned, answer{true, true, true, true}},
 		{"a retry, no owner", retry, free, answer{true, true, true, false}},
@@ -193,8 +193,8 @@ func TestEndsBesideTheOwner(t *testing.T) {
 		r := row(tc.fn)
 		r.Keyed = true
 		var got answer
-		got.sweeps, got.sweepTells = rules.Sweeps(r, tc.unit)
-		got.decides, got.decideTells = rules.Decides(r, tc.unit)
+		got.sweeps, got.sweepTells = rules.Sweeps(r, tc.partition)
+		got.decides, got.decideTells = rules.Decides(r, tc.partition)
 		if got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
 		}

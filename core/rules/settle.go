@@ -19,16 +19,16 @@ type Change struct {
 }
 
 // Settle returns the change of r by the outcome o of self, or the reason why there is none: core.ErrChanged or
-// core.ErrFenced. owns says whether self owns the unit of r. r is nil if there is no record with the number and the id
-// of the outcome. Outcomes of control records, and [Confirmed] ones, have rules of their own. The first line that fits
+// core.ErrFenced. owns says whether self owns the partition of r. r is nil if there is no record with the number and
+// the id of the outcome. Outcomes of notices, and [Confirmed] ones, have rules of their own. The first line that fits
 // counts:
 //
 //	gone, ended, or another version                changed
-//	self neither holds it nor owns its unit        fenced
+//	self neither holds it nor owns its partition        fenced
 //	released, and another session holds it         nothing changes
 //	released                                       no hold; a retry that self held is due after In
 //	an attempt failed                              failed, waits for In; no member died of it: no crashes
-//	given up, or withdrawn                         abandoned, now
+//	given up, or cancelled                         abandoned, now
 //
 // Every change ends the hold and raises the version. An unknown result makes it one that may have been sent.
 func Settle(r *Row, o *core.Outcome, self core.Session, owns bool) (c Change, err error) {
@@ -77,15 +77,15 @@ func Publish(r *Row) Row {
 	return end
 }
 
-// Requeue returns r as it is after an operator has put it back in line, and the kind of the control record that tells
+// Requeue returns r as it is after an operator has put it back in line, and the kind of the notice that tells
 // its owner. An earlier decision about it is void, and an expiry that has passed is gone.
-func Requeue(r *Row) (Row, core.ControlKind) {
+func Requeue(r *Row) (Row, core.NoticeKind) {
 	back := *r
 	back.State, back.Reason, back.Waits, back.Blocks = core.StatePending, waybill.ReasonNone, false, false
 	back.Attempts, back.Crashes, back.Deliveries = 0, 0, 0
 	back.Version++
 	if r.Keyed {
-		return back, core.ControlKey
+		return back, core.NoticeKey
 	}
-	return back, core.ControlRecord
+	return back, core.NoticeRecord
 }

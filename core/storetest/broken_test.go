@@ -23,39 +23,39 @@ import (
 type broken struct {
 	inner *memory.Store
 
-	meet     func(m *core.Meeting)
-	look     func(l *core.Look)
-	page     func(b *broken, p *core.Page)
-	record   func(r *core.Record) // each that is read
-	due      func(d *core.DuePage)
-	take     func(want *core.Want)
-	settle   func(b *broken, o core.Outcome, r *core.Record) core.Outcome
-	results  func(rs core.Results)
-	messages func(msgs []waybill.Message) []waybill.Message
-	staged   func(s []waybill.Staged)
-	wait     func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error)
-	cancel   func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error)
-	counts   func(cs []admin.Count)
-	recorded func(e *audit.Entry) (again bool) // a line to store
-	lines    func(list []audit.Entry) []audit.Entry
-	deaf     bool // ignores contexts
-	lateSend bool // stages at commit
-	commits  bool // commits what should roll back
-	drops    bool // rolls back what should commit
-	clean    func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
-	retain   func(r waybill.Retention) waybill.Retention
-	water    func(ctx context.Context, b *broken) (hlc.Timestamp, error)
+	heartbeat func(m *core.HeartbeatRequest)
+	look      func(l *core.ReadRequest)
+	page      func(b *broken, p *core.ReadResult)
+	record    func(r *core.Record) // each that is read
+	due       func(d *core.DueResult)
+	take      func(want *core.HoldRequest)
+	settle    func(b *broken, o core.Outcome, r *core.Record) core.Outcome
+	results   func(rs core.Results)
+	messages  func(msgs []waybill.Message) []waybill.Message
+	staged    func(s []waybill.Staged)
+	wait      func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error)
+	cancel    func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error)
+	counts    func(cs []admin.Count)
+	recorded  func(e *audit.Entry) (again bool) // a line to store
+	lines     func(list []audit.Entry) []audit.Entry
+	deaf      bool // ignores contexts
+	lateSend  bool // stages at commit
+	commits   bool // commits what should roll back
+	drops     bool // rolls back what should commit
+	clean     func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
+	retain    func(r waybill.Retention) waybill.Retention
+	water     func(ctx context.Context, b *broken) (hlc.Timestamp, error)
 
 	mu   *sync.Mutex
 	self core.Session          // who came last
 	last map[int64]core.Record // by sequence
 	mark int64
 
-	heads   []core.Waiting
+	heads   []core.BlockedRecord
 	crashes int
-	waiting []string       // the routes of a Wait
-	left    []core.Control // of decisions
-	open    *atomic.Int32  // transactions
+	waiting []string      // the routes of a Wait
+	left    []core.Notice // of decisions
+	open    *atomic.Int32 // transactions
 }
 
 func (b *broken) Unwrap() any              { return b.inner }
@@ -69,17 +69,17 @@ func (b *broken) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-func (b *broken) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if b.meet != nil {
-		b.meet(&m)
+func (b *broken) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	if b.heartbeat != nil {
+		b.heartbeat(&m)
 	}
 	b.mu.Lock()
 	b.self = m.Self.Session
 	b.mu.Unlock()
-	return b.inner.Meet(b.context(ctx), m)
+	return b.inner.Heartbeat(b.context(ctx), m)
 }
 
-func (b *broken) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (b *broken) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	if b.look != nil {
 		b.look(&look)
 	}
@@ -104,18 +104,18 @@ func (b *broken) seen(rs []core.Record) {
 	}
 }
 
-func (b *broken) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
+func (b *broken) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	if b.take != nil {
 		b.take(&want)
 	}
-	return b.inner.Take(b.context(ctx), self, want)
+	return b.inner.Hold(b.context(ctx), self, want)
 }
 
-func (b *broken) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
-	return b.inner.GiveUp(ctx, self, unit, out)
+func (b *broken) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
+	return b.inner.ReleasePartition(ctx, self, partition, out)
 }
 
-func (b *broken) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (b *broken) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	d, err := b.inner.Due(b.context(ctx), self, parts, limit)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +131,7 @@ func (b *broken) Settle(ctx context.Context, self core.Session, outcomes []core.
 	outcomes = slices.Clone(outcomes)
 	if b.settle != nil {
 		for i, o := range outcomes {
-			if o.Control() == 0 {
+			if o.Notice() == 0 {
 				r := b.last[o.Ref().Seq]
 				r.Ref = o.Ref()
 				outcomes[i] = b.settle(b, o, &r)
@@ -359,8 +359,8 @@ func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	for i := range faults {
 		caught[faults[i].check] = true
 	}
-	for i := range withdrawFaults {
-		caught[withdrawFaults[i].check] = true
+	for i := range cancelFaults {
+		caught[cancelFaults[i].check] = true
 	}
 	for i := range cleanFaults {
 		caught[cleanFaults[i].check] = true

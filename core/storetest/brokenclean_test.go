@@ -47,38 +47,38 @@ func settling(outcome func(r *core.Record) core.Outcome, wanted func(r *core.Rec
 
 // owning cleans as if a member owned all unserved routes.
 func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-	roster, err := b.inner.Meet(ctx, core.Meeting{})
+	membership, err := b.inner.Heartbeat(ctx, core.HeartbeatRequest{})
 	if err != nil {
 		return core.Cleaned{}, err
 	}
-	self := core.Member{Session: 1, Beat: 1, Lease: time.Hour}
-	for _, route := range roster.Unserved {
-		self.Serves = append(self.Serves, core.Serving{Route: route, Units: 1})
+	self := core.Member{Session: 1, Heartbeats: 1, Lease: time.Hour}
+	for _, route := range membership.UnservedRoutes {
+		self.Routes = append(self.Routes, core.ServedRoute{Route: route, Partitions: 1})
 	}
-	if roster, err = b.inner.Meet(ctx, core.Meeting{Self: self, Join: true}); err != nil {
+	if membership, err = b.inner.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 		return core.Cleaned{}, err
 	}
-	take := core.Meeting{Self: self}
-	take.Self.Beat++
-	for _, u := range roster.Units {
+	take := core.HeartbeatRequest{Self: self}
+	take.Self.Heartbeats++
+	for _, u := range membership.Partitions {
 		if u.Owner == 0 {
-			take.Moves = append(take.Moves, core.Move{Unit: u.Unit, To: self.Session})
+			take.Transfers = append(take.Transfers, core.Transfer{Partition: u.Partition, To: self.Session})
 		}
 	}
-	if _, err = b.inner.Meet(ctx, take); err != nil {
+	if _, err = b.inner.Heartbeat(ctx, take); err != nil {
 		return core.Cleaned{}, err
 	}
 	done, err := b.inner.Clean(ctx, owner, lease)
-	_, left := b.inner.Meet(ctx, core.Meeting{Self: take.Self, Leave: true})
+	_, left := b.inner.Heartbeat(ctx, core.HeartbeatRequest{Self: take.Self, Leave: true})
 	return done, errors.Join(err, left)
 }
 
 // lonely cleans as if all members had left.
 func lonely(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-	roster, err := b.inner.Meet(ctx, core.Meeting{})
-	for i := range roster.Members {
+	membership, err := b.inner.Heartbeat(ctx, core.HeartbeatRequest{})
+	for i := range membership.Members {
 		if err == nil {
-			_, err = b.inner.Meet(ctx, core.Meeting{Self: roster.Members[i], Leave: true})
+			_, err = b.inner.Heartbeat(ctx, core.HeartbeatRequest{Self: membership.Members[i], Leave: true})
 		}
 	}
 	if err != nil {
@@ -111,7 +111,7 @@ var cleanFaults = []struct {
 	{
 		"nothing is swept", "clean-sweeps-what-expired",
 		broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
-			return core.Cleaned{Elected: true}, nil
+			return core.Cleaned{Leader: true}, nil
 		}},
 	},
 	{"held ones are swept", "clean-sweeps-what-expired", settling(
@@ -123,7 +123,7 @@ var cleanFaults = []struct {
 	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", blocksAlways},
 	{"what is due waits for its owner though there is none", "clean-sweeps-what-nobody-owns", broken{clean: owning}},
 	{"nobody counts as owner", "clean-leaves-what-is-due-to-its-owner", broken{clean: lonely}},
-	{"an owner of a unit counts as owner of all", "clean-leaves-what-is-due-to-its-owner", broken{clean: owning}},
+	{"an owner of a partition counts as owner of all", "clean-leaves-what-is-due-to-its-owner", broken{clean: owning}},
 	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(core.Published, func(*core.Record) bool { return true })},
 	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(waybill.Retention) waybill.Retention {
 		return waybill.Retention{Abandoned: -1}
@@ -166,8 +166,8 @@ var cleanFaults = []struct {
 	}}},
 }
 
-// mute drops all control records.
-var mute = broken{page: func(_ *broken, p *core.Page) { p.Control = nil }}
+// mute drops all notices.
+var mute = broken{page: func(_ *broken, p *core.ReadResult) { p.Notices = nil }}
 
 func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11 TE-06
 	t.Parallel()

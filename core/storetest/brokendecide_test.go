@@ -27,7 +27,7 @@ func asks(fn func(b *brokenOps, req *admin.DecideRequest)) brokenOps {
 }
 
 // fated is a fault in the answer to a decision.
-func fated(from, to admin.Fate) brokenOps {
+func fated(from, to admin.DecisionResult) brokenOps {
 	return brokenOps{many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		got, err := b.inner.DecideRecords(ctx, req)
 		for i := range got {
@@ -40,7 +40,7 @@ func fated(from, to admin.Fate) brokenOps {
 }
 
 // says answers every decision so, and does nothing.
-func says(fate admin.Fate) brokenOps {
+func says(fate admin.DecisionResult) brokenOps {
 	return brokenOps{many: func(_ context.Context, _ *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		for i := range req.Decisions {
 			req.Decisions[i].Fate = fate
@@ -49,21 +49,21 @@ func says(fate admin.Fate) brokenOps {
 	}}
 }
 
-// keepsDecisions leaves the control record of a decision that the store carried out itself.
+// keepsDecisions leaves the notice of a decision that the store carried out itself.
 func keepsDecisions() brokenOps {
 	return brokenOps{
-		broken: &broken{page: func(b *broken, p *core.Page) {
+		broken: &broken{page: func(b *broken, p *core.ReadResult) {
 			for _, c := range b.left {
-				if !slices.ContainsFunc(p.Control, func(o core.Control) bool { return o.Number == c.Number }) {
-					p.Control = append(p.Control, c)
+				if !slices.ContainsFunc(p.Notices, func(o core.Notice) bool { return o.Number == c.Number }) {
+					p.Notices = append(p.Notices, c)
 				}
 			}
 		}},
 		many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 			got, err := b.inner.DecideRecords(ctx, req)
 			for _, d := range got {
-				if d.Fate == admin.FatePending {
-					b.left = append(b.left, core.Control{Number: d.Number, Kind: core.ControlDecide, Route: d.Route, ID: d.ID, Seq: d.Seq, Reason: req.Reason})
+				if d.Fate == admin.DecisionPending {
+					b.left = append(b.left, core.Notice{Number: d.Number, Kind: core.NoticeDecide, Route: d.Route, ID: d.ID, Seq: d.Seq, Reason: req.Reason})
 				}
 			}
 			return got, err
@@ -79,9 +79,9 @@ var decideFaults = []struct {
 	{"mixes up the reasons", "decisions-end-what-nobody-can-have-out", asks(func(_ *brokenOps, req *admin.DecideRequest) {
 		req.Reason = waybill.ReasonSkipped
 	})},
-	{"leaves it to the owner", "decisions-end-what-nobody-can-have-out", fated(admin.FateEnded, admin.FatePending)},
-	{"does nothing", "decisions-without-owner", says(admin.FateEnded)},
-	{"waits for an owner that is not there", "decisions-without-owner", fated(admin.FateEnded, admin.FatePending)},
+	{"leaves it to the owner", "decisions-end-what-nobody-can-have-out", fated(admin.DecisionCarriedOut, admin.DecisionPending)},
+	{"does nothing", "decisions-without-owner", says(admin.DecisionCarriedOut)},
+	{"waits for an owner that is not there", "decisions-without-owner", fated(admin.DecisionCarriedOut, admin.DecisionPending)},
 	{"takes more than it is asked for", "decisions-without-owner", asks(func(b *brokenOps, req *admin.DecideRequest) {
 		l, _ := b.inner.List(context.Background(), admin.Filter{Routes: []string{req.Decisions[0].Route}}, admin.PageRequest{})
 		more := *req
@@ -94,7 +94,7 @@ var decideFaults = []struct {
 	{"does it instead of the owner", "decisions-through-owner", asks(func(b *brokenOps, req *admin.DecideRequest) {
 		for _, d := range req.Decisions {
 			if r, ok := b.last[d.Seq]; ok {
-				b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Withdraw(&r, req.Reason)})
+				b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Cancel(&r, req.Reason)})
 			}
 		}
 	})},
@@ -104,18 +104,18 @@ var decideFaults = []struct {
 		}
 	})},
 	{"tells nobody", "decisions-through-owner", brokenOps{broken: &mute}},
-	{"takes what was published for ended", "decisions-through-owner", fated(admin.FateOtherwise, admin.FateEnded)},
+	{"takes what was published for ended", "decisions-through-owner", fated(admin.DecisionSuperseded, admin.DecisionCarriedOut)},
 	{"never asks again", "decisions-of-an-owner-that-left", brokenOps{
 		many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 			if req.Decisions[0].Number != 0 {
-				return says(admin.FatePending).many(ctx, b, req)
+				return says(admin.DecisionPending).many(ctx, b, req)
 			}
 			return b.inner.DecideRecords(ctx, req)
 		},
 	}},
-	{"leaves its control record", "decisions-of-an-owner-that-left", keepsDecisions()},
-	{"leaves its control record", "decisions-are-void-after-a-redrive", keepsDecisions()},
-	{"takes all for ended", "decisions-leave-what-ended", fated(admin.FateOtherwise, admin.FateEnded)},
+	{"leaves its notice", "decisions-of-an-owner-that-left", keepsDecisions()},
+	{"leaves its notice", "decisions-are-void-after-a-redrive", keepsDecisions()},
+	{"takes all for ended", "decisions-leave-what-ended", fated(admin.DecisionSuperseded, admin.DecisionCarriedOut)},
 	{"goes by the id alone", "decisions-leave-what-ended", asks(func(b *brokenOps, req *admin.DecideRequest) {
 		for i, d := range req.Decisions {
 			if st, err := b.inner.Inspect(context.Background(), d.Route, d.ID); err == nil {
@@ -123,12 +123,12 @@ var decideFaults = []struct {
 			}
 		}
 	})},
-	{"takes what is locked for ended", "decisions-pass-over-what-is-locked", fated(admin.FateLocked, admin.FateEnded)},
-	{"accepts everything", "decisions-refuse-bad-input", says(admin.FateEnded)},
+	{"takes what is locked for ended", "decisions-pass-over-what-is-locked", fated(admin.DecisionLocked, admin.DecisionCarriedOut)},
+	{"accepts everything", "decisions-refuse-bad-input", says(admin.DecisionCarriedOut)},
 	{"ignores tenants", "decide-all", brokenOps{list: func(f *admin.Filter, _ *admin.PageRequest) { f.Tenants = nil }}},
-	{"does nothing", "decide-all", says(admin.FateEnded)},
+	{"does nothing", "decide-all", says(admin.DecisionCarriedOut)},
 	{"deletes nothing", "purge-all", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
-	{"ends nothing", "purge-all", says(admin.FateOtherwise)},
+	{"ends nothing", "purge-all", says(admin.DecisionSuperseded)},
 }
 
 func TestSuiteCatchesDecisionFaults(t *testing.T) { // TE-01 OP-18

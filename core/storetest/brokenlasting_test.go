@@ -37,15 +37,15 @@ func highest(counts func(s core.State) bool) broken {
 }
 
 // sticky answers a blocking head for ever, once it has been seen.
-var sticky = broken{page: func(b *broken, p *core.Page) {
-	for _, w := range p.Waiting {
-		if w.Why == core.ObstacleBlocking {
+var sticky = broken{page: func(b *broken, p *core.ReadResult) {
+	for _, w := range p.Blocked {
+		if w.Why == core.BlockedByAbandoned {
 			b.heads = append(b.heads, w)
 		}
 	}
 	for _, w := range b.heads {
-		if !slices.ContainsFunc(p.Waiting, func(x core.Waiting) bool { return x.Ref == w.Ref }) {
-			p.Waiting = append(p.Waiting, w)
+		if !slices.ContainsFunc(p.Blocked, func(x core.BlockedRecord) bool { return x.Ref == w.Ref }) {
+			p.Blocked = append(p.Blocked, w)
 		}
 	}
 }}
@@ -141,7 +141,7 @@ var sweeping = broken{clean: func(ctx context.Context, b *broken, owner string, 
 	for _, st := range b.inner.States() {
 		if st.State == core.StateFailed {
 			r := core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot}
-			b.inner.Settle(ctx, b.self, []core.Outcome{core.Withdraw(&r, waybill.ReasonExpired)})
+			b.inner.Settle(ctx, b.self, []core.Outcome{core.Cancel(&r, waybill.ReasonExpired)})
 		}
 	}
 	return b.inner.Clean(ctx, owner, lease)
@@ -156,7 +156,7 @@ func oldest(fn func(c *admin.Count)) broken {
 }
 
 // keepsCrashes hands redriven records out with the crashes that they had.
-var keepsCrashes = broken{page: func(b *broken, p *core.Page) {
+var keepsCrashes = broken{page: func(b *broken, p *core.ReadResult) {
 	for _, rs := range p.Ranges {
 		for i := range rs.Records {
 			r := &rs.Records[i]

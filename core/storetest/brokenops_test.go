@@ -303,7 +303,7 @@ var opsFaults = []struct {
 		brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
 			for _, r := range b.last {
 				if r.ID == *id {
-					b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Withdraw(&r, waybill.ReasonSkipped)})
+					b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Cancel(&r, waybill.ReasonSkipped)})
 				}
 			}
 			return true

@@ -27,7 +27,7 @@ func answers(wrong waybill.CancelStatus, right ...waybill.CancelStatus) broken {
 // stages is a fault in the staged messages.
 func stages(fn func(m *waybill.Message)) broken { return broken{messages: eachMessage(fn)} }
 
-var withdrawFaults = []struct {
+var cancelFaults = []struct {
 	name, check string
 	store       broken
 }{
@@ -76,12 +76,12 @@ var withdrawFaults = []struct {
 			}
 		}
 	}}},
-	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx,
+	{"cancels nothing", "cancel-ends", broken{cancel: func(_ context.Context, _ *brokenTx,
 		keys []waybill.CancelKey,
 	) ([]waybill.CancelStatus, error) {
 		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
 	}}},
-	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx,
+	{"cancels all topics", "cancel-ends", broken{cancel: func(ctx context.Context, t *brokenTx,
 		keys []waybill.CancelKey,
 	) ([]waybill.CancelStatus, error) {
 		keys = slices.Clone(keys)
@@ -93,19 +93,19 @@ var withdrawFaults = []struct {
 		return t.b.inner.Cancel(ctx, t.tx, keys...)
 	}}},
 	{
-		"answers in another order", "cancel-withdraws",
+		"answers in another order", "cancel-ends",
 		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 			got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
 			slices.Reverse(got)
 			return got, err
 		}},
 	},
-	{"always says maybe", "cancel-withdraws", answers(waybill.CancelMaybe, waybill.CancelDone)},
+	{"always says maybe", "cancel-ends", answers(waybill.CancelUncertain, waybill.CancelDone)},
 	{"finds nothing that is held", "cancel-of-held-is-in-flight", answers(waybill.CancelNotFound, waybill.CancelInFlight)},
-	{"never says maybe", "cancel-says-maybe", answers(waybill.CancelDone, waybill.CancelMaybe)},
-	{"withdraws what a new owner hands out", "cancel-after-a-leave", answers(waybill.CancelMaybe, waybill.CancelInFlight)},
-	{"forgets at an end what was out", "cancel-after-an-end-and-a-redrive", answers(waybill.CancelDone, waybill.CancelMaybe)},
-	{"withdraws nothing that has crashed", "cancel-after-a-crash", answers(waybill.CancelInFlight, waybill.CancelMaybe)},
+	{"never says maybe", "cancel-says-maybe", answers(waybill.CancelDone, waybill.CancelUncertain)},
+	{"cancels what a new owner hands out", "cancel-after-a-leave", answers(waybill.CancelUncertain, waybill.CancelInFlight)},
+	{"forgets at an end what was out", "cancel-after-an-end-and-a-redrive", answers(waybill.CancelDone, waybill.CancelUncertain)},
+	{"cancels nothing that has crashed", "cancel-after-a-crash", answers(waybill.CancelInFlight, waybill.CancelUncertain)},
 	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.Unknown() {
 			return released(o, r)
@@ -148,7 +148,7 @@ var withdrawFaults = []struct {
 	},
 	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
 	{"tells nobody", "owner-is-told-of-cancel", mute},
-	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelMaybe)},
+	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelUncertain)},
 	{"cancels what may be out", "rules-cancel", answers(waybill.CancelDone, waybill.CancelInFlight)},
 	{"tells nobody", "rules-cancel", mute},
 	{"loses the last error", "rules-settle", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
@@ -157,30 +157,30 @@ var withdrawFaults = []struct {
 	{"forgets that a result is unknown", "rules-settle", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
 		return core.Release(r, o.In(), false)
 	})},
-	{"counts no delivery", "rules-hold", broken{take: func(want *core.Want) { want.Deliver = false }}},
-	{"shows no holder", "rules-give-up", broken{page: func(_ *broken, p *core.Page) {
-		for i := range p.Again {
-			p.Again[i].Holder = 0
+	{"counts no delivery", "rules-hold", broken{take: func(want *core.HoldRequest) { want.Deliver = false }}},
+	{"shows no holder", "rules-release", broken{page: func(_ *broken, p *core.ReadResult) {
+		for i := range p.Rechecked {
+			p.Rechecked[i].Holder = 0
 		}
 	}}},
 	{"nobody is told of a redrive", "rules-redrive", mute},
 	{"nobody is told of a sweep", "rules-sweep", mute},
 	{"nobody is told of a decision", "rules-decide", mute},
 	{"nobody is told of a purge", "rules-purge", mute},
-	{"a member that leaves flags nobody", "rules-moves", broken{meet: func(m *core.Meeting) {
+	{"a member that leaves flags nobody", "rules-moves", broken{heartbeat: func(m *core.HeartbeatRequest) {
 		if m.Leave {
-			m.Flag = nil
+			m.Suspect = nil
 		}
 	}}},
-	{"keeps the presence", "rules-renew", broken{meet: func(m *core.Meeting) { m.Self.Presence = min(m.Self.Presence, 7) }}},
-	{"removes nobody", "rules-remove", broken{meet: func(m *core.Meeting) { m.Remove = nil }}},
+	{"keeps the presence", "rules-renew", broken{heartbeat: func(m *core.HeartbeatRequest) { m.Self.Presence = min(m.Self.Presence, 7) }}},
+	{"removes nobody", "rules-remove", broken{heartbeat: func(m *core.HeartbeatRequest) { m.Evict = nil }}},
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
 }
 
-func TestSuiteCatchesWithdrawFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19 TE-06
+func TestSuiteCatchesCancelFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19 TE-06
 	t.Parallel()
-	for i := range withdrawFaults {
-		f := &withdrawFaults[i]
+	for i := range cancelFaults {
+		f := &cancelFaults[i]
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {

@@ -15,7 +15,7 @@ import (
 )
 
 var cancelChecks = []named{
-	{"cancel-withdraws", cancelWithdraws},
+	{"cancel-ends", cancelEnds},
 	{"cancel-of-due-is-in-flight", cancelOfDueIsInFlight},
 	{"cancel-of-held-is-in-flight", cancelOfHeldIsInFlight},
 	{"cancel-says-maybe", cancelSaysMaybe},
@@ -31,9 +31,9 @@ var cancelChecks = []named{
 	{"expired-is-abandoned", expiredIsAbandoned},
 }
 
-// Messages are withdrawn by id or by dedupe key: scheduled ones, those that wait for a retry, and due ones if they have
+// Messages are cancelled by id or by dedupe key: scheduled ones, those that wait for a retry, and due ones if they have
 // a dedupe key. They are never handed out again. ST-09.
-func cancelWithdraws(k *kit) {
+func cancelEnds(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
 	ids := stagedIDs(k.stageNow(k.msg(waybill.DedupeKey("i")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(far)),
@@ -70,7 +70,7 @@ func cancelWithdraws(k *kit) {
 	k.cancel("an abandoned one", waybill.CancelNotFound, k.byID(id))
 }
 
-// A due message that is not withdrawable is in flight, because its relay can have it out without a hold. It stays.
+// A due message that is not cancelable is in flight, because its relay can have it out without a hold. It stays.
 // ST-09.
 func cancelOfDueIsInFlight(k *kit) {
 	k.canCancel()
@@ -113,12 +113,12 @@ func cancelSaysMaybe(k *kit) {
 	}{
 		{"released", outs{put(false)}, waybill.CancelDone},
 		{"rejected", outs{no(far)}, waybill.CancelDone},
-		{"unknown", outs{put(true)}, waybill.CancelMaybe},
-		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelMaybe},
+		{"unknown", outs{put(true)}, waybill.CancelUncertain},
+		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelUncertain},
 		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome {
 			return core.Retry(r, errNo,
 				far).WithUnknown()
-		}}, waybill.CancelMaybe},
+		}}, waybill.CancelUncertain},
 	} {
 		id := k.stage(k.msg(waybill.DedupeKey(strconv.Itoa(i))))[0]
 		for _, fn := range tc.settle {
@@ -129,8 +129,8 @@ func cancelSaysMaybe(k *kit) {
 	ids := k.stage(k.msg(waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("b")), k.msg(waybill.DedupeKey("c")),
 		k.msg(waybill.DedupeKey("d")))
 	k.crash(ids[:2]...)
-	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
-	k.cancel("one that a dead member can have had out", waybill.CancelMaybe, k.byID(ids[2]))
+	k.cancel("one that a dead member held", waybill.CancelUncertain, k.byID(ids[0]))
+	k.cancel("one that a dead member can have had out", waybill.CancelUncertain, k.byID(ids[2]))
 	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
 	k.cancel("one that a dead member did not have out", waybill.CancelDone, k.byID(ids[3]))
 	k.drainIDs(ids[1:2])
@@ -138,14 +138,14 @@ func cancelSaysMaybe(k *kit) {
 }
 
 // A due message whose holder has left is handed out without a hold, as it was before. It is in flight, also when it was
-// a retry that was put back. One that is held first is withdrawn, and can have been delivered. ST-09.
+// a retry that was put back. One that is held first is cancelled, and can have been delivered. ST-09.
 func cancelAfterALeave(k *kit) {
 	k.canCancel()
 	ids := k.stage(k.msg(), k.msg(waybill.DedupeKey("d")))
 	k.takeIDs(ids)
 	k.unowned()
 	k.cancel("a due one whose holder has left", waybill.CancelInFlight, k.byID(ids[0]))
-	k.cancel("a withdrawable one whose holder has left", waybill.CancelMaybe, k.byID(ids[1]))
+	k.cancel("a cancelable one whose holder has left", waybill.CancelUncertain, k.byID(ids[1]))
 	k.drainIDs(ids[:1])
 	if _, ok := core.As[admin.Redriver](k.store); !ok {
 		return
@@ -160,13 +160,13 @@ func cancelAfterALeave(k *kit) {
 }
 
 // A due message that a dead member held is held before it is handed out, for as long as its crash counts. So it is
-// withdrawn, and can have been delivered, although no member looks for the dead member's records any more. ST-09.
+// cancelled, and can have been delivered, although no member looks for the dead member's records any more. ST-09.
 func cancelAfterACrash(k *kit) {
 	k.canCancel()
 	ids := k.stage(k.msgs(2)...)
 	k.crash(ids[0])
 	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
-	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
+	k.cancel("one that a dead member held", waybill.CancelUncertain, k.byID(ids[0]))
 	k.cancel("one that a dead member did not hold", waybill.CancelInFlight, k.byID(ids[1]))
 	k.drainIDs(ids[1:])
 	k.none("the other was cancelled")
@@ -182,7 +182,7 @@ func cancelAfterAnEnd(k *kit) {
 	k.crash(ids[0])
 	k.unowned() // before its member has looked at what the dead one can have had out
 	ended := 0
-	if kk, ok := core.As[admin.KeyKeeper](k.store); ok {
+	if kk, ok := core.As[admin.BlockedKeys](k.store); ok {
 		k.must("set a due head aside", kk.DecideHead(k.ctx, k.route, "k", ids[1], admin.HeadSetAside))
 		ended++
 	}
@@ -194,15 +194,15 @@ func cancelAfterAnEnd(k *kit) {
 	k.redriven("what was ended", admin.RedriveRequest{Force: true}, ended, nil)
 	k.must("own the route again", k.driver.own(k.ctx, k.route))
 	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
-	if _, ok := core.As[admin.KeyKeeper](k.store); ok {
-		k.cancel("one that was set aside and redriven", waybill.CancelMaybe, k.byID(ids[1]))
+	if _, ok := core.As[admin.BlockedKeys](k.store); ok {
+		k.cancel("one that was set aside and redriven", waybill.CancelUncertain, k.byID(ids[1]))
 	}
 	if _, ok := core.As[core.Cleaner](k.store); ok {
-		k.cancel("one that had expired and was redriven", waybill.CancelMaybe, k.byID(ids[2]))
+		k.cancel("one that had expired and was redriven", waybill.CancelUncertain, k.byID(ids[2]))
 	}
 }
 
-// A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.
+// A message is cancelled by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.
 func cancelRolledBackLeavesMessage(k *kit) {
 	k.canCancel()
 	ids := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(lax())),

@@ -65,17 +65,17 @@ func (k *kit) clean() core.Cleaned {
 	for w := (suitetest.Wait{}); ; n++ {
 		done, err := c.Clean(k.ctx, owner, short)
 		k.must("clean", err)
-		if !done.Elected && (done.Expired > 0 || len(done.Deleted) > 0) {
+		if !done.Leader && (done.Expired > 0 || len(done.Deleted) > 0) {
 			k.fail("a cleaner that was not elected cleaned: %+v", done)
 		}
 		all.Expired += done.Expired
 		for kind, n := range done.Deleted {
 			all.Deleted[kind] += n
 		}
-		if done.Elected && !done.More {
+		if done.Leader && !done.More {
 			return all
 		}
-		if n > maxCleans || !done.Elected && !w.Again(k.ctx) {
+		if n > maxCleans || !done.Leader && !w.Again(k.ctx) {
 			k.fail("no end of cleaning, or no cleaner elected, after %d calls", n)
 		}
 	}
@@ -102,7 +102,7 @@ func cleanElectsOne(k *kit) {
 	elected := func(owner string, lease time.Duration) bool {
 		done, err := c.Clean(k.ctx, owner, lease)
 		k.must("clean", err)
-		return done.Elected
+		return done.Leader
 	}
 	for w := (suitetest.Wait{}); !elected(a, short); {
 		if !w.Again(k.ctx) {
@@ -133,7 +133,7 @@ func cleanElectsOne(k *kit) {
 	k.parallel(len(results), func(i int) {
 		done, err := k.cleaner().Clean(k.ctx, "p-"+waybill.NewID(), short)
 		k.must("clean", err)
-		results[i] = done.Elected
+		results[i] = done.Leader
 	})
 	for _, won := range results {
 		if won {
@@ -244,27 +244,27 @@ func cleanSweepsUnowned(k *kit) {
 	}
 }
 
-// Of a route with several units, one owner's due messages are left to it. Those in units without an owner are swept.
-// ST-11.
+// Of a route with several partitions, one owner's due messages are left to it. Those in partitions without an owner are
+// swept. ST-11.
 func cleanLeavesOwned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // not the driver
 	self := newDriver(k.store).self
-	self.Serves = []core.Serving{{Route: k.route, Units: 2}}
-	meet := func(m core.Meeting) core.Roster {
-		self.Beat++
+	self.Routes = []core.ServedRoute{{Route: k.route, Partitions: 2}}
+	heartbeat := func(m core.HeartbeatRequest) core.Membership {
+		self.Heartbeats++
 		m.Self = self
-		roster, err := k.store.Meet(k.ctx, m)
-		k.must("meet", err)
-		return roster
+		membership, err := k.store.Heartbeat(k.ctx, m)
+		k.must("heartbeat", err)
+		return membership
 	}
-	units := meet(core.Meeting{Join: true}).Units
-	at := slices.IndexFunc(units, func(u core.OwnedUnit) bool { return u.Unit.Route == k.route })
+	partitions := heartbeat(core.HeartbeatRequest{Join: true}).Partitions
+	at := slices.IndexFunc(partitions, func(u core.PartitionState) bool { return u.Partition.Route == k.route })
 	if at < 0 {
-		k.fail("a route that is served has no unit")
+		k.fail("a route that is served has no partition")
 	}
-	mine := units[at].Unit
-	meet(core.Meeting{Moves: []core.Move{{Unit: mine, To: self.Session}}})
+	mine := partitions[at].Partition
+	heartbeat(core.HeartbeatRequest{Transfers: []core.Transfer{{Partition: mine, To: self.Session}}})
 	tx := k.begin()
 	var owned, others []string
 	for len(owned) < 4 || len(others) < 4 {
@@ -283,9 +283,9 @@ func cleanLeavesOwned(k *kit) {
 		k.fail("%d were swept, though %d have no owner", swept, len(others))
 	}
 	for _, id := range owned {
-		k.is("in the unit of a live member", id, core.StatePending, waybill.ReasonNone)
+		k.is("in the partition of a live member", id, core.StatePending, waybill.ReasonNone)
 	}
-	meet(core.Meeting{Leave: true})
+	heartbeat(core.HeartbeatRequest{Leave: true})
 	swept += k.clean().Expired
 	if want := len(owned) + len(others); swept != want {
 		k.fail("%d were swept, want %d", swept, want)
@@ -294,7 +294,7 @@ func cleanLeavesOwned(k *kit) {
 
 // With no retention at all every unsettled record stays, and every abandoned one goes, counted by reason. DB-09.
 func cleanKeepsUnsettled(k *kit) {
-	k = k.retaining(waybill.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
+	k = k.retaining(waybill.Retention{Published: atOnce, Abandoned: atOnce, Cancelled: atOnce})
 	abandoned := k.stage(k.msgs(3)...)
 	k.abandon(waybill.ReasonUnroutable, abandoned...)
 	dead := k.stage(k.msg())

@@ -53,8 +53,8 @@ func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) 
 		done <- err
 	}()
 	for w := (suitetest.Wait{}); ; {
-		for _, c := range k.controls() {
-			if c.Kind == core.ControlDecide && c.ID == id {
+		for _, c := range k.notices() {
+			if c.Kind == core.NoticeDecide && c.ID == id {
 				return done
 			}
 		}
@@ -81,14 +81,14 @@ func (k *kit) answer(done <-chan error, within time.Duration) error {
 	return nil
 }
 
-// controls returns the control records of the route.
-func (k *kit) controls() []core.Control {
-	cs, err := k.driver.controls(k.ctx, k.route)
-	k.must("control records", err)
+// notices returns the notices of the route.
+func (k *kit) notices() []core.Notice {
+	cs, err := k.driver.notices(k.ctx, k.route)
+	k.must("notices", err)
 	return cs
 }
 
-// A due head in a unit without an owner is given up at once; no relay can have it out. OP-18 OR-05.
+// A due head in a partition without an owner is given up at once; no relay can have it out. OP-18 OR-05.
 func decideWithoutOwner(k *kit) {
 	k.keeper()
 	never := k.other(k.h) // its route was never served
@@ -112,7 +112,7 @@ func decideWithoutOwner(k *kit) {
 	k.drainIDs(ids[2:])
 }
 
-// A due head whose unit has an owner is given up by that owner. The owner is told, and the answer comes when it is
+// A due head whose partition has an owner is given up by that owner. The owner is told, and the answer comes when it is
 // done. No attempt counts. OP-18 OR-05.
 func decideThroughOwner(k *kit) {
 	k.keeper()
@@ -124,8 +124,8 @@ func decideThroughOwner(k *kit) {
 		k.decided("a", ids[1], admin.HeadSetAside)
 		k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	})
-	if n := len(k.controls()); n > 0 {
-		k.fail("decisions were carried out, and %d control records are left", n)
+	if n := len(k.notices()); n > 0 {
+		k.fail("decisions were carried out, and %d notices are left", n)
 	}
 	k.drainIDs(ids[2:])
 	if _, ok := core.As[admin.Redriver](k.store); ok {

@@ -41,7 +41,7 @@ func (k *kit) decisions(ids ...string) (out []admin.Decision) {
 }
 
 // fates decides, and requires these fates. It returns the decisions to ask about again.
-func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.Fate) []admin.Decision {
+func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.DecisionResult) []admin.Decision {
 	got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: reason, Decisions: asked})
 	k.must("decide about records", err)
 	if len(got) != len(asked) {
@@ -49,46 +49,46 @@ func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, w
 	}
 	for i, d := range got {
 		same := d.Route == asked[i].Route && d.Seq == asked[i].Seq && d.ID == asked[i].ID
-		if !same || d.Fate != want[min(i, len(want)-1)] || (d.Fate == admin.FatePending) != (d.Number != 0) && asked[i].Number == 0 {
+		if !same || d.Fate != want[min(i, len(want)-1)] || (d.Fate == admin.DecisionPending) != (d.Number != 0) && asked[i].Number == 0 {
 			k.fail("%s: decision %d is answered with %+v, want it %s", why, i, d, want[min(i, len(want)-1)])
 		}
 	}
 	return got
 }
 
-// A record that waits for a time, or is withdrawable, is out only if a member holds it. Without a hold it is ended at
-// once, though its unit has an owner. That owner is told that its key goes on. OP-18 OR-05.
+// A record that waits for a time, or is cancelable, is out only if a member holds it. Without a hold it is ended at
+// once, though its partition has an owner. That owner is told that its key goes on. OP-18 OR-05.
 func decisionsEndWhatIsFree(k *kit) {
 	k.decider()
 	r := k.out(waybill.Key("a"))
 	k.retry(r, far)
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Delay(far)))
 	k.told("a decision about a head that waits for a retry", r, func() {
-		k.fates("a retry", waybill.ReasonSkipped, k.decisions(r.ID), admin.FateEnded)
+		k.fates("a retry", waybill.ReasonSkipped, k.decisions(r.ID), admin.DecisionCarriedOut)
 	})
-	k.fates("a scheduled one", waybill.ReasonSetAside, k.decisions(ids[1]), admin.FateEnded)
+	k.fates("a scheduled one", waybill.ReasonSetAside, k.decisions(ids[1]), admin.DecisionCarriedOut)
 	k.gaveUp(r.ID, waybill.ReasonSkipped, 1)
 	k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	k.drainIDs(ids[:1])
 	k.canCancel()
 	dedupe := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("d")), k.msg(waybill.Key("a")))
-	k.fates("a withdrawable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.FateEnded)
+	k.fates("a cancelable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
 	k.drainIDs(dedupe[1:])
 	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; s.Duplicate {
 		k.fail("the dedupe key of an ended message is not free")
 	}
 }
 
-// Due records in units without an owner are ended at once, wherever they are in their key. The rest keeps its order,
-// also on a route on which an abandoned record blocks its key. OP-18 OR-05.
+// Due records in partitions without an owner are ended at once, wherever they are in their key. The rest keeps its
+// order, also on a route on which an abandoned record blocks its key. OP-18 OR-05.
 func decisionsWithoutOwner(k *kit) {
 	k.decider()
 	k = k.blocking()
 	ids := k.keys(5, "a", "")
 	k.unowned()
 	ended := slices.Concat([]string{ids["a"][0], ids["a"][2]}, ids[""][1:3])
-	asked := k.fates("due ones without an owner", waybill.ReasonSkipped, k.decisions(ended...), admin.FateEnded)
-	k.fates("the same again", waybill.ReasonSkipped, asked, admin.FateEnded)
+	asked := k.fates("due ones without an owner", waybill.ReasonSkipped, k.decisions(ended...), admin.DecisionCarriedOut)
+	k.fates("the same again", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
 	for _, id := range ended {
 		k.gaveUp(id, waybill.ReasonSkipped, 0)
 	}
@@ -103,18 +103,18 @@ func decisionsWithoutOwner(k *kit) {
 	k.none("the others were ended")
 }
 
-// Due records whose unit has an owner are ended by it. A record that it has out, held or not, is ended when it comes
-// back, unless it was published. OP-18 OR-05.
+// Due records whose partition has an owner are ended by it. A record that it has out, held or not, is ended when it
+// comes back, unless it was published. OP-18 OR-05.
 func decisionsThroughOwner(k *kit) {
 	k.decider()
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("b")), k.msg(), k.msg(waybill.Key("b")), k.msg(waybill.Key("b")))
 	held := k.takeIDs(ids[:1])
 	line := slices.DeleteFunc(k.mustLook(), func(r core.Record) bool { return !slices.Contains(ids[1:3], r.ID) })
 	out := k.driver.promise(line) // b, and the one without a key
-	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.FatePending)
-	again := k.fates("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.FatePending)
-	if !slices.Equal(asked, again) || len(k.controls()) != len(asked) {
-		k.fail("asked again about %+v the answer is %+v, with %d control records", asked, again, len(k.controls()))
+	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.DecisionPending)
+	again := k.fates("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.DecisionPending)
+	if !slices.Equal(asked, again) || len(k.notices()) != len(asked) {
+		k.fail("asked again about %+v the answer is %+v, with %d notices", asked, again, len(k.notices()))
 	}
 	for _, id := range ids[:4] {
 		if st := k.inspect(id).State; st.Terminal() {
@@ -124,13 +124,13 @@ func decisionsThroughOwner(k *kit) {
 	k.attended(func() {
 		k.published(held[0], out[0])
 		k.retry(out[1], far)
-		for w := (suitetest.Wait{}); len(k.controls()) > 0; {
+		for w := (suitetest.Wait{}); len(k.notices()) > 0; {
 			if !w.Again(k.ctx) {
-				k.fail("the owner does not carry out %d decisions", len(k.controls()))
+				k.fail("the owner does not carry out %d decisions", len(k.notices()))
 			}
 		}
 	})
-	other, ended := admin.FateOtherwise, admin.FateEnded
+	other, ended := admin.DecisionSuperseded, admin.DecisionCarriedOut
 	k.fates("carried out", waybill.ReasonSetAside, asked, other, other, ended, ended)
 	k.gaveUp(ids[2], waybill.ReasonSetAside, 1)
 	k.gaveUp(ids[3], waybill.ReasonSetAside, 0)
@@ -143,12 +143,12 @@ func decisionsOfAnOwnerThatLeft(k *kit) {
 	k.decider()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("a")))
 	k.release(k.takeIDs(ids[:1])...)
-	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:2]...), admin.FatePending)
+	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:2]...), admin.DecisionPending)
 	k.unowned()
-	k.fates("those of an owner that left", waybill.ReasonSetAside, asked, admin.FateEnded)
+	k.fates("those of an owner that left", waybill.ReasonSetAside, asked, admin.DecisionCarriedOut)
 	if _, ok := core.As[admin.Redriver](k.store); ok {
 		k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
-		k.fates("those that were redriven", waybill.ReasonSetAside, asked, admin.FateOtherwise)
+		k.fates("those that were redriven", waybill.ReasonSetAside, asked, admin.DecisionSuperseded)
 		k.drainIDs(ids)
 		return
 	}
@@ -167,7 +167,7 @@ func decisionsLeaveWhatEnded(k *kit) {
 	wrong.ID, wrong.Seq = asked[4].ID, asked[4].Seq+1000
 	asked = append(asked[:3:3], wrong, admin.Decision{Route: "no-" + k.route, Seq: asked[4].Seq, ID: ids[4]})
 	k.fates("those that ended", waybill.ReasonSkipped, asked,
-		admin.FateOtherwise, admin.FateOtherwise, admin.FateEnded, admin.FateOtherwise, admin.FateOtherwise)
+		admin.DecisionSuperseded, admin.DecisionSuperseded, admin.DecisionCarriedOut, admin.DecisionSuperseded, admin.DecisionSuperseded)
 	if st := k.inspect(ids[1]); st.Reason != waybill.ReasonRejected {
 		k.fail("a decision changed the reason of an abandoned message to %s", st.Reason)
 	}
@@ -181,11 +181,11 @@ func decisionsVoidAfterRedrive(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("b")))
 	held := k.takeIDs(ids)
-	k.fates("those that their owner holds", waybill.ReasonSetAside, k.decisions(ids...), admin.FatePending)
+	k.fates("those that their owner holds", waybill.ReasonSetAside, k.decisions(ids...), admin.DecisionPending)
 	k.settle(core.Abandon(&held[0], waybill.ReasonRejected, errNo), core.Abandon(&held[1], waybill.ReasonRejected, errNo))
 	k.retry(held[2], far)
 	k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
-	if _, ok := core.As[admin.KeyKeeper](k.store); ok {
+	if _, ok := core.As[admin.BlockedKeys](k.store); ok {
 		k.decided("b", ids[2], admin.HeadRequeue)
 	} else {
 		k.redriven("a failed one", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[2:]}}, 1, nil)
@@ -214,13 +214,13 @@ func decisionsPassOverLocked(k *kit) {
 	defer t.Stop()
 	select {
 	case a := <-done: // a store with a single writer may be busy
-		if a.err == nil && (a.got[0].Fate != admin.FateLocked || a.got[1].Fate != admin.FateEnded) {
+		if a.err == nil && (a.got[0].Fate != admin.DecisionLocked || a.got[1].Fate != admin.DecisionCarriedOut) {
 			k.fail("of two records, the first of which is locked, the fates are %s and %s", a.got[0].Fate, a.got[1].Fate)
 		}
 	case <-t.C: // or wait for it
 	}
 	k.rollback(tx)
-	k.fates("after the transaction", waybill.ReasonSkipped, asked, admin.FateEnded)
+	k.fates("after the transaction", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
 }
 
 // Bad input is refused with everything that is wrong. OP-18.
@@ -243,7 +243,7 @@ func decisionsRefuseBadInput(k *kit) {
 	}
 }
 
-func (k *kit) eraser() admin.Eraser {
+func (k *kit) eraser() admin.PurgeTerminator {
 	k.decider()
 	k.purger()
 	return struct {
@@ -269,21 +269,21 @@ func (k *kit) mixed() (x, y []string) {
 func decideAll(k *kit) {
 	e := k.eraser()
 	x, y := k.mixed()
-	req := admin.EndRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}}), Reason: waybill.ReasonSkipped, Page: admin.PageRequest{Limit: 2}}
+	req := admin.TerminateRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}}), Reason: waybill.ReasonSkipped, Page: admin.PageRequest{Limit: 2}}
 	dry := req
 	dry.DryRun = true
-	if sum, err := admin.DecideAll(k.ctx, e, dry, admin.EndOptions{}); err != nil || sum != (admin.Ended{Matched: 5}) {
+	if sum, err := admin.DecideAll(k.ctx, e, dry, admin.TerminateOptions{}); err != nil || sum != (admin.TerminateResult{Matched: 5}) {
 		k.fail("a dry run: %+v, %v", sum, err)
 	}
-	told := map[string]admin.Fate{}
+	told := map[string]admin.DecisionResult{}
 	k.attended(func() {
-		sum, err := admin.DecideAll(k.ctx, e, req, admin.EndOptions{Result: func(d admin.Decision) { told[d.ID] = d.Fate }})
-		if err != nil || sum != (admin.Ended{Matched: 5, Ended: 5}) {
+		sum, err := admin.DecideAll(k.ctx, e, req, admin.TerminateOptions{Result: func(d admin.Decision) { told[d.ID] = d.Fate }})
+		if err != nil || sum != (admin.TerminateResult{Matched: 5, Ended: 5}) {
 			k.fail("five of a tenant: %+v, %v", sum, err)
 		}
 	})
 	for i, id := range x {
-		if told[id] != admin.FateEnded || len(told) != 5 {
+		if told[id] != admin.DecisionCarriedOut || len(told) != 5 {
 			k.fail("the fate of record %d is told as %s, with %d others", i, told[id], len(told)-1)
 		}
 		k.gaveUp(id, waybill.ReasonSkipped, map[int]int{0: 1}[i])
@@ -296,7 +296,7 @@ func purgeAll(k *kit) {
 	e := k.eraser()
 	x, y := k.mixed()
 	k.attended(func() {
-		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.EndOptions{})
+		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.TerminateOptions{})
 		if err != nil || sum.Ended.Ended != 5 || sum.Purged.Matched != 5 || sum.Purged.Deleted != 5 {
 			k.fail("five of a tenant: %+v, %v", sum, err)
 		}

@@ -213,7 +213,7 @@ func replaceTakesThePlace(k *kit) {
 	id = replace("one that waits for a retry", waybill.CancelDone)
 	rs = k.takeIDs([]string{id})
 	k.settle(core.Release(&rs[0], 0, true))
-	id = replace("one that can have arrived", waybill.CancelMaybe)
+	id = replace("one that can have arrived", waybill.CancelUncertain)
 	own := k.msg(waybill.ID(id), waybill.Replace("k"))
 	k.expect("its own id again", k.stageNow(own)[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})
 	k.expect("a duplicate of it", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})

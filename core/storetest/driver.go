@@ -46,7 +46,7 @@ func newDriver(s core.OutboxStore) *driver {
 // begin makes d a member that has not joined.
 func (d *driver) begin() {
 	d.out = map[place]core.Record{}
-	d.self = core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1}
+	d.self = core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Capacity: 1, FreeCapacity: 1}
 }
 
 // serve makes d the owner of all of the route.
@@ -54,7 +54,7 @@ func (d *driver) serve(ctx context.Context, route string) error {
 	if d.serves(route) {
 		return nil
 	}
-	d.self.Serves = append(d.self.Serves, core.Serving{Route: route, Units: 2})
+	d.self.Routes = append(d.self.Routes, core.ServedRoute{Route: route, Partitions: 2})
 	return d.join(ctx)
 }
 
@@ -65,41 +65,41 @@ func (d *driver) own(ctx context.Context, route string) error {
 	return d.serve(ctx, route)
 }
 
-// join joins, removes others, and then takes the free units of its routes.
-func (d *driver) join(ctx context.Context, remove ...core.Removal) error {
-	d.self.Beat++
-	roster, err := d.store.Meet(ctx, core.Meeting{Self: d.self, Join: true, Remove: remove})
+// join joins, removes others, and then takes the free partitions of its routes.
+func (d *driver) join(ctx context.Context, remove ...core.Eviction) error {
+	d.self.Heartbeats++
+	membership, err := d.store.Heartbeat(ctx, core.HeartbeatRequest{Self: d.self, Join: true, Evict: remove})
 	if err != nil {
 		return err
 	}
-	d.self.Beat++
-	then := core.Meeting{Self: d.self}
-	for _, u := range roster.Units {
-		if d.serves(u.Unit.Route) && u.Owner == 0 {
-			then.Moves = append(then.Moves, core.Move{Unit: u.Unit, To: d.self.Session})
+	d.self.Heartbeats++
+	then := core.HeartbeatRequest{Self: d.self}
+	for _, u := range membership.Partitions {
+		if d.serves(u.Partition.Route) && u.Owner == 0 {
+			then.Transfers = append(then.Transfers, core.Transfer{Partition: u.Partition, To: d.self.Session})
 		}
 	}
-	roster, err = d.store.Meet(ctx, then)
-	for _, u := range roster.Units {
-		if d.serves(u.Unit.Route) && u.Owner != d.self.Session {
-			return fmt.Errorf("unit %+v is of session %d, though nobody but %d serves its route", u.Unit, u.Owner, d.self.Session)
+	membership, err = d.store.Heartbeat(ctx, then)
+	for _, u := range membership.Partitions {
+		if d.serves(u.Partition.Route) && u.Owner != d.self.Session {
+			return fmt.Errorf("partition %+v is of session %d, though nobody but %d serves its route", u.Partition, u.Owner, d.self.Session)
 		}
 	}
 	return err
 }
 
 func (d *driver) serves(route string) bool {
-	return slices.ContainsFunc(d.self.Serves, func(s core.Serving) bool { return s.Route == route })
+	return slices.ContainsFunc(d.self.Routes, func(s core.ServedRoute) bool { return s.Route == route })
 }
 
 // leave makes d a member no longer. It joins again when it is asked for something.
 func (d *driver) leave(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.self.Serves) == 0 {
+	if len(d.self.Routes) == 0 {
 		return nil
 	}
-	_, err := d.store.Meet(ctx, core.Meeting{Self: d.self, Leave: true})
+	_, err := d.store.Heartbeat(ctx, core.HeartbeatRequest{Self: d.self, Leave: true})
 	d.begin()
 	return err
 }
@@ -110,33 +110,35 @@ func (d *driver) die(ctx context.Context) error {
 	defer d.mu.Unlock()
 	old := d.self
 	d.begin()
-	d.self.Serves = old.Serves
-	return d.join(ctx, core.Removal{Session: old.Session, Beat: old.Beat})
+	d.self.Routes = old.Routes
+	return d.join(ctx, core.Eviction{Session: old.Session, Heartbeats: old.Heartbeats})
 }
 
-// passed notes in the units of d that the records have been looked at which the predecessor can have had out.
+// passed notes in the partitions of d that the records have been looked at which the predecessor can have had out.
 func (d *driver) passed(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.self.Beat++
-	roster, err := d.store.Meet(ctx, core.Meeting{Self: d.self})
+	d.self.Heartbeats++
+	membership, err := d.store.Heartbeat(ctx, core.HeartbeatRequest{Self: d.self})
 	if err != nil {
 		return err
 	}
-	var moves []core.Move
-	for _, u := range roster.Units {
+	var moves []core.Transfer
+	for _, u := range membership.Partitions {
 		if u.Owner == d.self.Session {
-			moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: u.Owner})
+			moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: u.Owner})
 		}
 	}
-	d.self.Beat++
-	_, err = d.store.Meet(ctx, core.Meeting{Self: d.self, Moves: moves})
+	d.self.Heartbeats++
+	_, err = d.store.Heartbeat(ctx, core.HeartbeatRequest{Self: d.self, Transfers: moves})
 	return err
 }
 
-func all(route string) []core.Part { return []core.Part{{Route: route, Slots: core.AllSlots}} }
+func all(route string) []core.RouteSlots {
+	return []core.RouteSlots{{Route: route, Slots: core.AllSlots}}
+}
 
-// hand hands out up to n records of route, in order, and heeds what control records say.
+// hand hands out up to n records of route, in order, and heeds what notices say.
 func (d *driver) hand(ctx context.Context, route string, n int, blocks []string) ([]core.Record, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,10 +163,10 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 }
 
 // read returns the ready records of route and those that block its keys.
-func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.Waiting, err error) {
-	look := core.Look{
-		Fresh: all(route), Limit: pageSize, Blocks: blocks,
-		Ranges: []core.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
+func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.BlockedRecord, err error) {
+	look := core.ReadRequest{
+		NewlyOwned: all(route), Limit: pageSize, Blocks: blocks,
+		Ranges: []core.Range{{RouteSlots: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
 	}
 	for n := 0; ; n++ {
 		p, err := d.store.Read(ctx, d.self.Session, look)
@@ -178,28 +180,28 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 		case len(p.Ranges) != len(look.Ranges):
 			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(look.Ranges))
 		}
-		if p.MoreWaiting && len(p.Waiting) == 0 {
+		if p.MoreBlocked && len(p.Blocked) == 0 {
 			return nil, nil, errors.New("a page has no waiting record and says that there are more")
 		}
-		waiting = append(waiting, p.Waiting...)
-		if p.MoreWaiting {
-			look.AfterFresh = p.Waiting[len(p.Waiting)-1].Seq
+		waiting = append(waiting, p.Blocked...)
+		if p.MoreBlocked {
+			look.NewlyOwnedAfter = p.Blocked[len(p.Blocked)-1].Seq
 		} else {
-			look.Fresh = nil
+			look.NewlyOwned = nil
 		}
 		rs := p.Ranges[0].Records
 		ready = append(ready, rs...)
 		if len(rs) > 0 {
 			look.Ranges[0].From = rs[len(rs)-1].Seq
 		}
-		if !p.Ranges[0].More && look.Fresh == nil {
+		if !p.Ranges[0].More && look.NewlyOwned == nil {
 			return ready, waiting, nil
 		}
 	}
 }
 
 // choose returns the first n of found that are not out and whose keys nothing holds.
-func (d *driver) choose(found []core.Record, waiting []core.Waiting, retries []core.Record, n int) (chosen []core.Record) {
+func (d *driver) choose(found []core.Record, waiting []core.BlockedRecord, retries []core.Record, n int) (chosen []core.Record) {
 	type key struct{ route, key string }
 	held := map[key]bool{}
 	for _, r := range d.out {
@@ -223,11 +225,11 @@ func (d *driver) choose(found []core.Record, waiting []core.Waiting, retries []c
 // take holds the chosen records and returns those it got. A record that is locked or gone holds back its key. It
 // releases its other holds, such as retries from Due.
 func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got []core.Record, err error) {
-	want := core.Want{}
+	want := core.HoldRequest{}
 	for i := range chosen {
 		want.Refs = append(want.Refs, chosen[i].Ref)
 	}
-	taken, err := d.store.Take(ctx, d.self.Session, want)
+	taken, err := d.store.Hold(ctx, d.self.Session, want)
 	if err != nil {
 		return nil, fmt.Errorf("take: %w", err)
 	}
@@ -237,8 +239,8 @@ func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got [
 	held := slices.Clone(retries)
 	missed := map[string]bool{}
 	for i, r := range chosen {
-		switch gripped := taken[i].Grip == core.GripHeld; {
-		case !gripped:
+		switch granted := taken[i].Status == core.HoldGranted; {
+		case !granted:
 			missed[r.Envelope.Key] = true
 		case r.Envelope.Key != "" && missed[r.Envelope.Key]:
 			held = append(held, r)
@@ -296,8 +298,8 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// meet makes d the owner of route, unless it is already.
-func (d *driver) meet(ctx context.Context, route string) error {
+// heartbeat makes d the owner of route, unless it is already.
+func (d *driver) heartbeat(ctx context.Context, route string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.serve(ctx, route)

@@ -115,7 +115,7 @@ func waitsAreExplained(k *kit) {
 // A record that an open transaction has locked says so. OR-05.
 func locksAreExplained(k *kit) {
 	k.explainer()
-	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Withdrawable()))
+	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Cancelable()))
 	tx := k.begin()
 	c, ok := tx.(Canceller)
 	if !ok {
@@ -128,7 +128,7 @@ func locksAreExplained(k *kit) {
 	case string(admin.WaitTurn):
 		k.undeclared("locks are not seen")
 	default:
-		k.fail("a record that an open transaction withdraws waits for %q, want %q", got, admin.WaitLock)
+		k.fail("a record that an open transaction cancels waits for %q, want %q", got, admin.WaitLock)
 	}
 	k.rollback(tx)
 	k.explained("after the transaction", ids, false, "turn")

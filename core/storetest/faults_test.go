@@ -76,7 +76,7 @@ var faults = []struct {
 	{"loses the scope", "context-fills-scope", eachEnvelope(func(e *waybill.Envelope) { e.RunID = "" })},
 	{"loses the content type", "empty-fields-are-filled", eachEnvelope(func(e *waybill.Envelope) { e.Type = "" })},
 	{"trims bad input", "bad-input-is-refused-as-a-whole", broken{messages: eachMessage(func(m *waybill.Message) { m.ID = "" })}},
-	{"passes by late commits", "late-commit-is-not-skipped", broken{page: func(b *broken, p *core.Page) {
+	{"passes by late commits", "late-commit-is-not-skipped", broken{page: func(b *broken, p *core.ReadResult) {
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
 				b.mark = max(b.mark, int64(r.Envelope.HLC))
@@ -84,7 +84,7 @@ var faults = []struct {
 			})
 		}
 	}}},
-	{"drops a record", "many-messages-mixed-topics", broken{page: func(_ *broken, p *core.Page) {
+	{"drops a record", "many-messages-mixed-topics", broken{page: func(_ *broken, p *core.ReadResult) {
 		for i := range p.Ranges {
 			if rs := p.Ranges[i].Records; len(rs) > 20 {
 				p.Ranges[i].Records = rs[1:]
@@ -185,12 +185,12 @@ var backwards = broken{
 
 // blocksAlways and blocksNever do not ask on which routes an abandoned record holds its key.
 var (
-	blocksAlways = broken{look: func(l *core.Look) {
-		if len(l.Fresh) > 0 {
-			l.Blocks = []string{l.Fresh[0].Route}
+	blocksAlways = broken{look: func(l *core.ReadRequest) {
+		if len(l.NewlyOwned) > 0 {
+			l.Blocks = []string{l.NewlyOwned[0].Route}
 		}
 	}}
-	blocksNever = broken{look: func(l *core.Look) { l.Blocks = nil }}
+	blocksNever = broken{look: func(l *core.ReadRequest) { l.Blocks = nil }}
 )
 
 func sleepThrough(ctx context.Context, _ *broken, limit time.Duration) (core.WakeCause, error) {

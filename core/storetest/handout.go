@@ -66,11 +66,11 @@ func callsHeedTheirContext(k *kit) {
 	cancel()
 	start := time.Now()
 	for what, call := range map[string]func() error{
-		"meet": func() error { _, err := k.store.Meet(ctx, core.Meeting{}); return err },
-		"read": func() error { _, err := k.store.Read(ctx, self, core.Look{Parts: all(k.route)}); return err },
-		"due":  func() error { _, err := k.store.Due(ctx, self, all(k.route), 1); return err },
-		"take": func() error {
-			_, err := k.store.Take(ctx, self, core.Want{Refs: []core.Ref{ready[0].Ref}})
+		"heartbeat": func() error { _, err := k.store.Heartbeat(ctx, core.HeartbeatRequest{}); return err },
+		"read":      func() error { _, err := k.store.Read(ctx, self, core.ReadRequest{Slots: all(k.route)}); return err },
+		"due":       func() error { _, err := k.store.Due(ctx, self, all(k.route), 1); return err },
+		"hold": func() error {
+			_, err := k.store.Hold(ctx, self, core.HoldRequest{Refs: []core.Ref{ready[0].Ref}})
 			return err
 		},
 	} {

@@ -22,14 +22,14 @@ type Harness interface {
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage stages msgs through the store's waybill.Stager. Only messages with a dedupe key can be withdrawable.
+	// Stage stages msgs through the store's waybill.Stager. Only messages with a dedupe key can be cancelable.
 	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
 	Rollback(ctx context.Context) error
 }
 
-// Canceller is a [Tx] that can withdraw messages, through the store's waybill.Canceller. Without it the suite does not
+// Canceller is a [Tx] that can cancel messages, through the store's waybill.Canceller. Without it the suite does not
 // ask for cancelling and replacing.
 type Canceller interface {
 	Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error)

@@ -25,10 +25,10 @@ var headChecks = []named{
 	{"head-refuses-bad-input", headRefusesBadInput},
 }
 
-func (k *kit) keeper() admin.KeyKeeper {
-	kk, ok := core.As[admin.KeyKeeper](k.store)
+func (k *kit) keeper() admin.BlockedKeys {
+	kk, ok := core.As[admin.BlockedKeys](k.store)
 	if !ok {
-		k.undeclared("admin.KeyKeeper")
+		k.undeclared("admin.BlockedKeys")
 	}
 	return kk
 }

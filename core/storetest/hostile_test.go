@@ -26,30 +26,30 @@ type hostile struct {
 
 func (h *hostile) Store() core.OutboxStore { return h }
 
-func (h *hostile) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if h.spoils("Meet") {
-		return core.Roster{}, nil
+func (h *hostile) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	if h.spoils("Heartbeat") {
+		return core.Membership{}, nil
 	}
-	return h.brokenOps.Meet(ctx, m)
+	return h.brokenOps.Heartbeat(ctx, m)
 }
 
-func (h *hostile) Read(ctx context.Context, self core.Session, l core.Look) (core.Page, error) {
+func (h *hostile) Read(ctx context.Context, self core.Session, l core.ReadRequest) (core.ReadResult, error) {
 	if h.spoils("Read") {
-		return core.Page{}, nil
+		return core.ReadResult{}, nil
 	}
 	return h.brokenOps.Read(ctx, self, l)
 }
 
-func (h *hostile) Take(ctx context.Context, self core.Session, w core.Want) ([]core.Taken, error) {
+func (h *hostile) Hold(ctx context.Context, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 	if h.spoils("Take") {
 		return nil, nil
 	}
-	return h.brokenOps.Take(ctx, self, w)
+	return h.brokenOps.Hold(ctx, self, w)
 }
 
-func (h *hostile) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (h *hostile) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	if h.spoils("Due") {
-		return core.DuePage{}, nil
+		return core.DueResult{}, nil
 	}
 	return h.brokenOps.Due(ctx, self, parts, limit)
 }
@@ -290,12 +290,12 @@ func TestSuiteNoticesEmptyAnswers(t *testing.T) { // TE-01
 func TestSuiteNoticesEndlessAnswers(t *testing.T) { // TE-01
 	t.Parallel()
 	for name, b := range map[string]broken{
-		"more records for ever": {page: func(_ *broken, p *core.Page) {
+		"more records for ever": {page: func(_ *broken, p *core.ReadResult) {
 			for i := range p.Ranges {
 				p.Ranges[i].More = true
 			}
 		}},
-		"more waiting records for ever": {page: func(_ *broken, p *core.Page) { p.MoreWaiting = true }},
+		"more waiting records for ever": {page: func(_ *broken, p *core.ReadResult) { p.MoreBlocked = true }},
 		"more to clean for ever": {clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 			done, err := b.inner.Clean(ctx, owner, lease)
 			done.More = true

@@ -101,7 +101,7 @@ func (k *kit) close() {
 		_ = tx.Rollback(ctx)
 	}
 	for _, p := range k.players {
-		_, err := p.k.store.Meet(ctx, core.Meeting{Self: p.Member, Leave: true})
+		_, err := p.k.store.Heartbeat(ctx, core.HeartbeatRequest{Self: p.Member, Leave: true})
 		k.must("leave", err)
 	}
 	k.must("leave", k.driver.leave(ctx))
@@ -143,7 +143,7 @@ func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 
 // begin starts a transaction. The check's member is there before the first one.
 func (k *kit) begin() Tx {
-	k.join.Do(func() { k.must("join", k.driver.meet(k.ctx, k.route)) })
+	k.join.Do(func() { k.must("join", k.driver.heartbeat(k.ctx, k.route)) })
 	tx, err := k.h.Begin(k.ctx)
 	k.must("begin", err)
 	k.mu.Lock()

@@ -135,7 +135,7 @@ func (k *kit) stale() {
 		func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far) },
 		func(r *core.Record) core.Outcome { return core.Abandon(r, waybill.ReasonAttempts, errNo) },
 		func(r *core.Record) core.Outcome { return core.Release(r, 0, false) },
-		func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSkipped) },
+		func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSkipped) },
 	}
 	refused := func(when string, o core.Outcome) {
 		if res := k.store.Settle(k.ctx, k.driver.self.Session, []core.Outcome{o}); len(res) != 1 || !errors.Is(res[0], core.ErrChanged) {
@@ -254,10 +254,10 @@ func cleanPassesWhatIsLocked(k *kit) {
 	for range 100 {
 		done, err := k.cleaner().Clean(within, owner, short)
 		k.must("clean while a transaction has locked one of four expired records", err)
-		if swept += done.Expired; swept >= 3 || done.Elected && !done.More && done.Expired == 0 {
+		if swept += done.Expired; swept >= 3 || done.Leader && !done.More && done.Expired == 0 {
 			break
 		}
-		if !done.Elected {
+		if !done.Leader {
 			k.sleep(short / 10)
 		}
 	}

@@ -44,7 +44,7 @@ func idsAreComparedExactly(k *kit) {
 	for _, s := range twins {
 		o := k.other(k.h)
 		o.route = k.route + s
-		k.must("join", o.driver.meet(k.ctx, o.route))
+		k.must("join", o.driver.heartbeat(k.ctx, o.route))
 		o.fresh("a route", o.msg(waybill.ID(id)))
 		o.drainIDs([]string{id})
 		o.none("it is another route's")
@@ -87,7 +87,7 @@ func keysAreComparedExactly(k *kit) {
 	}
 	k.stage(k.msg(waybill.Key(twins[0])))
 	k.none("its key waits for a retry")
-	kk, ok := core.As[admin.KeyKeeper](k.store)
+	kk, ok := core.As[admin.BlockedKeys](k.store)
 	if !ok {
 		return
 	}

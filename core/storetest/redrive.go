@@ -340,7 +340,7 @@ func redriveRemembersMaybeSent(k *kit) {
 	k.settle(core.Abandon(&k.takeIDs(ids)[0], waybill.ReasonCrashed, errNo).WithUnknown())
 	k.kept(ids[0])
 	k.redriven("one that can have arrived", admin.RedriveRequest{}, 1, nil)
-	k.cancel("after a redrive", waybill.CancelMaybe, k.byID(ids[0]))
+	k.cancel("after a redrive", waybill.CancelUncertain, k.byID(ids[0]))
 }
 
 // A redriven record is sent with the body that the request has, and only such a one. DB-12.

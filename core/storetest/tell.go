@@ -14,14 +14,14 @@ var tellChecks = []named{
 	{"owner-is-told-of-deletion", ownerIsToldOfDeletion},
 }
 
-// told runs fn, which changes what the owner of r remembers, and fails unless a control record says so.
+// told runs fn, which changes what the owner of r remembers, and fails unless a notice says so.
 func (k *kit) told(of string, r core.Record, fn func()) {
 	before := int64(0)
-	for _, c := range k.controls() {
+	for _, c := range k.notices() {
 		before = max(before, c.Number)
 	}
 	fn()
-	for _, c := range k.controls() {
+	for _, c := range k.notices() {
 		if c.Number > before && concerns(&c, &r) {
 			return
 		}
@@ -30,15 +30,15 @@ func (k *kit) told(of string, r core.Record, fn func()) {
 }
 
 // concerns reports whether c makes the owner of r read it, or the records behind it, anew.
-func concerns(c *core.Control, r *core.Record) bool {
+func concerns(c *core.Notice, r *core.Record) bool {
 	switch c.Kind {
-	case core.ControlKey:
+	case core.NoticeKey:
 		return c.Key == r.Envelope.Key && c.Key != ""
-	case core.ControlRecord:
+	case core.NoticeRecord:
 		return c.ID == r.ID && c.Seq == r.Seq
-	case core.ControlFrom:
+	case core.NoticeFrom:
 		return c.Seq <= r.Seq
-	case core.ControlDecide:
+	case core.NoticeDecide:
 	}
 	return false
 }
@@ -90,7 +90,7 @@ func ownerIsToldOfDecisions(k *kit) {
 	}
 }
 
-// Without this a key whose head an application withdrew stands until the retry would have been due. ST-09 ST-10.
+// Without this a key whose head an application cancelled stands until the retry would have been due. ST-09 ST-10.
 func ownerIsToldOfCancel(k *kit) {
 	k.canCancel()
 	r := k.out(waybill.Key("a"))

@@ -55,24 +55,24 @@ func (w who) String() string { return [...]string{"nobody", "self", "another"}[w
 
 // facts are one combination.
 type facts struct {
-	line                         line
-	past                         past
-	held, unit                   who // its holder, and the owner of its unit
-	keyed, withdrawable, careful bool
-	expires                      bool // soon
+	line                       line
+	past                       past
+	held, partition            who // its holder, and the owner of its partition
+	keyed, cancelable, careful bool
+	expires                    bool // soon
 }
 
 func (f facts) String() string {
 	var more []string
 	for text, is := range map[string]bool{
-		"keyed": f.keyed, "withdrawable": f.withdrawable, "in a crash window": f.careful, "expired": f.expires,
+		"keyed": f.keyed, "cancelable": f.cancelable, "in a crash window": f.careful, "expired": f.expires,
 	} {
 		if is {
 			more = append(more, ", "+text)
 		}
 	}
 	slices.Sort(more)
-	return fmt.Sprintf("%s, %s, held by %s, in a unit of %s%s", f.line, f.past, f.held, f.unit, strings.Join(more, ""))
+	return fmt.Sprintf("%s, %s, held by %s, in a partition of %s%s", f.line, f.past, f.held, f.partition, strings.Join(more, ""))
 }
 
 // combinations returns all combinations that keep accepts. No member reads a timer, so nothing can have happened to it.
@@ -81,11 +81,11 @@ func combinations(keep func(f facts) bool) (out []facts) {
 	for _, l := range []line{inLine, timer, retry} {
 		for _, p := range []past{untouched, unknown, left, crashed} {
 			for _, held := range []who{nobody, self, other} {
-				for _, unit := range []who{nobody, self, other} {
+				for _, partition := range []who{nobody, self, other} {
 					for _, keyed := range bools {
-						for _, withdrawable := range bools {
+						for _, cancelable := range bools {
 							for _, careful := range bools {
-								f := facts{l, p, held, unit, keyed, withdrawable, careful, false}
+								f := facts{l, p, held, partition, keyed, cancelable, careful, false}
 								if keep(f) && (l != timer || p == untouched && held == nobody) {
 									out = append(out, f)
 								}
@@ -103,10 +103,10 @@ func combinations(keep func(f facts) bool) (out []facts) {
 type truth struct {
 	facts
 	rules.Row
-	in        rules.Unit
+	in        rules.Partition
 	rec       core.Record // as it was read; not of a timer
 	was, next rules.Row   // before the last step, and after the next one
-	kind      core.ControlKind
+	kind      core.NoticeKind
 	tells     bool
 	way       string // what is done with it
 	got, want string
@@ -125,7 +125,7 @@ type player struct {
 	core.Member
 }
 
-// table is a truth table: a route of 8 units, and records on it.
+// table is a truth table: a route of 8 partitions, and records on it.
 type table struct {
 	k           *kit
 	self, other *player
@@ -133,54 +133,54 @@ type table struct {
 	byID        map[string]*truth
 }
 
-// unitOf returns the number of the unit of records with these facts: their owners and crash windows differ.
-func unitOf(f facts) uint8 {
-	n := uint8(f.unit)
+// partitionOf returns the number of the partition of records with these facts: their owners and crash windows differ.
+func partitionOf(f facts) uint8 {
+	n := uint8(f.partition)
 	if f.careful {
 		n += 3
 	}
 	return n
 }
 
-const tableUnits = 8
+const tablePartitions = 8
 
 func (k *kit) player() *player {
 	p := &player{k, core.Member{
-		Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1,
-		Serves: []core.Serving{{Route: k.route, Units: tableUnits}},
+		Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Capacity: 1, FreeCapacity: 1,
+		Routes: []core.ServedRoute{{Route: k.route, Partitions: tablePartitions}},
 	}}
-	p.meet(core.Meeting{Join: true})
+	p.heartbeat(core.HeartbeatRequest{Join: true})
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.players = append(k.players, p)
 	return p
 }
 
-func (p *player) meet(m core.Meeting) core.Roster {
-	p.Beat++
+func (p *player) heartbeat(m core.HeartbeatRequest) core.Membership {
+	p.Heartbeats++
 	m.Self = p.Member
-	r, err := p.k.store.Meet(p.k.ctx, m)
-	p.k.must("meet", err)
+	r, err := p.k.store.Heartbeat(p.k.ctx, m)
+	p.k.must("heartbeat", err)
 	return r
 }
 
-// move gives the units of the route that are from's to whom to says.
-func (p *player) move(from core.Session, to func(unit uint8) core.Session) {
-	var moves []core.Move
-	for _, u := range p.meet(core.Meeting{}).Units {
-		if u.Unit.Route == p.k.route && u.Owner == from {
-			moves = append(moves, core.Move{Unit: u.Unit, From: from, To: to(u.Unit.From / (core.NumSlots / tableUnits))})
+// move gives the partitions of the route that are from's to whom to says.
+func (p *player) move(from core.Session, to func(partition uint8) core.Session) {
+	var moves []core.Transfer
+	for _, u := range p.heartbeat(core.HeartbeatRequest{}).Partitions {
+		if u.Partition.Route == p.k.route && u.Owner == from {
+			moves = append(moves, core.Transfer{Partition: u.Partition, From: from, To: to(u.Partition.From / (core.NumSlots / tablePartitions))})
 		}
 	}
-	p.meet(core.Meeting{Moves: moves})
+	p.heartbeat(core.HeartbeatRequest{Transfers: moves})
 }
 
-// own makes p the owner of all units, which are from's.
+// own makes p the owner of all partitions, which are from's.
 func (p *player) own(from core.Session) { p.move(from, func(uint8) core.Session { return p.Session }) }
 
-func (p *player) take(deliver bool, refs ...core.Ref) []core.Taken {
-	got, err := p.k.store.Take(p.k.ctx, p.Session, core.Want{Refs: refs, Deliver: deliver})
-	p.k.must("take", err)
+func (p *player) take(deliver bool, refs ...core.Ref) []core.HoldResult {
+	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, Deliver: deliver})
+	p.k.must("hold", err)
 	if len(got) != len(refs) {
 		p.k.fail("take answered %d records for %d refs", len(got), len(refs))
 	}
@@ -197,8 +197,8 @@ func (p *player) hold(t *table, of func(f facts) bool) {
 		}
 	}
 	for i, got := range p.take(false, refs...) {
-		if got.Grip != core.GripHeld {
-			p.k.fail("take of a record that nobody holds (%s) answered %v", t.byID[refs[i].ID].facts, got.Grip)
+		if got.Status != core.HoldGranted {
+			p.k.fail("take of a record that nobody holds (%s) answered %v", t.byID[refs[i].ID].facts, got.Status)
 		}
 	}
 }
@@ -234,12 +234,12 @@ func (k *kit) table(list []facts) *table {
 	})
 	first.settle(t, func(f facts) bool { return f.past == unknown }, func(r *core.Record) core.Outcome { return core.Release(r, far, true) })
 	first.hold(t, func(f facts) bool { return f.past == left })
-	first.meet(core.Meeting{Leave: true})
+	first.heartbeat(core.HeartbeatRequest{Leave: true})
 	dead := k.player()
 	dead.own(0)
 	dead.hold(t, func(f facts) bool { return f.past == crashed })
 	t.self, t.other = k.player(), k.player()
-	t.self.meet(core.Meeting{Remove: []core.Removal{{Session: dead.Session, Beat: dead.Beat}}})
+	t.self.heartbeat(core.HeartbeatRequest{Evict: []core.Eviction{{Session: dead.Session, Heartbeats: dead.Heartbeats}}})
 	for _, r := range t.rows {
 		if r.past == crashed {
 			r.Crashes, r.Version = 1, r.Version+1
@@ -251,7 +251,7 @@ func (k *kit) table(list []facts) *table {
 	t.self.hold(t, func(f facts) bool { return f.held == self })
 	t.other.ownOf(t.self)
 	t.other.hold(t, func(f facts) bool { return f.held == other })
-	t.other.move(t.other.Session, func(unit uint8) core.Session { return t.session(who(unit % 3)) })
+	t.other.move(t.other.Session, func(partition uint8) core.Session { return t.session(who(partition % 3)) })
 	t.know()
 	return t
 }
@@ -263,38 +263,38 @@ func (p *player) ownOf(from *player) {
 
 // windows stores the crash windows.
 func (t *table) windows() {
-	var moves []core.Move
-	for _, u := range t.self.meet(core.Meeting{}).Units {
-		n := u.Unit.From / (core.NumSlots / tableUnits)
-		if u.Unit.Route == t.k.route && n >= 3 && n < 6 {
-			moves = append(moves, core.Move{Unit: u.Unit, From: t.self.Session, To: t.self.Session, Careful: math.MaxInt32})
+	var moves []core.Transfer
+	for _, u := range t.self.heartbeat(core.HeartbeatRequest{}).Partitions {
+		n := u.Partition.From / (core.NumSlots / tablePartitions)
+		if u.Partition.Route == t.k.route && n >= 3 && n < 6 {
+			moves = append(moves, core.Transfer{Partition: u.Partition, From: t.self.Session, To: t.self.Session, UncertainUpTo: math.MaxInt32})
 		}
 	}
-	t.self.meet(core.Meeting{Moves: moves})
+	t.self.heartbeat(core.HeartbeatRequest{Transfers: moves})
 }
 
 func (t *table) session(w who) core.Session {
 	return [...]core.Session{0, t.self.Session, t.other.Session}[w]
 }
 
-// stage stages a record for each combination, in the slots of its unit.
+// stage stages a record for each combination, in the slots of its partition.
 func (t *table) stage(list []facts) {
 	k := t.k
-	const size = core.NumSlots / tableUnits
+	const size = core.NumSlots / tablePartitions
 	msgs := make([]waybill.Message, 0, len(list))
 	for i, f := range list {
-		id, key, unit := waybill.NewID(), "", unitOf(f)
-		for n := 0; f.keyed && (key == "" || core.SlotOf(k.route, key, "")/size != unit); n++ {
+		id, key, partition := waybill.NewID(), "", partitionOf(f)
+		for n := 0; f.keyed && (key == "" || core.SlotOf(k.route, key, "")/size != partition); n++ {
 			key = fmt.Sprintf("k-%d-%d", i, n)
 		}
-		for !f.keyed && core.SlotOf(k.route, "", id)/size != unit {
+		for !f.keyed && core.SlotOf(k.route, "", id)/size != partition {
 			id = waybill.NewID()
 		}
 		opts := []waybill.MessageOption{waybill.ID(id)}
 		if f.keyed {
 			opts = append(opts, waybill.Key(key))
 		}
-		if f.withdrawable {
+		if f.cancelable {
 			opts = append(opts, waybill.DedupeKey(id))
 		}
 		if f.line == timer {
@@ -306,7 +306,7 @@ func (t *table) stage(list []facts) {
 		msgs = append(msgs, k.msg(opts...))
 		r := &truth{facts: f, Row: rules.Row{
 			Ref: core.Ref{Route: k.route, ID: id, Version: 1}, Slot: core.SlotOf(k.route, key, id), State: core.StatePending,
-			Keyed: f.keyed, Withdrawable: f.withdrawable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
+			Keyed: f.keyed, Cancelable: f.cancelable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
 		}}
 		if f.line == retry {
 			r.State, r.Attempts = core.StateFailed, 1
@@ -332,8 +332,8 @@ func (k *kit) raw() Tx {
 func (t *table) read(p *player) {
 	found := 0
 	for after, pages := int64(0), 0; ; pages++ {
-		page := p.look(core.Look{
-			Ranges: []core.Range{{Part: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
+		page := p.look(core.ReadRequest{
+			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
 		})
 		if len(page.Ranges) != 1 || pages > maxPages {
 			t.k.fail("read answered %d ranges, want 1, or its pages do not end", len(page.Ranges))
@@ -360,7 +360,7 @@ func (t *table) read(p *player) {
 	}
 }
 
-func (p *player) look(look core.Look) core.Page {
+func (p *player) look(look core.ReadRequest) core.ReadResult {
 	page, err := p.k.store.Read(p.k.ctx, p.Session, look)
 	p.k.must("read", err)
 	if !page.Known {
@@ -374,9 +374,9 @@ func (p *player) look(look core.Look) core.Page {
 func (t *table) know() {
 	stored := t.stored()
 	for _, r := range t.rows {
-		r.Holder, r.in.Owner = t.session(r.held), t.session(r.unit)
+		r.Holder, r.in.Owner = t.session(r.held), t.session(r.partition)
 		if r.careful {
-			r.in.Careful = math.MaxInt32
+			r.in.UncertainUpTo = math.MaxInt32
 		}
 		if st := stored[r.ID]; st != nil {
 			r.Seq = st.Seq
@@ -411,8 +411,8 @@ type seen struct {
 	Holder                        core.Session
 	Version                       int64
 	Attempts, Deliveries, Crashes int
-	Waits, Withdrawable           bool
-	Why                           core.Obstacle
+	Waits, Cancelable             bool
+	Why                           core.BlockReason
 }
 
 // compare compares what is stored with what want says of each record; nil = it is gone. Of a record that has ended only
@@ -434,7 +434,7 @@ func (t *table) compare(when string, want func(r *truth) *rules.Row) {
 		if is.Live() && !is.Timer() { // nobody reads others
 			to.Holder, to.Version, to.Waits = is.Holder, is.Version, is.Holder == 0 && is.Waits
 			if !to.Waits {
-				to.Deliveries, to.Withdrawable = is.Deliveries, is.Withdrawable
+				to.Deliveries, to.Cancelable = is.Deliveries, is.Cancelable
 			}
 		}
 		return fmt.Sprintf("%+v", *was), fmt.Sprintf("%+v", to)
@@ -457,26 +457,26 @@ func (t *table) seen() map[string]*seen {
 	for i, r := range t.rows {
 		refs[i] = r.Ref
 	}
-	page := t.self.look(core.Look{Again: refs, Limit: pageSize, Bytes: math.MaxInt32})
-	for i := range page.Again {
-		r := &page.Again[i]
+	page := t.self.look(core.ReadRequest{Recheck: refs, Limit: pageSize, Bytes: math.MaxInt32})
+	for i := range page.Rechecked {
+		r := &page.Rechecked[i]
 		g := of(r.ID)
-		g.Holder, g.Version, g.Deliveries, g.Withdrawable = r.Holder, r.Version, r.Deliveries, r.Withdrawable
+		g.Holder, g.Version, g.Deliveries, g.Cancelable = r.Holder, r.Version, r.Deliveries, r.Cancelable
 		if r.Attempts != g.Attempts || r.Crashes != g.Crashes {
 			t.k.fail("a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 		}
 	}
-	for _, w := range page.AgainWaiting {
+	for _, w := range page.RecheckedBlocked {
 		g := of(w.ID)
 		g.Waits, g.Holder, g.Version = true, w.Holder, w.Version
 	}
 	for more, after, pages := true, int64(0), 0; more; pages++ {
-		page := t.self.look(core.Look{Fresh: all(t.k.route), AfterFresh: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
-		for _, w := range page.Waiting {
+		page := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
+		for _, w := range page.Blocked {
 			of(w.ID).Why = w.Why
 			after = max(after, w.Seq)
 		}
-		if more = page.MoreWaiting; pages > maxPages {
+		if more = page.MoreBlocked; pages > maxPages {
 			t.k.fail("the pages of what waits do not end")
 		}
 	}

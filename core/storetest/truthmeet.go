@@ -18,12 +18,12 @@ const unknownLast = math.MaxInt64
 // stranger is a session that is not a member.
 const stranger who = other + 1
 
-// group is a table of calls of Meet: it compares each answer with what rules.Meet makes of the last one.
+// group is a table of calls of Heartbeat: it compares each answer with what rules.Heartbeat makes of the last one.
 type group struct {
 	k     *kit
-	route string      // the names of its routes begin with it
-	now   core.Roster // the members of the table and the units of its routes
-	kept  map[string]core.OwnedUnit
+	route string          // the names of its routes begin with it
+	now   core.Membership // the members of the table and the partitions of its routes
+	kept  map[string]core.PartitionState
 	name  map[core.Session]string
 	last  int64 // drawn, at least
 	rows  int
@@ -33,33 +33,33 @@ type group struct {
 func (k *kit) group() *group {
 	k.stage(k.msg())
 	p := k.player()
-	g := &group{k: k, route: k.route + "-group", kept: map[string]core.OwnedUnit{}, name: map[core.Session]string{0: "nobody"}, last: p.look(core.Look{}).Last}
-	p.meet(core.Meeting{Leave: true})
+	g := &group{k: k, route: k.route + "-group", kept: map[string]core.PartitionState{}, name: map[core.Session]string{0: "nobody"}, last: p.look(core.ReadRequest{}).Last}
+	p.heartbeat(core.HeartbeatRequest{Leave: true})
 	return g
 }
 
 func (*group) Renew(context.Context, *core.Member, bool) error                { return nil }
 func (*group) Flag(context.Context, core.Session) error                       { return nil }
-func (*group) Save(context.Context, []core.OwnedUnit) error                   { return nil }
+func (*group) Save(context.Context, []core.PartitionState) error              { return nil }
 func (*group) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
 func (*group) End(context.Context, core.Session, bool) (last int64, ok bool, err error) {
 	return unknownLast, true, nil
 }
 
-func (g *group) Kept(_ context.Context, route string) (core.OwnedUnit, error) {
+func (g *group) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	return g.kept[route], nil
 }
 
-func (g *group) Retire(_ context.Context, kept core.OwnedUnit) error {
-	g.kept[kept.Unit.Route] = kept
+func (g *group) Retire(_ context.Context, kept core.PartitionState) error {
+	g.kept[kept.Partition.Route] = kept
 	return nil
 }
 
-// member returns a new one that serves the routes, each with the given number of units.
-func (g *group) member(name string, units int, routes ...string) *core.Member {
-	p := &player{g.k, core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: name, Beat: 1, Lease: Timeout, Handlers: 2, Free: 1}}
+// member returns a new one that serves the routes, each with the given number of partitions.
+func (g *group) member(name string, partitions int, routes ...string) *core.Member {
+	p := &player{g.k, core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: name, Heartbeats: 1, Lease: Timeout, Capacity: 2, FreeCapacity: 1}}
 	for _, r := range routes {
-		p.Serves = append(p.Serves, core.Serving{Route: r, Units: units})
+		p.Routes = append(p.Routes, core.ServedRoute{Route: r, Partitions: partitions})
 	}
 	g.name[p.Session] = name
 	g.k.mu.Lock()
@@ -68,20 +68,20 @@ func (g *group) member(name string, units int, routes ...string) *core.Member {
 	return &p.Member
 }
 
-// meet makes a call, of so many rows.
-func (g *group) meet(what string, rows int, m core.Meeting) {
-	got, err := g.k.store.Meet(g.k.ctx, m)
-	g.k.must("meet", err)
-	g.k.must("decide", rules.Meet(g.k.ctx, g, &g.now, &m))
+// heartbeat makes a call, of so many rows.
+func (g *group) heartbeat(what string, rows int, m core.HeartbeatRequest) {
+	got, err := g.k.store.Heartbeat(g.k.ctx, m)
+	g.k.must("heartbeat", err)
+	g.k.must("decide", rules.Heartbeat(g.k.ctx, g, &g.now, &m))
 	g.rows += rows
-	known := func(u core.OwnedUnit) bool { return !strings.HasPrefix(u.Unit.Route, g.route) }
-	got.Units = slices.DeleteFunc(got.Units, known)
+	known := func(u core.PartitionState) bool { return !strings.HasPrefix(u.Partition.Route, g.route) }
+	got.Partitions = slices.DeleteFunc(got.Partitions, known)
 	got.Members = slices.DeleteFunc(got.Members, func(m core.Member) bool { return g.name[m.Session] == "" })
-	for i := range g.now.Units { // a number that was drawn meanwhile
-		u := &g.now.Units[i]
-		at := slices.IndexFunc(got.Units, func(o core.OwnedUnit) bool { return o.Unit == u.Unit })
-		if u.Careful == unknownLast && at >= 0 && got.Units[at].Careful >= g.last {
-			u.Careful = got.Units[at].Careful
+	for i := range g.now.Partitions { // a number that was drawn meanwhile
+		u := &g.now.Partitions[i]
+		at := slices.IndexFunc(got.Partitions, func(o core.PartitionState) bool { return o.Partition == u.Partition })
+		if u.UncertainUpTo == unknownLast && at >= 0 && got.Partitions[at].UncertainUpTo >= g.last {
+			u.UncertainUpTo = got.Partitions[at].UncertainUpTo
 		}
 	}
 	is, want := g.lines(&got), g.lines(&g.now)
@@ -97,21 +97,21 @@ func (g *group) meet(what string, rows int, m core.Meeting) {
 	}
 }
 
-// lines returns a roster in words.
-func (g *group) lines(r *core.Roster) []string {
+// lines returns a membership in words.
+func (g *group) lines(r *core.Membership) []string {
 	out := []string{fmt.Sprint("the caller is a member: ", r.Known)}
 	for i := range r.Members {
 		m := &r.Members[i]
 		var serves []string
-		for _, sv := range m.Serves {
-			serves = append(serves, fmt.Sprint(strings.TrimPrefix(sv.Route, g.route), sv.Unable))
+		for _, sv := range m.Routes {
+			serves = append(serves, fmt.Sprint(strings.TrimPrefix(sv.Route, g.route), sv.Unavailable))
 		}
 		out = append(out, fmt.Sprintf("%s with beat %d, presence %d, flag %v, %d of %d handlers free, serves %q",
-			m.Name, m.Beat, m.Presence, m.Flag, m.Free, m.Handlers, serves))
+			m.Name, m.Heartbeats, m.Presence, m.Suspected, m.FreeCapacity, m.Capacity, serves))
 	}
-	for _, u := range r.Units {
-		out = append(out, fmt.Sprintf("unit %s%d-%d of %s in term %d, low %d, careful %d",
-			strings.TrimPrefix(u.Unit.Route, g.route), u.Unit.From, u.Unit.To, g.name[u.Owner], u.Term, u.Low, u.Careful))
+	for _, u := range r.Partitions {
+		out = append(out, fmt.Sprintf("partition %s%d-%d of %s in term %d, read_after %d, uncertain_up_to %d",
+			strings.TrimPrefix(u.Partition.Route, g.route), u.Partition.From, u.Partition.To, g.name[u.Owner], u.Term, u.ReadAfter, u.UncertainUpTo))
 	}
 	return out
 }
@@ -122,73 +122,75 @@ func (g *group) end() {
 	}
 }
 
-// Meet moves units as rules.Meet says: from all owners, by all kinds of callers. ST-05.
+// Heartbeat moves partitions as rules.Heartbeat says: from all owners, by all kinds of callers. ST-05.
 func rulesMoves(k *kit) {
 	g := k.group()
 	for _, call := range []struct {
 		name string
-		of   func(m *core.Meeting, others []*core.Member)
+		of   func(m *core.HeartbeatRequest, others []*core.Member)
 	}{
-		{"a member", func(*core.Meeting, []*core.Member) {}},
-		{"a late member", func(m *core.Meeting, _ []*core.Member) { m.Self.Beat -= 2 }},
-		{"one that looks", func(m *core.Meeting, _ []*core.Member) { m.Self.Beat-- }},
-		{"one that leaves", func(m *core.Meeting, _ []*core.Member) { m.Leave = true }},
-		{"one that joins", func(m *core.Meeting, others []*core.Member) { m.Self, m.Join = *others[1], true }},
-		{"a stranger", func(m *core.Meeting, others []*core.Member) { m.Self = *others[1] }},
-		{"a stranger that leaves", func(m *core.Meeting, others []*core.Member) { m.Self, m.Join, m.Leave = *others[1], true, true }},
-		{"nobody", func(m *core.Meeting, _ []*core.Member) { m.Self.Session = 0 }},
-		{"one that removes another", func(m *core.Meeting, others []*core.Member) { m.Remove = removals(0, others[0]) }},
-		{"one that removes none", func(m *core.Meeting, others []*core.Member) { m.Remove = removals(-1, others...) }},
-		{"one that removes itself", func(m *core.Meeting, _ []*core.Member) { m.Remove = removals(0, &m.Self) }},
-		{"one that removes another and leaves", func(m *core.Meeting, others []*core.Member) {
-			m.Remove, m.Leave = removals(0, others[0]), true
+		{"a member", func(*core.HeartbeatRequest, []*core.Member) {}},
+		{"a late member", func(m *core.HeartbeatRequest, _ []*core.Member) { m.Self.Heartbeats -= 2 }},
+		{"one that looks", func(m *core.HeartbeatRequest, _ []*core.Member) { m.Self.Heartbeats-- }},
+		{"one that leaves", func(m *core.HeartbeatRequest, _ []*core.Member) { m.Leave = true }},
+		{"one that joins", func(m *core.HeartbeatRequest, others []*core.Member) { m.Self, m.Join = *others[1], true }},
+		{"a stranger", func(m *core.HeartbeatRequest, others []*core.Member) { m.Self = *others[1] }},
+		{"a stranger that leaves", func(m *core.HeartbeatRequest, others []*core.Member) {
+			m.Self, m.Join, m.Leave = *others[1], true, true
+		}},
+		{"nobody", func(m *core.HeartbeatRequest, _ []*core.Member) { m.Self.Session = 0 }},
+		{"one that removes another", func(m *core.HeartbeatRequest, others []*core.Member) { m.Evict = removals(0, others[0]) }},
+		{"one that removes none", func(m *core.HeartbeatRequest, others []*core.Member) { m.Evict = removals(-1, others...) }},
+		{"one that removes itself", func(m *core.HeartbeatRequest, _ []*core.Member) { m.Evict = removals(0, &m.Self) }},
+		{"one that removes another and leaves", func(m *core.HeartbeatRequest, others []*core.Member) {
+			m.Evict, m.Leave = removals(0, others[0]), true
 		}},
 	} {
 		a, b, c := g.member("self", core.NumSlots, g.route), g.member("other", core.NumSlots, g.route), g.member("stranger", core.NumSlots, g.route)
 		session := func(w who) core.Session { return [...]core.Session{0, a.Session, b.Session, c.Session}[w] }
 		b.Presence = 7
-		g.meet("join", 0, core.Meeting{Self: *a, Join: true})
-		g.meet("join", 0, core.Meeting{Self: *b, Join: true})
-		var begin, hints, moves []core.Move
-		unit := 0
+		g.heartbeat("join", 0, core.HeartbeatRequest{Self: *a, Join: true})
+		g.heartbeat("join", 0, core.HeartbeatRequest{Self: *b, Join: true})
+		var begin, hints, moves []core.Transfer
+		partition := 0
 		for _, owner := range []who{nobody, self, other} {
 			for _, from := range []who{nobody, self, other, stranger} {
 				for _, to := range []who{nobody, self, other, stranger} {
-					u := g.now.Units[unit].Unit
-					unit++
-					begin = append(begin, core.Move{Unit: u, From: 0, To: a.Session})
-					hints = append(hints, core.Move{Unit: u, From: a.Session, To: a.Session, Low: int64(unit), Careful: int64(unit % 5)},
-						core.Move{Unit: u, From: a.Session, To: session(owner)})
-					moves = append(moves, core.Move{Unit: u, From: session(from), To: session(to), Low: int64(100 + unit), Careful: 7})
+					u := g.now.Partitions[partition].Partition
+					partition++
+					begin = append(begin, core.Transfer{Partition: u, From: 0, To: a.Session})
+					hints = append(hints, core.Transfer{Partition: u, From: a.Session, To: a.Session, ReadAfter: int64(partition), UncertainUpTo: int64(partition % 5)},
+						core.Transfer{Partition: u, From: a.Session, To: session(owner)})
+					moves = append(moves, core.Transfer{Partition: u, From: session(from), To: session(to), ReadAfter: int64(100 + partition), UncertainUpTo: 7})
 				}
 			}
 		}
-		twice := g.now.Units[unit].Unit // from hand to hand, and a part of a unit
-		moves = append(moves, core.Move{Unit: twice, To: a.Session}, core.Move{Unit: twice, From: a.Session, To: b.Session},
-			core.Move{Unit: core.Unit{Route: g.route, From: 3, To: 5}, To: a.Session}, core.Move{Unit: core.Unit{Route: g.route + "-2", To: 64}, To: a.Session})
-		a.Beat++
-		g.meet("take all", 0, core.Meeting{Self: *a, Moves: begin})
-		a.Beat++
-		g.meet("share out", 0, core.Meeting{Self: *a, Moves: hints})
-		a.Beat++
-		m := core.Meeting{Self: *a, Moves: moves, Flag: []core.Flagging{{Session: b.Session, Presence: 7}}}
+		twice := g.now.Partitions[partition].Partition // from hand to hand, and a part of a partition
+		moves = append(moves, core.Transfer{Partition: twice, To: a.Session}, core.Transfer{Partition: twice, From: a.Session, To: b.Session},
+			core.Transfer{Partition: core.Partition{Route: g.route, From: 3, To: 5}, To: a.Session}, core.Transfer{Partition: core.Partition{Route: g.route + "-2", To: 64}, To: a.Session})
+		a.Heartbeats++
+		g.heartbeat("take all", 0, core.HeartbeatRequest{Self: *a, Transfers: begin})
+		a.Heartbeats++
+		g.heartbeat("share out", 0, core.HeartbeatRequest{Self: *a, Transfers: hints})
+		a.Heartbeats++
+		m := core.HeartbeatRequest{Self: *a, Transfers: moves, Suspect: []core.Suspicion{{Session: b.Session, Presence: 7}}}
 		call.of(&m, []*core.Member{b, c})
-		g.meet(call.name, len(moves)+1, m)
+		g.heartbeat(call.name, len(moves)+1, m)
 		for _, m := range []*core.Member{a, b, c} {
-			g.meet(call.name+", then "+m.Name+" leaves", 0, core.Meeting{Self: *m, Leave: true})
+			g.heartbeat(call.name+", then "+m.Name+" leaves", 0, core.HeartbeatRequest{Self: *m, Leave: true})
 		}
 	}
 	g.end()
 }
 
-func removals(beat int64, members ...*core.Member) (out []core.Removal) {
+func removals(beat int64, members ...*core.Member) (out []core.Eviction) {
 	for _, m := range members {
-		out = append(out, core.Removal{Session: m.Session, Beat: m.Beat + beat})
+		out = append(out, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats + beat})
 	}
 	return out
 }
 
-// Meet renews, adds and ends the caller as rules.Meet says, and makes and retires units. ST-05.
+// Heartbeat renews, adds and ends the caller as rules.Heartbeat says, and makes and retires partitions. ST-05.
 func rulesRenew(k *kit) {
 	g := k.group()
 	bools := []bool{false, true}
@@ -205,19 +207,19 @@ func rulesRenew(k *kit) {
 							n++
 							first, second := fmt.Sprint(g.route, "-a", n), fmt.Sprint(g.route, "-b", n)
 							m := g.member(fmt.Sprint("member ", n), 2, first)
-							m.Beat, m.Presence = 5, 7
+							m.Heartbeats, m.Presence = 5, 7
 							if known {
-								x := core.Meeting{Self: *m, Join: true}
+								x := core.HeartbeatRequest{Self: *m, Join: true}
 								if flagged {
-									x.Flag = []core.Flagging{{Session: m.Session, Presence: 7}}
+									x.Suspect = []core.Suspicion{{Session: m.Session, Presence: 7}}
 								}
-								g.meet("join", 0, x)
+								g.heartbeat("join", 0, x)
 							}
-							m.Beat, m.Presence, m.Free = 5+by, presence, 2
-							m.Serves = append(m.Serves[:n%2], core.Serving{Route: second, Units: 3, Unable: n%3 == 0})
+							m.Heartbeats, m.Presence, m.FreeCapacity = 5+by, presence, 2
+							m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, Partitions: 3, Unavailable: n%3 == 0})
 							what := fmt.Sprintf("known %v, beat by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
-							g.meet(what, 1, core.Meeting{Self: *m, Join: join, Leave: leave})
-							g.meet(what+", afterwards", 0, core.Meeting{Self: core.Member{Session: m.Session}})
+							g.heartbeat(what, 1, core.HeartbeatRequest{Self: *m, Join: join, Leave: leave})
+							g.heartbeat(what+", afterwards", 0, core.HeartbeatRequest{Self: core.Member{Session: m.Session}})
 						}
 					}
 				}
@@ -227,14 +229,14 @@ func rulesRenew(k *kit) {
 	g.end()
 }
 
-// Meet removes and flags members as rules.Meet says, and frees their units. ST-05.
+// Heartbeat removes and flags members as rules.Heartbeat says, and frees their partitions. ST-05.
 func rulesRemove(k *kit) {
 	g := k.group()
 	for _, leave := range []bool{false, true} {
 		route := fmt.Sprint(g.route, "-", leave)
 		me := g.member("self", core.NumSlots, route)
-		g.meet("join", 0, core.Meeting{Self: *me, Join: true})
-		m := core.Meeting{Leave: leave}
+		g.heartbeat("join", 0, core.HeartbeatRequest{Self: *me, Join: true})
+		m := core.HeartbeatRequest{Leave: leave}
 		for _, presence := range []int64{0, 7} {
 			for _, flagged := range []bool{false, true} {
 				for _, removal := range []int64{-1, 0, 1} { // of an old beat, of none, of this beat
@@ -243,26 +245,26 @@ func rulesRemove(k *kit) {
 							continue
 						}
 						o := g.member(fmt.Sprintf("presence %d, flagged %v, removal %d, token %d", presence, flagged, removal, token), 1, route)
-						o.Beat, o.Presence = 4, presence
-						free := slices.IndexFunc(g.now.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == route && u.Owner == 0 })
-						x := core.Meeting{Self: *o, Join: true, Moves: []core.Move{{Unit: g.now.Units[free].Unit, To: o.Session}}}
+						o.Heartbeats, o.Presence = 4, presence
+						free := slices.IndexFunc(g.now.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == route && u.Owner == 0 })
+						x := core.HeartbeatRequest{Self: *o, Join: true, Transfers: []core.Transfer{{Partition: g.now.Partitions[free].Partition, To: o.Session}}}
 						if flagged {
-							x.Flag = []core.Flagging{{Session: o.Session, Presence: 7}}
+							x.Suspect = []core.Suspicion{{Session: o.Session, Presence: 7}}
 						}
-						g.meet("join", 0, x)
+						g.heartbeat("join", 0, x)
 						if removal != 0 {
-							m.Remove = append(m.Remove, removals(min(removal, 0), o)...)
+							m.Evict = append(m.Evict, removals(min(removal, 0), o)...)
 						}
 						if token >= 0 {
-							m.Flag = append(m.Flag, core.Flagging{Session: o.Session, Presence: token})
+							m.Suspect = append(m.Suspect, core.Suspicion{Session: o.Session, Presence: token})
 						}
 					}
 				}
 			}
 		}
-		me.Beat++
+		me.Heartbeats++
 		m.Self = *me
-		g.meet(fmt.Sprint("removals and flags, leaving: ", leave), len(g.now.Members)-1, m)
+		g.heartbeat(fmt.Sprint("removals and flags, leaving: ", leave), len(g.now.Members)-1, m)
 	}
 	g.end()
 }

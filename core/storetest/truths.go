@@ -17,7 +17,7 @@ var ruleChecks = []named{
 	{"rules-cancel", rulesCancel},
 	{"rules-settle", rulesSettle},
 	{"rules-hold", rulesHold},
-	{"rules-give-up", rulesGiveUp},
+	{"rules-release", rulesGiveUp},
 	{"rules-redrive", rulesRedrive},
 	{"rules-sweep", rulesSweep},
 	{"rules-decide", rulesDecide},
@@ -27,16 +27,16 @@ var ruleChecks = []named{
 	{"rules-remove", rulesRemove},
 }
 
-// Cancel answers as rules.Withdrawal does, ends what that withdraws and nothing else, and tells the owners of keys.
+// Cancel answers as rules.Cancellation does, ends what that cancels and nothing else, and tells the owners of keys.
 // ST-09.
 func rulesCancel(k *kit) {
 	k.mustCancel()
-	t := k.table(combinations(func(f facts) bool { return f.held != self && f.unit == self }))
+	t := k.table(combinations(func(f facts) bool { return f.held != self && f.partition == self }))
 	told := t.told(func() {
 		got := t.cancel()
-		t.differences("cancel", func(r *truth) (string, string) { return got[r.ID].String(), rules.Withdrawal(&r.Row, r.in).String() })
+		t.differences("cancel", func(r *truth) (string, string) { return got[r.ID].String(), rules.Cancellation(&r.Row, r.in).String() })
 		t.now("after a cancel", func(r *truth) *rules.Row {
-			if !withdraws(got[r.ID]) {
+			if !cancels(got[r.ID]) {
 				return &r.Row
 			}
 			end := rules.End(&r.Row, r.in, waybill.ReasonCancelled)
@@ -44,7 +44,7 @@ func rulesCancel(k *kit) {
 		})
 	})
 	t.differences("who is told of a cancel", func(r *truth) (string, string) {
-		return yes(told(r, core.ControlKey)), yes(!r.Live() && rules.Tells(&r.was))
+		return yes(told(r, core.NoticeKey)), yes(!r.Live() && rules.Tells(&r.was))
 	})
 }
 
@@ -62,12 +62,12 @@ func rulesSettle(k *kit) {
 		{"rejected and unknown", func(r core.Record) core.Outcome { return core.Retry(&r, nil, 3*far).WithUnknown() }},
 		{"abandoned", func(r core.Record) core.Outcome { return core.Abandon(&r, waybill.ReasonRejected, errors.New("never")) }},
 		{"expired", func(r core.Record) core.Outcome { return core.Abandon(&r, waybill.ReasonExpired, nil) }},
-		{"set aside", func(r core.Record) core.Outcome { return core.Withdraw(&r, waybill.ReasonSetAside) }},
+		{"set aside", func(r core.Record) core.Outcome { return core.Cancel(&r, waybill.ReasonSetAside) }},
 		{"released", func(r core.Record) core.Outcome { return core.Release(&r, 3*far, false) }},
 		{"released as unknown", func(r core.Record) core.Outcome { return core.Release(&r, 3*far, true) }},
 	}
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past != left && f.past != unknown && f.unit != nobody && f.withdrawable && !f.careful
+		return f.line != timer && f.past != left && f.past != unknown && f.partition != nobody && f.cancelable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, len(ways)))
 	outcomes, wants := make([]core.Outcome, len(t.rows)), make([]rules.Change, len(t.rows))
@@ -77,7 +77,7 @@ func rulesSettle(k *kit) {
 		wants[i] = rules.Change{Row: r.Row}
 		switch o := &outcomes[i]; {
 		case o.Event() != core.EventConfirmed:
-			to, err := rules.Settle(&r.Row, o, t.self.Session, r.unit == self)
+			to, err := rules.Settle(&r.Row, o, t.self.Session, r.partition == self)
 			if r.want = answer(err); err == nil {
 				wants[i] = to
 			}
@@ -141,7 +141,7 @@ func misnamed(r *truth, way int) core.Ref {
 // Take answers as rules.Hold does, and writes the holds of that answer. DB-02.
 func rulesHold(k *kit) {
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past == untouched && !f.withdrawable && !f.careful
+		return f.line != timer && f.past == untouched && !f.cancelable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, 6))
 	for _, deliver := range []bool{false, true} {
@@ -159,28 +159,28 @@ func rulesHold(k *kit) {
 			if refs[i].ID != r.ID {
 				f = nil
 			}
-			grip, writes := rules.Hold(f, refs[i], t.self.Session, r.unit == self, false)
+			holdStatus, writes := rules.Hold(f, refs[i], t.self.Session, r.partition == self, false)
 			to := r.Row
 			if writes {
 				to = rules.Held(&r.Row, t.self.Session, deliver)
 			}
 			deliveries := 0
-			if grip == core.GripHeld {
+			if holdStatus == core.HoldGranted {
 				deliveries = to.Deliveries
 			}
-			r.got, r.want = fmt.Sprint(got.Grip, got.Deliveries), fmt.Sprint(grip, deliveries)
+			r.got, r.want = fmt.Sprint(got.Status, got.Deliveries), fmt.Sprint(holdStatus, deliveries)
 			r.next = to
 		}
 	}
-	t.differences("take", func(r *truth) (string, string) { return r.got, r.want })
+	t.differences("hold", func(r *truth) (string, string) { return r.got, r.want })
 	t.now("after a take", func(r *truth) *rules.Row { return &r.next })
 }
 
-// GiveUp leaves the holds that rules.Kept says, and answers as rules.GivenUp does. DB-04.
+// ReleasePartition leaves the holds that rules.Kept says, and answers as rules.GivenUp does. DB-04.
 func rulesGiveUp(k *kit) {
-	// Records in a crash window are in another unit.
+	// Records in a crash window are in another partition.
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past == untouched && f.unit == self && !f.withdrawable
+		return f.line != timer && f.past == untouched && f.partition == self && !f.cancelable
 	})
 	t := k.table(slices.Repeat(list, 4))
 	var refs []core.Ref
@@ -199,38 +199,38 @@ func rulesGiveUp(k *kit) {
 			refs = append(refs, misnamed(r, way))
 		}
 	}
-	for _, u := range t.units() {
+	for _, u := range t.partitions() {
 		for _, by := range []int64{-1, 0, 1} {
 			asked := u
-			asked.Term, asked.Low = u.Term+by, 7
+			asked.Term, asked.ReadAfter = u.Term+by, 7
 			wantDone, wantErr := rules.GivenUp(u.Owner, u.Term, t.self.Session, asked.Term)
 			if !wantDone && wantErr == nil {
 				continue // below
 			}
-			done, err := k.store.GiveUp(k.ctx, t.self.Session, asked, nil)
+			done, err := k.store.ReleasePartition(k.ctx, t.self.Session, asked, nil)
 			if done != wantDone || answer(err) != answer(wantErr) {
-				k.fail("a unit of session %d in term %d was given up by %d for term %d: got %v and %v, want %v and %v", u.Owner, u.Term,
+				k.fail("a partition of session %d in term %d was given up by %d for term %d: got %v and %v, want %v and %v", u.Owner, u.Term,
 					t.self.Session, asked.Term, done, err, wantDone, wantErr)
 			}
 		}
 	}
-	unit := t.units()[unitOf(facts{unit: self})]
-	unit.Low = 7
-	if done, err := k.store.GiveUp(k.ctx, t.self.Session, unit, refs); !done || err != nil {
-		k.fail("give a unit up: %v and %v", done, err)
+	partition := t.partitions()[partitionOf(facts{partition: self})]
+	partition.ReadAfter = 7
+	if done, err := k.store.ReleasePartition(k.ctx, t.self.Session, partition, refs); !done || err != nil {
+		k.fail("release a partition: %v and %v", done, err)
 	}
-	now := unit
-	now.Owner, now.Term = 0, unit.Term+1
-	if got := t.units()[unitOf(facts{unit: self})]; got != now {
-		k.fail("a unit was given up, and is %+v, want %+v", got, now)
+	now := partition
+	now.Owner, now.Term = 0, partition.Term+1
+	if got := t.partitions()[partitionOf(facts{partition: self})]; got != now {
+		k.fail("a partition was released, and is %+v, want %+v", got, now)
 	}
-	t.now("after a give-up", func(r *truth) *rules.Row { return &r.next })
+	t.now("after a release", func(r *truth) *rules.Row { return &r.next })
 }
 
 // A redrive makes of a record what rules.Requeue says, and tells its owner. OP-05.
 func rulesRedrive(k *kit) {
 	k.redriver()
-	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.unit == self && f.withdrawable })
+	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.partition == self && f.cancelable })
 	t := k.table(slices.Repeat(list, 3))
 	var outcomes []core.Outcome
 	for i, r := range t.rows {
@@ -239,7 +239,7 @@ func rulesRedrive(k *kit) {
 		if r.next = r.Row; way > 0 {
 			o := core.Abandon(&r.rec, waybill.ReasonRejected, errNo)
 			if way == 2 {
-				o = core.Withdraw(&r.rec, waybill.ReasonSkipped)
+				o = core.Cancel(&r.rec, waybill.ReasonSkipped)
 			}
 			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
 			k.must("end a record", err)
@@ -261,7 +261,7 @@ func rulesRedrive(k *kit) {
 		if r.kind == 0 {
 			return "", ""
 		}
-		return yes(told(r, r.kind) || told(r, core.ControlFrom) && r.kind == core.ControlRecord), yes(true)
+		return yes(told(r, r.kind) || told(r, core.NoticeFrom) && r.kind == core.NoticeRecord), yes(true)
 	})
 	t.probe("after a redrive")
 }
@@ -270,7 +270,7 @@ func rulesRedrive(k *kit) {
 func rulesSweep(k *kit) {
 	k.cleaner()
 	list := combinations(func(f facts) bool {
-		return f.held != self && f.unit != other && f.past != left && f.past != unknown && f.withdrawable
+		return f.held != self && f.partition != other && f.past != left && f.past != unknown && f.cancelable
 	})
 	for i := range list {
 		list[i].expires = true
@@ -288,7 +288,7 @@ func rulesSweep(k *kit) {
 		})
 	})
 	t.differences("who is told of a cleaning", func(r *truth) (string, string) {
-		return yes(told(r, core.ControlKey)), yes(r.tells)
+		return yes(told(r, core.NoticeKey)), yes(r.tells)
 	})
 	if _, ok := core.As[admin.Redriver](k.store); !ok {
 		return
@@ -306,7 +306,9 @@ func rulesSweep(k *kit) {
 // A decision ends what rules.Decides says, and tells the owner of anything else. OP-18.
 func rulesDecide(k *kit) {
 	k.decider()
-	t := k.table(combinations(func(f facts) bool { return f.held != self && f.unit != other && f.past != left && f.past != unknown }))
+	t := k.table(combinations(func(f facts) bool {
+		return f.held != self && f.partition != other && f.past != left && f.past != unknown
+	}))
 	var asked []admin.Decision
 	for _, r := range t.rows {
 		asked = append(asked, admin.Decision{Route: k.route, Seq: r.Seq, ID: r.ID})
@@ -318,9 +320,9 @@ func rulesDecide(k *kit) {
 			k.fail("%d answers to %d decisions", len(got), len(asked))
 		}
 		t.each("decide", func(i int, r *truth) (string, string) {
-			want := admin.FatePending
+			want := admin.DecisionPending
 			if ends, _ := rules.Decides(&r.Row, r.in); ends {
-				want = admin.FateEnded
+				want = admin.DecisionCarriedOut
 			}
 			return got[i].Fate.String(), want.String()
 		})
@@ -333,7 +335,7 @@ func rulesDecide(k *kit) {
 		})
 	})
 	t.differences("who is told of a decision", func(r *truth) (string, string) {
-		return yes(told(r, core.ControlDecide)) + yes(told(r, core.ControlKey)),
+		return yes(told(r, core.NoticeDecide)) + yes(told(r, core.NoticeKey)),
 			yes(r.Live()) + yes(r.tells)
 	})
 }
@@ -342,7 +344,7 @@ func rulesDecide(k *kit) {
 func rulesPurge(k *kit) {
 	k.purger()
 	list := combinations(func(f facts) bool {
-		return f.held != self && f.unit == self && f.past == untouched && !f.withdrawable && !f.careful
+		return f.held != self && f.partition == self && f.past == untouched && !f.cancelable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, 3))
 	var outcomes []core.Outcome
@@ -350,7 +352,7 @@ func rulesPurge(k *kit) {
 		if r.next = r.Row; i >= len(list) && r.line != timer {
 			reason := []waybill.Reason{waybill.ReasonRejected, waybill.ReasonSkipped}[i/len(list)-1]
 			r.way = string(reason)
-			o := core.Withdraw(&r.rec, reason)
+			o := core.Cancel(&r.rec, reason)
 			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
 			k.must("end a record", err)
 			outcomes, r.next = append(outcomes, o), to.Row
@@ -371,12 +373,12 @@ func rulesPurge(k *kit) {
 		})
 	})
 	t.differences("who is told of a purge", func(r *truth) (string, string) {
-		return yes(told(r, core.ControlKey)), yes(takes(r) && rules.Tells(&r.Row))
+		return yes(told(r, core.NoticeKey)), yes(takes(r) && rules.Tells(&r.Row))
 	})
 }
 
-func withdraws(s waybill.CancelStatus) bool {
-	return s == waybill.CancelDone || s == waybill.CancelMaybe
+func cancels(s waybill.CancelStatus) bool {
+	return s == waybill.CancelDone || s == waybill.CancelUncertain
 }
 
 func yes(is bool) string {
@@ -424,7 +426,7 @@ func (t *table) probe(when string) {
 		return
 	}
 	got := t.cancel()
-	t.differences("cancel "+when, func(r *truth) (string, string) { return got[r.ID].String(), rules.Withdrawal(&r.Row, r.in).String() })
+	t.differences("cancel "+when, func(r *truth) (string, string) { return got[r.ID].String(), rules.Cancellation(&r.Row, r.in).String() })
 }
 
 // cancel cancels all records, and returns the answers by id.
@@ -443,31 +445,31 @@ func (t *table) cancel() map[string]waybill.CancelStatus {
 	return out
 }
 
-// told runs fn and returns whether it wrote a control record of a kind about a record.
-func (t *table) told(fn func()) func(r *truth, kind core.ControlKind) bool {
-	look := core.Look{Parts: all(t.k.route), Bytes: math.MaxInt32}
+// told runs fn and returns whether it wrote a notice of a kind about a record.
+func (t *table) told(fn func()) func(r *truth, kind core.NoticeKind) bool {
+	look := core.ReadRequest{Slots: all(t.k.route), Bytes: math.MaxInt32}
 	before := map[int64]bool{}
-	for _, c := range t.self.look(look).Control {
+	for _, c := range t.self.look(look).Notices {
 		before[c.Number] = true
 	}
 	fn()
-	after := t.self.look(look).Control
-	return func(r *truth, kind core.ControlKind) bool {
-		return slices.ContainsFunc(after, func(c core.Control) bool {
-			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.ControlFrom && c.Seq <= r.Seq)
+	after := t.self.look(look).Notices
+	return func(r *truth, kind core.NoticeKind) bool {
+		return slices.ContainsFunc(after, func(c core.Notice) bool {
+			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.NoticeFrom && c.Seq <= r.Seq)
 		})
 	}
 }
 
-// units returns the units of the route, in order.
-func (t *table) units() (out []core.OwnedUnit) {
-	for _, u := range t.self.meet(core.Meeting{}).Units {
-		if u.Unit.Route == t.k.route {
+// partitions returns the partitions of the route, in order.
+func (t *table) partitions() (out []core.PartitionState) {
+	for _, u := range t.self.heartbeat(core.HeartbeatRequest{}).Partitions {
+		if u.Partition.Route == t.k.route {
 			out = append(out, u)
 		}
 	}
-	if len(out) != tableUnits {
-		t.k.fail("a route of %d units has %d", tableUnits, len(out))
+	if len(out) != tablePartitions {
+		t.k.fail("a route of %d partitions has %d", tablePartitions, len(out))
 	}
 	return out
 }

@@ -33,7 +33,7 @@ var edgeChecks = []named{
 	},
 	{
 		"key-order-prefix-too-large", ofPublisher,
-		"A message that is refused as too large also fails what is behind it with its key in the same call, with ErrBehind.", keyOrderPrefixTooLarge,
+		"A message that is refused as too large also fails what is behind it with its key in the same call, with ErrPredecessorFailed.", keyOrderPrefixTooLarge,
 	},
 	{
 		"bindings-of-another-process", ofSubscriber,

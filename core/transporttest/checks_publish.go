@@ -72,7 +72,7 @@ var publishChecks = []named{
 	},
 	{
 		"key-order-prefix", ofPublisher,
-		"A failure also fails what is behind it with its key in the same call, with ErrBehind.", keyOrderPrefix,
+		"A failure also fails what is behind it with its key in the same call, with ErrPredecessorFailed.", keyOrderPrefix,
 	},
 }
 
@@ -369,8 +369,8 @@ func (k *kit) prefix(batch []waybill.Envelope, bad int) {
 		switch failed := err != nil; {
 		case failed != (behind || i == bad):
 			k.fail("message %d of key %s, where message %d of key %s failed: %v", i, batch[i].Key, bad, batch[bad].Key, err)
-		case behind && !errors.Is(err, waybill.ErrBehind):
-			k.fail("message %d is behind one that failed, and can be sent again: want waybill.ErrBehind, got: %w", i, err)
+		case behind && !errors.Is(err, waybill.ErrPredecessorFailed):
+			k.fail("message %d is behind one that failed, and can be sent again: want waybill.ErrPredecessorFailed, got: %w", i, err)
 		}
 	}
 }

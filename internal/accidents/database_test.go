@@ -109,8 +109,8 @@ func TestDatabaseClockJumps(t *testing.T) {
 	w.unharmed()
 }
 
-// ST-09: a transaction that has withdrawn messages which are due, and stays open, holds up only their keys.
-func TestWithdrawalStaysOpen(t *testing.T) {
+// ST-09: a transaction that has cancelled messages which are due, and stays open, holds up only their keys.
+func TestCancellationStaysOpen(t *testing.T) {
 	nightly(t)
 	for _, commits := range []bool{true, false} {
 		w := newWorld(t, testenv.Postgres(t).DSN)
@@ -145,10 +145,10 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 				}
 			}
 			if err != nil || status != waybill.CancelDone {
-				t.Fatalf("withdrawing a message of %s: %s, %v", key, status, err)
+				t.Fatalf("cancelling a message of %s: %s, %v", key, status, err)
 			}
 		}
-		// Some that the transaction does not withdraw are locked, too.
+		// Some that the transaction does not cancel are locked, too.
 		if _, err := tx.Exec(ctx, "SELECT FROM waybill.waybill_outbox WHERE id = ANY ($1) FOR UPDATE", ids[:20]); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 		w.until(10*time.Second, "the other keys go on", func() bool {
 			return w.number(w.sink, "SELECT count(DISTINCT id) FROM arrivals WHERE key LIKE 'free%'") == 1000
 		})
-		w.until(10*time.Second, "so does what stands before the withdrawn", func() bool {
+		w.until(10*time.Second, "so does what stands before the cancelled", func() bool {
 			return w.number(w.sink, "SELECT count(DISTINCT id) FROM arrivals WHERE key LIKE 'k%'") == 1000+50
 		})
 		w.pause(1500 * time.Millisecond)

@@ -54,7 +54,7 @@ func nightly(tb testing.TB) {
 type member struct {
 	Name, DSN, Broker string
 	Routes            []string
-	Units             int
+	Partitions        int
 	Lease             time.Duration
 	Batch, Window     int
 
@@ -97,7 +97,7 @@ func relayUntilTheEnd(text string) error {
 	}
 	opts := relay.Options{Name: m.Name, Lease: m.Lease, BatchSize: m.Batch, Window: m.Window, CleanInterval: -1}
 	for _, name := range m.Routes {
-		opts.Routes = append(opts.Routes, relay.Route{Name: name, Units: m.Units})
+		opts.Routes = append(opts.Routes, relay.Route{Name: name, Partitions: m.Partitions})
 	}
 	r, err := relay.New(o, &publisher{m, sink}, opts)
 	if err != nil {
@@ -182,15 +182,15 @@ func (w *world) start(m member) *process {
 	return p
 }
 
-// startAll starts relays that differ in their name, and waits until each owns units.
+// startAll starts relays that differ in their name, and waits until each owns partitions.
 func (w *world) startAll(m member, names ...string) (all []*process) {
 	w.Helper()
 	for _, name := range names {
 		m.Name = name
 		all = append(all, w.start(m))
 	}
-	w.until(20*time.Second, "everybody has units", func() bool {
-		return !slices.ContainsFunc(all, func(p *process) bool { return p.units() == 0 })
+	w.until(20*time.Second, "everybody has partitions", func() bool {
+		return !slices.ContainsFunc(all, func(p *process) bool { return p.partitions() == 0 })
 	})
 	return all
 }
@@ -201,10 +201,10 @@ func (p *process) session() int {
 	return p.number(p.pool, "SELECT coalesce(max(session), 0) FROM waybill.waybill_outbox_members WHERE name = $1", p.name)
 }
 
-func (p *process) units() int {
+func (p *process) partitions() int {
 	p.Helper()
 	return p.number(p.pool, `
-SELECT count(*) FROM waybill.waybill_outbox_units u JOIN waybill.waybill_outbox_members m ON m.session = u.owner WHERE m.name = $1`, p.name)
+SELECT count(*) FROM waybill.waybill_outbox_partitions u JOIN waybill.waybill_outbox_members m ON m.session = u.owner WHERE m.name = $1`, p.name)
 }
 
 // tail returns the last lines of a log, cut.

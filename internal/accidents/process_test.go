@@ -31,7 +31,7 @@ func TestKilledRelay(t *testing.T) {
 		killed := time.Now()
 		all[0].Kill()
 		w.until(15*time.Second, "the other one owns everything", func() bool {
-			return w.number(w.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_units") == 1
+			return w.number(w.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_partitions") == 1
 		})
 		t.Logf("the survivor owned everything after %s", time.Since(killed).Round(time.Millisecond))
 		w.pause(time.Second)
@@ -71,8 +71,8 @@ func (w *world) logWorst() {
 	w.Logf("the worst message took %s", worst.Round(time.Millisecond))
 }
 
-// DB-24: a relay that stands still for longer than its lease loses its units. When it goes on it begins nothing, though
-// it does not hear of that at once, and joins anew.
+// DB-24: a relay that stands still for longer than its lease loses its partitions. When it goes on it begins nothing,
+// though it does not hear of that at once, and joins anew.
 func TestFrozenRelay(t *testing.T) {
 	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
@@ -102,7 +102,7 @@ func TestFrozenRelay(t *testing.T) {
 		p.Signal(syscall.SIGCONT)
 		w.pause(200 * time.Millisecond)
 		lines[i].Heal()
-		w.until(10*time.Second, "it joined anew, and has units", func() bool { return p.session() != 0 && p.session() != old && p.units() > 0 })
+		w.until(10*time.Second, "it joined anew, and has partitions", func() bool { return p.session() != 0 && p.session() != old && p.partitions() > 0 })
 		late += min(w.number(w.sink, `SELECT count(DISTINCT z.began) FROM arrivals z JOIN arrivals o ON o.id = z.id AND o.n < z.n
 			WHERE z.pid = $1 AND z.began > $2 AND o.began BETWEEN $3 AND $2`, p.PID, thawed, frozen), 1)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// DB-24: members that start at once divide the units of a thousand routes evenly, and serve them meanwhile.
+// DB-24: members that start at once divide the partitions of a thousand routes evenly, and serve them meanwhile.
 func TestManyRoutesManyMembers(t *testing.T) {
 	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
@@ -26,13 +26,13 @@ func TestManyRoutesManyMembers(t *testing.T) {
 	var all []*process
 	began := time.Now()
 	for _, name := range []string{"a", "b", "c", "d"} {
-		all = append(all, w.start(member{Name: name, Routes: routes, Units: 1}))
+		all = append(all, w.start(member{Name: name, Routes: routes, Partitions: 1}))
 	}
 	var shares []int
 	spread := func() bool {
 		shares = nil
 		for _, p := range all {
-			shares = append(shares, p.units())
+			shares = append(shares, p.partitions())
 		}
 		return slices.Min(shares) >= 248 && slices.Max(shares) <= 252
 	}
@@ -47,13 +47,13 @@ func TestManyRoutesManyMembers(t *testing.T) {
 	w.unharmed()
 }
 
-// DB-24: the units of a relay whose broker is out of order go on at others.
+// DB-24: the partitions of a relay whose broker is out of order go on at others.
 func TestRelayWithoutBroker(t *testing.T) {
 	nightly(t)
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	w.startAll(member{Slow: 5 * time.Millisecond}, "a", "b", "c")
 	lame := w.startAll(member{Refuses: true}, "lame")[0]
-	w.until(10*time.Second, "it has its share", func() bool { return lame.units() >= 15 })
+	w.until(10*time.Second, "it has its share", func() bool { return lame.partitions() >= 15 })
 	names := append(keys("k", 100), keys("k", 100)...)
 	w.stage(names)
 	stop := w.produce(names[:100], 0)
@@ -62,7 +62,7 @@ func TestRelayWithoutBroker(t *testing.T) {
 		t.Error("it owns no key that has messages: the test proves nothing")
 	}
 	began := time.Now()
-	w.until(20*time.Second, "it has given its units up", func() bool { return lame.units() == 0 })
+	w.until(20*time.Second, "it has released its partitions", func() bool { return lame.partitions() == 0 })
 	stop()
 	w.allArrive(20*time.Second - time.Since(began))
 	t.Logf("all had arrived %s after the first refusal", time.Since(began).Round(time.Millisecond))

@@ -28,10 +28,10 @@ type owner struct {
 // join makes o a member that owns the default route.
 func (w *world) join(o *postgres.Outbox) *owner {
 	w.Helper()
-	m := &owner{w, o, core.Member{Session: 7, Beat: 1, Name: "owner", Lease: time.Minute, Handlers: 1, Free: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}}
-	move := core.Move{Unit: core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}, To: m.self.Session}
-	for _, x := range []core.Meeting{{Self: m.self, Join: true}, {Self: m.self, Moves: []core.Move{move}}} {
-		if _, err := o.Meet(w.Context(), x); err != nil {
+	m := &owner{w, o, core.Member{Session: 7, Heartbeats: 1, Name: "owner", Lease: time.Minute, Capacity: 1, FreeCapacity: 1, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}}
+	move := core.Transfer{Partition: core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}, To: m.self.Session}
+	for _, x := range []core.HeartbeatRequest{{Self: m.self, Join: true}, {Self: m.self, Transfers: []core.Transfer{move}}} {
+		if _, err := o.Heartbeat(w.Context(), x); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -41,8 +41,8 @@ func (w *world) join(o *postgres.Outbox) *owner {
 // read returns the records that are ready after the sequence number from.
 func (m *owner) read(from int64, limit int) []core.Record {
 	m.Helper()
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	look := core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	look := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
 	p, err := m.o.Read(m.Context(), m.self.Session, look)
 	if err != nil {
 		m.Fatal(err)
@@ -95,9 +95,9 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 			settling = false
 		default:
 		}
-		m.self.Beat++
+		m.self.Heartbeats++
 		began := time.Now()
-		if _, err := o.Meet(t.Context(), core.Meeting{Self: m.self}); err != nil {
+		if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m.self}); err != nil {
 			t.Fatal(err)
 		}
 		took = append(took, time.Since(began))

@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// repeated finds parts of the contract that a statement repeats: numbers of states, control kinds, obstacles, answers
-// and crashes where they stand, and quoted reasons. Package sqltext has places for them.
+// repeated finds parts of the contract that a statement repeats: numbers of states, control kinds, block reasons,
+// answers and crashes where they stand, and quoted reasons. Package sqltext has places for them.
 func repeated() *regexp.Regexp {
 	words := make([]string, 0, len(waybill.Reasons()))
 	for _, r := range waybill.Reasons() {
@@ -22,7 +22,7 @@ func repeated() *regexp.Regexp {
 		`|\b(status|kind|why)\s*(=|<>|!=|IN|NOT IN)\s*\(?\s*[1-9]` +
 		`|\breason\s*(=|<>|!=|NOT IN \(|IN \()\s*'[a-z]` +
 		`|'(` + strings.Join(words, "|") + `)'` +
-		`|control\}? \([^)]*\)\s+\(*(SELECT (DISTINCT ON \([^)]*\) )?|VALUES \()[1-9]` +
+		`|notices\}? \([^)]*\)\s+\(*(SELECT (DISTINCT ON \([^)]*\) )?|VALUES \()[1-9]` +
 		`|crashes\s*(>=?|<=?|=)\s*[1-9]` +
 		`|(THEN|ELSE) [1-9][^0-9].*AS (status|why|state)\b`)
 }
@@ -73,9 +73,9 @@ func TestRepeatedMatches(t *testing.T) {
 		"WHERE r.state = 4": true, "state IN (1, 4)": true, "state NOT IN ( 3 )": true,
 		"SET state = 5, reason = ''": true, "u.state = 3": true, "l.state IN (3, 5)": true, "l.state NOT IN (1": true,
 		"o.reason NOT IN ('cancelled', 'x')": true, "reason = 'expired'": true, "f.status <> 3": true, "c.kind = 4": true,
-		"'set_aside'": true, "INSERT INTO {control} (kind, route)\n    SELECT 1, u.route": true,
-		"INSERT INTO {control} (kind)\n    (SELECT DISTINCT ON (u.key) 1, u.route": true, "o.crashes >= 10": true,
-		"INSERT INTO waybill_outbox_control (kind, route) VALUES (1, ?2)": true,
+		"'set_aside'": true, "INSERT INTO {notices} (kind, route)\n    SELECT 1, u.route": true,
+		"INSERT INTO {notices} (kind)\n    (SELECT DISTINCT ON (u.key) 1, u.route": true, "o.crashes >= 10": true,
+		"INSERT INTO waybill_outbox_notices (kind, route) VALUES (1, ?2)": true,
 		"CASE WHEN r.retry THEN 1 END AS why":                             true,
 		"state = {failed}":                                                false, "reason = {expired}": false, "state = ?2": false, "estate = 4": false,
 		"state = {abandoned}, reason = {expired}": false, "reason = $4::text": false, "reason <> ''": false,

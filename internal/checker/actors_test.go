@@ -55,7 +55,7 @@ func (w *world) produce(i int) {
 			}
 			ref := checker.Ref{Route: staged[0].Route, ID: staged[0].ID}
 			if m.Replace && staged[0].Replaced != waybill.CancelNotFound {
-				led.Withdrawn(replaced[ref.Route+m.Topic+m.DedupeKey], staged[0].Replaced)
+				led.Cancelled(replaced[ref.Route+m.Topic+m.DedupeKey], staged[0].Replaced)
 			}
 			if again {
 				led.Again(&m, staged[0])

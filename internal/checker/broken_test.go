@@ -17,27 +17,27 @@ import (
 // brokenStore is a store with one of its promises broken.
 type brokenStore struct {
 	core.OutboxStore
-	meet   func(ctx context.Context, s core.OutboxStore, m *core.Meeting)
-	met    func(m *core.Meeting, r *core.Roster)
-	read   func(self core.Session, page *core.Page)
-	giveUp func(u *core.OwnedUnit, out []core.Ref) []core.Ref
-	settle func(o []core.Outcome) []core.Outcome
+	heartbeat func(ctx context.Context, s core.OutboxStore, m *core.HeartbeatRequest)
+	met       func(m *core.HeartbeatRequest, r *core.Membership)
+	read      func(self core.Session, page *core.ReadResult)
+	release   func(u *core.PartitionState, out []core.Ref) []core.Ref
+	settle    func(o []core.Outcome) []core.Outcome
 }
 
 func (b *brokenStore) Unwrap() any { return b.OutboxStore }
 
-func (b *brokenStore) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if b.meet != nil {
-		b.meet(ctx, b.OutboxStore, &m)
+func (b *brokenStore) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	if b.heartbeat != nil {
+		b.heartbeat(ctx, b.OutboxStore, &m)
 	}
-	r, err := b.OutboxStore.Meet(ctx, m)
+	r, err := b.OutboxStore.Heartbeat(ctx, m)
 	if err == nil && b.met != nil {
 		b.met(&m, &r)
 	}
 	return r, err
 }
 
-func (b *brokenStore) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (b *brokenStore) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	p, err := b.OutboxStore.Read(ctx, self, look)
 	if err == nil && b.read != nil {
 		b.read(self, &p)
@@ -45,11 +45,11 @@ func (b *brokenStore) Read(ctx context.Context, self core.Session, look core.Loo
 	return p, err
 }
 
-func (b *brokenStore) GiveUp(ctx context.Context, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-	if b.giveUp != nil {
-		out = b.giveUp(&u, out)
+func (b *brokenStore) ReleasePartition(ctx context.Context, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+	if b.release != nil {
+		out = b.release(&u, out)
 	}
-	return b.OutboxStore.GiveUp(ctx, self, u, out)
+	return b.OutboxStore.ReleasePartition(ctx, self, u, out)
 }
 
 func (b *brokenStore) Settle(ctx context.Context, self core.Session, o []core.Outcome) core.Results {
@@ -118,7 +118,7 @@ func TestBroken(t *testing.T) {
 	}{
 		{"pages leave a record out", "order|late|stalled", store(func() *brokenStore {
 			now := seldom(10)
-			return &brokenStore{read: func(_ core.Session, p *core.Page) {
+			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) {
 				for i := range p.Ranges {
 					if r := &p.Ranges[i]; len(r.Records) > 1 && now() {
 						r.Records = r.Records[1:]
@@ -126,15 +126,15 @@ func TestBroken(t *testing.T) {
 				}
 			}}
 		})},
-		{"units are taken from their owners", "units", store(func() *brokenStore {
-			return &brokenStore{meet: func(ctx context.Context, s core.OutboxStore, m *core.Meeting) {
-				r, err := s.Meet(ctx, core.Meeting{})
+		{"partitions are taken from their owners", "partitions", store(func() *brokenStore {
+			return &brokenStore{heartbeat: func(ctx context.Context, s core.OutboxStore, m *core.HeartbeatRequest) {
+				r, err := s.Heartbeat(ctx, core.HeartbeatRequest{})
 				if err != nil {
 					return
 				}
-				for i := range r.Units {
-					if u := &r.Units[i]; u.Owner != 0 && u.Owner != m.Self.Session {
-						m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Self.Session})
+				for i := range r.Partitions {
+					if u := &r.Partitions[i]; u.Owner != 0 && u.Owner != m.Self.Session {
+						m.Transfers = append(m.Transfers, core.Transfer{Partition: u.Partition, From: u.Owner, To: m.Self.Session})
 					}
 				}
 			}}
@@ -143,41 +143,41 @@ func TestBroken(t *testing.T) {
 			first := map[core.Session]int64{}
 			real := map[core.Session]int64{}
 			return &brokenStore{
-				meet: func(_ context.Context, _ core.OutboxStore, m *core.Meeting) {
-					for i := range m.Remove {
-						m.Remove[i].Beat = real[m.Remove[i].Session]
+				heartbeat: func(_ context.Context, _ core.OutboxStore, m *core.HeartbeatRequest) {
+					for i := range m.Evict {
+						m.Evict[i].Heartbeats = real[m.Evict[i].Session]
 					}
 				},
-				met: func(m *core.Meeting, r *core.Roster) {
+				met: func(m *core.HeartbeatRequest, r *core.Membership) {
 					for i := range r.Members {
 						x := &r.Members[i]
-						if real[x.Session] = x.Beat; x.Session == m.Self.Session {
+						if real[x.Session] = x.Heartbeats; x.Session == m.Self.Session {
 							continue
 						}
 						if _, ok := first[x.Session]; !ok {
-							first[x.Session] = x.Beat
+							first[x.Session] = x.Heartbeats
 						}
-						x.Beat = first[x.Session]
+						x.Heartbeats = first[x.Session]
 					}
 				},
 			}
 		})},
-		{"units are given up without holds", "two", store(func() *brokenStore {
-			return &brokenStore{giveUp: func(*core.OwnedUnit, []core.Ref) []core.Ref { return nil }}
+		{"partitions are released without holds", "two", store(func() *brokenStore {
+			return &brokenStore{release: func(*core.PartitionState, []core.Ref) []core.Ref { return nil }}
 		})},
-		{"free units are shown to nobody", "late|stalled|shares", store(func() *brokenStore {
-			return &brokenStore{met: func(_ *core.Meeting, r *core.Roster) {
-				r.Units = slices.DeleteFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 0 && u.Term > 1 })
+		{"free partitions are shown to nobody", "late|stalled|shares", store(func() *brokenStore {
+			return &brokenStore{met: func(_ *core.HeartbeatRequest, r *core.Membership) {
+				r.Partitions = slices.DeleteFunc(r.Partitions, func(u core.PartitionState) bool { return u.Owner == 0 && u.Term > 1 })
 			}}
 		})},
 		{"open transactions count as ended", "late|stalled|order", store(func() *brokenStore {
-			return &brokenStore{read: func(_ core.Session, p *core.Page) { p.Running = nil }}
+			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) { p.Running = nil }}
 		})},
 		{"nobody hears of commands", "late|stalled", store(func() *brokenStore {
-			return &brokenStore{read: func(_ core.Session, p *core.Page) { p.Control = nil }}
+			return &brokenStore{read: func(_ core.Session, p *core.ReadResult) { p.Notices = nil }}
 		})},
 		{"holds of others are not shown", "two|overlap|fencing|order", store(func() *brokenStore {
-			return &brokenStore{read: func(self core.Session, p *core.Page) {
+			return &brokenStore{read: func(self core.Session, p *core.ReadResult) {
 				hide := func(records []core.Record) {
 					for i := range records {
 						if records[i].Holder != self {
@@ -185,15 +185,15 @@ func TestBroken(t *testing.T) {
 						}
 					}
 				}
-				p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
+				p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
 				for i := range p.Ranges {
 					hide(p.Ranges[i].Records)
 				}
 				for i := range p.Keys {
 					hide(p.Keys[i].Records)
-					p.Keys[i].Waiting = slices.DeleteFunc(p.Keys[i].Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
+					p.Keys[i].Blocked = slices.DeleteFunc(p.Keys[i].Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
 				}
-				hide(p.Again)
+				hide(p.Rechecked)
 			}}
 		})},
 		{"a settle stores retries as published", "lost", store(func() *brokenStore {

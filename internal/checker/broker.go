@@ -191,7 +191,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 	refused := map[string]bool{}
 	for i := range batch {
 		if refused[batch[i].Key] {
-			res[i] = waybill.ErrBehind
+			res[i] = waybill.ErrPredecessorFailed
 			continue
 		}
 		if r.dice.Roll(r.perMille) {
@@ -207,7 +207,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 		}
 	}
 	for i, err := range res {
-		if err != nil && waybill.ClassOf(err) != waybill.ClassOutage && !errors.Is(err, waybill.ErrBehind) {
+		if err != nil && waybill.ClassOf(err) != waybill.ClassOutage && !errors.Is(err, waybill.ErrPredecessorFailed) {
 			r.p.ledger.Refused(r.route, batch[i].ID, err)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 )
 
 // limit is the time within which a due and free record must be handed out when everything works. It covers the lease of
-// a member that died, its crash windows, the records before the due one, and each unit that is given up.
+// a member that died, its crash windows, the records before the due one, and each partition that is released.
 func (w *world) limit() time.Duration {
-	before, units := w.producers*w.txs*4, len(w.routes)*w.routes[0].Units
-	work := float64(3*before)*(w.store.Latency+w.bus.Latency).Seconds() + float64(2*units)*w.store.Latency.Seconds()
+	before, partitions := w.producers*w.txs*4, len(w.routes)*w.routes[0].Partitions
+	work := float64(3*before)*(w.store.Latency+w.bus.Latency).Seconds() + float64(2*partitions)*w.store.Latency.Seconds()
 	return 3*w.opts.Lease + 2*time.Second + time.Duration(work*float64(time.Second))
 }
 
@@ -32,7 +32,7 @@ func (w *world) trouble() {
 		p.Freeze(d)
 	case 1:
 		p.Cut(d)
-	case 2: // who joins has units given up to it
+	case 2: // who joins has partitions given up to it
 		p.Doom()
 		w.start()
 		return
@@ -179,7 +179,7 @@ func (w *world) sweep() {
 	})
 }
 
-// cancel withdraws a few messages, in a transaction that may roll back.
+// cancel cancels a few messages, in a transaction that may roll back.
 func (w *world) cancel() {
 	w.mu.Lock()
 	refs := slices.Clone(w.refs)
@@ -199,7 +199,7 @@ func (w *world) cancel() {
 		return
 	}
 	for i, k := range keys {
-		led.Withdrawn(checker.Ref{Route: k.Route, ID: k.ID}, statuses[i])
+		led.Cancelled(checker.Ref{Route: k.Route, ID: k.ID}, statuses[i])
 	}
 	time.Sleep(w.dice.Up(w.opts.Lease))
 	if w.dice.N(3) == 0 {

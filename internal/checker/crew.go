@@ -9,11 +9,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// crew has the members and the owner of each unit, by the answers of the store. Only an exact ledger knows it.
+// crew has the members and the owner of each partition, by the answers of the store. Only an exact ledger knows it.
 type crew struct {
 	members map[core.Session]*member
 	left    map[core.Session]bool // ended by themselves; a late call may bring back a row
-	owners  map[core.Unit]ownership
+	owners  map[core.Partition]ownership
 }
 
 // member is a session of a process: its latest beat, and when the store heard of it.
@@ -36,7 +36,7 @@ type hold struct {
 }
 
 func newCrew() crew {
-	return crew{members: map[core.Session]*member{}, left: map[core.Session]bool{}, owners: map[core.Unit]ownership{}}
+	return crew{members: map[core.Session]*member{}, left: map[core.Session]bool{}, owners: map[core.Partition]ownership{}}
 }
 
 // of returns the process of a session that is a member, or nil.
@@ -47,7 +47,7 @@ func (c *crew) of(s core.Session) *Process {
 	return nil
 }
 
-// owner returns the session that owns a message's unit; 0 = none.
+// owner returns the session that owns a message's partition; 0 = none.
 func (c *crew) owner(m *message) core.Session {
 	slot := core.SlotOf(m.Route, m.key, m.ID)
 	for u, o := range c.owners {
@@ -79,8 +79,8 @@ func (c *crew) name(s core.Session) string {
 	}
 }
 
-// met notes a roster. The ledger is locked.
-func (l *Ledger) met(p *Process, m *core.Meeting, r *core.Roster) {
+// met notes a membership. The ledger is locked.
+func (l *Ledger) met(p *Process, m *core.HeartbeatRequest, r *core.Membership) {
 	if !l.opts.Exact {
 		return
 	}
@@ -94,15 +94,15 @@ func (l *Ledger) met(p *Process, m *core.Meeting, r *core.Roster) {
 			old = &member{p: p}
 			c.members[x.Session] = old
 		}
-		if x.Beat > old.beat {
-			old.beat, old.at, old.lease = x.Beat, now, x.Lease
+		if x.Heartbeats > old.beat {
+			old.beat, old.at, old.lease = x.Heartbeats, now, x.Lease
 		}
 	}
 	for s, x := range c.members {
 		if there[s] {
 			continue
 		}
-		removed := slices.ContainsFunc(m.Remove, func(o core.Removal) bool { return o.Session == s })
+		removed := slices.ContainsFunc(m.Evict, func(o core.Eviction) bool { return o.Session == s })
 		l.note("gone: %s as %x, says %s; removed: %v", x.p.Name, uint16(s), p.Name, removed)
 		switch age := now.Sub(x.at); {
 		case s == m.Self.Session:
@@ -115,40 +115,40 @@ func (l *Ledger) met(p *Process, m *core.Meeting, r *core.Roster) {
 		}
 		delete(c.members, s)
 	}
-	for i := range r.Units {
-		l.moved(p, &r.Units[i])
+	for i := range r.Partitions {
+		l.moved(p, &r.Partitions[i])
 	}
 }
 
-// moved notes who owns a unit.
-func (l *Ledger) moved(p *Process, u *core.OwnedUnit) {
+// moved notes who owns a partition.
+func (l *Ledger) moved(p *Process, u *core.PartitionState) {
 	c := &l.crew
-	old, known := c.owners[u.Unit]
+	old, known := c.owners[u.Partition]
 	if now := (ownership{u.Owner, u.Term}); !known || old != now {
-		c.owners[u.Unit] = now
+		c.owners[u.Partition] = now
 	}
 	if !known || old.owner == u.Owner {
 		return
 	}
-	l.note("unit %v: %s after %s, says %s; term %d", u.Unit, c.name(u.Owner), c.name(old.owner), p.Name, u.Term)
+	l.note("partition %v: %s after %s, says %s; term %d", u.Partition, c.name(u.Owner), c.name(old.owner), p.Name, u.Term)
 	if u.Term <= old.term {
-		l.problem("units: %v went from %s to %s in term %d; the one before was %d", u.Unit, c.name(old.owner), c.name(u.Owner), u.Term, old.term)
+		l.problem("partitions: %v went from %s to %s in term %d; the one before was %d", u.Partition, c.name(old.owner), c.name(u.Owner), u.Term, old.term)
 	}
 	if c.members[old.owner] != nil && !c.left[old.owner] {
-		l.problem("units: %v went from %s to %s, and nobody has given it up", u.Unit, c.name(old.owner), c.name(u.Owner))
+		l.problem("partitions: %v went from %s to %s, and nobody has given it up", u.Partition, c.name(old.owner), c.name(u.Owner))
 	}
 }
 
-// gaveUp notes that a unit was given up, and the records of it that were out.
-func (l *Ledger) gaveUp(p *Process, self core.Session, u core.OwnedUnit, out []core.Ref) {
-	l.note("%s gives up %v, term %d, with %d out", p.Name, u.Unit, u.Term, len(out))
-	old := l.crew.owners[u.Unit]
+// gaveUp notes that a partition was released, and the records of it that were out.
+func (l *Ledger) gaveUp(p *Process, self core.Session, u core.PartitionState, out []core.Ref) {
+	l.note("%s gives up %v, term %d, with %d out", p.Name, u.Partition, u.Term, len(out))
+	old := l.crew.owners[u.Partition]
 	if !l.opts.Exact || old.term > u.Term {
 		return
 	}
-	l.crew.owners[u.Unit] = ownership{0, old.term + 1}
+	l.crew.owners[u.Partition] = ownership{0, old.term + 1}
 	for _, m := range l.msgs {
-		if m.hold.by == self && m.Route == u.Unit.Route && u.Unit.Slots().Has(core.SlotOf(m.Route, m.key, m.ID)) {
+		if m.hold.by == self && m.Route == u.Partition.Route && u.Partition.Slots().Has(core.SlotOf(m.Route, m.key, m.ID)) {
 			m.hold = hold{}
 		}
 	}
@@ -160,14 +160,14 @@ func (l *Ledger) gaveUp(p *Process, self core.Session, u core.OwnedUnit, out []c
 }
 
 // read notes what a page shows. The ledger is locked.
-func (l *Ledger) read(p *Process, page *core.Page) {
+func (l *Ledger) read(p *Process, page *core.ReadResult) {
 	for i := range page.Ranges {
 		l.saw(p, page.Ranges[i].Records)
 	}
 	for i := range page.Keys {
 		l.saw(p, page.Keys[i].Records)
 	}
-	l.saw(p, page.Again)
+	l.saw(p, page.Rechecked)
 }
 
 func (l *Ledger) saw(p *Process, records []core.Record) {
@@ -198,23 +198,23 @@ func (l *Ledger) saw(p *Process, records []core.Record) {
 }
 
 // took notes holds that were written. The ledger is locked.
-func (l *Ledger) took(p *Process, self core.Session, taken []core.Taken) {
+func (l *Ledger) took(p *Process, self core.Session, taken []core.HoldResult) {
 	for _, t := range taken {
-		if t.Grip == core.GripHeld {
-			l.grip(p, self, t.Ref)
+		if t.Status == core.HoldGranted {
+			l.holdStatus(p, self, t.Ref)
 		}
 	}
 }
 
 // due notes retries that a member holds now.
-func (l *Ledger) due(p *Process, self core.Session, page *core.DuePage) {
+func (l *Ledger) due(p *Process, self core.Session, page *core.DueResult) {
 	for i := range page.Retries {
-		l.grip(p, self, page.Retries[i].Ref)
+		l.holdStatus(p, self, page.Retries[i].Ref)
 	}
 	l.saw(p, page.Retries)
 }
 
-func (l *Ledger) grip(p *Process, self core.Session, ref core.Ref) {
+func (l *Ledger) holdStatus(p *Process, self core.Session, ref core.Ref) {
 	m := l.get(Ref{ref.Route, ref.ID})
 	l.note("held by %s: %s/%s", p.Name, m.Route, m.ID)
 	other := l.crew.of(m.hold.by)
@@ -247,7 +247,7 @@ func (l *Ledger) settled(p *Process, self core.Session, o *core.Outcome) {
 		}
 	case core.StateAbandoned:
 		m.givenUp = append(m.givenUp, giving{reason: o.Reason(), from: l.pos})
-		m.decided = o.Event() == core.EventWithdrawn
+		m.decided = o.Event() == core.EventCancelled
 	case core.StatePending, core.StateFailed, core.StateNone, core.StateProcessing:
 	}
 }
@@ -328,29 +328,29 @@ func (m *message) blocks() bool {
 	return n > 0 && m.givenUp[n-1].to == 0 && m.givenUp[n-1].reason.Blocks()
 }
 
-// Shares returns an error if the units are not shared fairly among the members that are able: one has two more than
-// another.
-func Shares(r *core.Roster) error {
+// Shares returns an error if the partitions are not shared fairly among the members that are able: one has two more
+// than another.
+func Shares(r *core.Membership) error {
 	count := map[core.Session]int{}
 	for i := range r.Members {
 		m := &r.Members[i]
-		if slices.ContainsFunc(m.Serves, func(s core.Serving) bool { return s.Unable }) {
+		if slices.ContainsFunc(m.Routes, func(s core.ServedRoute) bool { return s.Unavailable }) {
 			return nil
 		}
 		count[m.Session] = 0
 	}
-	for i := range r.Units {
-		if u := &r.Units[i]; u.Owner == 0 {
-			return errors.New("a unit is nobody's")
+	for i := range r.Partitions {
+		if u := &r.Partitions[i]; u.Owner == 0 {
+			return errors.New("a partition is nobody's")
 		}
-		count[r.Units[i].Owner]++
+		count[r.Partitions[i].Owner]++
 	}
-	least, most := len(r.Units), 0
+	least, most := len(r.Partitions), 0
 	for _, n := range count {
 		least, most = min(least, n), max(most, n)
 	}
 	if len(r.Members) > 0 && most-least > 1 {
-		return errors.New("one member has two units more than another")
+		return errors.New("one member has two partitions more than another")
 	}
 	return nil
 }

@@ -4,12 +4,12 @@
 // # Guarantees
 //
 // [Ledger.Verify] reports every message that was lost, every one that arrived although it was never committed or was
-// withdrawn unsent, every inversion of first arrivals of a key in per-key mode, everything that passed an abandoned
+// cancelled unsent, every inversion of first arrivals of a key in per-key mode, everything that passed an abandoned
 // head that blocks, every effect that is missing or doubled, every arrival before its time, and attempts without a
-// refusal. An exact ledger also reports units that change hands although their owner did not give them up, members that
-// are removed before their lease is over, publishes after a lease, of another's records, or at two members at once,
-// outcomes that should have been refused, and due and free records that are not handed out within [Options].Limit when
-// everything works. The tests break engine and store on purpose and see that each break is found.
+// refusal. An exact ledger also reports partitions that change hands although their owner did not give them up, members
+// that are removed before their lease is over, publishes after a lease, of another's records, or at two members at
+// once, outcomes that should have been refused, and due and free records that are not handed out within [Options].Limit
+// when everything works. The tests break engine and store on purpose and see that each break is found.
 //
 // # Concurrency
 //

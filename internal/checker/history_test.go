@@ -70,9 +70,9 @@ func newPlan(seed uint64) *plan {
 	}
 	names := []string{"ordered", "blocking", "loose", "stamped"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	units := pick(1, 3, 16, 64)
+	partitions := pick(1, 3, 16, 64)
 	for _, name := range names[:1+rng.IntN(3)] {
-		r := relay.Route{Name: name, Units: units, Backoff: &waybill.Backoff{Base: ms(20, 200), Cap: ms(200, 2000), Attempts: pick(-1, 2, 4)}}
+		r := relay.Route{Name: name, Partitions: partitions, Backoff: &waybill.Backoff{Base: ms(20, 200), Cap: ms(200, 2000), Attempts: pick(-1, 2, 4)}}
 		switch name {
 		case "blocking":
 			r.BlockAfterAbandon = true
@@ -268,12 +268,12 @@ func (w *world) drain() {
 	}
 }
 
-// share waits until the units are shared fairly. They are given up one by one.
+// share waits until the partitions are shared fairly. They are given up one by one.
 func (w *world) share() {
-	limit := 10*w.opts.Lease + time.Duration(4*len(w.routes)*w.routes[0].Units)*w.store.Latency
+	limit := 10*w.opts.Lease + time.Duration(4*len(w.routes)*w.routes[0].Partitions)*w.store.Latency
 	var unfair error
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(w.opts.Lease) {
-		r, err := w.mem.Meet(w.t.Context(), core.Meeting{})
+		r, err := w.mem.Heartbeat(w.t.Context(), core.HeartbeatRequest{})
 		if err != nil {
 			w.t.Error(err)
 		}

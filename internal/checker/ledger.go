@@ -26,7 +26,7 @@ type Options struct {
 	// Exact makes calls of the store run one at a time, so that positions are exact, and it is known who owns what.
 	Exact bool
 	// Zombies says that copies of a message may arrive long after their relay gave them up, so that one that was
-	// given up or withdrawn may still arrive, out of order.
+	// given up or cancelled may still arrive, out of order.
 	Zombies bool
 	// Unseen says that some relays are not decorated, so that the broker's refusals to them are unknown.
 	Unseen bool
@@ -90,7 +90,7 @@ type message struct {
 	unroutable   bool
 	givenUp      []giving
 	forced       bool
-	withdrawn    []withdrawal
+	cancelled    []cancellation
 	ordered      bool // an operator has ordered it out
 	decided      bool // and its owner has taken it out
 	first        int  // its first arrival: an index, from 1
@@ -103,7 +103,7 @@ type giving struct {
 	from, to int // positions; to 0 = for good
 }
 
-type withdrawal struct {
+type cancellation struct {
 	status waybill.CancelStatus
 	pos    int
 	sure   bool // its transaction was committed for sure
@@ -227,7 +227,7 @@ func (l *Ledger) Arrived(route string, e *waybill.Envelope) {
 		l.problem("early: %s/%s arrived %s before it was due", m.Route, m.ID, m.due.Sub(l.opts.Now()))
 	}
 	if l.opts.Exact && !l.opts.Zombies && m.decided {
-		l.problem("withdrawn: %s/%s arrived after its owner had withdrawn it", m.Route, m.ID)
+		l.problem("cancelled: %s/%s arrived after its owner had cancelled it", m.Route, m.ID)
 	}
 	if m.first == 0 {
 		m.first = len(l.arrivals)

@@ -71,7 +71,7 @@ func number(name string, def int) int {
 
 // P1 P2 P3 P4 P5 P7 OR-02 OR-03 OR-04 OR-05 OR-08 DB-23 DB-24 TE-03: random histories of producers, relays, a broker,
 // consumers and operators, all of which fail before and after every step, in virtual time. Relays join, leave, stand
-// still, lose their connection, and are killed while they give units up.
+// still, lose their connection, and are killed while they release partitions.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	n, first := *countFlag, uint64(time.Now().UnixNano())

@@ -139,8 +139,8 @@ func (s *documents) Rows(ctx context.Context, _ []string) (int, map[checker.Ref]
 	return live, final, nil
 }
 
-func (s *documents) Keeper() admin.KeyKeeper {
-	k, _ := core.As[admin.KeyKeeper](s.store)
+func (s *documents) Keeper() admin.BlockedKeys {
+	k, _ := core.As[admin.BlockedKeys](s.store)
 	return k
 }
 

@@ -284,8 +284,8 @@ func (s *pgSide) Rows(ctx context.Context, routes []string) (int, map[checker.Re
 	return live, final, rows.Err()
 }
 
-func (s *pgSide) Keeper() admin.KeyKeeper {
-	k, _ := core.As[admin.KeyKeeper](s.outbox)
+func (s *pgSide) Keeper() admin.BlockedKeys {
+	k, _ := core.As[admin.BlockedKeys](s.outbox)
 	return k
 }
 

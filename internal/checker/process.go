@@ -73,7 +73,7 @@ func (p *Process) disconnect() {
 	p.conns = nil
 }
 
-// Doom kills the process when it next gives a unit up, before or after the store has heard of it.
+// Doom kills the process when it next releases a partition, before or after the store has heard of it.
 func (p *Process) Doom() {
 	p.ledger.Note("doom %s", p.Name)
 	p.doomed.Store(true)

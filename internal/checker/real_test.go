@@ -48,7 +48,7 @@ type side interface {
 	// Rows returns how many records are live and how the others stand. It is not called while there is harm.
 	Rows(ctx context.Context, routes []string) (live int, final map[checker.Ref]checker.Final, err error)
 	// Keeper decides about blocked keys.
-	Keeper() admin.KeyKeeper
+	Keeper() admin.BlockedKeys
 	// Drain tells the ledger what stands in the queue, in its order, once, and gives each message its effect.
 	Drain(w *realWorld) (effects map[checker.Ref]int, err error)
 }
@@ -89,7 +89,7 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 	rules := map[string]checker.Rule{}
 	for _, k := range kinds[:1+d.N(3)] {
 		r := relay.Route{Name: name + "-" + k, Backoff: &waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: []int{-1, 3}[d.N(2)]}}
-		r.BlockAfterAbandon, r.Units = k == "blocking", []int{1, 4, 16, 64}[d.N(4)]
+		r.BlockAfterAbandon, r.Partitions = k == "blocking", []int{1, 4, 16, 64}[d.N(4)]
 		if k == "loose" {
 			r.Order = waybill.OrderBestEffort
 		}
@@ -141,7 +141,7 @@ func (w *realWorld) run() []string {
 		case 0:
 			w.end(w.dice.N(3) > 0)
 			w.start()
-		case 4: // one joins; another is killed while it gives units up
+		case 4: // one joins; another is killed while it releases partitions
 			w.start()
 			if w.dice.N(2) == 0 {
 				time.Sleep(w.dice.Up(50 * time.Millisecond))

@@ -90,8 +90,8 @@ func (s *lite) Rows(ctx context.Context, routes []string) (int, map[checker.Ref]
 	return live, final, rows.Err()
 }
 
-func (s *lite) Keeper() admin.KeyKeeper {
-	k, _ := core.As[admin.KeyKeeper](s.store)
+func (s *lite) Keeper() admin.BlockedKeys {
+	k, _ := core.As[admin.BlockedKeys](s.store)
 	return k
 }
 

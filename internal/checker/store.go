@@ -61,11 +61,11 @@ func call[T any](ctx context.Context, s *Store, die int, name string, fn func(ct
 	return a.v, a.err
 }
 
-// Meet meets, if it is let.
-func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	m.Remove, m.Moves, m.Flag, m.Self.Serves = slices.Clone(m.Remove), slices.Clone(m.Moves), slices.Clone(m.Flag), slices.Clone(m.Self.Serves)
+// Heartbeat meets, if it is let.
+func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	m.Evict, m.Transfers, m.Suspect, m.Self.Routes = slices.Clone(m.Evict), slices.Clone(m.Transfers), slices.Clone(m.Suspect), slices.Clone(m.Self.Routes)
 	sent := time.Now()
-	r, err := call(ctx, s, 0, "meet", func(ctx context.Context) (core.Roster, error) { return s.inner.Meet(ctx, m) }, func(r core.Roster) {
+	r, err := call(ctx, s, 0, "heartbeat", func(ctx context.Context) (core.Membership, error) { return s.inner.Heartbeat(ctx, m) }, func(r core.Membership) {
 		s.p.ledger.met(s.p, &m, &r)
 	})
 	if err == nil && r.Known && !m.Leave {
@@ -75,25 +75,25 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 }
 
 // Read reads, if it is let.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
-	return call(ctx, s, 1, "read", func(ctx context.Context) (core.Page, error) { return s.inner.Read(ctx, self, look) }, func(p core.Page) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+	return call(ctx, s, 1, "read", func(ctx context.Context) (core.ReadResult, error) { return s.inner.Read(ctx, self, look) }, func(p core.ReadResult) {
 		s.p.ledger.read(s.p, &p)
 	})
 }
 
-// Take takes, if it is let.
-func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
+// Hold takes, if it is let.
+func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	if s.spell(s.p.dice[2]) {
 		return nil, errSpell
 	}
 	want.Refs, want.Out = slices.Clone(want.Refs), slices.Clone(want.Out)
-	return call(ctx, s, 2, "take", func(ctx context.Context) ([]core.Taken, error) { return s.inner.Take(ctx, self, want) }, func(taken []core.Taken) {
+	return call(ctx, s, 2, "hold", func(ctx context.Context) ([]core.HoldResult, error) { return s.inner.Hold(ctx, self, want) }, func(taken []core.HoldResult) {
 		s.p.ledger.took(s.p, self, taken)
 	})
 }
 
-// GiveUp gives a unit up if it may. A doomed process is killed by it.
-func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+// ReleasePartition releases a partition if it may. A doomed process is killed by it.
+func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
 	if s.p.doomed.Load() {
 		if s.p.dice[3].N(2) == 0 {
 			s.p.Kill()
@@ -105,19 +105,19 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUn
 		return false, errSpell
 	}
 	out = slices.Clone(out)
-	return call(ctx, s, 3, "give up", func(ctx context.Context) (bool, error) { return s.inner.GiveUp(ctx, self, unit, out) }, func(done bool) {
+	return call(ctx, s, 3, "release partition", func(ctx context.Context) (bool, error) { return s.inner.ReleasePartition(ctx, self, partition, out) }, func(done bool) {
 		if done {
-			s.p.ledger.gaveUp(s.p, self, unit, out)
+			s.p.ledger.gaveUp(s.p, self, partition, out)
 		}
 	})
 }
 
 // Due asks what is due, if it is let.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	if s.spell(s.p.dice[4]) {
-		return core.DuePage{}, errSpell
+		return core.DueResult{}, errSpell
 	}
-	return call(ctx, s, 4, "due", func(ctx context.Context) (core.DuePage, error) { return s.inner.Due(ctx, self, parts, limit) }, func(p core.DuePage) {
+	return call(ctx, s, 4, "due", func(ctx context.Context) (core.DueResult, error) { return s.inner.Due(ctx, self, parts, limit) }, func(p core.DueResult) {
 		s.p.ledger.due(s.p, self, &p)
 	})
 }
@@ -142,7 +142,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func (s *Store) settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, err := call(ctx, s, 5, "settle", func(ctx context.Context) (core.Results, error) { return s.inner.Settle(ctx, self, outcomes), nil }, func(res core.Results) {
 		for i := range outcomes {
-			if res[i] == nil && outcomes[i].Control() == 0 {
+			if res[i] == nil && outcomes[i].Notice() == 0 {
 				s.p.ledger.settled(s.p, self, &outcomes[i])
 			}
 		}
@@ -161,8 +161,8 @@ func (s *Store) spell(d *Dice) bool {
 	return time.Now().UnixNano() < s.p.spell.Load() && !d.calm.Load()
 }
 
-// Attend attends, if the store knows presence. The presence ends when the process is killed or cut off.
-func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+// Acquire attends, if the store knows presence. The presence ends when the process is killed or cut off.
+func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	if s.presence == nil {
 		return 0, nil, nil
 	}
@@ -171,7 +171,7 @@ func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.p.connected(cancel)
-	return s.presence.Attend(ctx)
+	return s.presence.Acquire(ctx)
 }
 
 // Wait waits, fails, or returns early.

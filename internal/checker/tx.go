@@ -13,10 +13,10 @@ type Tx struct {
 	began     int
 	staged    []*message
 	again     map[Ref]time.Duration // until they are due
-	withdrawn []pendingWithdrawal
+	cancelled []pendingCancellation
 }
 
-type pendingWithdrawal struct {
+type pendingCancellation struct {
 	ref    Ref
 	status waybill.CancelStatus
 }
@@ -63,9 +63,9 @@ func (tx *Tx) RollbackTo(savepoint int) {
 	}
 }
 
-// Withdrawn notes the answer to a Cancel or a Replace of a message in the transaction.
-func (tx *Tx) Withdrawn(ref Ref, status waybill.CancelStatus) {
-	tx.withdrawn = append(tx.withdrawn, pendingWithdrawal{ref, status})
+// Cancelled notes the answer to a Cancel or a Replace of a message in the transaction.
+func (tx *Tx) Cancelled(ref Ref, status waybill.CancelStatus) {
+	tx.cancelled = append(tx.cancelled, pendingCancellation{ref, status})
 }
 
 // Commit commits by means of fn. Without an exact ledger an error leaves open what became of the transaction.
@@ -96,15 +96,15 @@ func (tx *Tx) end(f fate) {
 		}
 		l.moves(l.get(ref), in)
 	}
-	for _, w := range tx.withdrawn {
-		l.note("withdrawn %s/%s: %s, transaction %d", w.ref.Route, w.ref.ID, w.status, f)
+	for _, w := range tx.cancelled {
+		l.note("cancelled %s/%s: %s, transaction %d", w.ref.Route, w.ref.ID, w.status, f)
 		for _, m := range tx.staged { // it may be of the same transaction
 			if m.Ref == w.ref && w.status == waybill.CancelDone {
 				m.fate = rolledBack
 			}
 		}
-		if m := l.msgs[w.ref]; m != nil && f != rolledBack && (w.status == waybill.CancelDone || w.status == waybill.CancelMaybe) {
-			m.withdrawn = append(m.withdrawn, withdrawal{w.status, l.pos, f == committed})
+		if m := l.msgs[w.ref]; m != nil && f != rolledBack && (w.status == waybill.CancelDone || w.status == waybill.CancelUncertain) {
+			m.cancelled = append(m.cancelled, cancellation{w.status, l.pos, f == committed})
 			l.moves(m, 0)
 		}
 	}

@@ -76,10 +76,10 @@ func (l *Ledger) delivered(m *message, f Final, stored bool) {
 		}
 		return
 	}
-	gone := false // withdrawn, and so deleted
-	for _, w := range m.withdrawn {
+	gone := false // cancelled, and so deleted
+	for _, w := range m.cancelled {
 		if w.status == waybill.CancelDone && w.sure && m.first > 0 {
-			l.problem("withdrawn: %s/%s was cancelled unsent; it arrived", m.Route, m.ID)
+			l.problem("cancelled: %s/%s was cancelled unsent; it arrived", m.Route, m.ID)
 		}
 		gone = true
 	}
@@ -109,7 +109,7 @@ func (l *Ledger) legal(m *message, f Final) {
 		case waybill.ReasonSkipped, waybill.ReasonSetAside:
 			ok = len(m.givenUp) > 0 || m.ordered
 		case waybill.ReasonCancelled, waybill.ReasonReplaced:
-			ok = len(m.withdrawn) > 0
+			ok = len(m.cancelled) > 0
 		case waybill.ReasonNone, waybill.ReasonDeliveries, waybill.ReasonNoHandler, waybill.ReasonNoID, waybill.ReasonIDConflict, waybill.ReasonRetryPolicy:
 		}
 		if !ok {
@@ -180,7 +180,7 @@ func (l *Ledger) precedes(a, b *message) bool {
 }
 
 // excused reports whether m may arrive after one that it precedes: it was put back by force, given up once, or ordered
-// out or withdrawn while a copy was on its way.
+// out or cancelled while a copy was on its way.
 func (l *Ledger) excused(m *message) bool {
 	if m.forced {
 		return true
@@ -188,8 +188,8 @@ func (l *Ledger) excused(m *message) bool {
 	if l.opts.Exact && !l.opts.Zombies {
 		return false
 	}
-	return len(m.givenUp) > 0 || m.ordered || slices.ContainsFunc(m.withdrawn, func(w withdrawal) bool {
-		return w.status == waybill.CancelMaybe && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
+	return len(m.givenUp) > 0 || m.ordered || slices.ContainsFunc(m.cancelled, func(w cancellation) bool {
+		return w.status == waybill.CancelUncertain && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
 	})
 }
 
@@ -212,7 +212,7 @@ func (l *Ledger) Missing(n int) (out []string, total int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.msgs {
-		if m.fate == committed && m.first == 0 && len(m.givenUp) == 0 && len(m.withdrawn) == 0 {
+		if m.fate == committed && m.first == 0 && len(m.givenUp) == 0 && len(m.cancelled) == 0 {
 			total++
 			if len(out) < n {
 				out = append(out, fmt.Sprintf("%s/%s", m.Route, m.ID))

@@ -100,14 +100,14 @@ func must(t *testing.T, err error) {
 // join makes a member that owns all of the default route.
 func join(t *testing.T, s core.OutboxStore) core.Session {
 	t.Helper()
-	m := core.Member{Session: 1, Name: "cost", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}, Handlers: 1, Free: 1}
-	r, err := s.Meet(t.Context(), core.Meeting{Self: m, Join: true})
+	m := core.Member{Session: 1, Name: "cost", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	must(t, err)
-	var moves []core.Move
-	for _, u := range r.Units {
-		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: m.Session})
 	}
-	_, err = s.Meet(t.Context(), core.Meeting{Self: m, Moves: moves})
+	_, err = s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Transfers: moves})
 	must(t, err)
 	return m.Session
 }
@@ -115,11 +115,11 @@ func join(t *testing.T, s core.OutboxStore) core.Session {
 // read reads all n records in pages, as a relay at the front does.
 func read(t *testing.T, s core.OutboxStore, self core.Session, n int) []core.Record {
 	t.Helper()
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
 	var out []core.Record
 	for from := int64(0); len(out) < n; {
-		p, err := s.Read(t.Context(), self, core.Look{
-			Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, From: from, To: 1 << 62, Limit: relay.DefaultBatchSize}}, Bytes: relay.DefaultBatchBytes,
+		p, err := s.Read(t.Context(), self, core.ReadRequest{
+			Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 62, Limit: relay.DefaultBatchSize}}, Bytes: relay.DefaultBatchBytes,
 		})
 		must(t, err)
 		if len(p.Ranges[0].Records) == 0 {
@@ -153,8 +153,8 @@ type inStep struct {
 }
 
 // Due implements core.OutboxStore. Nothing is scheduled: a relay's question of each second does not reach the database.
-func (s *inStep) Due(context.Context, core.Session, []core.Part, int) (core.DuePage, error) {
-	return core.DuePage{NextIn: -1}, nil
+func (s *inStep) Due(context.Context, core.Session, []core.RouteSlots, int) (core.DueResult, error) {
+	return core.DueResult{NextIn: -1}, nil
 }
 
 // Settle implements core.OutboxStore.
@@ -190,7 +190,7 @@ func runRelayWith(t *testing.T, s core.OutboxStore, n int, opts relay.Options) {
 		return nil
 	}}
 	opts.Logger, opts.CleanInterval, opts.Lease, opts.PollMin, opts.PollMax = quiet, -1, time.Minute, time.Minute, time.Minute
-	opts.Routes = []relay.Route{{Name: waybill.DefaultRoute, Units: 1}}
+	opts.Routes = []relay.Route{{Name: waybill.DefaultRoute, Partitions: 1}}
 	r, err := relay.New(store, bus, opts)
 	must(t, err)
 	_, err = r.RunOnce(t.Context())

@@ -54,7 +54,7 @@ func TestPostgres(t *testing.T) {
 			begin(func(tx pgx.Tx) error { _, err := o.Stage(t.Context(), tx, msgs[i:i+each]...); return err })
 		}
 	}
-	unit := func(n int) {
+	partition := func(n int) {
 		work := o.UnitOfWork()
 		for _, m := range messages(n) {
 			must(t, work.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
@@ -70,9 +70,9 @@ func TestPostgres(t *testing.T) {
 
 	stage(10, 1)
 	stage(200, 100)
-	unit(10)
+	partition(10)
 	row("stage, one a transaction", some, func() { stage(some, 1) })
-	row("stage through the unit of work, one a transaction and a statement", some, func() { unit(some) })
+	row("stage through the unit of work, one a transaction and a statement", some, func() { partition(some) })
 	row("stage, 100 a transaction", many, func() { stage(many, 100) })
 	left := 10 + 200 + 10 + 2*some + many
 	runRelay(t, o, left)

@@ -69,7 +69,7 @@ func TestSQLite(t *testing.T) {
 			for i := range some {
 				refs[i] = some[i].Ref
 			}
-			_, err := s.Take(t.Context(), self, core.Want{Refs: refs})
+			_, err := s.Hold(t.Context(), self, core.HoldRequest{Refs: refs})
 			must(t, err)
 		})
 	})

@@ -112,7 +112,7 @@ func (m *moody) Publish(ctx context.Context, batch []waybill.Envelope) core.Resu
 		case e.Topic == TopicPoison:
 			out[i] = &waybill.Error{Op: "demo: publish", Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge, Err: errors.New("frame of 135266304 bytes is over the broker's limit")}
 		case e.Key == BlockedKey && blocked[e.Key]:
-			out[i] = waybill.ErrBehind
+			out[i] = waybill.ErrPredecessorFailed
 		case e.Key == BlockedKey:
 			blocked[e.Key] = true
 			out[i] = &waybill.Error{Op: "demo: publish", Class: waybill.ClassRejected, Err: errors.New("queue billing.orders is full")}

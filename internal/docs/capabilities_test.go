@@ -134,9 +134,9 @@ func stores(t *testing.T) []adapter {
 	client := must(mongo.Connect(mongooptions.Client().ApplyURI("mongodb://localhost:27017/?replicaSet=rs0")))
 	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	const (
-		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Decider, Inspector, KeyKeeper, Purger, Redriver, Waiter"
-		inFile   = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Purger, Redriver, Waiter"
-		inServer = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, KeyKeeper, Migrator, Presence, Purger, Redriver, SeqInspector, Waiter"
+		inMemory = "Checker, Cleaner, ClockSeeder, Counter, Decider, Inspector, BlockedKeys, Purger, Redriver, Waiter"
+		inFile   = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, BlockedKeys, Migrator, Purger, Redriver, Waiter"
+		inServer = "Checker, Cleaner, ClockSeeder, Counter, Decider, DriftChecker, Inspector, BlockedKeys, Migrator, Presence, Purger, Redriver, SeqInspector, Waiter"
 	)
 	shared := []any{core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}}
 	return []adapter{
@@ -176,7 +176,7 @@ func (a *adapter) capabilities() string {
 	note("Decider", has[admin.Decider](a.value))
 	note("DriftChecker", has[admin.DriftChecker](a.value))
 	note("Inspector", has[admin.Inspector](a.value))
-	note("KeyKeeper", has[admin.KeyKeeper](a.value))
+	note("BlockedKeys", has[admin.BlockedKeys](a.value))
 	note("Migrator", has[admin.Migrator](a.value))
 	note("ParkedQueue", has[admin.ParkedQueue](a.value))
 	note("Presence", has[core.Presence](a.value))

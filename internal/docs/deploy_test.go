@@ -136,12 +136,12 @@ func TestDeployments(t *testing.T) {
 		}
 	}
 	if tool, err := exec.LookPath("systemd-analyze"); err == nil { // not on every machine
-		unit := filepath.Join(t.TempDir(), "waybill.service")
+		partition := filepath.Join(t.TempDir(), "waybill.service")
 		text := strings.ReplaceAll(shipped(t, "systemd", "waybill.service"), "/usr/local/bin/waybill", "/bin/true")
-		if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(partition, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.CommandContext(t.Context(), tool, "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := exec.CommandContext(t.Context(), tool, "verify", "--man=no", partition).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("systemd-analyze: %v\n%s", err, out)
 		}
 	}

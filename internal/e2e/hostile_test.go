@@ -82,7 +82,7 @@ var attacks = []attack{
 	{"a topic without end", strings.Replace(put("slot", "3"), "'t.x'", "repeat('t.', 50000)", 1), ""},
 	{"a route that nobody serves", put("route", "'nobody''s'"), ""},
 	{"an id that others may have, too", put("own_id", "false"), ""},
-	{"maybe sent, withdrawable", put("maybe_sent, withdrawable", "true, true"), ""},
+	{"maybe sent, cancelable", put("maybe_sent, cancelable", "true, true"), ""},
 	{"a dedupe key of its own", put("dedupe_key", "'KEY'"), ""},
 	{"numbers that nobody uses", `SELECT max(nextval('waybill.waybill_outbox_seq')) FROM generate_series(1, 20000)`, ""},
 	{"the numbers set back", `SELECT setval('waybill.waybill_outbox_seq', 1)`, denied},
@@ -96,9 +96,9 @@ var attacks = []attack{
 	{"locks the table", `LOCK TABLE waybill.waybill_outbox IN SHARE MODE`, denied},
 	{"locks rows", `SELECT seq FROM waybill.waybill_outbox FOR UPDATE`, denied},
 	{"raises the mark", `UPDATE waybill.waybill_meta SET value = 9223372036854775807`, denied},
-	{"tells owners", `INSERT INTO waybill.waybill_outbox_control (slots, kind, route, seq) VALUES (-1, 3, 'default', 0)`, denied},
+	{"tells owners", `INSERT INTO waybill.waybill_outbox_notices (slots, kind, route, seq) VALUES (-1, 3, 'default', 0)`, denied},
 	{"removes members", `DELETE FROM waybill.waybill_outbox_members`, denied},
-	{"takes units", `UPDATE waybill.waybill_outbox_units SET owner = 4711`, denied},
+	{"takes partitions", `UPDATE waybill.waybill_outbox_partitions SET owner = 4711`, denied},
 	{"marks in the inbox", `INSERT INTO waybill.waybill_inbox (consumer, source, id) VALUES ('c', '/payments', '1')`, denied},
 }
 
@@ -306,11 +306,11 @@ func TestProducerOfItsOwnRoute(t *testing.T) {
 	bus.await(t, sent)
 }
 
-// A canceller that Grants binds to routes and sources of its own withdraws and replaces nothing of others, and tells
+// A canceller that Grants binds to routes and sources of its own cancels and replaces nothing of others, and tells
 // their relays nothing. Its own messages it can cancel and replace, those that are kept and those that are deleted.
 func TestCancellerOfItsOwnRoute(t *testing.T) {
 	t.Parallel()
-	for name, retention := range map[string]waybill.Retention{"deleted": {}, "kept": {Withdrawn: time.Hour}} {
+	for name, retention := range map[string]waybill.Retention{"deleted": {}, "kept": {Cancelled: time.Hour}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t)
@@ -358,8 +358,8 @@ func TestCancellerOfItsOwnRoute(t *testing.T) {
 			for i, sql := range []string{
 				`UPDATE waybill.waybill_outbox SET due_at = now() + interval '1 year' WHERE route = 'shared'`,
 				`DELETE FROM waybill.waybill_outbox WHERE route = 'shared'`,
-				`INSERT INTO waybill.waybill_outbox_control (slots, kind, route, seq) VALUES (-1, 1, 'good', 0)`,
-				`INSERT INTO waybill.waybill_outbox_control (slots, kind, route, seq, reason) VALUES (-1, 4, 'shared', 1, 'skipped')`,
+				`INSERT INTO waybill.waybill_outbox_notices (slots, kind, route, seq) VALUES (-1, 1, 'good', 0)`,
+				`INSERT INTO waybill.waybill_outbox_notices (slots, kind, route, seq, reason) VALUES (-1, 4, 'shared', 1, 'skipped')`,
 			} {
 				tag, err := evil.Exec(t.Context(), sql)
 				if err == nil && tag.RowsAffected() > 0 {

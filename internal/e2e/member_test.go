@@ -19,7 +19,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// Wrong rows of members, units and records are healed, or reported: no message is lost, and keys keep their order.
+// Wrong rows of members, partitions and records are healed, or reported: no message is lost, and keys keep their order.
 
 // firsts returns how many messages arrived at bus, and fails the test if the first arrivals of a key are not in order.
 func firsts(tb testing.TB, bus *sharedtest.Publisher) (n int) {
@@ -98,22 +98,22 @@ func (d *desk) members() int {
 	return number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_members")
 }
 
-// Two programs that want another number of units work with the number of the first one.
-func TestUnitsOfTwoPrograms(t *testing.T) { // DB-24
+// Two programs that want another number of partitions work with the number of the first one.
+func TestPartitionsOfTwoPrograms(t *testing.T) { // DB-24
 	t.Parallel()
 	d := newDesk(t)
-	d.relay(relay.Options{Routes: []relay.Route{{Units: 4}}})
-	patience.Until(t, "the first one owns its units", func() bool {
-		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 4
+	d.relay(relay.Options{Routes: []relay.Route{{Partitions: 4}}})
+	patience.Until(t, "the first one owns its partitions", func() bool {
+		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_partitions WHERE owner <> 0") == 4
 	})
-	d.relay(relay.Options{Routes: []relay.Route{{Units: 16}}})
+	d.relay(relay.Options{Routes: []relay.Route{{Partitions: 16}}})
 	patience.Until(t, "they share", func() bool {
-		return number(t, d.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 2
+		return number(t, d.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_partitions WHERE owner <> 0") == 2
 	})
 	d.stage(500)
 	d.drained("two programs")
-	if n := number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units"); n != 4 {
-		t.Errorf("%d units", n)
+	if n := number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_partitions"); n != 4 {
+		t.Errorf("%d partitions", n)
 	}
 }
 
@@ -134,12 +134,12 @@ func TestMemberRowsDeleted(t *testing.T) { // DB-24
 	}
 }
 
-// A person sets the owner of units to none, or to another member: they are taken again.
-func TestUnitsByHand(t *testing.T) { // DB-24
+// A person sets the owner of partitions to none, or to another member: they are taken again.
+func TestPartitionsByHand(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, statement := range []string{
-		"UPDATE waybill.waybill_outbox_units SET owner = 0, term = term + 1",
-		"UPDATE waybill.waybill_outbox_units SET owner = 12345, term = term + 1",
+		"UPDATE waybill.waybill_outbox_partitions SET owner = 0, term = term + 1",
+		"UPDATE waybill.waybill_outbox_partitions SET owner = 12345, term = term + 1",
 	} {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +208,7 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 	}
 	first, _ := d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
 	patience.Until(t, "the new route is served", func() bool {
-		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0 AND route = 'new'") > 0
+		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_partitions WHERE owner <> 0 AND route = 'new'") > 0
 	})
 	exec(t, d.pool, "UPDATE waybill.waybill_outbox SET route = 'new' WHERE route = 'old'")
 	// The renamed rows are behind this relay's reads: the next sweep finds it, after up to five minutes, or when a
@@ -224,7 +224,7 @@ type twin struct {
 	session core.Session
 }
 
-func (s twin) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+func (s twin) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	mine := m.Self.Session
 	both := func(id *core.Session, is, becomes core.Session) {
 		if *id == is {
@@ -232,22 +232,22 @@ func (s twin) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 		}
 	}
 	m.Self.Session = s.session
-	m.Moves = slices.Clone(m.Moves)
-	for i := range m.Moves {
-		both(&m.Moves[i].From, mine, s.session)
-		both(&m.Moves[i].To, mine, s.session)
+	m.Transfers = slices.Clone(m.Transfers)
+	for i := range m.Transfers {
+		both(&m.Transfers[i].From, mine, s.session)
+		both(&m.Transfers[i].To, mine, s.session)
 	}
-	r, err := s.Outbox.Meet(ctx, m)
+	r, err := s.Outbox.Heartbeat(ctx, m)
 	for i := range r.Members {
 		both(&r.Members[i].Session, s.session, mine)
 	}
-	for i := range r.Units {
-		both(&r.Units[i].Owner, s.session, mine)
+	for i := range r.Partitions {
+		both(&r.Partitions[i].Owner, s.session, mine)
 	}
 	return r, err
 }
 
-func (s twin) Read(ctx context.Context, mine core.Session, look core.Look) (core.Page, error) {
+func (s twin) Read(ctx context.Context, mine core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	p, err := s.Outbox.Read(ctx, s.session, look)
 	own := func(records []core.Record) {
 		for i := range records {
@@ -262,20 +262,20 @@ func (s twin) Read(ctx context.Context, mine core.Session, look core.Look) (core
 	for i := range p.Keys {
 		own(p.Keys[i].Records)
 	}
-	own(p.Again)
+	own(p.Rechecked)
 	return p, err
 }
 
-func (s twin) Take(ctx context.Context, _ core.Session, want core.Want) ([]core.Taken, error) {
-	return s.Outbox.Take(ctx, s.session, want)
+func (s twin) Hold(ctx context.Context, _ core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
+	return s.Outbox.Hold(ctx, s.session, want)
 }
 
-func (s twin) Due(ctx context.Context, _ core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s twin) Due(ctx context.Context, _ core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	return s.Outbox.Due(ctx, s.session, parts, limit)
 }
 
-func (s twin) GiveUp(ctx context.Context, _ core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-	return s.Outbox.GiveUp(ctx, s.session, u, out)
+func (s twin) ReleasePartition(ctx context.Context, _ core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+	return s.Outbox.ReleasePartition(ctx, s.session, u, out)
 }
 
 func (s twin) Settle(ctx context.Context, _ core.Session, outcomes []core.Outcome) core.Results {
@@ -310,9 +310,9 @@ func TestRoleWithoutOneRight(t *testing.T) { // RL-07
 		{"UPDATE", "TABLE waybill.waybill_outbox"},
 		{"INSERT", "TABLE waybill.waybill_outbox_members"},
 		{"DELETE", "TABLE waybill.waybill_outbox_members"},
-		{"UPDATE", "TABLE waybill.waybill_outbox_units"},
-		{"INSERT", "TABLE waybill.waybill_outbox_units"},
-		{"DELETE", "TABLE waybill.waybill_outbox_control"},
+		{"UPDATE", "TABLE waybill.waybill_outbox_partitions"},
+		{"INSERT", "TABLE waybill.waybill_outbox_partitions"},
+		{"DELETE", "TABLE waybill.waybill_outbox_notices"},
 	} {
 		exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
 		exec(t, admin, fmt.Sprintf("REVOKE %s ON %s FROM %q", tc.right, tc.object, name))

@@ -67,9 +67,9 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		{"relay counts", func() error {
 			return newRelay(bus, relay.Options{BatchSize: -1, Window: -1})
 		}, []string{"BatchSize: -1", "Window: -1"}},
-		{"relay units", func() error {
-			return newRelay(bus, relay.Options{Routes: []relay.Route{{Units: -1}, {Name: "a", Units: 65}}})
-		}, []string{"Routes[0].Units: -1", "Routes[1].Units: 65 is not between 1 and 64"}},
+		{"relay partitions", func() error {
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Partitions: -1}, {Name: "a", Partitions: 65}}})
+		}, []string{"Routes[0].Partitions: -1", "Routes[1].Partitions: 65 is not between 1 and 64"}},
 		{"consumer pause", func() error {
 			return handle(consumer.Options{Pause: waybill.Backoff{Base: neg, Cap: neg}}, waybill.Subscription{Queue: "q"}, ok)
 		}, []string{"Pause.Base: -1s", "Pause.Cap: -1s"}},

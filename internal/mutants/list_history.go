@@ -7,11 +7,11 @@ func histories() []mutant {
 		mutant{id: "history-answer", fault: "a lost answer counts as success", file: "relay/publish.go", old: "if res[i] == nil {", new: "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", tests: allHistories},
 		mutant{id: "history-key", fault: "a key goes on beside the one before", file: "dispatch/key.go", old: "for k.busy < rt.Pipelined &&", new: "for k.busy <= rt.Pipelined &&", tests: allHistories},
 	), group{pkg: "./internal/checker", args: []string{"-histories", "40000"}, gated: true, slow: true}.of(
-		mutant{id: "history-retry", fault: "a retry does not hold its key", file: "dispatch/settle.go", old: "k.hold(item.Record.Seq, core.ObstacleRetrying)", new: "_ = k", tests: allHistories},
+		mutant{id: "history-retry", fault: "a retry does not hold its key", file: "dispatch/settle.go", old: "k.hold(item.Record.Seq, core.BlockedByRetry)", new: "_ = k", tests: allHistories},
 		mutant{id: "history-blocks", fault: "abandoned records block nothing", file: "dispatch/settle.go", old: "case o.State() == core.StateAbandoned && rt.Blocks &&", new: "case false &&", tests: allHistories},
 		mutant{id: "history-removed", fault: "members are removed at sight", file: "dispatch/peers.go", old: "c.sent.Sub(p.since) >= lease {", new: "c.sent.Sub(p.since) >= 0 {", tests: allHistories},
-		mutant{id: "history-out", fault: "units are given up without what is out", file: "dispatch/giveup.go", old: "item.state == itemOut {", new: "item.state == itemOut && false {", tests: allHistories},
-		mutant{id: "history-kept", fault: "units are never given up", file: "dispatch/giveup.go", old: "if u.leaving && !u.tryAt.After(d.now) {", new: "if false {", tests: allHistories},
+		mutant{id: "history-out", fault: "partitions are released without what is out", file: "dispatch/release.go", old: "item.state == itemOut {", new: "item.state == itemOut && false {", tests: allHistories},
+		mutant{id: "history-kept", fault: "partitions are never given up", file: "dispatch/release.go", old: "if u.leaving && !u.tryAt.After(d.now) {", new: "if false {", tests: allHistories},
 	)...)
 }
 
@@ -28,8 +28,8 @@ const allHistories = "^TestHistories$"
 // remembered are faults of the memory store. Most histories would not find them: the dispatcher guards the same.
 func remembered() []mutant {
 	return append(group{pkg: "./core/outboxtest"}.of(
-		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/take.go", old: "scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)", new: "scope.To = min(scope.To, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
-		mutant{id: "memory-crashes", fault: "the store forgets who removed a member", file: "store/memory/meet.go", old: "r.crashes++", new: "_ = r", tests: "^TestMemory$"},
+		mutant{id: "memory-next-left", fault: "a full Take does not tell of records before one that it had held", file: "store/memory/hold.go", old: "scope.To = min(scope.To, slices.MaxFunc(found, bySeq).seq)", new: "scope.To = min(scope.To, found[want.N-1].seq)", tests: "^TestMemory$/^deletes$/^next-says-what-it-passed$"},
+		mutant{id: "memory-crashes", fault: "the store forgets who removed a member", file: "store/memory/heartbeat.go", old: "r.crashes++", new: "_ = r", tests: "^TestMemory$"},
 		mutant{id: "memory-due-half", fault: "a part of which a member owns half brings nothing due", file: "store/memory/due.go", old: "if part.Slots &= rt.owned(self); part.Slots == 0 {", new: "if part.Slots&^rt.owned(self) != 0 || part.Slots == 0 {", tests: "^TestMemory$"},
 	), group{pkg: "./core/storetest"}.of()...)
 }

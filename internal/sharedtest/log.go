@@ -19,14 +19,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// String returns the log since the last Take.
+// String returns the log since the last Hold.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Take returns the log since the last Take, and forgets it.
+// Take returns the log since the last Hold, and forgets it.
 func (l *Log) Take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // Attended is an outbox store with tokens of presence, whose connections a test can end. Make it with NewAttended.
 type Attended struct {
 	core.OutboxStore
-	// Fail makes Attend fail. Hidden makes it return no token, as behind a pooler.
+	// Fail makes Acquire fail. Hidden makes it return no token, as behind a pooler.
 	Fail, Hidden bool
 
 	tokens *tokens
@@ -41,8 +41,8 @@ func (s *Attended) Over(store core.OutboxStore) *Attended {
 // Unwrap returns the store.
 func (s *Attended) Unwrap() any { return s.OutboxStore }
 
-// Attend implements core.Presence.
-func (s *Attended) Attend(ctx context.Context) (int64, <-chan struct{}, error) {
+// Acquire implements core.Presence.
+func (s *Attended) Acquire(ctx context.Context) (int64, <-chan struct{}, error) {
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Attended) There() (tokens []int64) {
 	return tokens
 }
 
-// Asked returns when Attend was called.
+// Asked returns when Acquire was called.
 func (s *Attended) Asked() []time.Time {
 	t := s.tokens
 	t.mu.Lock()
@@ -101,14 +101,14 @@ func (s *Attended) Asked() []time.Time {
 	return t.asked
 }
 
-// Meet implements core.OutboxStore.
-func (s *Attended) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	r, err := s.OutboxStore.Meet(ctx, m)
+// Heartbeat implements core.OutboxStore.
+func (s *Attended) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	r, err := s.OutboxStore.Heartbeat(ctx, m)
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range r.Members {
-		r.Members[i].Missing = r.Members[i].Presence != 0 && t.lost[r.Members[i].Presence] == nil
+		r.Members[i].PresenceLost = r.Members[i].Presence != 0 && t.lost[r.Members[i].Presence] == nil
 	}
 	return r, err
 }

@@ -3,8 +3,8 @@
 //
 // # Guarantees
 //
-// A statement names a state as {failed}, a reason as {expired}, and a list of reasons as {withdrawn}; [Words] says what
-// stands there.
+// A statement names a state as {failed}, a reason as {expired}, and a list of reasons as {cancelled_or_replaced};
+// [Words] says what stands there.
 //
 // # Concurrency
 //
@@ -32,22 +32,22 @@ import (
 //   - {failed} and the like: the number of a state
 //   - {terminal}: the list of the states that are terminal
 //   - {expired} and the like: a reason, as quoted text
-//   - {withdrawn}: the list of the reasons of records that an application took back
+//   - {cancelled_or_replaced}: the list of the reasons of records that an application took back
 //   - {unblocking}: the list of the reasons with which an abandoned record does not block its key
 //   - {class_published} and the like: the number of a class of retention
-//   - {tell_key}, {tell_record}, {tell_from}, {tell_decide}: the kind of a control record
-//   - {retrying}, {blocking}, {held}: an obstacle
-//   - {grip_held}, {grip_locked}, {grip_gone}: a grip
+//   - {tell_key}, {tell_record}, {tell_from}, {tell_decide}: the kind of a notice
+//   - {retrying}, {blocking}, {held}: a block reason
+//   - {hold_granted}, {hold_locked}, {hold_gone}: a hold status
 //   - {done}, {maybe}, {in_flight}: what became of a cancel
 func Words() []string {
 	words := []string{
-		"{tell_key}", number(core.ControlKey), "{tell_record}", number(core.ControlRecord),
-		"{tell_from}", number(core.ControlFrom), "{tell_decide}", number(core.ControlDecide),
-		"{retrying}", number(core.ObstacleRetrying), "{blocking}", number(core.ObstacleBlocking), "{held}", number(core.ObstacleHeld),
-		"{grip_held}", number(core.GripHeld), "{grip_locked}", number(core.GripLocked), "{grip_gone}", number(core.GripGone),
-		"{done}", number(waybill.CancelDone), "{maybe}", number(waybill.CancelMaybe), "{in_flight}", number(waybill.CancelInFlight),
+		"{tell_key}", number(core.NoticeKey), "{tell_record}", number(core.NoticeRecord),
+		"{tell_from}", number(core.NoticeFrom), "{tell_decide}", number(core.NoticeDecide),
+		"{retrying}", number(core.BlockedByRetry), "{blocking}", number(core.BlockedByAbandoned), "{held}", number(core.BlockedByHold),
+		"{hold_granted}", number(core.HoldGranted), "{hold_locked}", number(core.HoldLocked), "{hold_gone}", number(core.HoldGone),
+		"{done}", number(waybill.CancelDone), "{maybe}", number(waybill.CancelUncertain), "{in_flight}", number(waybill.CancelInFlight),
 	}
-	var terminal, withdrawn []string
+	var terminal, cancelled []string
 	unblocking := []string{"''"} // what has no reason does not block
 	for s := core.StatePending; s <= core.StateAbandoned; s++ {
 		words = append(words, "{"+s.String()+"}", number(s))
@@ -61,14 +61,14 @@ func Words() []string {
 	for _, r := range waybill.Reasons() {
 		text := "'" + string(r) + "'"
 		words = append(words, "{"+string(r)+"}", text)
-		if r.Withdrawn() {
-			withdrawn = append(withdrawn, text)
+		if r.Cancelled() {
+			cancelled = append(cancelled, text)
 		}
 		if !r.Blocks() {
 			unblocking = append(unblocking, text)
 		}
 	}
-	return append(words, "{terminal}", list(terminal), "{withdrawn}", list(withdrawn), "{unblocking}", list(unblocking))
+	return append(words, "{terminal}", list(terminal), "{cancelled_or_replaced}", list(cancelled), "{unblocking}", list(unblocking))
 }
 
 func number[T ~uint8](v T) string { return strconv.Itoa(int(v)) }

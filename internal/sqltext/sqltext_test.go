@@ -13,11 +13,11 @@ func TestPlaces(t *testing.T) {
 	words := strings.NewReplacer(sqltext.Words()...)
 	for place, want := range map[string]string{
 		"{pending}": "1", "{processing}": "2", "{published}": "3", "{failed}": "4", "{abandoned}": "5", "{terminal}": "(3, 5)",
-		"{withdrawn}": "('cancelled', 'replaced')", "{unblocking}": "('', 'cancelled', 'replaced', 'skipped', 'set_aside')",
+		"{cancelled_or_replaced}": "('cancelled', 'replaced')", "{unblocking}": "('', 'cancelled', 'replaced', 'skipped', 'set_aside')",
 		"{expired}": "'expired'", "{set_aside}": "'set_aside'",
-		"{class_published}": "0", "{class_abandoned}": "1", "{class_withdrawn}": "2",
+		"{class_published}": "0", "{class_abandoned}": "1", "{class_cancelled}": "2",
 		"{tell_key}": "1", "{tell_record}": "2", "{tell_from}": "3", "{tell_decide}": "4",
-		"{retrying}": "1", "{blocking}": "2", "{held}": "3", "{grip_held}": "1", "{grip_locked}": "2", "{grip_gone}": "3",
+		"{retrying}": "1", "{blocking}": "2", "{held}": "3", "{hold_granted}": "1", "{hold_locked}": "2", "{hold_gone}": "3",
 	} {
 		if got := words.Replace(place); got != want {
 			t.Errorf("%s is %s, want %s", place, got, want)

@@ -7,11 +7,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Watch tells which members and units have come and gone since it was last asked. The zero value knows none. A Watch is
-// not safe for concurrent use.
+// Watch tells which members and partitions have come and gone since it was last asked. The zero value knows none. A
+// Watch is not safe for concurrent use.
 type Watch struct {
-	members map[core.Session]string
-	units   map[string][]core.Unit // by route
+	members    map[core.Session]string
+	partitions map[string][]core.Partition // by route
 }
 
 // Members returns the names of the members that have come and of those that have gone.
@@ -36,10 +36,10 @@ func (w *Watch) Members(now []core.Member) (met, gone []string) {
 
 func has(names map[core.Session]string, s core.Session) bool { _, ok := names[s]; return ok }
 
-// Units returns the slots of the units of a route that the member has got and of those that it has no longer, as "0-7".
-// It keeps now.
-func (w *Watch) Units(route string, now []core.Unit) (taken, given []string) {
-	was := w.units[route]
+// Partitions returns the slots of the partitions of a route that the member has got and of those that it has no longer,
+// as "0-7". It keeps now.
+func (w *Watch) Partitions(route string, now []core.Partition) (taken, given []string) {
+	was := w.partitions[route]
 	for _, u := range now {
 		if !slices.Contains(was, u) {
 			taken = append(taken, slots(u))
@@ -50,11 +50,11 @@ func (w *Watch) Units(route string, now []core.Unit) (taken, given []string) {
 			given = append(given, slots(u))
 		}
 	}
-	if w.units == nil {
-		w.units = map[string][]core.Unit{}
+	if w.partitions == nil {
+		w.partitions = map[string][]core.Partition{}
 	}
-	w.units[route] = now
+	w.partitions[route] = now
 	return taken, given
 }
 
-func slots(u core.Unit) string { return fmt.Sprintf("%d-%d", u.From, u.To-1) }
+func slots(u core.Partition) string { return fmt.Sprintf("%d-%d", u.From, u.To-1) }

@@ -24,8 +24,8 @@ func (k *kit) stage(msgs ...waybill.Message) []waybill.Staged {
 	return stage(k.TB, k.Store, msgs...)
 }
 
-// withdraw cancels in a transaction of its own.
-func (k *kit) withdraw(keys ...waybill.CancelKey) []waybill.CancelStatus {
+// cancel cancels in a transaction of its own.
+func (k *kit) cancelRecord(keys ...waybill.CancelKey) []waybill.CancelStatus {
 	k.Helper()
 	tx := k.Begin()
 	got, err := k.Cancel(k.Context(), tx, keys...)
@@ -43,11 +43,11 @@ func byDedupe(key string) waybill.CancelKey {
 func TestStagerCancels(t *testing.T) { // ST-08 ST-09
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.stage(msg("a"), msg("b", waybill.DedupeKey("b")), msg("c", waybill.Delay(time.Hour)), msg("d", waybill.DedupeKey("d")), msg("e"))
 	k.hold(1, k.get(1, "d"))
 	k.retry("e", time.Hour)
-	got := k.withdraw(byID("a"), byDedupe("b"), byID("b"), byID("c"), byDedupe("d"), byID("d"), byID("e"), byID("z"), byDedupe("z"))
+	got := k.cancelRecord(byID("a"), byDedupe("b"), byID("b"), byID("c"), byDedupe("d"), byID("d"), byID("e"), byID("z"), byDedupe("z"))
 	want := []waybill.CancelStatus{
 		waybill.CancelInFlight, waybill.CancelDone, waybill.CancelDone, waybill.CancelDone, waybill.CancelInFlight, waybill.CancelInFlight, waybill.CancelDone,
 		waybill.CancelNotFound, waybill.CancelNotFound,
@@ -61,11 +61,11 @@ func TestStagerCancels(t *testing.T) { // ST-08 ST-09
 func TestStagerReplaces(t *testing.T) { // ST-10
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	replace := func(id string) waybill.Staged { return k.stage(msg(id, waybill.Replace("k"), waybill.Key("x")))[0] }
 	k.fact("nothing", replace("a").Replaced == waybill.CancelNotFound)
 	k.fact("a due one", replace("b").Replaced == waybill.CancelDone)
-	k.fact("its owner is told", len(k.look(1, core.Look{Parts: []core.Part{all}}).Control) == 1)
+	k.fact("its owner is told", len(k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}}).Notices) == 1)
 	k.fact("a duplicate", k.stage(msg("c", waybill.DedupeKey("k")))[0] == waybill.Staged{ID: "b", Route: route, Duplicate: true})
 	b := k.get(1, "b")
 	k.hold(1, b)
@@ -80,7 +80,7 @@ func TestStagerReplaces(t *testing.T) { // ST-10
 func TestStagerInATransaction(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.stage(msg("a", waybill.DedupeKey("k")))
 	tx := k.Begin()
 	stage := func(m waybill.Message) waybill.Staged {
@@ -91,7 +91,7 @@ func TestStagerInATransaction(t *testing.T) {
 	sp := tx.Savepoint()
 	k.fact("replaced", stage(msg("b", waybill.Replace("k"))).Replaced == waybill.CancelDone)
 	k.fact("its own", stage(msg("a", waybill.Replace("k"))).Replaced == waybill.CancelDone)
-	k.fact("the id of what it has withdrawn is free", stage(msg("a")).Duplicate)
+	k.fact("the id of what it has cancelled is free", stage(msg("a")).Duplicate)
 	st, err := k.Cancel(t.Context(), tx, byDedupe("k"), byID("a"))
 	k.fact("gone", err == nil && st[0] == waybill.CancelDone && st[1] == waybill.CancelDone)
 	k.fact("staged anew", !stage(msg("c", waybill.DedupeKey("k"))).Duplicate)

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+// cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, cancelled.
 const cleanBatch = 1000
 
 // election is the cleaner's lease.
@@ -21,11 +21,11 @@ type election struct {
 var _ core.Cleaner = (*Store)(nil)
 
 // Clean keeps the store small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited. It deletes up to 1,000 records each of those published, abandoned and withdrawn whose retention has expired.
+// waited. It deletes up to 1,000 records each of those published, abandoned and cancelled whose retention has expired.
 // The owner of a key is told about a record that blocked the key.
 //
-// It abandons expired records that are scheduled or wait for a retry, and due ones in units without owner. Records that
-// a member holds, and other due records, are left to their owner, which abandons them when it is their turn.
+// It abandons expired records that are scheduled or wait for a retry, and due ones in partitions without owner. Records
+// that a member holds, and other due records, are left to their owner, which abandons them when it is their turn.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
@@ -40,7 +40,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 		return core.Cleaned{}, nil
 	}
 	s.cleaner = election{owner, now.Add(lease)}
-	done := core.Cleaned{Elected: true, Expired: s.sweep(now), Deleted: map[core.CleanedKind]int{}}
+	done := core.Cleaned{Leader: true, Expired: s.sweep(now), Deleted: map[core.CleanedKind]int{}}
 	done.More = done.Expired >= cleanBatch
 	for _, class := range core.RetentionClasses() {
 		done.More = s.purge(class, now, done.Deleted) >= cleanBatch || done.More
@@ -57,14 +57,14 @@ func (s *Store) sweep(now time.Time) int {
 				break
 			}
 			f := r.facts()
-			if ends, _ := rules.Sweeps(&f, r.unit()); ends && r.lock == nil {
+			if ends, _ := rules.Sweeps(&f, r.partition()); ends && r.lock == nil {
 				list = append(list, r)
 			}
 		}
 	}
 	for _, r := range list {
 		f := r.facts()
-		_, tells := rules.Sweeps(&f, r.unit())
+		_, tells := rules.Sweeps(&f, r.partition())
 		s.abandon(r, waybill.ReasonExpired, now)
 		if tells {
 			s.tellOwner(r)

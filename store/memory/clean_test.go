@@ -25,7 +25,7 @@ func expires(r core.StagedRow, at time.Time) core.StagedRow {
 func TestCleanSweeps(t *testing.T) { // ST-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	at := k.now.Add(time.Minute)
 	k.put(
 		expires(row("due", "a"), at), expires(row("held", "b"), at), expires(row("retry", "c"), at), expires(row("locked", "d"), at),
@@ -46,7 +46,7 @@ func TestCleanSweeps(t *testing.T) { // ST-11
 	}
 	tx.Rollback()
 	k.fact("what was locked", k.clean().Expired == 1)
-	_, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{k.get(1, "held").Ref})
+	_, err := k.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: partition, Term: 2, ReadAfter: 0}, []core.Ref{k.get(1, "held").Ref})
 	k.no(err)
 	k.fact("what is due and has no owner", k.clean().Expired == 1 && k.inspect("due").Reason == waybill.ReasonExpired)
 	k.same("the rest", ids(k.read(1)), []string{"held", "lasts", "never"})
@@ -56,10 +56,10 @@ func TestCleanHeedsRetention(t *testing.T) { // DB-09
 	t.Parallel()
 	k := newKit(t, memory.Options{Retention: waybill.Retention{
 		Published: time.Second, Abandoned: 2 * time.Second,
-		Withdrawn: 3 * time.Second,
+		Cancelled: 3 * time.Second,
 	}})
-	k.join(1, unit)
-	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), withdrawable(row("cancelled", "z")))
+	k.join(1, partition)
+	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), cancelable(row("cancelled", "z")))
 	k.no(k.settle(1, core.Published(k.get(1, "published")))[0])
 	k.abandon("abandoned", waybill.ReasonRejected)
 	k.retry("skipped", time.Hour)
@@ -67,8 +67,8 @@ func TestCleanHeedsRetention(t *testing.T) { // DB-09
 	k.fact("cancelled", k.cancel("cancelled") == waybill.CancelDone && k.inspect("cancelled").Reason == waybill.ReasonCancelled)
 	k.fact("cancelled once", k.cancel("cancelled") == waybill.CancelNotFound)
 	k.fact("a duplicate of what was published", k.stage(msg("published"))[0].Duplicate)
-	for _, c := range k.look(1, core.Look{Parts: []core.Part{all}}).Control {
-		k.no(k.settle(1, core.Heeded(&c))[0])
+	for _, c := range k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}}).Notices {
+		k.no(k.settle(1, core.NoticeDone(&c))[0])
 	}
 	for i, want := range []map[core.CleanedKind]int{
 		{},
@@ -95,7 +95,7 @@ func TestCleanElectsOne(t *testing.T) { // DB-09
 	elected := func(owner string) bool {
 		done, err := k.Clean(t.Context(), owner, time.Second)
 		k.no(err)
-		return done.Elected
+		return done.Leader
 	}
 	k.fact("one", elected("a") && !elected("b"))
 	k.fact("again", elected("a"))

@@ -56,7 +56,7 @@ func TestIndex(t *testing.T) {
 	})
 }
 
-// TestConsistent does anything at random, and checks that the indexes, the holds and the units say the same as the
+// TestConsistent does anything at random, and checks that the indexes, the holds and the partitions say the same as the
 // records.
 func TestConsistent(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, keep bool) *world {
 	w := &world{t: t, now: time.Unix(1e9, 0)}
 	opts := Options{Source: "/test", Now: func() time.Time { return w.now }}
 	if keep {
-		opts.Retention = waybill.Retention{Published: waybill.Forever, Abandoned: time.Second, Withdrawn: time.Second}
+		opts.Retention = waybill.Retention{Published: waybill.Forever, Abandoned: time.Second, Cancelled: time.Second}
 	}
 	s, err := New(opts)
 	if err != nil {
@@ -106,7 +106,7 @@ func newWorld(t *testing.T, keep bool) *world {
 func (w *world) step(d []int) string {
 	ctx := w.t.Context()
 	self := core.Session(d[1]%3 + 1)
-	part := core.Part{Route: "r", Slots: core.AllSlots}
+	part := core.RouteSlots{Route: "r", Slots: core.AllSlots}
 	if d[1]%5 == 0 {
 		part.Slots = core.SlotRange(0, 32)
 	}
@@ -121,7 +121,7 @@ func (w *world) step(d []int) string {
 	case 0, 1:
 		w.ids++
 		row := core.StagedRow{}
-		row.Withdrawable = d[2]%3 == 0
+		row.Cancelable = d[2]%3 == 0
 		row.Route, row.Envelope.ID, row.Envelope.Key = "r", "m"+strconv.Itoa(w.ids), []string{"", "x", "y", "z"}[d[4]%4]
 		row.Delay = time.Duration(d[5]%3) * time.Second
 		if d[1]%3 == 0 {
@@ -151,19 +151,19 @@ func (w *world) step(d []int) string {
 		}
 		return fmt.Sprint(t.Commit())
 	case 7, 8:
-		m := core.Meeting{Self: core.Member{Session: self, Beat: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
-		m.Self.Serves = []core.Serving{{Route: "r", Units: 2}}
-		for _, u := range core.SplitRoute("r", 2) {
-			m.Moves = append(m.Moves, core.Move{Unit: u, To: self})
+		m := core.HeartbeatRequest{Self: core.Member{Session: self, Heartbeats: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
+		m.Self.Routes = []core.ServedRoute{{Route: "r", Partitions: 2}}
+		for _, u := range core.SplitPartitions("r", 2) {
+			m.Transfers = append(m.Transfers, core.Transfer{Partition: u, To: self})
 		}
 		if other := w.members[core.Session(d[2]%3+1)]; other != nil && d[5]%5 == 0 {
-			m.Remove = []core.Removal{{Session: other.Session, Beat: other.Beat}}
+			m.Evict = []core.Eviction{{Session: other.Session, Heartbeats: other.Heartbeats}}
 		}
-		roster, err := w.Meet(ctx, m)
-		return fmt.Sprint(roster, err)
+		membership, err := w.Heartbeat(ctx, m)
+		return fmt.Sprint(membership, err)
 	case 9, 10:
-		p, err := w.Read(ctx, self, core.Look{
-			Parts: []core.Part{part}, Fresh: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 40, Limit: 5}},
+		p, err := w.Read(ctx, self, core.ReadRequest{
+			Slots: []core.RouteSlots{part}, NewlyOwned: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, To: 1 << 40, Limit: 5}},
 			Keys: []core.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, Blocks: []string{"r"}, Limit: 3,
 		})
 		for _, rs := range p.Ranges {
@@ -171,19 +171,19 @@ func (w *world) step(d []int) string {
 		}
 		return fmt.Sprint(p, err)
 	case 11, 12:
-		want := core.Want{Part: part, N: d[2] % 3, Deliver: true}
+		want := core.HoldRequest{Slots: part, N: d[2] % 3, Deliver: true}
 		if len(w.old) > 0 {
 			want.Refs = []core.Ref{w.old[d[4]%len(w.old)].Ref}
 		}
-		got, err := w.Take(ctx, self, want)
+		got, err := w.Hold(ctx, self, want)
 		out := []any{err}
 		for _, g := range got {
-			out = append(out, g.Ref, g.Grip, g.Deliveries)
+			out = append(out, g.Ref, g.Status, g.Deliveries)
 		}
 		return fmt.Sprint(out...)
 	case 13:
 		w.now = w.now.Add(time.Duration(d[2]%1500) * time.Millisecond)
-		p, err := w.Due(ctx, self, []core.Part{part}, d[4]%4)
+		p, err := w.Due(ctx, self, []core.RouteSlots{part}, d[4]%4)
 		w.old = append(w.old, p.Retries...)
 		return fmt.Sprint(p, err)
 	case 14:
@@ -224,9 +224,9 @@ func (w *world) step(d []int) string {
 			w.txs = nil
 		case len(w.old) > 0:
 			r := w.old[d[4]%len(w.old)].Ref
-			ok, err := w.GiveUp(ctx, self, core.OwnedUnit{
-				Unit: core.SplitRoute("r", 2)[d[5]%2], Term: int64(d[3] % 4),
-				Low: r.Seq,
+			ok, err := w.ReleasePartition(ctx, self, core.PartitionState{
+				Partition: core.SplitPartitions("r", 2)[d[5]%2], Term: int64(d[3] % 4),
+				ReadAfter: r.Seq,
 			}, []core.Ref{r})
 			return fmt.Sprint(ok, err)
 		}
@@ -262,7 +262,7 @@ func (w *world) check(t *rapid.T) {
 	lists := []list{
 		{"ready", show(&rt.ready), of((*record).ready)},
 		{"free", show(&rt.free), of(func(r *record) bool { return r.ready() && keyless(r) && r.holder == 0 })},
-		{"odd", show(&rt.odd), of((*record).obstacle)},
+		{"odd", show(&rt.odd), of((*record).blockReason)},
 	}
 	counts := map[countKind]int64{}
 	for _, r := range rows {
@@ -275,8 +275,8 @@ func (w *world) check(t *rapid.T) {
 		if k := rt.keys[key]; k != nil {
 			lists = append(lists,
 				list{key, show(&k.ready), of(func(r *record) bool { return r.ready() && r.env.Key == key })},
-				list{key + " odd", show(&k.odd), of(func(r *record) bool { return r.obstacle() && r.env.Key == key })})
-		} else if s := of(func(r *record) bool { return r.env.Key == key && (r.ready() || r.obstacle()) }); s != "[]" {
+				list{key + " odd", show(&k.odd), of(func(r *record) bool { return r.blockReason() && r.env.Key == key })})
+		} else if s := of(func(r *record) bool { return r.env.Key == key && (r.ready() || r.blockReason()) }); s != "[]" {
 			t.Fatalf("key %s has no indexes, but %s", key, s)
 		}
 	}
@@ -299,7 +299,7 @@ func (w *world) check(t *rapid.T) {
 	for i := range rt.settled {
 		byTime("settled", &rt.settled[i], func(r *record) time.Time { return r.settledAt }, func(r *record) bool {
 			kind := 1
-			if r.reason.Withdrawn() {
+			if r.reason.Cancelled() {
 				kind = 2
 			}
 			return kind == i && r.state == core.StateAbandoned && w.retention.Abandoned > 0
@@ -318,7 +318,7 @@ func (w *world) check(t *rapid.T) {
 	}
 	held := 0
 	for _, r := range rows {
-		if rt.byID[r.env.ID] != r && !r.withdrawn() || rt.bySeq[r.seq] != r {
+		if rt.byID[r.env.ID] != r && !r.cancelled() || rt.bySeq[r.seq] != r {
 			t.Fatalf("%s is not found", r.env.ID)
 		}
 		if r.lock != nil && r.lock.ended {

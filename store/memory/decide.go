@@ -36,28 +36,28 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 	var ends, tells bool
 	if r != nil {
 		f := r.facts()
-		ends, tells = rules.Decides(&f, r.unit())
+		ends, tells = rules.Decides(&f, r.partition())
 	}
-	_, told := slices.BinarySearchFunc(s.control, d.Number, byNumber)
+	_, told := slices.BinarySearchFunc(s.notice, d.Number, byNumber)
 	switch {
 	case r == nil || r.seq != d.Seq || r.live() && d.Number != 0 && !told:
-		d.Fate = admin.FateOtherwise
+		d.Fate = admin.DecisionSuperseded
 	case !r.live() && r.reason == reason:
-		d.Fate = admin.FateEnded
+		d.Fate = admin.DecisionCarriedOut
 	case !r.live():
-		d.Fate = admin.FateOtherwise
+		d.Fate = admin.DecisionSuperseded
 	case !ends:
-		d.Fate = admin.FatePending
+		d.Fate = admin.DecisionPending
 		if d.Number == 0 {
 			c := s.about(r)
-			c.Kind, c.Reason = core.ControlDecide, reason
+			c.Kind, c.Reason = core.NoticeDecide, reason
 			s.tell(c)
 			d.Number = c.Number
 		}
 	case r.lock != nil:
-		d.Fate = admin.FateLocked
+		d.Fate = admin.DecisionLocked
 	default:
-		d.Fate = admin.FateEnded
+		d.Fate = admin.DecisionCarriedOut
 		s.undecide(r)
 		s.abandon(r, reason, now)
 		if tells {
@@ -68,7 +68,7 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 
 // undecide deletes the decisions about r that its owner has not carried out.
 func (s *Store) undecide(r *record) {
-	s.control = slices.DeleteFunc(s.control, func(c *command) bool {
-		return c.Kind == core.ControlDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID
+	s.notice = slices.DeleteFunc(s.notice, func(c *command) bool {
+		return c.Kind == core.NoticeDecide && c.Route == r.route.name && c.Seq == r.seq && c.ID == r.env.ID
 	})
 }

@@ -11,7 +11,7 @@
 // survives the process. Other stores are compared with it.
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*Tx] and a core.Inbox[*Tx]. It has the capabilities core.Waiter,
-// admin.Counter, waybill.Canceller[*Tx], admin.Inspector, admin.Redriver, admin.KeyKeeper and core.Cleaner, among
+// admin.Counter, waybill.Canceller[*Tx], admin.Inspector, admin.Redriver, admin.BlockedKeys and core.Cleaner, among
 // others. It is also a core.Limiter, for limits within one process.
 //
 // # Guarantees
@@ -20,7 +20,7 @@
 // commits. A sequence number is drawn when a row is staged, not when its transaction commits: a rollback leaves a gap,
 // and a record can appear after one with a greater number. A transaction draws its id before its first number, so the
 // transaction ids of a page are exact. Two transactions conflict if they stage the same (route, id) or dedupe key,
-// withdraw the same message, or mark the same inbox key: the second waits until the first has ended.
+// cancel the same message, or mark the same inbox key: the second waits until the first has ended.
 //
 // The seven methods of core.OutboxStore never wait for a transaction: a record that a transaction has locked is
 // reported as busy, or locked. The same calls get the same answers: with Options.Now nothing depends on a wall clock,
@@ -30,7 +30,7 @@
 // says otherwise. [Store.Clean] deletes records whose retention has expired, and abandons records that expired while
 // they waited. (route, id) is known as a duplicate for as long as its record exists.
 //
-// A change of a record that the owner of its unit remembers tells that owner by a control record: cancelling and
+// A change of a record that the owner of its partition remembers tells that owner by a notice: cancelling and
 // replacing with the commit, the commands of operators and the cleaning at once.
 //
 // # Concurrency

@@ -10,15 +10,15 @@ import (
 )
 
 // Due looks for records that have come due, as core.OutboxStore says. Locked records count as more that are due.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	if err := ctx.Err(); err != nil {
-		return core.DuePage{}, outage("due", err)
+		return core.DueResult{}, outage("due", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return core.DuePage{}, core.Fenced("waybill/memory: due", self)
+		return core.DueResult{}, core.Fenced("waybill/memory: due", self)
 	}
 	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
 	for _, part := range merge(parts) {
@@ -38,7 +38,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	slices.SortFunc(d.mine, byDue)
 	retries, moreRetries := d.cut(append(d.mine, sorted(d.retries)...))
 	timers, moreTimers := d.cut(sorted(d.timers))
-	p := core.DuePage{Moved: len(timers), NextIn: d.next}
+	p := core.DueResult{TimersReady: len(timers), NextIn: d.next}
 	for _, r := range retries {
 		s.hold(r, self)
 		p.Retries = append(p.Retries, r.record(d.now))
@@ -62,7 +62,7 @@ type dueScan struct {
 
 // scan adds to list the due records that no session holds, up to one more than the limit, and finds out how long the
 // next one waits.
-func (d *dueScan) scan(list []*record, by *index, part core.Part) []*record {
+func (d *dueScan) scan(list []*record, by *index, part core.RouteSlots) []*record {
 	n := 0
 	for r := range by.all() {
 		if !part.Slots.Has(r.slot) || r.holder != 0 || d.isOld(r, part) {
@@ -87,7 +87,7 @@ func (d *dueScan) scan(list []*record, by *index, part core.Part) []*record {
 }
 
 // isOld reports whether a record came due so long ago that it is not looked for.
-func (d *dueScan) isOld(r *record, part core.Part) bool {
+func (d *dueScan) isOld(r *record, part core.RouteSlots) bool {
 	return part.DueWithin > 0 && d.now.Sub(r.due) >= part.DueWithin
 }
 

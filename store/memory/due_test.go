@@ -11,7 +11,7 @@ import (
 func TestDueRetries(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", "y"), row("c", ""))
 	k.fact("nothing waits", k.due(1, 9).NextIn < 0)
 	for i, r := range k.read(1) {
@@ -44,7 +44,7 @@ func TestDueRetries(t *testing.T) {
 func TestDueLocked(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), later(row("b", "y"), 0), later(row("c", "y"), time.Second))
 	k.no(k.settle(1, core.Retry(k.get(1, "a"), errNo, 0))[0])
 	k.now = k.now.Add(time.Second)
@@ -52,36 +52,36 @@ func TestDueLocked(t *testing.T) {
 	k.no(tx.Lock(route, "a"))
 	k.no(tx.Lock(route, "c"))
 	p := k.due(1, 9)
-	k.fact("locked ones are left for later", len(p.Retries) == 0 && p.Moved == 0 && p.NextIn == 0)
+	k.fact("locked ones are left for later", len(p.Retries) == 0 && p.TimersReady == 0 && p.NextIn == 0)
 	tx.Rollback()
 	p = k.due(1, 9)
-	k.fact("and are there then", len(p.Retries) == 1 && p.Moved == 1)
+	k.fact("and are there then", len(p.Retries) == 1 && p.TimersReady == 1)
 }
 
 func TestDueTimers(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	at := row("c", "x")
 	at.DeliverAt = k.now.Add(time.Second)
 	k.put(later(row("a", "x"), 3*time.Second), later(row("b", "x"), 2*time.Second), at, row("d", "x"))
 	k.now = k.now.Add(3 * time.Second)
-	_, err := k.Due(t.Context(), 1, []core.Part{{Route: "other", Slots: 1}}, 9)
+	_, err := k.Due(t.Context(), 1, []core.RouteSlots{{Route: "other", Slots: 1}}, 9)
 	k.no(err)
 	p := k.due(1, 2)
-	k.fact("two, and more", p.Moved == 2 && p.NextIn == 0)
+	k.fact("two, and more", p.TimersReady == 2 && p.NextIn == 0)
 	p = k.due(1, 2)
-	k.fact("one, and none", p.Moved == 1 && p.NextIn < 0)
+	k.fact("one, and none", p.TimersReady == 1 && p.NextIn < 0)
 	k.same("new numbers by due time", ids(k.read(1)), []string{"d", "c", "b", "a"})
-	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, core.Look{}).Last == 7)
+	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, core.ReadRequest{}).Last == 7)
 	k.fact("age since due", k.get(1, "c").Age == 2*time.Second && k.get(1, "c").Version == 2)
 }
 
 func TestDueOfAnother(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	two := core.SplitRoute(route, 2)
-	k.meet(core.Meeting{Self: member(1, 1, 2), Join: true, Moves: []core.Move{{Unit: two[0], To: 1}}})
+	two := core.SplitPartitions(route, 2)
+	k.heartbeat(core.HeartbeatRequest{Self: member(1, 1, 2), Join: true, Transfers: []core.Transfer{{Partition: two[0], To: 1}}})
 	mine := 0
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		k.put(later(row(id, ""), time.Second))
@@ -92,6 +92,6 @@ func TestDueOfAnother(t *testing.T) {
 	k.fact("some are in each half", mine > 0 && mine < 6)
 	k.now = k.now.Add(time.Second)
 	p := k.due(1, 9)
-	k.fact("moved are those in the slots that self owns", p.Moved == mine)
+	k.fact("moved are those in the slots that self owns", p.TimersReady == mine)
 	k.fact("nothing else is due", p.NextIn < 0)
 }

@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	_ admin.KeyKeeper = (*Store)(nil)
-	_ admin.Explainer = (*Store)(nil)
+	_ admin.BlockedKeys = (*Store)(nil)
+	_ admin.Explainer   = (*Store)(nil)
 )
 
 // maxTrials is how many retries are looked at for topics that no queue is bound for.
@@ -22,7 +22,7 @@ const maxTrials = 1000
 // stops doing so when a member holds it.
 func (r *record) obstructed(block bool) string {
 	switch {
-	case r.env.Key == "", r.holder != 0, r.withdrawn():
+	case r.env.Key == "", r.holder != 0, r.cancelled():
 	case r.blocks() && block:
 		return "abandoned"
 	case r.retry():
@@ -174,8 +174,8 @@ const decideOp = "waybill/memory: decide head"
 // transaction has locked, is in flight.
 //
 // The first due record of the key can be skipped and set aside, too. Its owner does that as soon as the record is not
-// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
-// has no owner, no relay can have the record out, and DecideHead does it alone.
+// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's
+// partition has no owner, no relay can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -190,9 +190,9 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 	return admin.AwaitHead(ctx, decideOp, s, told)
 }
 
-// Decide is DecideHead for a model, which cannot wait: it returns the control record for the owner, or nil if the
+// Decide is DecideHead for a model, which cannot wait: it returns the notice for the owner, or nil if the
 // decision is carried out.
-func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Control, error) {
+func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Notice, error) {
 	const op = decideOp
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,9 +205,9 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Co
 		return nil, admin.HeadInFlight(op, route, key, id)
 	case !r.isHead(), r.ready() && action == admin.HeadRequeue:
 		return nil, admin.NotHead(op, route, key, id)
-	case r.ready() && r.unit().Owner != 0:
+	case r.ready() && r.partition().Owner != 0:
 		c := s.about(r)
-		c.Kind, c.Reason = core.ControlDecide, headReason(action)
+		c.Kind, c.Reason = core.NoticeDecide, headReason(action)
 		s.tell(c)
 		return c, nil
 	}

@@ -80,9 +80,9 @@ func (s *Store) SetSequence(n int64) {
 type Image struct {
 	seq, lastTx, told int64
 	rows              []record
-	units, kept       []core.OwnedUnit
+	partitions, kept  []core.PartitionState
 	members           []member
-	control           []command
+	notice            []command
 	values            map[string]string
 	inbox             inboxMarks
 	cleaner           election
@@ -99,8 +99,8 @@ func (s *Store) Snapshot() *Image {
 		img.rows = append(img.rows, *r)
 	}
 	for _, name := range s.names() {
-		for _, u := range s.routes[name].units {
-			img.units = append(img.units, u.OwnedUnit)
+		for _, u := range s.routes[name].partitions {
+			img.partitions = append(img.partitions, u.PartitionState)
 		}
 		if kept := s.routes[name].kept; kept.Term > 0 {
 			img.kept = append(img.kept, kept)
@@ -109,8 +109,8 @@ func (s *Store) Snapshot() *Image {
 	for _, m := range s.members {
 		img.members = append(img.members, m.copy())
 	}
-	for _, c := range s.control {
-		img.control = append(img.control, *c)
+	for _, c := range s.notice {
+		img.notice = append(img.notice, *c)
 	}
 	return img
 }
@@ -129,7 +129,7 @@ func (s *Store) Restore(img *Image) {
 	for tx := range s.open {
 		tx.end()
 	}
-	s.control = nil
+	s.notice = nil
 	s.routes, s.members, s.holders = map[string]*route{}, map[core.Session]*member{}, map[liveKey]*record{}
 	s.values, s.inbox, s.cleaner = maps.Clone(img.values), img.inbox.copy(), img.cleaner
 	s.seq, s.lastTx, s.told = img.seq, img.lastTx, img.told
@@ -138,11 +138,11 @@ func (s *Store) Restore(img *Image) {
 		m := img.members[i].copy()
 		s.members[m.Session] = &m
 	}
-	for _, u := range img.units {
-		s.route(u.Unit.Route).addUnit(&unit{u})
+	for _, u := range img.partitions {
+		s.route(u.Partition.Route).addPartition(&partition{u})
 	}
 	for _, u := range img.kept {
-		s.route(u.Unit.Route).kept = u
+		s.route(u.Partition.Route).kept = u
 	}
 	for i := range img.rows {
 		r := img.rows[i]
@@ -156,9 +156,9 @@ func (s *Store) Restore(img *Image) {
 		}
 		s.place(&r)
 	}
-	for i := range img.control {
-		c := img.control[i]
-		s.control = append(s.control, &c)
+	for i := range img.notice {
+		c := img.notice[i]
+		s.notice = append(s.notice, &c)
 	}
 	for _, rt := range s.routes {
 		s.news(rt)

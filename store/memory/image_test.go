@@ -13,7 +13,7 @@ import (
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", "x"), later(row("c", ""), time.Second))
 	k.hold(1, k.get(1, "a"))
 	k.retry("b", time.Second)
@@ -22,13 +22,13 @@ func TestRestore(t *testing.T) {
 	k.no(err)
 	k.no(tx.Lock(route, "a"))
 	img, then := k.Snapshot(), k.States()
-	before := k.meet(core.Meeting{Self: core.Member{Session: 1}})
+	before := k.heartbeat(core.HeartbeatRequest{Self: core.Member{Session: 1}})
 
 	k.put(row("d", "x"))
 	d := k.get(1, "d")
 	k.fact("d has 5", d.Seq == 5)
 	k.bury(1, 1)
-	k.join(2, unit)
+	k.join(2, partition)
 	for range 2 {
 		k.Restore(img)
 		for i := range then {
@@ -36,18 +36,18 @@ func TestRestore(t *testing.T) {
 		}
 		k.fact("as it was", reflect.DeepEqual(k.States(), then))
 		k.is("open transactions are gone", tx.Commit(), waybill.ErrClosed)
-		after := k.meet(core.Meeting{Self: core.Member{Session: 1}})
+		after := k.heartbeat(core.HeartbeatRequest{Self: core.Member{Session: 1}})
 		k.fact("another epoch", after.Epoch != before.Epoch)
 		before.Epoch = after.Epoch
-		k.fact("units and members as they were", reflect.DeepEqual(before, after))
-		p := k.look(1, core.Look{})
+		k.fact("partitions and members as they were", reflect.DeepEqual(before, after))
+		p := k.look(1, core.ReadRequest{})
 		k.fact("nobody runs", len(p.Running) == 0 && p.Last == 4 && p.Next == 3)
 
 		k.put(row("e", "x"))
 		k.fact("e has the number that d had", k.get(1, "e").Seq == 5)
 		k.is("published", k.settle(1, core.Published(d))[0], core.ErrChanged)
 		k.is("retry", k.settle(1, core.Retry(d, errNo, 0))[0], core.ErrChanged)
-		k.fact("take", k.take(1, core.Want{Refs: []core.Ref{d.Ref}})[0].Grip == core.GripGone)
+		k.fact("hold", k.take(1, core.HoldRequest{Refs: []core.Ref{d.Ref}})[0].Status == core.HoldGone)
 		k.fact("e is untouched", k.state("e").Version == 1 && k.state("e").State == core.StatePending)
 		k.fact("the hold is known", len(k.due(1, 9).Retries) == 0)
 		k.no(k.settle(1, core.Published(k.get(1, "a")))[0])
@@ -72,12 +72,12 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.fill(n/2, "a", "b", "c", "d", "e", "f", "g")
 	k.fill(n / 2)
 	start, got, from := time.Now(), 0, int64(0)
 	for {
-		p := k.look(1, core.Look{Last: from, Ranges: []core.Range{{Part: all, From: from, To: 1 << 60, Limit: 500}}})
+		p := k.look(1, core.ReadRequest{Last: from, Ranges: []core.Range{{RouteSlots: all, From: from, To: 1 << 60, Limit: 500}}})
 		recs := p.Ranges[0].Records
 		if len(recs) == 0 {
 			break

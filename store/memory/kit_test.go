@@ -17,9 +17,9 @@ const route = "orders"
 
 // all is every slot of the route, and everything a range of all of it.
 var (
-	all        = core.Part{Route: route, Slots: core.AllSlots}
-	everything = core.Range{Part: all, To: math.MaxInt64}
-	unit       = core.Unit{Route: route, From: 0, To: 64}
+	all        = core.RouteSlots{Route: route, Slots: core.AllSlots}
+	everything = core.Range{RouteSlots: all, To: math.MaxInt64}
+	partition  = core.Partition{Route: route, From: 0, To: 64}
 	errNo      = errors.New("no")
 )
 
@@ -52,8 +52,8 @@ func later(r core.StagedRow, d time.Duration) core.StagedRow {
 	return r
 }
 
-func withdrawable(r core.StagedRow) core.StagedRow {
-	r.Withdrawable = true
+func cancelable(r core.StagedRow) core.StagedRow {
+	r.Cancelable = true
 	return r
 }
 
@@ -90,39 +90,39 @@ func (k *kit) no(err error) {
 	}
 }
 
-func (k *kit) meet(m core.Meeting) core.Roster {
+func (k *kit) heartbeat(m core.HeartbeatRequest) core.Membership {
 	k.Helper()
-	r, err := k.Meet(k.Context(), m)
+	r, err := k.Heartbeat(k.Context(), m)
 	k.no(err)
 	return r
 }
 
-// member is a member that serves the route with n units.
+// member is a member that serves the route with n partitions.
 func member(session core.Session, beat int64, n int) core.Member {
-	return core.Member{Session: session, Beat: beat, Serves: []core.Serving{{Route: route, Units: n}}}
+	return core.Member{Session: session, Heartbeats: beat, Routes: []core.ServedRoute{{Route: route, Partitions: n}}}
 }
 
-// join makes session the owner of units.
-func (k *kit) join(session core.Session, units ...core.Unit) {
+// join makes session the owner of partitions.
+func (k *kit) join(session core.Session, partitions ...core.Partition) {
 	k.Helper()
-	m := core.Meeting{Self: member(session, 1, 1), Join: true}
-	for _, u := range units {
-		m.Moves = append(m.Moves, core.Move{Unit: u, To: session})
+	m := core.HeartbeatRequest{Self: member(session, 1, 1), Join: true}
+	for _, u := range partitions {
+		m.Transfers = append(m.Transfers, core.Transfer{Partition: u, To: session})
 	}
-	k.meet(m)
+	k.heartbeat(m)
 }
 
 // bury makes by remove session.
 func (k *kit) bury(by, session core.Session) {
 	k.Helper()
-	for _, m := range k.meet(core.Meeting{}).Members {
+	for _, m := range k.heartbeat(core.HeartbeatRequest{}).Members {
 		if m.Session == session {
-			k.meet(core.Meeting{Self: core.Member{Session: by}, Remove: []core.Removal{{Session: session, Beat: m.Beat}}})
+			k.heartbeat(core.HeartbeatRequest{Self: core.Member{Session: by}, Evict: []core.Eviction{{Session: session, Heartbeats: m.Heartbeats}}})
 		}
 	}
 }
 
-func (k *kit) look(self core.Session, look core.Look) core.Page {
+func (k *kit) look(self core.Session, look core.ReadRequest) core.ReadResult {
 	k.Helper()
 	p, err := k.Read(k.Context(), self, look)
 	k.no(err)
@@ -132,7 +132,7 @@ func (k *kit) look(self core.Session, look core.Look) core.Page {
 // read returns all ready records.
 func (k *kit) read(self core.Session) []core.Record {
 	k.Helper()
-	return k.look(self, core.Look{Ranges: []core.Range{everything}}).Ranges[0].Records
+	return k.look(self, core.ReadRequest{Ranges: []core.Range{everything}}).Ranges[0].Records
 }
 
 // get returns the ready record with the id.
@@ -152,9 +152,9 @@ func (k *kit) settle(self core.Session, o ...core.Outcome) core.Results {
 	return k.Settle(k.Context(), self, o)
 }
 
-func (k *kit) take(self core.Session, want core.Want) []core.Taken {
+func (k *kit) take(self core.Session, want core.HoldRequest) []core.HoldResult {
 	k.Helper()
-	got, err := k.Take(k.Context(), self, want)
+	got, err := k.Hold(k.Context(), self, want)
 	k.no(err)
 	return got
 }
@@ -162,20 +162,20 @@ func (k *kit) take(self core.Session, want core.Want) []core.Taken {
 // hold makes self hold records, which must succeed.
 func (k *kit) hold(self core.Session, records ...*core.Record) {
 	k.Helper()
-	want := core.Want{}
+	want := core.HoldRequest{}
 	for _, r := range records {
 		want.Refs = append(want.Refs, r.Ref)
 	}
 	for _, g := range k.take(self, want) {
-		if g.Grip != core.GripHeld {
-			k.Fatalf("%s: grip %d", g.Ref.ID, g.Grip)
+		if g.Status != core.HoldGranted {
+			k.Fatalf("%s: status %d", g.Ref.ID, g.Status)
 		}
 	}
 }
 
-func (k *kit) due(self core.Session, limit int) core.DuePage {
+func (k *kit) due(self core.Session, limit int) core.DueResult {
 	k.Helper()
-	p, err := k.Due(k.Context(), self, []core.Part{all}, limit)
+	p, err := k.Due(k.Context(), self, []core.RouteSlots{all}, limit)
 	k.no(err)
 	return p
 }

@@ -111,9 +111,9 @@ func (tx *Tx) take(r *record) {
 	}
 }
 
-// committed returns the committed record, unless the transaction has withdrawn it, or nil.
+// committed returns the committed record, unless the transaction has cancelled it, or nil.
 func (tx *Tx) committed(route, id string) *record {
-	if r := tx.s.stored(route, id); r != nil && !tx.made[r].withdraws() {
+	if r := tx.s.stored(route, id); r != nil && !tx.made[r].cancels() {
 		return r
 	}
 	return nil

@@ -14,11 +14,11 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// told returns the keys and ids that the control records of the route name.
+// told returns the keys and ids that the notices of the route name.
 func (k *kit) told(self core.Session) (out []string) {
 	k.Helper()
-	for _, c := range k.look(self, core.Look{Parts: []core.Part{all}}).Control {
-		if c.Kind == core.ControlKey {
+	for _, c := range k.look(self, core.ReadRequest{Slots: []core.RouteSlots{all}}).Notices {
+		if c.Kind == core.NoticeKey {
 			out = append(out, "key "+c.Key)
 		} else {
 			out = append(out, "record "+c.ID)
@@ -50,9 +50,9 @@ func (k *kit) redrive(req admin.RedriveRequest) admin.Redriven {
 func TestInspect(t *testing.T) { // DB-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	m := core.Meeting{Self: member(1, 1, 1), Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}
+	m := core.HeartbeatRequest{Self: member(1, 1, 1), Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}
 	m.Self.Name, m.Self.Lease = "relay-1", 3*time.Second
-	k.meet(m)
+	k.heartbeat(m)
 	k.stage(msg("a", waybill.Delay(time.Minute)), msg("b", waybill.DedupeKey("d")))
 	st := k.inspect("a")
 	k.fact("scheduled", st.State == core.StatePending && st.DueIn == time.Minute && st.Age == -time.Minute &&
@@ -84,7 +84,7 @@ func TestInspect(t *testing.T) { // DB-11
 func TestCounts(t *testing.T) { // DB-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", ""), row("b", "x"), row("c", ""), later(row("d", ""), time.Second), later(row("e", ""), time.Hour),
 		row("f", ""), row("g", ""))
 	k.now = k.now.Add(3 * time.Second)
@@ -115,7 +115,7 @@ func TestCounts(t *testing.T) { // DB-11
 func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", "x"), row("c", ""), row("d", ""), row("e", "y"), row("f", "y"), row("g", ""))
 	k.abandon("a", waybill.ReasonRejected)
 	k.abandon("b", waybill.ReasonRejected)
@@ -156,7 +156,7 @@ func (k *kit) blocked(block bool) (out []string) {
 func TestHeads(t *testing.T) { // OR-05 OP-18
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", "x"), row("c", "y"), row("d", "y"), row("e", "z"), row("f", "z"), row("g", "u"))
 	k.retry("a", time.Hour)
 	k.abandon("c", waybill.ReasonRejected)
@@ -170,9 +170,9 @@ func TestHeads(t *testing.T) { // OR-05 OP-18
 	k.is("held", decide("z", "e", admin.HeadSkip), waybill.ErrInFlight)
 	c, err := k.Decide(route, "u", "g", admin.HeadSetAside)
 	k.no(err)
-	k.fact("due: its owner is told", c.Kind == core.ControlDecide && c.ID == "g" && c.Reason == waybill.ReasonSetAside)
+	k.fact("due: its owner is told", c.Kind == core.NoticeDecide && c.ID == "g" && c.Reason == waybill.ReasonSetAside)
 	g := k.get(1, "g")
-	k.no(k.settle(1, core.Withdraw(g, c.Reason), core.Heeded(c))[0])
+	k.no(k.settle(1, core.Cancel(g, c.Reason), core.NoticeDone(c))[0])
 	k.fact("parked", k.inspect("g").Reason == waybill.ReasonSetAside)
 	k.is("not the head", decide("x", "b", admin.HeadSkip), waybill.ErrNotFound)
 	tx := k.Begin()
@@ -194,27 +194,27 @@ func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 		of   func(r *core.Record) core.Outcome
 		want error
 	}{
-		"carried out":         {func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSkipped) }, nil},
+		"carried out":         {func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSkipped) }, nil},
 		"published meanwhile": {core.Published, waybill.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				k := newKit(t, memory.Options{})
-				k.join(1, unit)
+				k.join(1, partition)
 				k.put(row("a", "x"))
 				answer := make(chan error)
 				go func() { answer <- k.DecideHead(t.Context(), route, "x", "a", admin.HeadSkip) }()
 				synctest.Wait()
-				page := k.look(1, core.Look{Parts: []core.Part{all}})
-				k.no(k.settle(1, tc.of(k.get(1, "a")), core.Heeded(&page.Control[0]))[0])
+				page := k.look(1, core.ReadRequest{Slots: []core.RouteSlots{all}})
+				k.no(k.settle(1, tc.of(k.get(1, "a")), core.NoticeDone(&page.Notices[0]))[0])
 				k.is("answer", <-answer, tc.want)
 			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, memory.Options{})
-		k.join(1, unit)
+		k.join(1, partition)
 		k.put(row("a", "x"))
 		k.is("not carried out yet", k.DecideHead(t.Context(), route, "x", "a", admin.HeadSkip), waybill.ErrInFlight)
 	})
@@ -230,10 +230,10 @@ func TestHeadsWithoutAnOwner(t *testing.T) { // OP-18
 	k.no(decide("a", admin.HeadSetAside))
 	k.is("due already", decide("b", admin.HeadRequeue), waybill.ErrNotFound)
 	k.fact("nobody needs to be told", k.inspect("a").Reason == waybill.ReasonSetAside && slices.Equal(k.told(0), nil))
-	k.join(1, unit)
+	k.join(1, partition)
 	k.hold(1, k.get(1, "b"))
 	k.no(func() error {
-		_, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{k.get(1, "b").Ref})
+		_, err := k.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: partition, Term: 2, ReadAfter: 0}, []core.Ref{k.get(1, "b").Ref})
 		return err
 	}())
 	k.is("somebody holds it", decide("b", admin.HeadSkip), waybill.ErrInFlight)

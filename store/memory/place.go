@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// route is a route with its records and units.
+// route is a route with its records and partitions.
 type route struct {
 	name  string
 	byID  map[string]*record // staged ones too
@@ -26,20 +26,20 @@ type route struct {
 	settled [3]index
 	counts  map[countKind]int64
 
-	units  []*unit
-	bySlot [core.NumSlots]*unit
-	kept   core.OwnedUnit // Low, Careful and Term for the next units, while there are none
+	partitions []*partition
+	bySlot     [core.NumSlots]*partition
+	kept       core.PartitionState // Low, UncertainUpTo and Term for the next partitions, while there are none
 
 	version uint64    // Store.changes when a member last got something to do
-	seen    uint64    // the version that all who own units of it have seen
+	seen    uint64    // the version that all who own partitions of it have seen
 	rung    time.Time // the time up to which a Wait has reported what is due
 }
 
 // keyed is a key of a route with its records.
 type keyed struct{ ready, odd index }
 
-// unit is a unit and its owner.
-type unit struct{ core.OwnedUnit }
+// partition is a partition and its owner.
+type partition struct{ core.PartitionState }
 
 func (s *Store) route(name string) *route {
 	rt := s.routes[name]
@@ -124,10 +124,10 @@ func (s *Store) place(r *record) {
 	if x, at := s.ends(r); x != nil {
 		x.insert(at, r.seq, r)
 	}
-	if r.obstacle() {
+	if r.blockReason() {
 		rt.odd.insert(0, r.seq, r)
 	}
-	if r.env.Key == "" || !r.ready() && !r.obstacle() {
+	if r.env.Key == "" || !r.ready() && !r.blockReason() {
 		return
 	}
 	k := rt.keys[r.env.Key]
@@ -138,7 +138,7 @@ func (s *Store) place(r *record) {
 	if r.ready() {
 		k.ready.insert(0, r.seq, r)
 	}
-	if r.obstacle() {
+	if r.blockReason() {
 		k.odd.insert(0, r.seq, r)
 	}
 }
@@ -165,7 +165,7 @@ func (s *Store) unplace(r *record) {
 	if x, at := s.ends(r); x != nil {
 		x.remove(at, r.seq)
 	}
-	if r.obstacle() {
+	if r.blockReason() {
 		rt.odd.remove(0, r.seq)
 	}
 	k := rt.keys[r.env.Key]

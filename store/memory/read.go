@@ -15,32 +15,32 @@ import (
 // under it.
 
 // Read answers all parts of look, as core.OutboxStore says. A limit of 0 or less is no limit.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	if err := ctx.Err(); err != nil {
-		return core.Page{}, outage("read", err)
+		return core.ReadResult{}, outage("read", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return core.Page{}, nil
+		return core.ReadResult{}, nil
 	}
 	rd := reader{s: s, self: self, look: &look, now: s.now()}
-	p := core.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
-	if s.seq != look.Last || s.told != look.Told {
+	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
+	if s.seq != look.Last || s.told != look.LastNotice {
 		p.Upper = p.Next
 	}
 	for _, tx := range s.running {
 		p.Running = append(p.Running, tx.id)
 	}
-	for _, part := range look.Parts {
+	for _, part := range look.Slots {
 		var own core.Slots
 		if rt := s.routes[part.Route]; rt != nil {
 			own = rt.owned(self) & part.Slots
 		}
 		p.Owned = append(p.Owned, own)
 	}
-	p.Waiting, p.MoreWaiting = rd.fresh()
+	p.Blocked, p.MoreBlocked = rd.fresh()
 	for i := range look.Ranges {
 		p.Ranges = append(p.Ranges, rd.span(&look.Ranges[i]))
 		s.looked(m, look.Ranges[i].Route)
@@ -49,28 +49,28 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
 	}
 	rd.again(&p)
-	p.Control, p.Told = s.controls(look.Parts, look.AfterControl), s.told
+	p.Notices, p.LastNotice = s.notices(look.Slots, look.AfterNotice), s.told
 	return p, nil
 }
 
-// reader answers the parts of one Look.
+// reader answers the parts of one ReadRequest.
 type reader struct {
 	s    *Store
 	self core.Session
-	look *core.Look
+	look *core.ReadRequest
 	now  time.Time
 }
 
-// fresh returns the waiting records of Look.Fresh, by sequence.
-func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
+// fresh returns the waiting records of ReadRequest.NewlyOwned, by sequence.
+func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 	limit := rd.look.Limit
-	for _, part := range merge(rd.look.Fresh) {
+	for _, part := range merge(rd.look.NewlyOwned) {
 		rt := rd.s.routes[part.Route]
 		if rt == nil {
 			continue
 		}
 		block, n := slices.Contains(rd.look.Blocks, part.Route), 0
-		for r := range rt.odd.after(0, rd.look.AfterFresh) {
+		for r := range rt.odd.after(0, rd.look.NewlyOwnedAfter) {
 			if limit > 0 && n > limit {
 				break
 			}
@@ -83,7 +83,7 @@ func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 			}
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(waiting, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	if limit <= 0 || len(waiting) <= limit {
 		return waiting, false
 	}
@@ -96,9 +96,9 @@ func (rd *reader) span(rg *core.Range) core.Records {
 	if rt == nil {
 		return core.Records{}
 	}
-	leave, skip := set(rg.Leave), set(rg.Skip)
+	leave, skip := set(rg.ExcludeKeys), set(rg.ExcludeSeqs)
 	return rd.collect(rt.ready.after(0, rg.From), rg.To, rg.Limit, func(r *record) bool {
-		if !rg.Slots.Has(r.slot) || rg.Keyed && r.env.Key == "" || skip[r.seq] {
+		if !rg.Slots.Has(r.slot) || rg.KeyedOnly && r.env.Key == "" || skip[r.seq] {
 			return false
 		}
 		return r.env.Key == "" || !leave[r.env.Key]
@@ -117,7 +117,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	block := slices.Contains(rd.look.Blocks, kr.Route)
 	for r := range k.odd.all() {
 		if w, ok := r.obstructs(rd.self, block); ok {
-			out.Waiting = append(out.Waiting, w)
+			out.Blocked = append(out.Blocked, w)
 		}
 	}
 	return out
@@ -144,21 +144,21 @@ func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted
 	return out
 }
 
-// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
-func (rd *reader) again(p *core.Page) {
-	for _, ref := range rd.look.Again {
+// again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
+func (rd *reader) again(p *core.ReadResult) {
+	for _, ref := range rd.look.Recheck {
 		r := rd.s.find(ref)
 		if r == nil {
 			continue
 		}
 		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
 		case r.ready(), r.live() && r.holder != 0:
-			p.Again = append(p.Again, r.record(rd.now))
+			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case ok:
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		case r.retry():
-			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		}
 	}
 }

@@ -12,17 +12,17 @@ import (
 func TestReadRange(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", ""), row("c", "y"), later(row("d", "x"), time.Minute), row("e", "x"))
 	read := func(change func(*core.Range), size int64) core.Records {
 		rg := everything
 		change(&rg)
-		return k.look(1, core.Look{Ranges: []core.Range{rg}, Bytes: size}).Ranges[0]
+		return k.look(1, core.ReadRequest{Ranges: []core.Range{rg}, Bytes: size}).Ranges[0]
 	}
 	k.same("all", ids(read(func(*core.Range) {}, 0).Records), []string{"a", "b", "c", "e"})
 	k.same("from, to", ids(read(func(r *core.Range) { r.From, r.To = 1, 3 }, 0).Records), []string{"b", "c"})
-	k.same("left out", ids(read(func(r *core.Range) { r.Leave, r.Skip = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
-	k.same("keyed", ids(read(func(r *core.Range) { r.Keyed = true }, 0).Records), []string{"a", "c", "e"})
+	k.same("left out", ids(read(func(r *core.Range) { r.ExcludeKeys, r.ExcludeSeqs = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
+	k.same("keyed", ids(read(func(r *core.Range) { r.KeyedOnly = true }, 0).Records), []string{"a", "c", "e"})
 	k.same("slot", ids(read(func(r *core.Range) { r.Slots = 1 << core.SlotOf(route, "x", "") }, 0).Records), []string{"a", "e"})
 	two := read(func(r *core.Range) { r.Limit = 2 }, 0)
 	k.same("limit", ids(two.Records), []string{"a", "b"})
@@ -35,20 +35,20 @@ func TestReadRange(t *testing.T) {
 func TestReadIsOneSnapshot(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	tx := k.Begin()
 	if _, err := tx.Stage(row("a", "x"), row("b", "x")); err != nil {
 		t.Fatal(err)
 	}
 	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
 	k.put(row("c", ""))
-	p := k.look(1, core.Look{})
+	p := k.look(1, core.ReadRequest{})
 	k.fact("transaction ids", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.ID())
-	k.fact("at rest there is no upper bound", k.look(1, core.Look{Last: 3}).Upper == 0)
+	k.fact("at rest there is no upper bound", k.look(1, core.ReadRequest{Last: 3}).Upper == 0)
 	k.no(tx.Commit())
-	p = k.look(1, core.Look{Last: 3, Ranges: []core.Range{
-		{Part: all, To: 1},
-		{Part: all, From: 1, To: 9},
+	p = k.look(1, core.ReadRequest{Last: 3, Ranges: []core.Range{
+		{RouteSlots: all, To: 1},
+		{RouteSlots: all, From: 1, To: 9},
 	}, Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}}})
 	k.same("range 0", ids(p.Ranges[0].Records), []string{"a"})
 	k.same("range 1", ids(p.Ranges[1].Records), []string{"b", "c"})
@@ -59,7 +59,7 @@ func TestReadIsOneSnapshot(t *testing.T) {
 func TestReadWaiting(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"), row("b", "x"), row("c", "y"), row("d", ""), row("e", ""), row("f", "z"))
 	out := map[string]*core.Record{}
 	for _, r := range k.read(1) {
@@ -68,44 +68,44 @@ func TestReadWaiting(t *testing.T) {
 	k.no(k.settle(1,
 		core.Retry(out["a"], errNo, time.Minute), core.Abandon(out["c"], waybill.ReasonRejected, errNo), core.Retry(out["e"], errNo, 0),
 	).FirstErr())
-	ok, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{out["b"].Ref, out["d"].Ref})
+	ok, err := k.ReleasePartition(t.Context(), 1, core.PartitionState{Partition: partition, Term: 2, ReadAfter: 0}, []core.Ref{out["b"].Ref, out["d"].Ref})
 	k.fact("given up", ok && err == nil)
-	k.join(2, unit)
-	why := func(list []core.Waiting) (s []string) {
+	k.join(2, partition)
+	why := func(list []core.BlockedRecord) (s []string) {
 		for _, w := range list {
 			s = append(s, w.ID+string(rune('0'+w.Why)))
 		}
 		return s
 	}
-	look := core.Look{
-		Parts: []core.Part{all}, Fresh: []core.Part{all}, Blocks: []string{route}, Limit: 9,
+	look := core.ReadRequest{
+		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, Blocks: []string{route}, Limit: 9,
 		Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}},
 	}
 	p := k.look(2, look)
 	k.fact("owned", p.Owned[0] == core.AllSlots)
-	k.same("fresh", why(p.Waiting), []string{"a1", "b3", "c2", "d3"})
+	k.same("fresh", why(p.Blocked), []string{"a1", "b3", "c2", "d3"})
 	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
-	k.same("key's obstacles", why(p.Keys[0].Waiting), []string{"a1", "b3"})
-	k.fact("holder", p.Waiting[1].Holder == 1 && p.Keys[0].Records[0].Holder == 1)
+	k.same("key's block reasons", why(p.Keys[0].Blocked), []string{"a1", "b3"})
+	k.fact("holder", p.Blocked[1].Holder == 1 && p.Keys[0].Records[0].Holder == 1)
 	look.Limit, look.Blocks = 1, nil
 	p = k.look(2, look)
-	k.fact("a limit", len(p.Waiting) == 1 && p.MoreWaiting)
-	look.Limit, look.AfterFresh = 9, p.Waiting[0].Seq
+	k.fact("a limit", len(p.Blocked) == 1 && p.MoreBlocked)
+	look.Limit, look.NewlyOwnedAfter = 9, p.Blocked[0].Seq
 	p = k.look(2, look)
-	k.same("the rest, of a route that does not block", why(p.Waiting), []string{"b3", "d3"})
+	k.same("the rest, of a route that does not block", why(p.Blocked), []string{"b3", "d3"})
 
-	again := core.Look{Blocks: []string{route}, Again: []core.Ref{
+	again := core.ReadRequest{Blocks: []string{route}, Recheck: []core.Ref{
 		out["a"].Ref, out["b"].Ref, out["c"].Ref, out["f"].Ref, {Route: route, Seq: 2, ID: "a"},
 	}}
 	p = k.look(2, again)
-	k.same("again", ids(p.Again), []string{"b", "f"})
-	k.same("again waits", why(p.AgainWaiting), []string{"a1", "c2"})
+	k.same("again", ids(p.Rechecked), []string{"b", "f"})
+	k.same("again waits", why(p.RecheckedBlocked), []string{"a1", "c2"})
 }
 
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	r := row("a", "x")
 	r.Envelope.Expires = k.now.Add(time.Minute)
 	r.DedupeKey = "d"
@@ -115,7 +115,7 @@ func TestRecord(t *testing.T) {
 	k.no(k.Corrupt(1))
 	got := k.get(1, "a")
 	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.Life == -30*time.Second)
-	k.fact("a dedupe key makes it withdrawable", got.Withdrawable)
+	k.fact("a dedupe key makes it cancelable", got.Cancelable)
 	k.fact("unreadable", got.Err != nil)
 	k.fact("copied", string(got.Envelope.Body) == "body")
 	got.Envelope.Body[0] = 'X'

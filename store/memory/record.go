@@ -25,15 +25,15 @@ type record struct {
 	waiting                       bool      // a timer or a retry waits for due; else it is in line
 	due                           time.Time // when it became due, or will
 	since                         time.Time // when it first became due
-	withdrawable                  bool
+	cancelable                    bool
 	unreadable                    error
 
 	holder core.Session // a member, or 0
 	maybe  bool         // it may have been delivered
 
 	staging *Tx     // it is staged and not committed
-	shadows *record // the committed one with its id, which its own transaction has withdrawn
-	dropped bool    // its own transaction withdrew it
+	shadows *record // the committed one with its id, which its own transaction has cancelled
+	dropped bool    // its own transaction cancelled it
 	lock    *Tx     // a transaction has locked it
 }
 
@@ -65,11 +65,11 @@ func (r *record) shown() core.State {
 	return r.state
 }
 
-// withdrawn reports whether an open transaction has withdrawn it.
-func (r *record) withdrawn() bool { return r.lock != nil && r.lock.made[r].withdraws() }
+// cancelled reports whether an open transaction has cancelled it.
+func (r *record) cancelled() bool { return r.lock != nil && r.lock.made[r].cancels() }
 
-// obstacle reports whether it can block its key, or is held.
-func (r *record) obstacle() bool {
+// block reason reports whether it can block its key, or is held.
+func (r *record) blockReason() bool {
 	return r.holder != 0 || r.env.Key != "" && (r.retry() || r.blocks())
 }
 
@@ -81,18 +81,18 @@ func (r *record) ref() core.Ref {
 func (r *record) facts() rules.Row {
 	return rules.Row{
 		Ref: r.ref(), Slot: r.slot, State: r.state, Reason: r.reason, Holder: r.holder, Keyed: r.env.Key != "", Waits: r.waits(),
-		Withdrawable: r.withdrawable, Blocks: r.blocks() && r.env.Key != "", MaybeSent: r.maybe,
+		Cancelable: r.cancelable, Blocks: r.blocks() && r.env.Key != "", MaybeSent: r.maybe,
 		Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
 	}
 }
 
-// unit returns the facts about the unit of r that the rules need.
-func (r *record) unit() rules.Unit {
+// partition returns the facts about the partition of r that the rules need.
+func (r *record) partition() rules.Partition {
 	u := r.route.kept
 	if now := r.route.bySlot[r.slot]; now != nil {
-		u = now.OwnedUnit
+		u = now.PartitionState
 	}
-	return rules.Unit{Owner: u.Owner, Careful: u.Careful}
+	return rules.Partition{Owner: u.Owner, UncertainUpTo: u.UncertainUpTo}
 }
 
 // become makes r what a rule has made of it. A record that has ended is deleted, or kept for its retention.
@@ -125,17 +125,17 @@ func (s *Store) become(r *record, to *rules.Change, now time.Time) {
 // abandon ends r for a caller other than its owner.
 func (s *Store) abandon(r *record, reason waybill.Reason, now time.Time) {
 	f := r.facts()
-	s.become(r, &rules.Change{Row: rules.End(&f, r.unit(), reason)}, now)
+	s.become(r, &rules.Change{Row: rules.End(&f, r.partition(), reason)}, now)
 }
 
-// owned reports whether self, which is a member, owns the record's unit.
-func (r *record) owned(self core.Session) bool { return r.unit().Owner == self }
+// owned reports whether self, which is a member, owns the record's partition.
+func (r *record) owned(self core.Session) bool { return r.partition().Owner == self }
 
 // record returns r as the contract shows it.
 func (r *record) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder,
+		Failed: r.state == core.StateFailed, Cancelable: r.cancelable, Holder: r.holder,
 		Age: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
 	if !r.env.Expires.IsZero() {
@@ -145,8 +145,8 @@ func (r *record) record(now time.Time) core.Record {
 }
 
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
-func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
+func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
 	f := r.facts()
-	w := core.Waiting{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder, Why: f.Obstructs(self, block)}
+	w := core.BlockedRecord{Ref: f.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder, Why: f.Obstructs(self, block)}
 	return w, w.Why != 0
 }

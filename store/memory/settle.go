@@ -9,9 +9,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// Settle persists outcomes, as core.OutboxStore says. A stale outcome is core.ErrChanged even if its unit has another
-// owner or the record is locked. An outcome of a unit with another owner is core.ErrFenced even if the record is
-// locked.
+// Settle persists outcomes, as core.OutboxStore says. A stale outcome is core.ErrChanged even if its partition has
+// another owner or the record is locked. An outcome of a partition with another owner is core.ErrFenced even if the
+// record is locked.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if err := ctx.Err(); err != nil {
 		return core.AllFailed(len(outcomes), outage("settle", err))
@@ -30,12 +30,12 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 }
 
 func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error {
-	if n := o.Control(); n != 0 {
+	if n := o.Notice(); n != 0 {
 		s.heeded(self, n, o.Ref())
 		return nil
 	}
 	if o.Event() == core.EventNone {
-		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Withdraw, Release or Heeded")
+		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Cancel, Release or NoticeDone")
 	}
 	ref := o.Ref()
 	r := s.find(ref)

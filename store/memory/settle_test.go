@@ -33,15 +33,15 @@ func TestSettleTwice(t *testing.T) {
 			func(r *core.Record) core.Outcome { return core.Release(r, time.Second, true) }, core.ErrChanged,
 			&memory.State{State: core.StatePending, Version: 2, Maybe: true},
 		},
-		"withdraw": {
-			func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSkipped) }, core.ErrChanged,
+		"cancel": {
+			func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSkipped) }, core.ErrChanged,
 			&memory.State{State: core.StateAbandoned, Reason: waybill.ReasonSkipped, Version: 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKit(t, memory.Options{})
-			k.join(1, unit)
+			k.join(1, partition)
 			k.put(row("a", "x"))
 			r := k.get(1, "a")
 			k.hold(1, r)
@@ -66,7 +66,7 @@ func TestSettleTwice(t *testing.T) {
 func TestSettleLocked(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{Retention: waybill.Retention{Published: waybill.Forever}})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", ""), row("b", ""), row("c", ""))
 	tx := k.Begin()
 	k.no(tx.Lock(route, "b"))
@@ -85,7 +85,7 @@ func TestSettleLocked(t *testing.T) {
 func TestSettleStale(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.join(2)
 	k.put(row("a", "x"))
 	r := k.get(1, "a")
@@ -98,8 +98,8 @@ func TestSettleStale(t *testing.T) {
 	k.is("a stale retry", k.settle(1, core.Retry(r, errNo, 0))[0], core.ErrChanged)
 	k.is("a stale release", k.settle(1, core.Release(r, 0, true))[0], core.ErrChanged)
 	k.fact("nothing changed", before == *k.state("a"))
-	k.is("a stale one of another's unit is changed", k.settle(2, core.Retry(r, errNo, 0))[0], core.ErrChanged)
-	k.is("a good one of another's unit is fenced", k.settle(2, core.Retry(k.get(1, "a"), errNo, 0))[0], core.ErrFenced)
+	k.is("a stale one of another's partition is changed", k.settle(2, core.Retry(r, errNo, 0))[0], core.ErrChanged)
+	k.is("a good one of another's partition is fenced", k.settle(2, core.Retry(k.get(1, "a"), errNo, 0))[0], core.ErrFenced)
 	k.is("who is not there is fenced", k.settle(7, core.Retry(r, errNo, 0))[0], core.ErrFenced)
 	k.is("the zero outcome", k.settle(1, core.Outcome{})[0], waybill.ErrInvalid)
 	k.no(k.settle(1, core.Published(r))[0])
@@ -109,7 +109,7 @@ func TestSettleStale(t *testing.T) {
 func TestSettleHeeded(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.join(2)
 	k.put(row("a", "x"), row("b", ""))
 	for _, r := range k.read(1) {
@@ -118,16 +118,16 @@ func TestSettleHeeded(t *testing.T) {
 	tx := k.Begin()
 	k.no(tx.Redrive(route, "a"))
 	k.no(tx.Redrive(route, "b"))
-	look := core.Look{Parts: []core.Part{all}}
-	k.fact("not before the commit", len(k.look(1, look).Control) == 0)
+	look := core.ReadRequest{Slots: []core.RouteSlots{all}}
+	k.fact("not before the commit", len(k.look(1, look).Notices) == 0)
 	k.no(tx.Commit())
-	c := k.look(1, look).Control
-	k.fact("two", len(c) == 2 && c[0].Kind == core.ControlKey && c[0].Key == "x")
-	k.fact("of a record", c[1].Kind == core.ControlRecord && c[1].Seq == 2 && c[1].ID == "b")
-	k.fact("only of the parts", len(k.look(1, core.Look{Parts: []core.Part{{Route: route, Slots: 1 << c[0].Slot}}}).Control) == 1)
-	o := core.Heeded(&c[0])
+	c := k.look(1, look).Notices
+	k.fact("two", len(c) == 2 && c[0].Kind == core.NoticeKey && c[0].Key == "x")
+	k.fact("of a record", c[1].Kind == core.NoticeRecord && c[1].Seq == 2 && c[1].ID == "b")
+	k.fact("only of the parts", len(k.look(1, core.ReadRequest{Slots: []core.RouteSlots{{Route: route, Slots: 1 << c[0].Slot}}}).Notices) == 1)
+	o := core.NoticeDone(&c[0])
 	k.no(k.settle(2, o)[0])
 	k.no(k.settle(2, o)[0])
-	k.fact("one is left", len(k.look(1, look).Control) == 1)
+	k.fact("one is left", len(k.look(1, look).Notices) == 1)
 	k.is("without a session", k.settle(9, o)[0], core.ErrFenced)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Stage writes msgs in tx, as waybill.Stager says. If another transaction has staged the same (route, id) or dedupe
-// key, or withdraws it, Stage waits until that transaction ends. A message with a dedupe key is withdrawable: it can be
+// key, or cancels it, Stage waits until that transaction ends. A message with a dedupe key is cancelable: it can be
 // cancelled and replaced although it is due.
 func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if err := s.owns(tx); err != nil {
@@ -89,7 +89,7 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 	case twin == nil, tx.vacates(twin):
 	case twin.staging != nil && twin.staging != tx:
 		return out, 0, twin.staging, nil
-	case twin.withdrawn() && twin.lock != tx:
+	case twin.cancelled() && twin.lock != tx:
 		return out, 0, twin.lock, nil
 	case twin.env.Source != row.Envelope.Source && twin.env.Source != "" && row.Envelope.Source != "":
 		return out, 0, nil, row.IDTaken("waybill/memory: stage")
@@ -120,7 +120,7 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	r := &record{
 		route: rt, env: row.Envelope.Clone(), slot: core.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID),
 		dedupe: row.DedupeKey, seq: seq, version: 1,
-		state: core.StatePending, since: now, withdrawable: row.Withdrawable || row.DedupeKey != "",
+		state: core.StatePending, since: now, cancelable: row.Cancelable || row.DedupeKey != "",
 	}
 	due := now.Add(row.Delay)
 	if !row.DeliverAt.IsZero() {
@@ -132,9 +132,9 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	return r
 }
 
-// vacates reports whether tx has withdrawn r, so that its id is free in tx if no part of it is to be kept.
+// vacates reports whether tx has cancelled r, so that its id is free in tx if no part of it is to be kept.
 func (tx *Tx) vacates(r *record) bool {
-	return r.staging == nil && tx.made[r].withdraws() && core.RetentionWithdrawn.DroppedAtOnce(tx.s.retention)
+	return r.staging == nil && tx.made[r].cancels() && core.RetentionCancelled.DroppedAtOnce(tx.s.retention)
 }
 
 // dedupe decides about a row with a dedupe key: it is a duplicate, replaces another, or is new. Otherwise it returns
@@ -148,13 +148,13 @@ func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wa
 	switch {
 	case r == nil:
 		return nil
-	case r.lock != nil && r.lock != tx && (row.Replace || r.withdrawn()):
+	case r.lock != nil && r.lock != tx && (row.Replace || r.cancelled()):
 		return r.lock
 	case !row.Replace:
 		out.ID, out.Duplicate = r.env.ID, true
 		return nil
 	}
-	out.Replaced, wait = tx.withdraw(r, replaced)
+	out.Replaced, wait = tx.cancelRecord(r, replaced)
 	return wait
 }
 
@@ -164,7 +164,7 @@ func (tx *Tx) holder(key liveKey) *record {
 		return r
 	}
 	r := tx.s.holders[key]
-	if r == nil || tx.made[r].withdraws() || tx.made[r] == freed {
+	if r == nil || tx.made[r].cancels() || tx.made[r] == freed {
 		return nil
 	}
 	return r

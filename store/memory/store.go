@@ -37,8 +37,8 @@ type Options struct {
 	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
 	// have its time.
 	RouteTTL map[string]time.Duration
-	// Withdrawable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
-	Withdrawable []string
+	// Cancelable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
+	Cancelable []string
 	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under
 	// testing/synctest. It must be safe for concurrent use. Wait uses real timers in any case.
 	Now func() time.Time
@@ -58,15 +58,15 @@ type Store struct {
 	audit    []audit.Entry
 	seq      int64 // the last sequence that was drawn
 	lastTx   int64 // the last transaction id that was drawn
-	told     int64 // the number of the last control record
+	told     int64 // the number of the last notice
 	restores int
 	routes   map[string]*route
 	holders  map[liveKey]*record // live records with a dedupe key
 	members  map[core.Session]*member
-	control  []*command // by number
+	notice   []*command // by number
 	running  []*Tx      // open ones that have an id, by id
 	open     map[*Tx]struct{}
-	locks    map[any]*Tx // dedupe keys, inbox keys and withdrawn ids that an open transaction works with
+	locks    map[any]*Tx // dedupe keys, inbox keys and cancelled ids that an open transaction works with
 	values   map[string]string
 	inbox    inboxMarks
 	cleaner  election
@@ -86,7 +86,7 @@ type member struct {
 }
 
 func newMember(m core.Member) *member {
-	m.Serves = slices.Clone(m.Serves)
+	m.Routes = slices.Clone(m.Routes)
 	return &member{Member: m, held: map[*record]struct{}{}, seen: map[string]uint64{}}
 }
 
@@ -94,7 +94,7 @@ func newMember(m core.Member) *member {
 func New(opts Options) (*Store, error) {
 	stamper, err := core.NewStamper(core.StamperOptions{
 		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL, Now: opts.Now,
-		TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
+		TracerProvider: opts.TracerProvider, Cancelable: opts.Cancelable,
 	})
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// at returns a time in the unit of the indexes by time.
+// at returns a time in the partition of the indexes by time.
 func (s *Store) at(t time.Time) int64 { return int64(t.Sub(s.born)) }
 
 func (s *Store) epoch() string { return strconv.Itoa(s.restores + 1) }
@@ -133,19 +133,19 @@ func (s *Store) names() []string { return slices.Sorted(maps.Keys(s.routes)) }
 // owned returns the slots of the route that self owns.
 func (rt *route) owned(self core.Session) core.Slots {
 	var own core.Slots
-	for _, u := range rt.units {
+	for _, u := range rt.partitions {
 		if u.Owner == self && self != 0 {
-			own |= u.Unit.Slots()
+			own |= u.Partition.Slots()
 		}
 	}
 	return own
 }
 
 // merge joins the parts of each route into one, in the order in which routes are first named.
-func merge(parts []core.Part) []core.Part {
-	var out []core.Part
+func merge(parts []core.RouteSlots) []core.RouteSlots {
+	var out []core.RouteSlots
 	for _, p := range parts {
-		i := slices.IndexFunc(out, func(q core.Part) bool { return q.Route == p.Route })
+		i := slices.IndexFunc(out, func(q core.RouteSlots) bool { return q.Route == p.Route })
 		if i < 0 {
 			out = append(out, p)
 		} else {

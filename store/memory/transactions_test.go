@@ -16,11 +16,11 @@ import (
 type unseen struct {
 	id   string
 	tx   int64
-	page core.Page
+	page core.ReadResult
 }
 
 // over reports whether everything that the page warned of has ended, as a later page says.
-func (u *unseen) over(later *core.Page) bool {
+func (u *unseen) over(later *core.ReadResult) bool {
 	ended := func(tx int64) bool { return tx < later.Next && !slices.Contains(later.Running, tx) }
 	for _, m := range u.page.Running {
 		if !ended(m) {
@@ -41,7 +41,7 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		k := newKit(t, memory.Options{})
-		k.join(1, unit)
+		k.join(1, partition)
 		var (
 			open      []*memory.Tx
 			staged    = map[*memory.Tx]map[string]int64{} // by id
@@ -116,7 +116,7 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				drop(tx)
 			},
 			"read": func(rt *rapid.T) {
-				p := k.look(1, core.Look{Last: last, Ranges: []core.Range{everything}})
+				p := k.look(1, core.ReadRequest{Last: last, Ranges: []core.Range{everything}})
 				seen := map[string]bool{}
 				for _, r := range p.Ranges[0].Records {
 					if r.Seq > p.Last {

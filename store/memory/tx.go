@@ -45,18 +45,18 @@ const (
 	freed // it gives up its dedupe key
 )
 
-// withdraws reports whether the record goes away.
-func (v verdict) withdraws() bool { return v == cancelled || v == replaced }
+// cancels reports whether the record goes away.
+func (v verdict) cancels() bool { return v == cancelled || v == replaced }
 
 // stepKind is the kind of one step of a transaction.
 type stepKind uint8
 
 const (
 	stepStage stepKind = iota // r was staged
-	stepDrop                  // r, which the transaction staged itself, was withdrawn
+	stepDrop                  // r, which the transaction staged itself, was cancelled
 	stepLock                  // r was locked
 	stepMake                  // the verdict about r changed from was to now
-	stepTell                  // a control record was written
+	stepTell                  // a notice was written
 	stepWrite                 // a value or an inbox mark was written
 )
 
@@ -64,7 +64,7 @@ type step struct {
 	kind     stepKind
 	r        *record
 	was, now verdict
-	control  *core.Control
+	notice   *core.Notice
 	undo     func() // of stepWrite
 }
 
@@ -231,7 +231,7 @@ func (tx *Tx) Commit() error {
 		case stepMake:
 			s.apply(st.r, st.now, now)
 		case stepTell:
-			s.tell(st.control)
+			s.tell(st.notice)
 		case stepDrop, stepWrite:
 		}
 	}
@@ -240,7 +240,7 @@ func (tx *Tx) Commit() error {
 	return nil
 }
 
-// admit makes a staged record visible, unless its own transaction has withdrawn it.
+// admit makes a staged record visible, unless its own transaction has cancelled it.
 func (s *Store) admit(r *record) {
 	r.staging, r.shadows = nil, nil
 	if r.dropped {

@@ -12,8 +12,8 @@ import (
 var _ core.Waiter = (*Store)(nil)
 
 // Wait blocks until there can be something to do on routes, a timer or a retry of them is due, limit has passed, or ctx
-// ends. It needs no session. It returns at once until all owners of units of a route have read its new records and have
-// asked for its due ones. For a route without owners it does so only once.
+// ends. It needs no session. It returns at once until all owners of partitions of a route have read its new records and
+// have asked for its due ones. For a route without owners it does so only once.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	alarm := time.NewTimer(max(limit, 0))
 	defer alarm.Stop()
@@ -79,9 +79,9 @@ func (s *Store) watch(known map[string]uint64) (signal <-chan struct{}, next tim
 	return s.signal, next, news
 }
 
-// served reports whether a unit of the route has an owner.
+// served reports whether a partition of the route has an owner.
 func (rt *route) served() bool {
-	return slices.ContainsFunc(rt.units, func(u *unit) bool { return u.Owner != 0 })
+	return slices.ContainsFunc(rt.partitions, func(u *partition) bool { return u.Owner != 0 })
 }
 
 // nextDue returns the first record of an index by due time that no session holds, or nil. On an unserved route it
@@ -116,7 +116,7 @@ func (s *Store) looked(m *member, route string) {
 		return
 	}
 	m.seen[route] = rt.version
-	for _, u := range rt.units {
+	for _, u := range rt.partitions {
 		if o := s.members[u.Owner]; o != nil && o.seen[route] != rt.version {
 			return
 		}

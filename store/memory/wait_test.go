@@ -22,7 +22,7 @@ func bubble(t *testing.T, fn func(t *testing.T, k *kit, wait func() <-chan waite
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		k := &kit{TB: t, Store: newStore(t)}
-		k.join(1, unit)
+		k.join(1, partition)
 		fn(t, k, func() <-chan waited {
 			done := make(chan waited, 1)
 			start := time.Now()
@@ -75,7 +75,7 @@ func TestWaitIsTold(t *testing.T) { // DB-10
 		}
 		k.stage(msg("b"))
 		k.fact("what came between two calls", (<-wait()).after == 0)
-		k.meet(core.Meeting{Self: member(1, 2, 1), Leave: true})
+		k.heartbeat(core.HeartbeatRequest{Self: member(1, 2, 1), Leave: true})
 		k.fact("of a route that nobody owns", (<-wait()).after == 0)
 		idle := wait()
 		k.fact("once", len(idle) == 0)
@@ -90,10 +90,10 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 	bubble(t, func(t *testing.T, k *kit, _ func() <-chan waited) {
 		t.Helper()
 		const other = "another"
-		low, high := core.Unit{Route: other, To: 32}, core.Unit{Route: other, From: 32, To: 64}
-		for i, u := range []core.Unit{low, high} {
-			m := core.Member{Session: core.Session(10 + i), Beat: 1, Serves: []core.Serving{{Route: other, Units: 2}}}
-			k.meet(core.Meeting{Self: m, Join: true, Moves: []core.Move{{Unit: u, To: m.Session}}})
+		low, high := core.Partition{Route: other, To: 32}, core.Partition{Route: other, From: 32, To: 64}
+		for i, u := range []core.Partition{low, high} {
+			m := core.Member{Session: core.Session(10 + i), Heartbeats: 1, Routes: []core.ServedRoute{{Route: other, Partitions: 2}}}
+			k.heartbeat(core.HeartbeatRequest{Self: m, Join: true, Transfers: []core.Transfer{{Partition: u, To: m.Session}}})
 		}
 		k.stage(msg("a", waybill.Routes(other)))
 		told := func() bool {
@@ -101,7 +101,7 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 			k.no(err)
 			return cause == core.WakeNotify
 		}
-		look := core.Look{Ranges: []core.Range{{Part: core.Part{Route: other, Slots: core.AllSlots}, To: 9}}}
+		look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: other, Slots: core.AllSlots}, To: 9}}}
 		k.fact("nobody has looked", told())
 		k.fact("still nobody has looked", told())
 		k.look(10, look)
@@ -126,7 +126,7 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 			t.Errorf("%+v", got)
 		}
 		k.fact("a timer that nobody puts in line", <-wait() == waited{core.WakeTimer, 0})
-		k.fact("it is put in line", k.due(1, 9).Moved == 1 && (<-wait()).cause == core.WakeNotify)
+		k.fact("it is put in line", k.due(1, 9).TimersReady == 1 && (<-wait()).cause == core.WakeNotify)
 		k.read(1)
 		k.retry("a", time.Minute)
 		if got := <-wait(); got != (waited{core.WakeTimer, time.Minute}) {

@@ -25,35 +25,35 @@ func TestCancel(t *testing.T) {
 		row     core.StagedRow
 		prepare func(k *kit)
 		want    waybill.CancelStatus
-		control int
+		notice  int
 	}{
-		"none":                  {row("z", "x"), func(*kit) {}, waybill.CancelNotFound, 0},
-		"scheduled":             {later(row("a", "x"), time.Hour), func(*kit) {}, waybill.CancelDone, 0},
-		"due":                   {row("a", "x"), func(*kit) {}, waybill.CancelInFlight, 0},
-		"withdrawable":          {withdrawable(row("a", "x")), func(*kit) {}, waybill.CancelDone, 1},
-		"withdrawable, no key":  {withdrawable(row("a", "")), func(*kit) {}, waybill.CancelDone, 0},
-		"withdrawable and held": {withdrawable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, waybill.CancelInFlight, 0},
-		"waits for a retry":     {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, waybill.CancelDone, 1},
+		"none":                {row("z", "x"), func(*kit) {}, waybill.CancelNotFound, 0},
+		"scheduled":           {later(row("a", "x"), time.Hour), func(*kit) {}, waybill.CancelDone, 0},
+		"due":                 {row("a", "x"), func(*kit) {}, waybill.CancelInFlight, 0},
+		"cancelable":          {cancelable(row("a", "x")), func(*kit) {}, waybill.CancelDone, 1},
+		"cancelable, no key":  {cancelable(row("a", "")), func(*kit) {}, waybill.CancelDone, 0},
+		"cancelable and held": {cancelable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, waybill.CancelInFlight, 0},
+		"waits for a retry":   {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, waybill.CancelDone, 1},
 		"retry that is held": {row("a", "x"), func(k *kit) {
 			k.retry("a", 0)
 			k.due(1, 1)
 		}, waybill.CancelInFlight, 0},
-		"sent without an answer": {withdrawable(row("a", "x")), func(k *kit) {
+		"sent without an answer": {cancelable(row("a", "x")), func(k *kit) {
 			k.no(k.settle(1, core.Release(k.get(1, "a"), 0, true))[0])
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		"held by a dead one": {row("a", "x"), func(k *kit) {
 			k.hold(1, k.get(1, "a"))
 			k.bury(2, 1)
-			k.meet(core.Meeting{Self: member(2, 5, 1), Moves: []core.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
-		}, waybill.CancelMaybe, 1},
-		"a dead one had the unit": {row("a", "x"), func(k *kit) { k.bury(2, 1) }, waybill.CancelMaybe, 1},
-		"retry of a dead one's unit": {row("a", "x"), func(k *kit) {
+			k.heartbeat(core.HeartbeatRequest{Self: member(2, 5, 1), Transfers: []core.Transfer{{Partition: partition, To: 2}, {Partition: partition, From: 2, To: 2}}})
+		}, waybill.CancelUncertain, 1},
+		"a dead one had the partition": {row("a", "x"), func(k *kit) { k.bury(2, 1) }, waybill.CancelUncertain, 1},
+		"retry of a dead one's partition": {row("a", "x"), func(k *kit) {
 			k.retry("a", 0)
 			k.bury(2, 1)
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		"a window has passed it": {row("a", "x"), func(k *kit) {
 			k.bury(2, 1)
-			k.meet(core.Meeting{Self: member(2, 5, 1), Moves: []core.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
+			k.heartbeat(core.HeartbeatRequest{Self: member(2, 5, 1), Transfers: []core.Transfer{{Partition: partition, To: 2}, {Partition: partition, From: 2, To: 2}}})
 		}, waybill.CancelInFlight, 0},
 		"abandoned": {row("a", "x"), func(k *kit) {
 			k.no(k.settle(1, core.Abandon(k.get(1, "a"), waybill.ReasonRejected, nil))[0])
@@ -62,7 +62,7 @@ func TestCancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKit(t, memory.Options{})
-			k.join(1, unit)
+			k.join(1, partition)
 			k.join(2)
 			k.put(tc.row)
 			tc.prepare(k)
@@ -70,12 +70,12 @@ func TestCancel(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
-			if got == waybill.CancelDone || got == waybill.CancelMaybe {
+			if got == waybill.CancelDone || got == waybill.CancelUncertain {
 				k.fact("it is gone", k.state("a") == nil && len(k.read(2)) == 0)
 			} else {
 				k.fact("it stays", len(k.States()) == 1)
 			}
-			k.fact("control records", len(k.look(2, core.Look{Parts: []core.Part{all}}).Control) == tc.control)
+			k.fact("notices", len(k.look(2, core.ReadRequest{Slots: []core.RouteSlots{all}}).Notices) == tc.notice)
 		})
 	}
 }
@@ -88,8 +88,8 @@ func (k *kit) retry(id string, in time.Duration) {
 func TestCancelInATransaction(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
-	k.put(withdrawable(row("a", "x")))
+	k.join(1, partition)
+	k.put(cancelable(row("a", "x")))
 	tx, other := k.Begin(), k.Begin()
 	sp := tx.Savepoint()
 	st, err := tx.Cancel(route, "a")
@@ -99,9 +99,9 @@ func TestCancelInATransaction(t *testing.T) {
 	_, err = other.Cancel(route, "a")
 	k.is("another one would wait", err, core.ErrBusy)
 	k.same("the committed version is read", ids(k.read(1)), []string{"a"})
-	k.fact("it is locked", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Grip == core.GripLocked)
+	k.fact("it is locked", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Status == core.HoldLocked)
 	k.no(tx.RollbackTo(sp))
-	k.fact("free again", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Grip == core.GripHeld)
+	k.fact("free again", k.take(1, core.HoldRequest{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Status == core.HoldGranted)
 	st, err = tx.Cancel(route, "a")
 	k.fact("in flight", st == waybill.CancelInFlight && err == nil)
 
@@ -128,7 +128,7 @@ func TestCancelInATransaction(t *testing.T) {
 func TestRedriveRefused(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	k.join(1, unit)
+	k.join(1, partition)
 	k.put(row("a", "x"))
 	tx := k.Begin()
 	k.is("pending", tx.Redrive(route, "a"), waybill.ErrInvalid)

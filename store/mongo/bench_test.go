@@ -30,26 +30,26 @@ func in(tb testing.TB, s *Store, fn func(ctx context.Context, tx *driver.Session
 	}
 }
 
-func all(route string) core.Part { return core.Part{Route: route, Slots: core.AllSlots} }
+func all(route string) core.RouteSlots { return core.RouteSlots{Route: route, Slots: core.AllSlots} }
 
 var sessions atomic.Int64
 
 // join makes a member that owns all of the routes.
 func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	tb.Helper()
-	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Heartbeats: 1, Lease: 10 * time.Second, Capacity: 1, FreeCapacity: 1}
 	for _, r := range routes {
-		m.Serves = append(m.Serves, core.Serving{Route: r, Units: 2})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 2})
 	}
-	r, err := s.Meet(tb.Context(), core.Meeting{Self: m, Join: true})
+	r, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var moves []core.Move
-	for _, u := range r.Units {
-		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: m.Session})
 	}
-	if _, err := s.Meet(tb.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Transfers: moves}); err != nil {
 		tb.Fatal(err)
 	}
 	return m
@@ -131,8 +131,8 @@ func BenchmarkDrain(b *testing.B) {
 		defer func() { b.ReportMetric(float64(reading.Microseconds())/float64(b.N), "µs/read") }()
 		drained(b, func() int {
 			began := time.Now()
-			p, err := s.Read(b.Context(), self, core.Look{
-				Last: last, Parts: []core.Part{all(benchRoute)}, Ranges: []core.Range{{Part: all(benchRoute), To: 1 << 62, Limit: 500}},
+			p, err := s.Read(b.Context(), self, core.ReadRequest{
+				Last: last, Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -175,7 +175,7 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			look := core.Look{Parts: []core.Part{all(benchRoute)}, Ranges: []core.Range{{Part: all(benchRoute), From: 1 << 60, To: 1 << 62}}}
+			look := core.ReadRequest{Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), From: 1 << 60, To: 1 << 62}}}
 			if _, err := s.Read(b.Context(), self, look); err != nil {
 				b.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("due", func(b *testing.B) {
 		for range b.N {
-			if _, err := s.Due(b.Context(), self, []core.Part{all(benchRoute)}, 100); err != nil {
+			if _, err := s.Due(b.Context(), self, []core.RouteSlots{all(benchRoute)}, 100); err != nil {
 				b.Fatal(err)
 			}
 		}

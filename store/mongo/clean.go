@@ -15,12 +15,12 @@ import (
 
 var _ core.Cleaner = (*Store)(nil)
 
-// cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+// cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, cancelled.
 const cleanBatch = 1000
 
 // Clean keeps the collections small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units without an owner. It deletes up to 1,000 records each of those published,
-// abandoned and withdrawn whose retention has expired. Each kind is a transaction of its own. A record that another
+// waited for a time, or are due in partitions without an owner. It deletes up to 1,000 records each of those published,
+// abandoned and cancelled whose retention has expired. Each kind is a transaction of its own. A record that another
 // transaction has locked is left for later. The lease is a document of the meta collection, from a millisecond to an
 // hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
@@ -28,7 +28,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 		return core.Cleaned{}, err
 	}
 	c := cleaner{s: s, owner: core.ErrorText(errors.New(owner)), lease: lease}
-	if err := c.elect(ctx); err != nil || !c.done.Elected {
+	if err := c.elect(ctx); err != nil || !c.done.Leader {
 		return core.Cleaned{}, err
 	}
 	c.done.Deleted = map[core.CleanedKind]int{}
@@ -58,7 +58,7 @@ type cleaner struct {
 // elect takes or renews the lease.
 func (c *cleaner) elect(ctx context.Context) error {
 	return c.s.transact(ctx, "clean", func(ctx context.Context, w *work) error {
-		c.done.Elected = false
+		c.done.Leader = false
 		if err := w.clock(ctx); err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func (c *cleaner) elect(ctx context.Context) error {
 			return nil // somebody else cleans; a lease that ends later was written by a wrong clock
 		}
 		_, err := c.s.meta.UpdateOne(ctx, id, bson.M{"$set": bson.M{"owner": c.owner, "until": later(w.now, c.lease)}})
-		c.done.Elected = err == nil
+		c.done.Leader = err == nil
 		return err
 	})
 }
@@ -104,8 +104,8 @@ func (c *cleaner) expire(ctx context.Context) error {
 	return nil
 }
 
-// expired returns records that expired while they wait. Other ready records are left to the owner of their unit, if
-// there is one.
+// expired returns records that expired while they wait. Other ready records are left to the owner of their partition,
+// if there is one.
 func (w *work) expired(ctx context.Context) ([]*record, error) {
 	if err := w.clock(ctx); err != nil {
 		return nil, err
@@ -117,8 +117,8 @@ func (w *work) expired(ctx context.Context) ([]*record, error) {
 	known, either := bson.A{}, bson.A{bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}}}
 	for _, d := range docs {
 		free := core.AllSlots
-		for i := range d.Units {
-			if u := &d.Units[i]; u.Owner != 0 {
+		for i := range d.Partitions {
+			if u := &d.Partitions[i]; u.Owner != 0 {
 				free &^= core.SlotRange(uint8(u.From), uint8(u.To))
 			}
 		}
@@ -151,12 +151,12 @@ func (w *work) expire(ctx context.Context, list []*record) (int, error) {
 		return 0, err
 	}
 	var models []driver.WriteModel
-	var told []core.Control
+	var told []core.Notice
 	for _, r := range now {
-		_, tells := rules.Sweeps(r.facts(), docs[r.Route].unitOf(r))
+		_, tells := rules.Sweeps(r.facts(), docs[r.Route].partitionOf(r))
 		models = append(models, change(r.ID, r.abandon(docs[r.Route], waybill.ReasonExpired, w.now)))
 		if tells {
-			told = append(told, controlOf(core.ControlKey, r))
+			told = append(told, noticeOf(core.NoticeKey, r))
 		}
 	}
 	if err := w.write(ctx, models); err != nil {
@@ -225,11 +225,11 @@ func (w *work) drop(ctx context.Context, list []*record) ([]*record, error) {
 		return nil, err
 	}
 	ids := bson.A{}
-	var told []core.Control
+	var told []core.Notice
 	for _, r := range now {
 		ids = append(ids, r.ID)
 		if rules.Tells(r.facts()) {
-			told = append(told, controlOf(core.ControlKey, r))
+			told = append(told, noticeOf(core.NoticeKey, r))
 		}
 	}
 	if _, err := w.s.outbox.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": ids}}); err != nil {

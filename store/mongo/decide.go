@@ -17,12 +17,12 @@ const (
 	decideOp = "waybill/mongo: decide head"
 )
 
-// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.KeyKeeper]. A control record tells the
+// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.BlockedKeys]. A notice tells the
 // owner of the key.
 //
 // The first due record of a key can be skipped and set aside, too. Its owner does that as soon as the record is not
-// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
-// has no owner, no process can have the record out, and DecideHead does it alone.
+// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's
+// partition has no owner, no process can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -53,7 +53,7 @@ type decision struct {
 	route, key, id string
 	action         admin.HeadAction
 	reason         waybill.Reason // of a skip or a set aside
-	told           *core.Control  // the control record that tells the owner to do it
+	told           *core.Notice   // the notice that tells the owner to do it
 	answer         error          // not the database's
 }
 
@@ -89,15 +89,15 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 	if err != nil {
 		return err
 	}
-	if isNext && docs[r.Route].unitOf(r).Owner != 0 {
-		c := controlOf(core.ControlDecide, r)
+	if isNext && docs[r.Route].partitionOf(r).Owner != 0 {
+		c := noticeOf(core.NoticeDecide, r)
 		c.Reason = d.reason
-		list := []core.Control{c}
+		list := []core.Notice{c}
 		err := w.tell(ctx, list)
 		d.told = &list[0]
 		return err
 	}
-	if isNext { // nobody takes its unit until the transaction has ended
+	if isNext { // nobody takes its partition until the transaction has ended
 		if err := w.keepUnowned(ctx, r.Route); err != nil {
 			return err
 		}
@@ -105,10 +105,10 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 	if err := w.write(ctx, []driver.WriteModel{change(r.ID, r.abandon(docs[r.Route], d.reason, w.now))}); err != nil {
 		return locked(err)
 	}
-	return w.tell(ctx, []core.Control{controlOf(core.ControlKey, r)})
+	return w.tell(ctx, []core.Notice{noticeOf(core.NoticeKey, r)})
 }
 
-// keepUnowned conflicts with a move of a unit of the route: no session takes one until the transaction ends.
+// keepUnowned conflicts with a move of a partition of the route: no session takes one until the transaction ends.
 func (w *work) keepUnowned(ctx context.Context, route string) error {
 	_, err := w.s.routes.UpdateOne(ctx, bson.M{"_id": route}, bson.M{"$inc": bson.M{"decisions": 1}}, options.UpdateOne().SetUpsert(true))
 	return raced(err)
@@ -156,5 +156,5 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 	if err := w.undecide(ctx, []*record{r}); err != nil {
 		return err
 	}
-	return w.tell(ctx, []core.Control{told})
+	return w.tell(ctx, []core.Notice{told})
 }

@@ -30,7 +30,7 @@ func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]a
 			err := d.run(ctx)
 			return func() { copy(out[from:to], d.list) }, err
 		},
-		busy: func(i int) { out[i].Fate = admin.FateLocked },
+		busy: func(i int) { out[i].Fate = admin.DecisionLocked },
 	}
 	if err := p.run(ctx, 0, len(out)); err != nil {
 		return nil, err
@@ -46,11 +46,11 @@ type decider struct {
 	list   []admin.Decision
 
 	routes map[string]*routeDoc
-	free   map[string]bool // routes on which units without an owner must stay so
+	free   map[string]bool // routes on which partitions without an owner must stay so
 	ended  []*record
 	models []driver.WriteModel
-	told   []core.Control
-	asked  []int // whose control records the first of told are
+	told   []core.Notice
+	asked  []int // whose notices the first of told are
 }
 
 func (d *decider) run(ctx context.Context) error {
@@ -81,19 +81,19 @@ func (d *decider) run(ctx context.Context) error {
 		return err
 	}
 	d.free = map[string]bool{}
-	var keys []core.Control
+	var keys []core.Notice
 	for i := range d.list {
 		to := &d.list[i]
 		r := now[recordID{to.Route, to.ID}]
 		to.Fate = d.fate(r, to, pending[to.Number])
 		switch {
-		case to.Fate == admin.FatePending && to.Number == 0:
-			c := controlOf(core.ControlDecide, r)
+		case to.Fate == admin.DecisionPending && to.Number == 0:
+			c := noticeOf(core.NoticeDecide, r)
 			c.Reason = d.reason
 			d.told, d.asked = append(d.told, c), append(d.asked, i)
-		case to.Fate == admin.FateEnded && r.live():
-			if _, tells := rules.Decides(r.facts(), d.routes[r.Route].unitOf(r)); tells {
-				keys = append(keys, controlOf(core.ControlKey, r))
+		case to.Fate == admin.DecisionCarriedOut && r.live():
+			if _, tells := rules.Decides(r.facts(), d.routes[r.Route].partitionOf(r)); tells {
+				keys = append(keys, noticeOf(core.NoticeKey, r))
 			}
 			d.end(r)
 		}
@@ -102,14 +102,14 @@ func (d *decider) run(ctx context.Context) error {
 	return d.store(ctx)
 }
 
-// pendingOf returns which control records are there.
+// pendingOf returns which notices are there.
 func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool, error) {
 	there := map[int64]bool{}
 	if len(numbers) == 0 {
 		return there, nil
 	}
 	opts := options.Find().SetProjection(bson.M{"_id": 1}).SetBatchSize(int32(len(numbers) + 1))
-	cursor, err := d.s.control.Find(ctx, bson.M{"_id": bson.M{"$in": numbers}}, opts)
+	cursor, err := d.s.notice.Find(ctx, bson.M{"_id": bson.M{"$in": numbers}}, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -126,24 +126,24 @@ func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool
 }
 
 // fate returns the fate of r under a decision. Told says that its owner was told, and has not carried it out.
-func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.Fate {
+func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.DecisionResult {
 	switch {
 	case r == nil || r.Seq != to.Seq || r.live() && to.Number != 0 && !told:
-		return admin.FateOtherwise
+		return admin.DecisionSuperseded
 	case !r.live() && r.Phase == phaseAbandoned && r.Reason == string(d.reason):
-		return admin.FateEnded
+		return admin.DecisionCarriedOut
 	case !r.live():
-		return admin.FateOtherwise
+		return admin.DecisionSuperseded
 	}
-	if ends, _ := rules.Decides(r.facts(), d.routes[r.Route].unitOf(r)); !ends {
-		return admin.FatePending
+	if ends, _ := rules.Decides(r.facts(), d.routes[r.Route].partitionOf(r)); !ends {
+		return admin.DecisionPending
 	}
-	return admin.FateEnded
+	return admin.DecisionCarriedOut
 }
 
 // end ends r, which no process can have out.
 func (d *decider) end(r *record) {
-	if !r.waits() && !r.Withdrawable {
+	if !r.waits() && !r.Cancelable {
 		d.free[r.Route] = true
 	}
 	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, r.abandon(d.routes[r.Route], d.reason, d.now)))
@@ -180,6 +180,6 @@ func (w *work) undecide(ctx context.Context, records []*record) error {
 			routes = append(routes, route)
 		}
 	}
-	_, err := w.s.control.DeleteMany(ctx, bson.M{"kind": int32(core.ControlDecide), "route": bson.M{"$in": routes}, "seq": bson.M{"$in": seqs}})
+	_, err := w.s.notice.DeleteMany(ctx, bson.M{"kind": int32(core.NoticeDecide), "route": bson.M{"$in": routes}, "seq": bson.M{"$in": seqs}})
 	return raced(err)
 }

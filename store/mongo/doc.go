@@ -3,16 +3,16 @@
 //
 //	store, err := mongostore.New(client.Database("shop"), mongostore.Options{Source: "/orders"})
 //	unit, err := store.NewUnitOfWork()
-//	err = unit.Do(ctx, func(ctx context.Context, tx *mongo.Session) error {
+//	err = partition.Do(ctx, func(ctx context.Context, tx *mongo.Session) error {
 //		if _, err := orders.InsertOne(ctx, o); err != nil {
 //			return err
 //		}
-//		return unit.Stage(ctx, orderPlaced.Message(o))
+//		return partition.Stage(ctx, orderPlaced.Message(o))
 //	})
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*mongo.Session] and a core.Inbox[*mongo.Session]. It has the
 // capabilities core.Waiter, core.Checker, admin.Migrator, admin.DriftChecker, core.ClockSeeder, admin.Counter,
-// core.Cleaner, admin.Inspector, waybill.Canceller[*mongo.Session], admin.Redriver, admin.Purger, admin.KeyKeeper,
+// core.Cleaner, admin.Inspector, waybill.Canceller[*mongo.Session], admin.Redriver, admin.Purger, admin.BlockedKeys,
 // core.BatchInbox, core.Marker and core.InboxPurger. The page docs/mongodb.md tells how to set it up, and on which
 // servers it was tested.
 //
@@ -28,8 +28,8 @@
 // counts.
 //
 // A page is one transaction with one snapshot, kept by a majority. Each call of the engine that writes is a transaction
-// that also writes a fence of its session: a session that was removed, or that lost the unit to another member, changes
-// nothing.
+// that also writes a fence of its session: a session that was removed, or that lost the partition to another member,
+// changes nothing.
 //
 // MongoDB does not wait for a document that another transaction has written. The transactions of the store run again,
 // with back-off, until they get through or their context ends; an outcome, a hold or a removal that still meets a

@@ -18,7 +18,7 @@ import (
 // comes back.
 
 // Due looks for records that have come due, as core.OutboxStore says. It writes nothing if there are none.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	var d due
 	err := s.transact(ctx, "due", func(ctx context.Context, w *work) error {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
@@ -27,11 +27,11 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		if err := w.clock(ctx); err != nil {
 			return err
 		}
-		d = due{work: w, self: self, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
+		d = due{work: w, self: self, limit: max(limit, 0), page: core.DueResult{NextIn: -1}}
 		return d.look(ctx, parts)
 	})
 	if err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	page := d.page
 	retries, timers := d.retries, d.timers
@@ -44,14 +44,14 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		busy: func(int) {},
 	}
 	if err := take.run(ctx, 0, len(retries)); err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	if len(page.Retries) < len(retries) { // locked, or changed meanwhile
 		page.NextIn = 0
 	}
 	take.do = func(ctx context.Context, w *work, from, to int) (func(), error) {
 		n, err := w.inLine(ctx, self, timers[from:to])
-		return func() { page.Moved += n }, err
+		return func() { page.TimersReady += n }, err
 	}
 	return page, take.run(ctx, 0, len(timers))
 }
@@ -62,11 +62,11 @@ type due struct {
 	self            core.Session
 	limit           int
 	retries, timers []*record // up to the limit
-	page            core.DuePage
+	page            core.DueResult
 }
 
 // look finds the due records, and when the next one is due.
-func (d *due) look(ctx context.Context, parts []core.Part) error {
+func (d *due) look(ctx context.Context, parts []core.RouteSlots) error {
 	own, err := d.owned(ctx, d.self, routesOf(parts))
 	if err != nil {
 		return err
@@ -158,16 +158,16 @@ func (w *work) takeRetries(ctx context.Context, self core.Session, list []*recor
 	if err != nil {
 		return nil, err
 	}
-	var grip []*record
+	var holdStatus []*record
 	out := make([]core.Record, len(list))
 	for i, r := range list {
 		if r.Hold == 0 {
-			grip = append(grip, r)
-			r.grip(self, false)
+			holdStatus = append(holdStatus, r)
+			r.holdStatus(self, false)
 		}
 		out[i] = w.record(r)
 	}
-	return out, w.hold(ctx, self, grip, false)
+	return out, w.hold(ctx, self, holdStatus, false)
 }
 
 // inLine makes due timers ready, each with a new number, and returns how many.

@@ -11,14 +11,14 @@ import (
 )
 
 var (
-	_ admin.KeyKeeper = (*Store)(nil)
-	_ admin.Explainer = (*Store)(nil)
+	_ admin.BlockedKeys = (*Store)(nil)
+	_ admin.Explainer   = (*Store)(nil)
 )
 
 // maxTrials is how many retries are looked at for topics that no queue is bound for.
 const maxTrials = 1000
 
-// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes by
+// BlockedKeys lists keys whose head waits; see [admin.BlockedKeys]. Keys are in the order of their bytes. It goes by
 // index from key to key with a record that waits or blocks, in one snapshot; over all keys if no queue is bound for
 // some topic. Since counts from the end of an abandoned head, and else from the first due time of the head.
 func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {

@@ -187,11 +187,11 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 	if err := w.write(ctx, []driver.WriteModel{model}); err != nil {
 		return err
 	}
-	return w.tell(ctx, []core.Control{told})
+	return w.tell(ctx, []core.Notice{told})
 }
 
-// Tell writes a control record, as DecideHead does.
-func (t *testTx) Tell(ctx context.Context, c core.Control) error {
+// Tell writes a notice, as DecideHead does.
+func (t *testTx) Tell(ctx context.Context, c core.Notice) error {
 	w := &work{s: t.store}
-	return w.tell(driver.NewSessionContext(ctx, t.sess), []core.Control{c})
+	return w.tell(driver.NewSessionContext(ctx, t.sess), []core.Notice{c})
 }

@@ -30,7 +30,7 @@ func TestServerAway(t *testing.T) {
 		_, err := direct.Stage(ctx, tx, message(1))
 		return err
 	})
-	look := core.Look{Ranges: []core.Range{{Part: all(benchRoute), To: 1 << 62}}}
+	look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}}
 	p, err := s.Read(t.Context(), self.Session, look)
 	if err != nil {
 		t.Fatal(err)
@@ -39,11 +39,11 @@ func TestServerAway(t *testing.T) {
 	proxy.Refuse()
 	proxy.Cut()
 	_, read := s.Read(t.Context(), self.Session, look)
-	_, meet := s.Meet(t.Context(), core.Meeting{Self: self})
-	_, take := s.Take(t.Context(), self.Session, core.Want{Part: all(benchRoute), N: 1})
+	_, heartbeat := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self})
+	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{Slots: all(benchRoute), N: 1})
 	_, do := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}, func(context.Context, Tx) error { return nil })
 	settle := s.Settle(t.Context(), self.Session, []core.Outcome{outcome}).FirstErr()
-	for what, err := range map[string]error{"read": read, "meet": meet, "take": take, "do": do, "settle": settle, "check": s.Check(t.Context())} {
+	for what, err := range map[string]error{"read": read, "heartbeat": heartbeat, "hold": take, "do": do, "settle": settle, "check": s.Check(t.Context())} {
 		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("%s: %v (%s)", what, err, waybill.ClassOf(err))
 		}

@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	childRole  = "WAYBILL_MONGO_TEST_ROLE"
-	childURI   = "WAYBILL_MONGO_TEST_URI"
-	childName  = "WAYBILL_MONGO_TEST_DATABASE"
-	childUnits = 4
-	childLease = time.Second
+	childRole       = "WAYBILL_MONGO_TEST_ROLE"
+	childURI        = "WAYBILL_MONGO_TEST_URI"
+	childName       = "WAYBILL_MONGO_TEST_DATABASE"
+	childPartitions = 4
+	childLease      = time.Second
 )
 
-// childKeys are keys, one in each unit, so that each relay that has units has work.
-var childKeys = func() (keys [childUnits]string) {
-	for i, left := 0, childUnits; left > 0; i++ {
+// childKeys are keys, one in each partition, so that each relay that has partitions has work.
+var childKeys = func() (keys [childPartitions]string) {
+	for i, left := 0, childPartitions; left > 0; i++ {
 		key := fmt.Sprint("key", i)
-		if unit := int(core.SlotOf("default", key, "")) * childUnits / core.NumSlots; keys[unit] == "" {
-			keys[unit] = key
+		if partition := int(core.SlotOf("default", key, "")) * childPartitions / core.NumSlots; keys[partition] == "" {
+			keys[partition] = key
 			left--
 		}
 	}
@@ -68,7 +68,7 @@ func produce(ctx context.Context, s *Store) error {
 		return err
 	}
 	orders := s.db.Collection("orders")
-	key := childKeys[rand.IntN(childUnits)]
+	key := childKeys[rand.IntN(childPartitions)]
 	for {
 		err := u.Do(ctx, func(ctx context.Context, _ Tx) error {
 			var count struct{ N int }
@@ -90,7 +90,7 @@ func produce(ctx context.Context, s *Store) error {
 // publish runs a relay.
 func publish(ctx context.Context, s *Store) error {
 	r, err := relay.New(s, &effects{s}, relay.Options{
-		Lease: childLease, BatchSize: 20, Routes: []relay.Route{{Units: childUnits}}, Logger: quiet,
+		Lease: childLease, BatchSize: 20, Routes: []relay.Route{{Partitions: childPartitions}}, Logger: quiet,
 	})
 	if err != nil {
 		return err

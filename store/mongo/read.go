@@ -18,15 +18,15 @@ import (
 // and its ticket tells whether it has committed. See sequence.go.
 
 const (
-	// maxControl bounds Page.Control, and maxControlRead the documents that are looked at for it.
-	maxControl, maxControlRead = 1000, 10_000
+	// maxNotice bounds ReadResult.Notices, and maxControlRead the documents that are looked at for it.
+	maxNotice, maxNoticeRead = 1000, 10_000
 	// maxLeave bounds the keys and sequences of a Range that the server leaves out. A store can ignore both.
 	maxLeave = 200
 )
 
 // Read answers all parts of look from one snapshot and locks nothing. A limit of 0 or less is no limit. Now and then it
 // also removes what has ended from the list of open numbers.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	var rd reader
 	err := s.transact(ctx, "read", func(ctx context.Context, w *work) error {
 		rd = reader{work: w, self: self, look: &look}
@@ -36,7 +36,7 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		return rd.records(ctx)
 	})
 	if err != nil {
-		return core.Page{}, err
+		return core.ReadResult{}, err
 	}
 	if ask := s.doubts.due(rd.running); len(ask) > 0 || len(rd.done) >= tidyDone {
 		s.resolve(ctx, rd.done, ask)
@@ -44,12 +44,12 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 	return rd.page, nil
 }
 
-// reader answers one Look in its transaction.
+// reader answers one ReadRequest in its transaction.
 type reader struct {
 	*work
 	self          core.Session
-	look          *core.Look
-	page          core.Page
+	look          *core.ReadRequest
+	page          core.ReadResult
 	done, running []drawn
 }
 
@@ -60,8 +60,8 @@ func (rd *reader) head(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.Known, p.Flag, err = rd.member(ctx, rd.self); err != nil || !p.Known {
-		rd.page = core.Page{}
+	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+		rd.page = core.ReadResult{}
 		return err
 	}
 	seq := docs["sequence"]
@@ -82,21 +82,21 @@ func (rd *reader) head(ctx context.Context) (err error) {
 		rd.running = append(rd.running, o)
 		p.Running = append(p.Running, o.From)
 	}
-	if len(rd.look.Parts) == 0 {
+	if len(rd.look.Slots) == 0 {
 		return nil
 	}
-	own, err := rd.owned(ctx, rd.self, routesOf(rd.look.Parts))
+	own, err := rd.owned(ctx, rd.self, routesOf(rd.look.Slots))
 	if err != nil {
 		return err
 	}
-	for _, part := range rd.look.Parts {
+	for _, part := range rd.look.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
-	p.Control, err = rd.controls(ctx, rd.look.Parts)
+	p.Notices, err = rd.notices(ctx, rd.look.Slots)
 	return err
 }
 
-func routesOf(parts []core.Part) (routes []string) {
+func routesOf(parts []core.RouteSlots) (routes []string) {
 	for _, p := range merge(parts) {
 		routes = append(routes, p.Route)
 	}
@@ -116,25 +116,25 @@ func (w *work) member(ctx context.Context, session core.Session) (known, flag bo
 	return err == nil, d.Flag, err
 }
 
-// controls returns the control records of parts, by number.
-func (rd *reader) controls(ctx context.Context, parts []core.Part) (out []core.Control, err error) {
-	cur, err := rd.s.control.Find(ctx, bson.M{"route": bson.M{"$in": routesOf(parts)}}, options.Find().SetSort(bson.M{"_id": 1}).SetLimit(maxControlRead))
+// notices returns the notices of parts, by number.
+func (rd *reader) notices(ctx context.Context, parts []core.RouteSlots) (out []core.Notice, err error) {
+	cur, err := rd.s.notice.Find(ctx, bson.M{"route": bson.M{"$in": routesOf(parts)}}, options.Find().SetSort(bson.M{"_id": 1}).SetLimit(maxNoticeRead))
 	if err != nil {
 		return nil, err
 	}
-	var docs []controlDoc
+	var docs []noticeDoc
 	if err := cur.All(ctx, &docs); err != nil {
 		return nil, err
 	}
 	for i := range docs {
 		d := &docs[i]
 		slots := core.Slots(1) << d.Slot
-		if core.ControlKind(d.Kind) == core.ControlFrom {
+		if core.NoticeKind(d.Kind) == core.NoticeFrom {
 			slots = core.Slots(d.Slots)
 		}
-		mine := slices.ContainsFunc(parts, func(p core.Part) bool { return p.Route == d.Route && p.Slots&slots != 0 })
-		if mine && len(out) < maxControl {
-			out = append(out, d.control())
+		mine := slices.ContainsFunc(parts, func(p core.RouteSlots) bool { return p.Route == d.Route && p.Slots&slots != 0 })
+		if mine && len(out) < maxNotice {
+			out = append(out, d.notice())
 		}
 	}
 	return out, nil
@@ -163,26 +163,26 @@ func (rd *reader) records(ctx context.Context) error {
 			return err
 		}
 		rd.page.Keys = append(rd.page.Keys, core.KeyRecords{
-			Records: rs.Records, More: rs.More, Waiting: waiting[routeKey{kr.Route, kr.Key}],
+			Records: rs.Records, More: rs.More, Blocked: waiting[routeKey{kr.Route, kr.Key}],
 		})
 	}
 	return rd.again(ctx)
 }
 
-// fresh answers Look.Fresh.
+// fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
 	limit, p := rd.look.Limit, &rd.page
-	for _, part := range merge(rd.look.Fresh) {
+	for _, part := range merge(rd.look.NewlyOwned) {
 		block := slices.Contains(rd.look.Blocks, part.Route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
-		for index, filter := range obstacles(block) {
-			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.look.AfterFresh}
+		for index, filter := range blockReasons(block) {
+			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.look.NewlyOwnedAfter}
 			opts := rd.by(index).SetProjection(headOnly).SetSort(bson.M{"seq": 1})
 			n := 0
 			err := rd.each(ctx, slotFilter(filter, part.Slots), opts, func(r *record) bool {
 				if w, ok := r.obstructs(rd.self, block); ok && !seen[r.Seq] {
 					seen[r.Seq] = true
-					p.Waiting = append(p.Waiting, w)
+					p.Blocked = append(p.Blocked, w)
 					n++
 				}
 				return limit <= 0 || n <= limit
@@ -192,16 +192,16 @@ func (rd *reader) fresh(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
-	if limit > 0 && len(p.Waiting) > limit {
-		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Blocked) > limit {
+		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
 	}
 	return nil
 }
 
-// obstacles are the filters of records that can be in the way, by the index of each. One query with $or would use none
-// of them well.
-func obstacles(block bool) map[string]bson.M {
+// block reasons are the filters of records that can be in the way, by the index of each. One query with $or would use
+// none of them well.
+func blockReasons(block bool) map[string]bson.M {
 	list := map[string]bson.M{"ready": {"phase": phaseRetry}, "hold": {"hold": bson.M{"$gt": int64(0)}}}
 	if block {
 		list["blocks"] = bson.M{"blocks": true}
@@ -222,14 +222,14 @@ func (w *work) bySequence(index string, limit int) *options.FindOptionsBuilder {
 func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
 	filter := bson.M{"route": rg.Route, "phase": phaseReady}
 	and := bson.A{bson.M{"seq": bson.M{"$gt": rg.From, "$lte": rg.To}}}
-	if rg.Keyed {
+	if rg.KeyedOnly {
 		and = append(and, bson.M{"key": bson.M{"$gt": ""}})
 	}
-	if n := len(rg.Leave); n > 0 && n <= maxLeave {
-		and = append(and, bson.M{"key": bson.M{"$nin": rg.Leave}})
+	if n := len(rg.ExcludeKeys); n > 0 && n <= maxLeave {
+		and = append(and, bson.M{"key": bson.M{"$nin": rg.ExcludeKeys}})
 	}
-	if n := len(rg.Skip); n > 0 && n <= maxLeave {
-		and = append(and, bson.M{"seq": bson.M{"$nin": rg.Skip}})
+	if n := len(rg.ExcludeSeqs); n > 0 && n <= maxLeave {
+		and = append(and, bson.M{"seq": bson.M{"$nin": rg.ExcludeSeqs}})
 	}
 	filter["$and"] = and
 	return rd.collect(ctx, "ready", slotFilter(filter, rg.Slots), rg.Limit)
@@ -247,19 +247,19 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (core.Records, err
 
 type routeKey struct{ route, key string }
 
-// waiting returns the records that block the keys of the Look, by sequence.
-func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.Waiting, error) {
+// waiting returns the records that block the keys of the ReadRequest, by sequence.
+func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockedRecord, error) {
 	keys := map[string][]string{} // by route
 	for i := range rd.look.Keys {
 		if kr := &rd.look.Keys[i]; kr.Key != "" {
 			keys[kr.Route] = append(keys[kr.Route], kr.Key)
 		}
 	}
-	out := map[routeKey][]core.Waiting{}
+	out := map[routeKey][]core.BlockedRecord{}
 	for route, list := range keys {
 		block := slices.Contains(rd.look.Blocks, route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
-		for index, filter := range obstacles(block) {
+		for index, filter := range blockReasons(block) {
 			filter["route"], filter["key"] = route, bson.M{"$in": list}
 			if index == "ready" {
 				index = "waiting"
@@ -278,7 +278,7 @@ func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.Waiting, err
 		}
 	}
 	for _, list := range out {
-		slices.SortFunc(list, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+		slices.SortFunc(list, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
 	return out, nil
 }
@@ -298,26 +298,26 @@ func (rd *reader) collect(ctx context.Context, index string, filter bson.M, limi
 	return out, err
 }
 
-// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
+// again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
 	p := &rd.page
-	found, err := rd.byID(ctx, rd.look.Again, nil)
+	found, err := rd.byID(ctx, rd.look.Recheck, nil)
 	if err != nil {
 		return err
 	}
-	for _, ref := range rd.look.Again {
+	for _, ref := range rd.look.Recheck {
 		r := found[recordID{ref.Route, ref.ID}]
 		if r == nil || r.Seq != ref.Seq {
 			continue
 		}
 		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
 		case r.Phase == phaseReady, r.live() && r.Hold != 0:
-			p.Again = append(p.Again, rd.record(r))
+			p.Rechecked = append(p.Rechecked, rd.record(r))
 		case ok:
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		case r.Phase == phaseRetry:
-			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		}
 	}
 	return nil

@@ -48,26 +48,26 @@ type dedupeID struct {
 
 // record is a document of the outbox.
 type record struct {
-	ID           recordID  `bson:"_id"`
-	Seq          int64     `bson:"seq"`
-	Route        string    `bson:"route"` // as in the id, for indexes
-	Key          string    `bson:"key"`
-	Slot         int32     `bson:"slot"`
-	Version      int64     `bson:"version"`
-	Phase        phase     `bson:"phase"`
-	Due          time.Time `bson:"due,omitempty"` // of timers and retries
-	Hold         int64     `bson:"hold"`          // session of the holder; 0 = none
-	Maybe        bool      `bson:"maybe"`         // it can have arrived
-	Withdrawable bool      `bson:"withdrawable"`
-	Blocks       bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block
-	Attempts     int       `bson:"attempts"`
-	Deliveries   int       `bson:"deliveries"`
-	Crashes      int       `bson:"crashes"`
-	HLC          int64     `bson:"hlc"`
-	Topic        string    `bson:"topic"`
-	Dedupe       *dedupeID `bson:"dedupe,omitempty"` // while it is live
-	Since        time.Time `bson:"since"`            // when it was or is first due
-	Expires      time.Time `bson:"expires,omitempty"`
+	ID         recordID  `bson:"_id"`
+	Seq        int64     `bson:"seq"`
+	Route      string    `bson:"route"` // as in the id, for indexes
+	Key        string    `bson:"key"`
+	Slot       int32     `bson:"slot"`
+	Version    int64     `bson:"version"`
+	Phase      phase     `bson:"phase"`
+	Due        time.Time `bson:"due,omitempty"` // of timers and retries
+	Hold       int64     `bson:"hold"`          // session of the holder; 0 = none
+	Maybe      bool      `bson:"maybe"`         // it can have arrived
+	Cancelable bool      `bson:"cancelable"`
+	Blocks     bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block
+	Attempts   int       `bson:"attempts"`
+	Deliveries int       `bson:"deliveries"`
+	Crashes    int       `bson:"crashes"`
+	HLC        int64     `bson:"hlc"`
+	Topic      string    `bson:"topic"`
+	Dedupe     *dedupeID `bson:"dedupe,omitempty"` // while it is live
+	Since      time.Time `bson:"since"`            // when it was or is first due
+	Expires    time.Time `bson:"expires,omitempty"`
 
 	DedupeKey string        `bson:"dedupe_key,omitempty"` // as it was staged
 	Held      time.Time     `bson:"held,omitempty"`
@@ -103,7 +103,7 @@ func (r *record) facts() *rules.Row {
 	}
 	return &rules.Row{
 		Ref: r.ref(), Slot: r.slot(), State: r.Phase.state(), Reason: waybill.Reason(r.Reason), Holder: r.holder(), Keyed: r.Key != "",
-		Waits: r.waits(), Withdrawable: r.Withdrawable, Blocks: r.Blocks, MaybeSent: r.Maybe,
+		Waits: r.waits(), Cancelable: r.Cancelable, Blocks: r.Blocks, MaybeSent: r.Maybe,
 		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
 	}
 }
@@ -144,12 +144,12 @@ func (r *record) become(to *rules.Change, now time.Time) bson.M {
 
 // abandon ends r for a caller other than its owner, and returns the update that does.
 func (r *record) abandon(d *routeDoc, reason waybill.Reason, now time.Time) bson.M {
-	return r.become(&rules.Change{Row: rules.End(r.facts(), d.unitOf(r), reason)}, now)
+	return r.become(&rules.Change{Row: rules.End(r.facts(), d.partitionOf(r), reason)}, now)
 }
 
 // obstructs returns r as a record that blocks its key, seen by self. Blocking abandoned ones count if block is set.
-func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.ref(), Slot: r.slot(), Key: r.Key, Holder: r.holder(), Why: r.facts().Obstructs(self, block)}
+func (r *record) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
+	w := core.BlockedRecord{Ref: r.ref(), Slot: r.slot(), Key: r.Key, Holder: r.holder(), Why: r.facts().Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -242,7 +242,7 @@ func (s *Store) envelope(r *record) (waybill.Envelope, error) {
 func (w *work) record(r *record) core.Record {
 	rec := core.Record{
 		Ref: r.ref(), Slot: r.slot(), Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes, Failed: r.Phase == phaseRetry,
-		Withdrawable: r.Withdrawable, Holder: r.holder(), Age: max(w.now.Sub(r.Since), 0),
+		Cancelable: r.Cancelable, Holder: r.holder(), Age: max(w.now.Sub(r.Since), 0),
 	}
 	rec.Envelope, rec.Err = w.s.envelope(r)
 	if !r.Expires.IsZero() {
@@ -270,8 +270,8 @@ func slotFilter(filter bson.M, slots core.Slots) bson.M {
 }
 
 // merge joins the parts of each route into one, in the order in which routes are first named.
-func merge(parts []core.Part) []core.Part {
-	var out []core.Part
+func merge(parts []core.RouteSlots) []core.RouteSlots {
+	var out []core.RouteSlots
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {

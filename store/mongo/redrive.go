@@ -58,7 +58,7 @@ type redriver struct {
 	causes []string
 	back   []*record
 	models []driver.WriteModel
-	told   []core.Control
+	told   []core.Notice
 }
 
 func (d *redriver) apply(out *admin.Redriven) {
@@ -151,9 +151,9 @@ func (w *work) outlived(ctx context.Context, r *record) (bool, error) {
 	return len(found) > 0, err
 }
 
-// requeue returns the change that makes r, which no session holds, ready again at its place, and the control record for
+// requeue returns the change that makes r, which no session holds, ready again at its place, and the notice for
 // its owner. An expiry that has passed goes.
-func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control) {
+func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Notice) {
 	key, ended := r.dedupeKey(), !r.live()
 	to, kind := rules.Requeue(r.facts())
 	update := r.become(&rules.Change{Row: to}, w.now)
@@ -170,7 +170,7 @@ func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Control)
 	if body != nil {
 		set["body"] = body
 	}
-	return change(r.ID, update), controlOf(kind, r)
+	return change(r.ID, update), noticeOf(kind, r)
 }
 
 // PurgeRecords deletes records for good, in one bounded step; see [admin.Purger]. It finds them as List does, and then
@@ -214,7 +214,7 @@ func (w *work) purge(ctx context.Context, req *admin.PurgeRequest, found []*reco
 		return 0, 0, err
 	}
 	ids := bson.A{}
-	var told []core.Control
+	var told []core.Notice
 	for _, old := range found {
 		r := now[old.ID]
 		if r == nil {
@@ -229,7 +229,7 @@ func (w *work) purge(ctx context.Context, req *admin.PurgeRequest, found []*reco
 		}
 		ids = append(ids, r.ID)
 		if rules.Tells(r.facts()) {
-			told = append(told, controlOf(core.ControlKey, r))
+			told = append(told, noticeOf(core.NoticeKey, r))
 		}
 	}
 	if req.DryRun || len(ids) == 0 {

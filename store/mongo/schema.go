@@ -59,7 +59,7 @@ var needed = []index{
 	{"outbox", "settled", asc("class", "settled"), when("settled", bson.D{{Key: "$exists", Value: true}}), false},
 	// Messages that expire.
 	{"outbox", "expires", asc("expires"), when("expires", bson.D{{Key: "$exists", Value: true}}), false},
-	{"control", "route", asc("route", "_id"), nil, false},
+	{"notices", "route", asc("route", "_id"), nil, false},
 	// The oldest marks of a consumer, to be purged.
 	{"inbox", "handled", asc("_id.consumer", "handled"), nil, false},
 }

@@ -34,7 +34,7 @@ func TestOpenNumbers(t *testing.T) {
 	s := open(t, Options{})
 	self := join(t, s, benchRoute).Session
 	running := func() []int64 {
-		p, err := s.Read(t.Context(), self, core.Look{Limit: 1})
+		p, err := s.Read(t.Context(), self, core.ReadRequest{Limit: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestOpenNumbers(t *testing.T) {
 	if got := running(); len(got) > 0 {
 		t.Errorf("running are %v after the commit", got)
 	}
-	p, err := s.Read(t.Context(), self, core.Look{Ranges: []core.Range{{Part: all(benchRoute), To: 1 << 62}}})
+	p, err := s.Read(t.Context(), self, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}})
 	if err != nil || len(p.Ranges[0].Records) != 2 {
 		t.Errorf("%d records after the commit: %v", len(p.Ranges[0].Records), err)
 	}
@@ -133,7 +133,7 @@ func TestHighWater(t *testing.T) {
 	if err != nil || want == 0 {
 		t.Fatalf("high water %v: %v", want, err)
 	}
-	p, err := s.Read(t.Context(), m.Session, core.Look{Ranges: []core.Range{{Part: all(benchRoute), To: 1 << 62}}})
+	p, err := s.Read(t.Context(), m.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestHighWater(t *testing.T) {
 	if got, err := s.HighWater(t.Context()); err != nil || got != want {
 		t.Errorf("after the settle %v, want %v: %v", got, want, err)
 	}
-	if _, err := s.Meet(t.Context(), core.Meeting{Self: m, Leave: true}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Leave: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := s.HighWater(t.Context()); err != nil || got != want {

@@ -20,8 +20,8 @@ import (
 // record stands alone as core.ErrBusy. In the common case, without a conflict, the published records are one statement.
 
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. If a record is locked, it settles them in
-// halves, and the locked one is core.ErrBusy. A stale outcome is core.ErrChanged even if its unit has another owner. An
-// outcome that the database refuses, such as by a validator of the application, fails alone.
+// halves, and the locked one is core.ErrBusy. A stale outcome is core.ErrChanged even if its partition has another
+// owner. An outcome that the database refuses, such as by a validator of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, done := make(core.Results, len(outcomes)), make([]bool, len(outcomes))
 	var settled stamps
@@ -92,11 +92,11 @@ func (st *settler) run(ctx context.Context) error {
 		o := &st.outcomes[i]
 		var err error
 		switch {
-		case o.Control() != 0:
+		case o.Notice() != 0:
 			err = st.heeded(ctx, o)
 		case o.Event() == core.EventNone:
 			err = waybill.Invalid("waybill/mongo: settle", "outcome: is zero; "+
-				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+				"build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
 		case o.Event() == core.EventConfirmed:
 			st.published = append(st.published, i)
 		default:
@@ -119,8 +119,8 @@ func (st *settler) load(ctx context.Context) (err error) {
 	for i := range st.outcomes {
 		ref := st.outcomes[i].Ref()
 		switch o := &st.outcomes[i]; {
-		case o.Control() == 0 && o.Event() == core.EventConfirmed:
-		case o.Control() == 0:
+		case o.Notice() == 0 && o.Event() == core.EventConfirmed:
+		case o.Notice() == 0:
 			refs = append(refs, ref)
 			others = append(others, ref)
 		default:
@@ -199,11 +199,11 @@ func (st *settler) other(o *core.Outcome) error {
 	return nil
 }
 
-// heeded deletes a control record. A ControlFrom concerns all slots of a route: it goes when all owners have heeded it.
+// heeded deletes a notice. A NoticeFrom concerns all slots of a route: it goes when all owners have heeded it.
 func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
-	var d controlDoc
-	one := bson.M{"_id": o.Control(), "route": o.Ref().Route}
-	err := st.s.control.FindOne(ctx, one).Decode(&d)
+	var d noticeDoc
+	one := bson.M{"_id": o.Notice(), "route": o.Ref().Route}
+	err := st.s.notice.FindOne(ctx, one).Decode(&d)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil
 	}
@@ -211,11 +211,11 @@ func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
 		return err
 	}
 	rest := core.Slots(d.Slots) &^ st.own[d.Route]
-	if core.ControlKind(d.Kind) == core.ControlFrom && rest != 0 {
-		_, err = st.s.control.UpdateOne(ctx, one, bson.M{"$set": bson.M{"slots": int64(rest)}})
+	if core.NoticeKind(d.Kind) == core.NoticeFrom && rest != 0 {
+		_, err = st.s.notice.UpdateOne(ctx, one, bson.M{"$set": bson.M{"slots": int64(rest)}})
 		return err
 	}
-	_, err = st.s.control.DeleteOne(ctx, one)
+	_, err = st.s.notice.DeleteOne(ctx, one)
 	return err
 }
 

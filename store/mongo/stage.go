@@ -120,7 +120,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 			return out, nil
 		}
 		if holder != nil {
-			out.Replaced = l.withdraw(holder, waybill.ReasonReplaced)
+			out.Replaced = l.cancelRecord(holder, waybill.ReasonReplaced)
 			if out.Replaced == waybill.CancelInFlight {
 				l.forget(holder)
 			}
@@ -142,7 +142,7 @@ func (s *Store) newRecord(r *core.StagedRow, id recordID, dedupe *dedupeID, seq 
 	}
 	doc := &record{
 		ID: id, Seq: seq, Route: id.Route, Key: e.Key, Slot: int32(core.SlotOf(id.Route, e.Key, id.ID)), Version: 1, Phase: phaseReady,
-		Withdrawable: r.Withdrawable, HLC: int64(e.HLC), Topic: e.Topic, Dedupe: dedupe, Since: since, Expires: e.Expires,
+		Cancelable: r.Cancelable, HLC: int64(e.HLC), Topic: e.Topic, Dedupe: dedupe, Since: since, Expires: e.Expires,
 		DedupeKey: r.DedupeKey, Body: e.Body,
 	}
 	if doc.Body == nil {

@@ -25,11 +25,11 @@ type Store struct {
 	opts    Options
 	stamper *core.Stamper
 
-	outbox, members, fences, routes, control, tickets, inbox, audit, meta *driver.Collection
+	outbox, members, fences, routes, notice, tickets, inbox, audit, meta *driver.Collection
 
 	counter *driver.Collection // meta, for draws, which need not wait for a majority: the commit after them does
 
-	lanes      chan int32 // fences that no call of this store writes now
+	stripes    chan int32 // fences that no call of this store writes now
 	hint       chan struct{}
 	prepared   atomic.Bool // the collections were created, or are there
 	watch      watcher
@@ -61,14 +61,14 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	stamper, err := core.NewStamper(core.StamperOptions{
 		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL, Now: opts.Now,
-		TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
+		TracerProvider: opts.TracerProvider, Cancelable: opts.Cancelable,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), lanes: make(chan int32, lanes), longRun: longRun, countLimit: countLimit}
-	for lane := range int32(lanes) {
-		s.lanes <- lane
+	s := &Store{db: db, opts: opts, stamper: stamper, hint: make(chan struct{}, 1), stripes: make(chan int32, stripes), longRun: longRun, countLimit: countLimit}
+	for stripe := range int32(stripes) {
+		s.stripes <- stripe
 	}
 	for name, c := range s.collections() {
 		*c = db.Collection(opts.Prefix+name, options.Collection().SetReadConcern(readconcern.Majority()).
@@ -81,7 +81,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 // collections are the collections of the store by their names without the prefix.
 func (s *Store) collections() map[string]**driver.Collection {
 	return map[string]**driver.Collection{
-		"outbox": &s.outbox, "members": &s.members, "fences": &s.fences, "routes": &s.routes, "control": &s.control,
+		"outbox": &s.outbox, "members": &s.members, "fences": &s.fences, "routes": &s.routes, "notices": &s.notice,
 		"tickets": &s.tickets, "inbox": &s.inbox, "audit": &s.audit, "meta": &s.meta,
 	}
 }

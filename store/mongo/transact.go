@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// lanes is the number of fences of a member: so many of its calls can run without a conflict.
-	lanes = 4
+	// stripes is the number of fences of a member: so many of its calls can run without a conflict.
+	stripes = 4
 	// maxTries bounds how often a transaction that conflicts runs again, and commitTries how often a commit is sent
 	// whose result is unknown.
 	maxTries    = 100
@@ -114,22 +114,22 @@ func commit(ctx context.Context, sess *driver.Session) error {
 	}
 }
 
-// fenced is transact for self: no removal of self, and no loss of its units, can come in between.
+// fenced is transact for self: no removal of self, and no loss of its partitions, can come in between.
 func (s *Store) fenced(
 	ctx context.Context, op string, self core.Session, settled stamps, fn func(ctx context.Context, w *work) error,
 ) error {
 	if self == 0 { // nobody
 		return core.Fenced("waybill/mongo: "+op, self)
 	}
-	var lane int32
+	var stripe int32
 	select {
-	case lane = <-s.lanes:
+	case stripe = <-s.stripes:
 	case <-ctx.Done():
 		return classify(op, ctx.Err())
 	}
-	defer func() { s.lanes <- lane }()
+	defer func() { s.stripes <- stripe }()
 	return s.transact(ctx, op, func(ctx context.Context, w *work) error {
-		if err := w.fence(ctx, op, self, lane, settled); err != nil {
+		if err := w.fence(ctx, op, self, stripe, settled); err != nil {
 			return err
 		}
 		return fn(ctx, w)
@@ -144,8 +144,8 @@ type fenceID struct {
 
 func fencesOf(self core.Session) bson.A {
 	var ids bson.A
-	for lane := range int32(lanes) {
-		ids = append(ids, fenceID{int64(self), lane})
+	for stripe := range int32(stripes) {
+		ids = append(ids, fenceID{int64(self), stripe})
 	}
 	return ids
 }
@@ -155,7 +155,7 @@ type stamps struct{ top, near int64 }
 
 // fence writes a fence of self, which must be a member. It keeps the greatest stamp there that counts by the server's
 // clock.
-func (w *work) fence(ctx context.Context, op string, self core.Session, lane int32, settled stamps) error {
+func (w *work) fence(ctx context.Context, op string, self core.Session, stripe int32, settled stamps) error {
 	bound := bson.M{"$multiply": bson.A{bson.M{"$add": bson.A{bson.M{"$toLong": "$$NOW"}, hlc.DefaultMaxDrift.Milliseconds()}}, int64(1 << 16)}}
 	counts := func(stamp int64) bson.M {
 		return bson.M{"$cond": bson.A{bson.M{"$lte": bson.A{stamp, bound}}, stamp, int64(0)}}
@@ -170,7 +170,7 @@ func (w *work) fence(ctx context.Context, op string, self core.Session, lane int
 	var f struct {
 		At time.Time `bson:"at"`
 	}
-	err := w.s.fences.FindOneAndUpdate(ctx, bson.M{"_id": fenceID{int64(self), lane}}, change,
+	err := w.s.fences.FindOneAndUpdate(ctx, bson.M{"_id": fenceID{int64(self), stripe}}, change,
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&f)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return core.Fenced("waybill/mongo: "+op, self)

@@ -44,8 +44,8 @@ type watcher struct {
 
 // sight is the state of routes at their last wake-up.
 type sight struct {
-	seq, control int64
-	woken        time.Time
+	seq, notice int64
+	woken       time.Time
 }
 
 // Wait blocks until there can be something new on routes, until their next known timer or retry is due, limit has
@@ -174,7 +174,7 @@ func (w *work) news(ctx context.Context, routes []string, last int64) (cause cor
 	of := bson.M{"$in": routes}
 	name := strings.Join(routes, "\n")
 	old := w.s.watch.last(name)
-	control, err := w.lastControl(ctx, of)
+	notice, err := w.lastNotice(ctx, of)
 	if err != nil {
 		return "", next, err
 	}
@@ -182,8 +182,8 @@ func (w *work) news(ctx context.Context, routes []string, last int64) (cause cor
 	if err != nil {
 		return "", next, err
 	}
-	if fresh || control > old.control {
-		w.s.watch.note(name, sight{last, control, time.Now()})
+	if fresh || notice > old.notice {
+		w.s.watch.note(name, sight{last, notice, time.Now()})
 		return core.WakeNotify, next, nil
 	}
 	if next, err = w.nextDue(ctx, of); err != nil {
@@ -200,7 +200,7 @@ func (w *work) news(ctx context.Context, routes []string, last int64) (cause cor
 	default:
 		cause = core.WakeTimer
 	}
-	w.s.watch.note(name, sight{last, control, time.Now()})
+	w.s.watch.note(name, sight{last, notice, time.Now()})
 	return cause, next, nil
 }
 
@@ -228,13 +228,13 @@ func (w *work) nextDue(ctx context.Context, routes bson.M) (time.Duration, error
 	return next, nil
 }
 
-// lastControl returns the greatest number of a control record of routes.
-func (w *work) lastControl(ctx context.Context, routes bson.M) (int64, error) {
-	cur, err := w.s.control.Find(ctx, bson.M{"route": routes}, options.Find().SetSort(bson.M{"_id": -1}).SetLimit(1))
+// lastNotice returns the greatest number of a notice of routes.
+func (w *work) lastNotice(ctx context.Context, routes bson.M) (int64, error) {
+	cur, err := w.s.notice.Find(ctx, bson.M{"route": routes}, options.Find().SetSort(bson.M{"_id": -1}).SetLimit(1))
 	if err != nil {
 		return 0, err
 	}
-	var docs []controlDoc
+	var docs []noticeDoc
 	if err := cur.All(ctx, &docs); err != nil || len(docs) == 0 {
 		return 0, err
 	}
@@ -295,14 +295,14 @@ func (s *Store) noStream(err error) {
 }
 
 // changeStream opens a change stream of the server for all changes that can wake a relay of routes: a record that is
-// ready, or that waits for a time, and a control record. An update has the whole document, as it is when it is read.
+// ready, or that waits for a time, and a notice. An update has the whole document, as it is when it is read.
 func (s *Store) changeStream(ctx context.Context, routes []string) (stream, error) {
-	names := bson.A{s.outbox.Name(), s.control.Name()}
+	names := bson.A{s.outbox.Name(), s.notice.Name()}
 	return s.db.Watch(ctx, bson.A{bson.M{"$match": bson.M{
 		"ns.coll": bson.M{"$in": names}, "operationType": bson.M{"$in": bson.A{"insert", "update", "replace"}},
 		"fullDocument.route": bson.M{"$in": routes},
 		"$or": bson.A{
-			bson.M{"ns.coll": s.control.Name()},
+			bson.M{"ns.coll": s.notice.Name()},
 			bson.M{"fullDocument.phase": bson.M{"$in": bson.A{phaseReady, phaseTimer, phaseRetry}}, "fullDocument.hold": int64(0)},
 		},
 	}}}, options.ChangeStream().SetFullDocument(options.UpdateLookup))

@@ -51,8 +51,8 @@ func BenchmarkDrain(b *testing.B) {
 			b.ResetTimer()
 			for done := 0; done < b.N; {
 				began := time.Now()
-				p, err := s.Read(b.Context(), self, core.Look{
-					Parts: []core.Part{all("r")}, Ranges: []core.Range{{Part: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
+				p, err := s.Read(b.Context(), self, core.ReadRequest{
+					Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
 				})
 				if err != nil {
 					b.Fatal(err)
@@ -78,16 +78,16 @@ func BenchmarkReadNothing(b *testing.B) {
 	for _, routes := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("routes=%d", routes), func(b *testing.B) {
 			s, _ := newOutbox(b, postgres.Options{})
-			m := core.Member{Session: newSession(), Beat: 1, Lease: time.Second, Handlers: 1, Free: 1}
-			look := core.Look{Bytes: 1 << 24}
-			var moves []core.Move
+			m := core.Member{Session: newSession(), Heartbeats: 1, Lease: time.Second, Capacity: 1, FreeCapacity: 1}
+			look := core.ReadRequest{Bytes: 1 << 24}
+			var moves []core.Transfer
 			for i := range routes {
 				p := all("r" + strconv.Itoa(i))
-				m.Serves = append(m.Serves, core.Serving{Route: p.Route, Units: 1})
-				moves = append(moves, core.Move{Unit: core.Unit{Route: p.Route, To: 64}, To: m.Session})
-				look.Parts, look.Ranges = append(look.Parts, p), append(look.Ranges, core.Range{Part: p, To: 1 << 62, Limit: 100})
+				m.Routes = append(m.Routes, core.ServedRoute{Route: p.Route, Partitions: 1})
+				moves = append(moves, core.Transfer{Partition: core.Partition{Route: p.Route, To: 64}, To: m.Session})
+				look.Slots, look.Ranges = append(look.Slots, p), append(look.Ranges, core.Range{RouteSlots: p, To: 1 << 62, Limit: 100})
 			}
-			if _, err := s.Meet(b.Context(), core.Meeting{Self: m, Join: true, Moves: moves}); err != nil {
+			if _, err := s.Heartbeat(b.Context(), core.HeartbeatRequest{Self: m, Join: true, Transfers: moves}); err != nil {
 				b.Fatal(err)
 			}
 			b.Run("Read", func(b *testing.B) {
@@ -97,17 +97,17 @@ func BenchmarkReadNothing(b *testing.B) {
 					}
 				}
 			})
-			b.Run("Meet", func(b *testing.B) {
+			b.Run("Heartbeat", func(b *testing.B) {
 				for range b.N {
-					m.Beat++
-					if r, err := s.Meet(b.Context(), core.Meeting{Self: m}); err != nil || len(r.Units) != routes {
+					m.Heartbeats++
+					if r, err := s.Heartbeat(b.Context(), core.HeartbeatRequest{Self: m}); err != nil || len(r.Partitions) != routes {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("look", func(b *testing.B) {
 				for range b.N {
-					if _, err := s.Meet(b.Context(), core.Meeting{}); err != nil {
+					if _, err := s.Heartbeat(b.Context(), core.HeartbeatRequest{}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -119,7 +119,7 @@ func (c *crowded) reach(n int, where string) {
 	})
 }
 
-var oneRoute = dispatch.Route{Name: waybill.DefaultRoute, Units: 8}
+var oneRoute = dispatch.Route{Name: waybill.DefaultRoute, Partitions: 8}
 
 // TestManyRetriesStopNobody: more keys wait for a retry than a relay remembers. Other messages go, also after a
 // restart, and the retries go when they are due.
@@ -223,7 +223,7 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 	})
 	heads := []string{"skipped", "aside", "cancelled", "expired"}
 	for _, id := range heads {
-		opts := []waybill.MessageOption{waybill.ID(id), waybill.Key(id), waybill.Withdrawable()}
+		opts := []waybill.MessageOption{waybill.ID(id), waybill.Key(id), waybill.Cancelable()}
 		if id == "expired" {
 			opts = append(opts, waybill.TTL(time.Second))
 		}
@@ -254,11 +254,11 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 // it is rolled back, all go.
 func TestOpenCancelsStopNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{Window: 20, Batch: 10}, 100, 5_000, "5,000 cancelled messages: a minute", func(c *crowded) {
-		ids := c.stage("a", "t.x", c.n, waybill.Withdrawable())
+		ids := c.stage("a", "t.x", c.n, waybill.Cancelable())
 		tx := c.cancel(ids...)
 		var f fates
 		b, _, _ := c.start(&f, oneRoute)
-		more := c.stage("b", "t.x", c.n, waybill.Withdrawable())
+		more := c.stage("b", "t.x", c.n, waybill.Cancelable())
 		b.has(c, more...)
 		c.others(b, "open")
 		if got := b.count(); got != c.n+2 {
@@ -320,8 +320,8 @@ func TestLocksStopNobody(t *testing.T) {
 	})
 }
 
-// orphan makes a member that dies: it owns the units of routes, and may have had out all that is staged. It published
-// nothing.
+// orphan makes a member that dies: it owns the partitions of routes, and may have had out all that is staged. It
+// published nothing.
 func (c *crowded) orphan(routes ...dispatch.Route) {
 	c.Helper()
 	opts := c.opts
@@ -372,7 +372,7 @@ func (c *crowded) cancelSuspect(id string) pgx.Tx {
 		if err != nil {
 			c.Fatal(err)
 		}
-		if got[0] == waybill.CancelMaybe || got[0] == waybill.CancelDone {
+		if got[0] == waybill.CancelUncertain || got[0] == waybill.CancelDone {
 			tx = t
 			return true
 		}
@@ -388,7 +388,7 @@ func (c *crowded) cancelSuspect(id string) pgx.Tx {
 // answer keeps no other waiting.
 func TestASlowRouteStopsNoOtherAfterACrash(t *testing.T) { // RL-16
 	atBounds(t, dispatch.Options{}, 300, 18_000, "18,000 messages in windows: a minute", func(c *crowded) {
-		slow, fast := dispatch.Route{Name: "slow", Units: 1}, dispatch.Route{Name: "fast", Units: 1}
+		slow, fast := dispatch.Route{Name: "slow", Partitions: 1}, dispatch.Route{Name: "fast", Partitions: 1}
 		c.stage("s", "t.x", 300, waybill.Routes("slow"))
 		ids := c.stage("f", "t.x", c.n, waybill.Routes("fast"))
 		c.orphan(slow, fast)

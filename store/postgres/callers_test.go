@@ -33,7 +33,7 @@ func TestOpenCallersStopNoRelay(t *testing.T) {
 	stage(t, pool, o, locked...)
 
 	opts := dispatch.Options{Lease: 2 * time.Second, PollMax: 20 * time.Millisecond}
-	opts.Routes = []dispatch.Route{{Name: waybill.DefaultRoute, Units: 4}}
+	opts.Routes = []dispatch.Route{{Name: waybill.DefaultRoute, Partitions: 4}}
 	b := &bus{ids: map[string][]string{}}
 	out, release := make(chan struct{}, held), make(chan struct{})
 	var lost atomic.Int64

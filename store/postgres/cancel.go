@@ -23,13 +23,13 @@ var (
 // due: no index has these ids.
 const newest = "10000"
 
-// cancelSQL withdraws messages.
+// cancelSQL cancels messages.
 //
 //	k  the keys; made says that the id may be one of ours
 //	f  the live messages that they name, by index
 //	m  the same for ids that no index has
-//	l  those that can be withdrawn, locked in the order of sequences
-//	x  the withdrawal, and c, the control records for the owners
+//	l  those that can be cancelled, locked in the order of sequences
+//	x  the cancellation, and c, the notices for the owners
 //
 // A message that changed hands between f and l answers null, and is asked for again.
 func cancelSQL(keep bool) string {
@@ -57,7 +57,7 @@ WITH k AS MATERIALIZED (
         SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell
         FROM f WHERE f.status <> {in_flight} ORDER BY f.route, f.seq
     ) f ` + lockFoundSQL + `
-), ` + withdrawSQL(waybill.ReasonCancelled, keep) + `
+), ` + cancelRecordsSQL(waybill.ReasonCancelled, keep) + `
 SELECT f.n, CASE WHEN f.status = {in_flight} OR t.seq IS NOT NULL THEN f.status END
 FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 }
@@ -65,14 +65,14 @@ FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
 const maxLooks = 20
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [waybill.Canceller]. It
-// withdraws scheduled messages, those that wait for a retry, and those that were staged as withdrawable, which a dedupe
-// key implies; other messages that are due are in flight, as are those that a relay holds. Until tx ends the withdrawn
+// Cancel cancels staged messages in tx, by id or by dedupe key, in one statement; see [waybill.Canceller]. It
+// cancels scheduled messages, those that wait for a retry, and those that were staged as cancelable, which a dedupe
+// key implies; other messages that are due are in flight, as are those that a relay holds. Until tx ends the cancelled
 // messages are not handed out, and later messages of their keys wait. Keys that name the same message get the same
 // answer. Cancel waits only for other transactions that have locked the same message. A message is either handed out or
-// withdrawn, unless the answer is waybill.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
+// cancelled, unless the answer is waybill.CancelUncertain. The role needs what [Migrations.Grants] gives a canceller.
 //
-// A message that is due, whose id Waybill made and that is not withdrawable is known by its id only as long as fewer
+// A message that is due, whose id Waybill made and that is not cancelable is known by its id only as long as fewer
 // than 10,000 were staged after it; from then on it is not found.
 func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if check.Nil(tx) {

@@ -18,16 +18,16 @@ import (
 
 var errNo = errors.New("no")
 
-// bury removes the member of o, and lets another one take its unit of route.
+// bury removes the member of o, and lets another one take its partition of route.
 func bury(tb testing.TB, o *postgres.Outbox, self core.Session, route string) core.Session {
 	tb.Helper()
-	m := core.Member{Session: newSession(), Name: "heir", Beat: 1, Lease: time.Second, Serves: []core.Serving{{Route: route, Units: 1}}, Handlers: 1, Free: 1}
-	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
+	m := core.Member{Session: newSession(), Name: "heir", Heartbeats: 1, Lease: time.Second, Routes: []core.ServedRoute{{Route: route, Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
+	if _, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
-	m.Beat++
-	meet := core.Meeting{Self: m, Remove: []core.Removal{{Session: self, Beat: 1}}, Moves: []core.Move{{Unit: core.Unit{Route: route, To: 64}, To: m.Session}}}
-	if r, err := o.Meet(tb.Context(), meet); err != nil || len(r.Members) != 1 {
+	m.Heartbeats++
+	heartbeat := core.HeartbeatRequest{Self: m, Evict: []core.Eviction{{Session: self, Heartbeats: 1}}, Transfers: []core.Transfer{{Partition: core.Partition{Route: route, To: 64}, To: m.Session}}}
+	if r, err := o.Heartbeat(tb.Context(), heartbeat); err != nil || len(r.Members) != 1 {
 		tb.Fatal(r, err)
 	}
 	return m.Session
@@ -38,13 +38,13 @@ func TestCancelStatus(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	hold := func(self core.Session, r *core.Record) {
-		if taken, err := o.Take(t.Context(), self, core.Want{Refs: []core.Ref{r.Ref}}); err != nil || taken[0].Grip != core.GripHeld {
+		if taken, err := o.Hold(t.Context(), self, core.HoldRequest{Refs: []core.Ref{r.Ref}}); err != nil || taken[0].Status != core.HoldGranted {
 			t.Error(taken, err)
 		}
 	}
 	passed := func(self core.Session, route string) {
-		move := core.Move{Unit: core.Unit{Route: route, To: 64}, From: self, To: self}
-		if _, err := o.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self, Beat: 9}, Moves: []core.Move{move}}); err != nil {
+		move := core.Transfer{Partition: core.Partition{Route: route, To: 64}, From: self, To: self}
+		if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self, Heartbeats: 9}, Transfers: []core.Transfer{move}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -68,23 +68,23 @@ func TestCancelStatus(t *testing.T) {
 		}, waybill.CancelDone, 1},
 		{"a retry that is held", message(key), func(route string, self core.Session, r *core.Record) {
 			settle(self, core.Retry(r, errNo, 0))
-			if d, err := o.Due(t.Context(), self, []core.Part{all(route)}, 1); err != nil || len(d.Retries) != 1 {
+			if d, err := o.Due(t.Context(), self, []core.RouteSlots{all(route)}, 1); err != nil || len(d.Retries) != 1 {
 				t.Error(d, err)
 			}
 		}, waybill.CancelInFlight, 0},
 		{"sent without an answer", message(key, dedupe), func(_ string, self core.Session, r *core.Record) {
 			settle(self, core.Release(r, 0, true))
-		}, waybill.CancelMaybe, 1},
-		{"a dead member had the unit", message(), func(route string, self core.Session, _ *core.Record) {
+		}, waybill.CancelUncertain, 1},
+		{"a dead member had the partition", message(), func(route string, self core.Session, _ *core.Record) {
 			bury(t, o, self, route)
-		}, waybill.CancelMaybe, 0},
+		}, waybill.CancelUncertain, 0},
 		{"and its window has passed", message(), func(route string, self core.Session, _ *core.Record) {
 			passed(bury(t, o, self, route), route)
 		}, waybill.CancelInFlight, 0},
 		{"held by a dead member", message(key, dedupe), func(route string, self core.Session, r *core.Record) {
 			hold(self, r)
 			passed(bury(t, o, self, route), route)
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		{"a retry after a crash", message(key, dedupe), func(route string, self core.Session, r *core.Record) {
 			hold(self, r)
 			heir := bury(t, o, self, route)
@@ -97,7 +97,7 @@ func TestCancelStatus(t *testing.T) {
 			if n := queryInt(t, pool, "SELECT crashes FROM waybill.waybill_outbox WHERE route = $1", route); n != 0 {
 				t.Errorf("%d crashes after an attempt that ended", n)
 			}
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		{"abandoned", message(key), func(_ string, self core.Session, r *core.Record) {
 			settle(self, core.Abandon(r, waybill.ReasonRejected, errNo))
 		}, waybill.CancelNotFound, 0},
@@ -114,10 +114,10 @@ func TestCancelStatus(t *testing.T) {
 		if got[0] != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got[0], tc.want)
 		}
-		if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_control WHERE route = $1", route); n != tc.told {
-			t.Errorf("%s: %d control records, want %d", tc.name, n, tc.told)
+		if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_notices WHERE route = $1", route); n != tc.told {
+			t.Errorf("%s: %d notices, want %d", tc.name, n, tc.told)
 		}
-		_, err := o.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self}, Leave: true})
+		_, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self}, Leave: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,11 +138,11 @@ func TestCancelOfWhatCouldNotBeReplaced(t *testing.T) {
 		old.Routes = []string{route}
 		staged := stage(t, pool, o, old)
 		if rs := read(t, o, self, route).Ranges[0].Records; held {
-			if taken, err := o.Take(t.Context(), self, core.Want{Refs: []core.Ref{rs[0].Ref}}); err != nil || taken[0].Grip != core.GripHeld {
+			if taken, err := o.Hold(t.Context(), self, core.HoldRequest{Refs: []core.Ref{rs[0].Ref}}); err != nil || taken[0].Status != core.HoldGranted {
 				t.Fatal(taken, err)
 			}
 		} else {
-			exec(t, pool, "UPDATE waybill.waybill_outbox SET withdrawable = false WHERE route = $1", route)
+			exec(t, pool, "UPDATE waybill.waybill_outbox SET cancelable = false WHERE route = $1", route)
 		}
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			next := message(waybill.Replace("d"))
@@ -280,21 +280,21 @@ func TestInspectFindsAll(t *testing.T) {
 	}
 }
 
-// ST-09: a message that is withdrawable, by itself or by its route, can be cancelled although it is due, by every way
+// ST-09: a message that is cancelable, by itself or by its route, can be cancelled although it is due, by every way
 // to stage.
-func TestWithdrawable(t *testing.T) {
+func TestCancelable(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{Withdrawable: []string{"loose"}})
+	o, pool := newOutbox(t, postgres.Options{Cancelable: []string{"loose"}})
 	one := func(opts ...waybill.MessageOption) waybill.Staged { return stage(t, pool, o, message(opts...))[0] }
-	several := stage(t, pool, o, message(waybill.Withdrawable()), message(), message(waybill.Withdrawable(), waybill.Delay(time.Hour)), message(waybill.Routes("loose", "strict")))
-	mixed := stage(t, pool, o, message(waybill.DedupeKey("d")), message(waybill.Withdrawable()), message(waybill.ID("named")))
+	several := stage(t, pool, o, message(waybill.Cancelable()), message(), message(waybill.Cancelable(), waybill.Delay(time.Hour)), message(waybill.Routes("loose", "strict")))
+	mixed := stage(t, pool, o, message(waybill.DedupeKey("d")), message(waybill.Cancelable()), message(waybill.ID("named")))
 	for _, tc := range []struct {
 		name string
 		waybill.Staged
 		want waybill.CancelStatus
 	}{
-		{"one", one(waybill.Withdrawable()), waybill.CancelDone},
-		{"one with an id of its own", one(waybill.Withdrawable(), waybill.ID("own")), waybill.CancelDone},
+		{"one", one(waybill.Cancelable()), waybill.CancelDone},
+		{"one with an id of its own", one(waybill.Cancelable(), waybill.ID("own")), waybill.CancelDone},
 		{"one of a route", one(waybill.Routes("loose")), waybill.CancelDone},
 		{"one that is not", one(), waybill.CancelInFlight},
 		{"of several", several[0], waybill.CancelDone},

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, cancelled.
 const cleanBatch = 1000
 
 // electSQL takes or renews the cleaner's lease: a row, so that it ends by itself and needs no session.
@@ -23,9 +23,9 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
                                                         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
 RETURNING true`
 
-// sweepSQL abandons expired records: those that waited for a time, and due ones in units without an owner. Due records
-// in other units are left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a
-// retry held; no member remembers a timer, nor a due record without an owner.
+// sweepSQL abandons expired records: those that waited for a time, and due ones in partitions without an owner. Due
+// records in other partitions are left to their owners, who find out. It never waits for a lock. Owners are told of the
+// keys that a retry held; no member remembers a timer, nor a due record without an owner.
 //
 //	f  the routes with live records that expire some day
 //	n  the slots of these without an owner
@@ -38,7 +38,7 @@ WITH RECURSIVE f AS (
     SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` AND o.route > f.route ORDER BY o.route LIMIT 1)
     FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
-    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
+    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {partitions} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
     SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
@@ -64,7 +64,7 @@ WITH RECURSIVE f AS (
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
 SELECT count(*) FROM u`
@@ -81,7 +81,7 @@ func purgeSQL(class core.RetentionClass) string {
 	return fmt.Sprintf(`
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM {outbox} e
-    WHERE CASE WHEN e.reason = '' THEN {class_published} WHEN e.reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END = %d
+    WHERE CASE WHEN e.reason = '' THEN {class_published} WHEN e.reason IN {cancelled_or_replaced} THEN {class_cancelled} ELSE {class_abandoned} END = %d
       AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
       AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
@@ -90,7 +90,7 @@ WITH d AS MATERIALIZED (
     WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
     RETURNING o.*
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2`, class, class.State(), cleanBatch)
@@ -98,7 +98,7 @@ SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2`, cla
 
 type cleanStatements struct {
 	elect, sweep string
-	purge        [core.RetentionWithdrawn + 1]string
+	purge        [core.RetentionCancelled + 1]string
 }
 
 func newCleanStatements(n schema.Names) cleanStatements {
@@ -112,10 +112,10 @@ func newCleanStatements(n schema.Names) cleanStatements {
 var _ core.Cleaner = (*Outbox)(nil)
 
 // Clean keeps the outbox small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or are due in units without an owner, and deletes up to 1,000 records each of those published,
-// abandoned and withdrawn whose time in Options.Retention is over, by the database's clock. The lease is a row of
-// waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: locked rows are left for the next
-// call.
+// waited for a time, or are due in partitions without an owner, and deletes up to 1,000 records each of those
+// published, abandoned and cancelled whose time in Options.Retention is over, by the database's clock. The lease is a
+// row of waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: locked rows are left for
+// the next call.
 func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
@@ -123,19 +123,19 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	var done core.Cleaned
 	err := o.transact(ctx, "clean: take the lease", writeSQL, func(b *batch) {
 		done = core.Cleaned{}
-		b.each(func(pgx.Rows) error { done.Elected = true; return nil }, b.sql.clean.elect,
+		b.each(func(pgx.Rows) error { done.Leader = true; return nil }, b.sql.clean.elect,
 			core.ErrorText(errors.New(owner)), micros(lease), micros(core.MaxCleanLease))
 	})
-	if err != nil || !done.Elected {
+	if err != nil || !done.Leader {
 		return done, err
 	}
 	began := time.Now()
-	var from, newest [core.RetentionWithdrawn + 1]*time.Time
+	var from, newest [core.RetentionCancelled + 1]*time.Time
 	for _, class := range core.RetentionClasses() {
 		from[class] = o.cleaned[class].start(began)
 	}
 	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
-		done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
+		done = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
 		clear(newest[:])
 		b.Queue(b.sql.clean.sweep).QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&done.Expired)
@@ -160,7 +160,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 		o.cleaned[class].done(from[class], began, time.Now(), newest[class])
 	}
 	if err != nil {
-		return core.Cleaned{Elected: true}, err
+		return core.Cleaned{Leader: true}, err
 	}
 	return done, nil
 }

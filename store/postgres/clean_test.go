@@ -27,26 +27,26 @@ func TestCleanExpires(t *testing.T) {
 		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE expires_at > clock_timestamp()") == 0
 	})
 	done, err := o.Clean(t.Context(), "me", time.Minute)
-	if err != nil || done.Expired != 2 || !done.Elected {
+	if err != nil || done.Expired != 2 || !done.Leader {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE id IN ('scheduled', 'retry') AND state = 5 AND reason = 'expired' AND blocks = (key <> '')`); n != 2 {
 		t.Errorf("%d of 2 are abandoned", n)
 	}
-	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox_control WHERE kind = 1 AND key = 'a'`); n != 1 {
-		t.Errorf("%d control records", n)
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox_notices WHERE kind = 1 AND key = 'a'`); n != 1 {
+		t.Errorf("%d notices", n)
 	}
-	if other, err := o.Clean(t.Context(), "another", time.Minute); err != nil || other.Elected {
+	if other, err := o.Clean(t.Context(), "another", time.Minute); err != nil || other.Leader {
 		t.Errorf("%+v, %v", other, err)
 	}
 	exec(t, pool, "UPDATE waybill.waybill_outbox SET settled_at = settled_at - interval '2 hours' WHERE settled_at IS NOT NULL")
-	exec(t, pool, "DELETE FROM waybill.waybill_outbox_control")
+	exec(t, pool, "DELETE FROM waybill.waybill_outbox_notices")
 	done, err = o.Clean(t.Context(), "me", time.Minute)
 	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonExpired}]; err != nil || n != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox_control WHERE kind = 1 AND key = 'a'`); n != 1 {
-		t.Errorf("%d control records after the key was freed", n)
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox_notices WHERE kind = 1 AND key = 'a'`); n != 1 {
+		t.Errorf("%d notices after the key was freed", n)
 	}
 }
 
@@ -62,11 +62,11 @@ func TestOperatorsTellOwners(t *testing.T) {
 			settleBy(t, o, self, core.Abandon(&r, waybill.ReasonRejected, errNo))
 		}
 	}
-	controls := func() (kinds []core.ControlKind) {
+	notices := func() (kinds []core.NoticeKind) {
 		p := read(t, o, self, waybill.DefaultRoute)
-		for i := range p.Control {
-			kinds = append(kinds, p.Control[i].Kind)
-			settleBy(t, o, self, core.Heeded(&p.Control[i]))
+		for i := range p.Notices {
+			kinds = append(kinds, p.Notices[i].Kind)
+			settleBy(t, o, self, core.NoticeDone(&p.Notices[i]))
 		}
 		return kinds
 	}
@@ -78,13 +78,13 @@ func TestOperatorsTellOwners(t *testing.T) {
 	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "k", "a", admin.HeadSkip); err != nil {
 		t.Fatal(err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != core.ControlKey {
+	if got := notices(); len(got) != 1 || got[0] != core.NoticeKey {
 		t.Errorf("a skipped head told %v", got)
 	}
 	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "k", "b", admin.HeadRequeue); err != nil {
 		t.Fatal(err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != core.ControlKey {
+	if got := notices(); len(got) != 1 || got[0] != core.NoticeKey {
 		t.Errorf("a requeued head told %v", got)
 	}
 	if rs := read(t, o, self, waybill.DefaultRoute).Ranges[0].Records; len(rs) != 1 || rs[0].ID != "b" || rs[0].Attempts != 0 {
@@ -94,15 +94,15 @@ func TestOperatorsTellOwners(t *testing.T) {
 	if err != nil || done.Changed != 1 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != core.ControlRecord {
+	if got := notices(); len(got) != 1 || got[0] != core.NoticeRecord {
 		t.Errorf("a redrive told %v", got)
 	}
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, state, settled_at, reason) SELECT 't', '', 5, now(), 'rejected' FROM generate_series(1, 200)`)
 	if done, err = o.Redrive(t.Context(), admin.RedriveRequest{All: true, Page: admin.PageRequest{Limit: 1000}}); err != nil || done.Changed < 200 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	got := controls()
-	if len(got) == 0 || got[len(got)-1] != core.ControlFrom {
+	got := notices()
+	if len(got) == 0 || got[len(got)-1] != core.NoticeFrom {
 		t.Errorf("a large redrive told %v", got)
 	}
 }
@@ -121,7 +121,7 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// A message that is withdrawable and was taken by a member is not withdrawn by a transaction whose snapshot is older.
+// A message that is cancelable and was taken by a member is not cancelled by a transaction whose snapshot is older.
 func TestCancelWithAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

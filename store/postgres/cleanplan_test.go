@@ -28,7 +28,7 @@ func TestCleanPlans(t *testing.T) {
 		insert(20_000, "route, expires_at", "'r' || i % 10, now() + interval '1 day'")
 		insert(2_500, "route, expires_at", "'r' || i % 10, now()")
 	})
-	exec("INSERT INTO waybill.waybill_outbox_units (route, from_slot, to_slot, slots, owner, low, careful, term) VALUES ('owned', 0, 64, -1, 7, 0, 0, 1)")
+	exec("INSERT INTO waybill.waybill_outbox_partitions (route, from_slot, to_slot, slots, owner, read_after, uncertain_up_to, term) VALUES ('owned', 0, 64, -1, 7, 0, 0, 1)")
 	exec("ANALYZE")
 	for _, tc := range []struct {
 		name    string
@@ -39,31 +39,31 @@ func TestCleanPlans(t *testing.T) {
 		{"elect", electSQL, []any{"me", int64(1), int64(1)}, 20},
 		{"sweep", sweepSQL, nil, 40_000},
 		{"purge published", purgeSQL(core.RetentionPublished), []any{int64(1), nil}, 20_000},
-		{"purge withdrawn", purgeSQL(core.RetentionWithdrawn), []any{int64(0), time.Now().Add(-24 * time.Hour)}, 20_000},
+		{"purge cancelled", purgeSQL(core.RetentionCancelled), []any{int64(0), time.Now().Add(-24 * time.Hour)}, 20_000},
 		{"purge abandoned: none is old enough", purgeSQL(core.RetentionAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds(), nil}, 20},
 	} {
 		p := explain(t, pool, o.names, tc.sql, tc.args...)
 		p.check(t, tc.name, tc.buffers)
 	}
 	o.opts.Retention.Published = time.Minute
-	withdrawn, published, expired, calls := 0, 0, 0, 0
+	cancelled, published, expired, calls := 0, 0, 0, 0
 	for more := true; more; calls++ {
 		done, err := o.Clean(t.Context(), "me", time.Minute)
-		if err != nil || !done.Elected {
+		if err != nil || !done.Leader {
 			t.Fatal(done, err)
 		}
 		more = done.More
 		one := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonCancelled}] +
 			done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonReplaced}]
-		withdrawn += one
+		cancelled += one
 		published += done.Deleted[core.CleanedKind{State: core.StatePublished}]
 		expired += done.Expired
 		if max(one, done.Expired, done.Deleted[core.CleanedKind{State: core.StatePublished}]) > cleanBatch {
 			t.Errorf("one call did %+v", done)
 		}
 	}
-	if withdrawn != 2500 || published != 2500 || expired != 5000 || calls != 6 {
-		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500, 2,500 and 5,000 in 6", withdrawn, published, expired, calls)
+	if cancelled != 2500 || published != 2500 || expired != 5000 || calls != 6 {
+		t.Errorf("%d cancelled and %d published deleted, %d expired in %d calls, want 2,500, 2,500 and 5,000 in 6", cancelled, published, expired, calls)
 	}
 	exec("VACUUM waybill.waybill_outbox") // what was swept is not to be met again
 	p := explain(t, pool, o.names, sweepSQL)

@@ -52,9 +52,9 @@ func (h *harness) Records(ctx context.Context, route string) ([]outboxtest.Store
 // Save copies the tables; the database goes back to them, with the number of the sequence.
 func (h *harness) Save(ctx context.Context) (func(context.Context) error, error) {
 	var save, back strings.Builder
-	back.WriteString(h.sql("TRUNCATE {outbox}, {members}, {routes}, {units}, {control}, {meta};\n"))
+	back.WriteString(h.sql("TRUNCATE {outbox}, {members}, {routes}, {partitions}, {notices}, {meta};\n"))
 	n := schemas.Add(1)
-	for _, table := range []string{"{outbox}", "{members}", "{routes}", "{units}", "{control}", "{meta}"} {
+	for _, table := range []string{"{outbox}", "{members}", "{routes}", "{partitions}", "{notices}", "{meta}"} {
 		var columns string
 		err := h.pool.QueryRow(ctx, `SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
 			WHERE attrelid = $1::regclass AND attnum > 0 AND attgenerated = ''`, h.sql(table)).Scan(&columns)
@@ -114,16 +114,16 @@ WITH r AS (
     UPDATE {outbox} SET settled_at = NULL, due_at = NULL, retry = false, blocks = false, reason = '', state = 1, attempts = 0, crashes = 0, deliveries = 0,
         hold = 0, held_since = NULL, version = version + 1 WHERE route = $1 AND id = $2 RETURNING *
 )
-INSERT INTO {control} (kind, route, slot, slots, key, id, seq) SELECT 2, route, slot, 1::bigint << slot, key, id, seq FROM r`), route, id)
+INSERT INTO {notices} (kind, route, slot, slots, key, id, seq) SELECT 2, route, slot, 1::bigint << slot, key, id, seq FROM r`), route, id)
 	return err
 }
 
-func (t *testTx) Tell(ctx context.Context, c core.Control) error {
+func (t *testTx) Tell(ctx context.Context, c core.Notice) error {
 	slots := int64(1) << c.Slot
-	if c.Kind == core.ControlFrom {
+	if c.Kind == core.NoticeFrom {
 		slots = -1
 	}
-	_, err := t.tx.Exec(ctx, t.h.sql(`INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`),
+	_, err := t.tx.Exec(ctx, t.h.sql(`INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`),
 		int16(c.Kind), c.Route, int16(c.Slot), slots, c.Key, c.ID, c.Seq, string(c.Reason))
 	return err
 }

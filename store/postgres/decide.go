@@ -22,7 +22,7 @@ const headSQL = `(
             SELECT o.* FROM {outbox} o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     )`
 
 const (
@@ -30,13 +30,13 @@ const (
 	// row: a statement does not see commits after it began.
 	lockHeadSQL = `SELECT FROM {outbox} o JOIN ` + headSQL + ` h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o`
 
-	// These keep the row's unit, or that there is none, as it is until the transaction ends: no member takes it
-	// meanwhile. A transaction that has locked these rows waits for no record.
+	// These keep the row's partition, or that there is none, as it is until the transaction ends: no member takes
+	// it meanwhile. A transaction that has locked these rows waits for no record.
 	keepUnservedSQL = `
 INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = $1)
 ON CONFLICT DO NOTHING`
-	keepRouteSQL = `SELECT FROM {routes} ro WHERE ro.route = $1 FOR SHARE`
-	keepUnitSQL  = `SELECT FROM {units} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
+	keepRouteSQL     = `SELECT FROM {routes} ro WHERE ro.route = $1 FOR SHARE`
+	keepPartitionSQL = `SELECT FROM {partitions} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
 )
 
 // decideSQL changes the row if it is the head of its key, or tells its owner to, and returns the state that it found.
@@ -44,7 +44,7 @@ ON CONFLICT DO NOTHING`
 //	h  the row. It is the head if nothing before it waits; an abandoned one before it does not count if it waits
 //	   for a retry: the route may go on after those. It is due if it is the first that is, and nothing holds the
 //	   key
-//	u  the change: a row that is due may be out at the owner of its unit
+//	u  the change: a row that is due may be out at the owner of its partition
 //	d  what was decided about it before is void
 //	c  what the key's owner is told
 func decideSQL(requeue bool) string {
@@ -70,14 +70,14 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM {outbox} e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due,
-        EXISTS (SELECT FROM {units} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM {partitions} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM ` + headSQL + ` h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.route, o.seq, o.id
 ), d AS (
     ` + undecideSQL + `
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN {tell_decide} ELSE {tell_key} END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
@@ -89,21 +89,21 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
 }
 
 type decideStatements struct {
-	lockHead, keepUnserved, keepRoute, keepUnit string
-	end, requeue                                string
+	lockHead, keepUnserved, keepRoute, keepPartition string
+	end, requeue                                     string
 }
 
 func newDecideStatements(n schema.Names) decideStatements {
 	return decideStatements{
-		lockHead: n.SQL(lockHeadSQL), keepUnserved: n.SQL(keepUnservedSQL), keepRoute: n.SQL(keepRouteSQL), keepUnit: n.SQL(keepUnitSQL),
+		lockHead: n.SQL(lockHeadSQL), keepUnserved: n.SQL(keepUnservedSQL), keepRoute: n.SQL(keepRouteSQL), keepPartition: n.SQL(keepPartitionSQL),
 		end: n.SQL(decideSQL(false)), requeue: n.SQL(decideSQL(true)),
 	}
 }
 
 const decideOp = "waybill/postgres: decide head"
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It compares and sets: either a
-// relay has the head at that moment, or the decision holds. It waits for a transaction that cancels the head, for at
+// DecideHead skips, parks or requeues the head of a blocked key; see [admin.BlockedKeys]. It compares and sets: either
+// a relay has the head at that moment, or the decision holds. It waits for a transaction that cancels the head, for at
 // most two seconds.
 //
 // The first message of a key that is due can be skipped and set aside too. If a relay owns the key, that relay does it
@@ -113,7 +113,7 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action a
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
 	}
-	told := core.Control{Kind: core.ControlDecide, Route: route, Key: key, ID: id}
+	told := core.Notice{Kind: core.NoticeDecide, Route: route, Key: key, ID: id}
 	told.Reason = map[admin.HeadAction]waybill.Reason{
 		admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside,
 	}[action]
@@ -130,7 +130,7 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action a
 			if told.Reason != waybill.ReasonNone {
 				b.Queue(b.sql.decide.keepUnserved, route, id, key)
 				b.Queue(b.sql.decide.keepRoute, route)
-				b.Queue(b.sql.decide.keepUnit, route, id, key)
+				b.Queue(b.sql.decide.keepPartition, route, id, key)
 			}
 			b.each(func(rows pgx.Rows) error {
 				return rows.Scan(&held, &head, &expired, &duplicate, &done, &told.Number, &told.Seq, nil)

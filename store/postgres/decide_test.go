@@ -31,15 +31,15 @@ func skip(ctx context.Context, o *postgres.Outbox, key, id string) error {
 func TestDecideWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name  string
-		units bool // there are units, which nobody owns
-	}{{"no units", false}, {"free units", true}} {
+		name       string
+		partitions bool // there are partitions, which nobody owns
+	}{{"no partitions", false}, {"free partitions", true}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
-			if tc.units {
-				join := core.Member{Session: newSession(), Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 4}}}
-				if _, err := o.Meet(t.Context(), core.Meeting{Self: join, Join: true}); err != nil {
+			if tc.partitions {
+				join := core.Member{Session: newSession(), Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 4}}}
+				if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: join, Join: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -74,7 +74,7 @@ func TestDecideWithoutAnOwner(t *testing.T) {
 	}
 }
 
-// OP-18: a member that takes the unit at that moment waits for the decision, and does not hand the message out.
+// OP-18: a member that takes the partition at that moment waits for the decision, and does not hand the message out.
 func TestDecideWhileAMemberJoins(t *testing.T) {
 	t.Parallel()
 	head := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
@@ -83,36 +83,36 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 	many := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
 		d := admin.Decision{Route: st.Route, Seq: st.Seq, ID: st.Envelope.ID}
 		got, err := o.DecideRecords(ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{d}})
-		if err == nil && got[0].Fate != admin.FateEnded {
+		if err == nil && got[0].Fate != admin.DecisionCarriedOut {
 			err = fmt.Errorf("%+v", got[0])
 		}
 		return err
 	}
 	for _, tc := range []struct {
-		name         string
-		units, leave bool
-		decide       func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error
+		name              string
+		partitions, leave bool
+		decide            func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error
 	}{
 		{"a route that nobody has served", false, false, head},
-		{"free units", true, false, head},
+		{"free partitions", true, false, head},
 		{"a route that is served no more", true, true, head},
 		{"many, of a route that nobody has served", false, false, many},
-		{"many, of free units", true, false, many},
+		{"many, of free partitions", true, false, many},
 		{"many, of a route that is served no more", true, true, many},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
 			id := stage(t, pool, o, message(waybill.Key("k")))[0].ID
-			m := core.Member{Session: newSession(), Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-			unit := core.Unit{Route: waybill.DefaultRoute, To: 64}
-			if tc.units {
-				if _, err := o.Meet(t.Context(), core.Meeting{Self: m, Join: true}); err != nil {
+			m := core.Member{Session: newSession(), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+			partition := core.Partition{Route: waybill.DefaultRoute, To: 64}
+			if tc.partitions {
+				if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tc.leave {
-				if _, err := o.Meet(t.Context(), core.Meeting{Self: m, Leave: true}); err != nil {
+				if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Leave: true}); err != nil {
 					t.Fatal(err)
 				}
 				m.Session = newSession()
@@ -128,8 +128,8 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 			patience.Until(t, "it is being decided", func() bool {
 				return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
 			})
-			take := core.Meeting{Self: m, Join: true, Moves: []core.Move{{Unit: unit, To: m.Session}}}
-			if _, err := o.Meet(t.Context(), take); err != nil {
+			take := core.HeartbeatRequest{Self: m, Join: true, Transfers: []core.Transfer{{Partition: partition, To: m.Session}}}
+			if _, err := o.Heartbeat(t.Context(), take); err != nil {
 				t.Fatal(err)
 			}
 			p := read(t, o, m.Session, waybill.DefaultRoute)
@@ -150,17 +150,17 @@ func TestDecideTellsTheOwner(t *testing.T) {
 	self := session(t, o, waybill.DefaultRoute)
 	ids := stage(t, pool, o, message(waybill.Key("a")), message(waybill.Key("b")), message(waybill.Key("c"), waybill.DedupeKey("d")))
 	// decide decides, and lets the owner answer.
-	decide := func(key, id string, action admin.HeadAction, answer func(r *core.Record, c *core.Control) []core.Outcome) error {
+	decide := func(key, id string, action admin.HeadAction, answer func(r *core.Record, c *core.Notice) []core.Outcome) error {
 		decided := make(chan error, 1)
 		go func() { decided <- o.DecideHead(t.Context(), waybill.DefaultRoute, key, id, action) }()
-		var p core.Page
+		var p core.ReadResult
 		patience.Until(t, "the owner is told", func() bool {
 			p = read(t, o, self, waybill.DefaultRoute)
-			return len(p.Control) > 0
+			return len(p.Notices) > 0
 		})
-		c := &p.Control[0]
-		if c.Kind != core.ControlDecide || c.Key != key || c.ID != id || c.Route != waybill.DefaultRoute || len(p.Control) != 1 {
-			t.Fatalf("told %+v", p.Control)
+		c := &p.Notices[0]
+		if c.Kind != core.NoticeDecide || c.Key != key || c.ID != id || c.Route != waybill.DefaultRoute || len(p.Notices) != 1 {
+			t.Fatalf("told %+v", p.Notices)
 		}
 		for i := range p.Ranges[0].Records {
 			if r := &p.Ranges[0].Records[i]; r.Seq == c.Seq && r.ID == c.ID && r.Slot == c.Slot {
@@ -171,24 +171,24 @@ func TestDecideTellsTheOwner(t *testing.T) {
 		t.Fatalf("%+v is about no record", c)
 		return nil
 	}
-	withdraw := func(r *core.Record, c *core.Control) []core.Outcome {
-		return []core.Outcome{core.Withdraw(r, c.Reason), core.Heeded(c)}
+	cancel := func(r *core.Record, c *core.Notice) []core.Outcome {
+		return []core.Outcome{core.Cancel(r, c.Reason), core.NoticeDone(c)}
 	}
-	if err := decide("a", ids[0].ID, admin.HeadSetAside, withdraw); err != nil || reasonOf(t, pool, ids[0].ID) != "set_aside" {
+	if err := decide("a", ids[0].ID, admin.HeadSetAside, cancel); err != nil || reasonOf(t, pool, ids[0].ID) != "set_aside" {
 		t.Errorf("parked: %v", err)
 	}
-	err := decide("b", ids[1].ID, admin.HeadSkip, func(r *core.Record, c *core.Control) []core.Outcome {
-		return []core.Outcome{core.Published(r), core.Heeded(c)} // it was being sent
+	err := decide("b", ids[1].ID, admin.HeadSkip, func(r *core.Record, c *core.Notice) []core.Outcome {
+		return []core.Outcome{core.Published(r), core.NoticeDone(c)} // it was being sent
 	})
 	if !errors.Is(err, waybill.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
 		t.Errorf("published meanwhile: %v", err)
 	}
-	// a withdrawable record without a hold is out nowhere: it is ended although it has an owner
+	// a cancelable record without a hold is out nowhere: it is ended although it has an owner
 	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "c", ids[2].ID, admin.HeadSkip); err != nil {
 		t.Error(err)
 	}
 	if s := stage(t, pool, o, message(waybill.DedupeKey("d"))); s[0].Duplicate {
-		t.Error("the dedupe key of what was withdrawn is not free")
+		t.Error("the dedupe key of what was cancelled is not free")
 	}
 	if n := query[int](t, pool, "SELECT sum(attempts) FROM waybill.waybill_outbox"); n != 0 {
 		t.Errorf("%d attempts were counted", n)
@@ -206,7 +206,7 @@ func TestDecisionStands(t *testing.T) {
 		if len(p.Ranges[0].Records) != 2 {
 			t.Errorf("%d records are left", len(p.Ranges[0].Records))
 		}
-		return len(p.Control)
+		return len(p.Notices)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
@@ -232,14 +232,14 @@ func TestDecisionStands(t *testing.T) {
 	}
 }
 
-// OP-18: a held record is in flight, also if its unit has no owner.
+// OP-18: a held record is in flight, also if its partition has no owner.
 func TestDecideAboutWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	self := session(t, o, waybill.DefaultRoute)
 	id := stage(t, pool, o, message(waybill.Key("a")))[0].ID
 	r := read(t, o, self, waybill.DefaultRoute).Ranges[0].Records[0]
-	if ok, err := o.GiveUp(t.Context(), self, unitsOf(t, o, waybill.DefaultRoute)[0], []core.Ref{r.Ref}); !ok || err != nil {
+	if ok, err := o.ReleasePartition(t.Context(), self, partitionsOf(t, o, waybill.DefaultRoute)[0], []core.Ref{r.Ref}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	if err := skip(t.Context(), o, "a", id); !errors.Is(err, waybill.ErrInFlight) {

@@ -13,30 +13,30 @@ import (
 var _ admin.Decider = (*Outbox)(nil)
 
 const (
-	// These keep units without an owner as they are until the transaction ends; see keepUnservedSQL.
+	// These keep partitions without an owner as they are until the transaction ends; see keepUnservedSQL.
 	keepRoutesUnservedSQL = `
 INSERT INTO {routes} (route) SELECT r FROM unnest($1::text[]) r
 WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = r) AND EXISTS (SELECT FROM {outbox} o WHERE o.route = r)
 ORDER BY 1 ON CONFLICT DO NOTHING`
-	keepRoutesSQL = `SELECT FROM {routes} ro WHERE ro.route = ANY ($1::text[]) ORDER BY ro.route FOR SHARE`
-	keepUnitsSQL  = `
-SELECT FROM {units} un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER BY un.route, un.from_slot FOR SHARE`
+	keepRoutesSQL     = `SELECT FROM {routes} ro WHERE ro.route = ANY ($1::text[]) ORDER BY ro.route FOR SHARE`
+	keepPartitionsSQL = `
+SELECT FROM {partitions} un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER BY un.route, un.from_slot FOR SHARE`
 
 	// decideRecordsSQL ends rows, or tells their owners to, and answers with their numbers and fates.
 	//
 	//	f  the rows; free: no member can have it out. A decision with a number that is not told is over
 	//	l  those that can be ended here, locked in the order of sequences
-	//	u  their end; d, earlier decisions about them, go; and c, control records for owners
+	//	u  their end; d, earlier decisions about them, go; and c, notices for owners
 	decideRecordsSQL = `
 WITH t AS MATERIALIZED (
-    SELECT t.*, (t.number IN (SELECT c.number FROM {control} c WHERE c.number = ANY ($4))) IS TRUE AS told
+    SELECT t.*, (t.number IN (SELECT c.number FROM {notices} c WHERE c.number = ANY ($4))) IS TRUE AS told
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS t(route, seq, id, number, n)
 ), f AS MATERIALIZED (
     SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
         SELECT ` + foundSQL + `, e.owned, o.reason, o.settled_at IS NULL AS live,
-            NOT ` + liveHoldSQL + ` AND (o.due_at IS NOT NULL OR o.withdrawable OR NOT e.owned) AS free
+            NOT ` + liveHoldSQL + ` AND (o.due_at IS NOT NULL OR o.cancelable OR NOT e.owned) AS free
         FROM {outbox} o CROSS JOIN LATERAL (
-            SELECT EXISTS (SELECT FROM {units} un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
+            SELECT EXISTS (SELECT FROM {partitions} un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
         ) e
         WHERE o.route = t.route AND o.seq = t.seq AND o.id = t.id LIMIT 1
     ) o WHERE t.number = 0 OR t.told OR NOT o.live
@@ -54,12 +54,12 @@ WITH t AS MATERIALIZED (
 ), d AS (
     ` + undecideSQL + `
 ), k AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     SELECT DISTINCT ON (l.route, l.key) {tell_key}, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
     FROM l WHERE l.tell AND l.owned ORDER BY l.route, l.key, l.seq
     RETURNING route
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq, reason)
     SELECT {tell_decide}, f.route, f.slot, 1::bigint << f.slot, f.key, f.id, f.seq, $5
     FROM f WHERE f.live AND NOT f.free AND f.number = 0 ORDER BY f.seq
     RETURNING number, route, seq
@@ -75,11 +75,11 @@ FROM t CROSS JOIN x LEFT JOIN f ON f.n = t.n LEFT JOIN l ON l.n = t.n LEFT JOIN 
 ORDER BY t.n`
 )
 
-type decideRecordsStatements struct{ keepUnserved, keepRoutes, keepUnits, decide string }
+type decideRecordsStatements struct{ keepUnserved, keepRoutes, keepPartitions, decide string }
 
 func newDecideRecordsStatements(n schema.Names) decideRecordsStatements {
 	return decideRecordsStatements{
-		keepUnserved: n.SQL(keepRoutesUnservedSQL), keepRoutes: n.SQL(keepRoutesSQL), keepUnits: n.SQL(keepUnitsSQL),
+		keepUnserved: n.SQL(keepRoutesUnservedSQL), keepRoutes: n.SQL(keepRoutesSQL), keepPartitions: n.SQL(keepPartitionsSQL),
 		decide: n.SQL(decideRecordsSQL),
 	}
 }
@@ -103,14 +103,14 @@ func (o *Outbox) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]
 		out = make([]admin.Decision, 0, n)
 		b.Queue(b.sql.decideRecords.keepUnserved, distinct)
 		b.Queue(b.sql.decideRecords.keepRoutes, distinct)
-		b.Queue(b.sql.decideRecords.keepUnits, distinct)
+		b.Queue(b.sql.decideRecords.keepPartitions, distinct)
 		b.each(func(rows pgx.Rows) error {
 			d := asked[len(out)]
 			err := rows.Scan(&d.Number, &d.Fate, nil)
 			out = append(out, d)
 			return err
 		}, b.sql.decideRecords.decide, routes, seqs, ids, numbers, string(req.Reason), !o.opts.DisableNotify,
-			int(admin.FateEnded), int(admin.FateLocked), int(admin.FatePending), int(admin.FateOtherwise))
+			int(admin.DecisionCarriedOut), int(admin.DecisionLocked), int(admin.DecisionPending), int(admin.DecisionSuperseded))
 	})
 	if err != nil {
 		return nil, err

@@ -72,8 +72,8 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(ctx) }()
 	patience.Until(t, "the relay owns the route", func() bool {
-		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner = 0") == 0 &&
-			queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_units") > 0
+		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_partitions WHERE owner = 0") == 0 &&
+			queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_partitions") > 0
 	})
 	steps := func(what string, fn func() error) {
 		t.Helper()
@@ -85,10 +85,10 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 		}
 		t.Logf("%s of %d took %s: %d pages, %d calls about decisions", what, n, time.Since(began).Round(time.Millisecond), c.lists.Load(), c.decisions.Load())
 	}
-	few := admin.EndRequest{Filter: admin.Filter{Tenants: []string{"few"}}, Reason: waybill.ReasonSetAside}
+	few := admin.TerminateRequest{Filter: admin.Filter{Tenants: []string{"few"}}, Reason: waybill.ReasonSetAside}
 	steps("setting a tenant's ten aside", func() error {
-		sum, err := admin.DecideAll(t.Context(), c, few, admin.EndOptions{})
-		if err == nil && sum != (admin.Ended{Matched: 10, Ended: 10}) {
+		sum, err := admin.DecideAll(t.Context(), c, few, admin.TerminateOptions{})
+		if err == nil && sum != (admin.TerminateResult{Matched: 10, Ended: 10}) {
 			err = fmt.Errorf("%+v", sum)
 		}
 		return err
@@ -98,7 +98,7 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 	}
 	steps("purging a topic", func() error {
 		told := 0
-		opts := admin.EndOptions{Result: func(admin.Decision) { told++ }}
+		opts := admin.TerminateOptions{Result: func(admin.Decision) { told++ }}
 		sum, err := admin.PurgeAll(t.Context(), c, admin.PurgeRequest{Filter: admin.Filter{Topics: []string{"t0"}}}, opts)
 		if err == nil && (sum.Ended.Ended != n/4 || sum.Purged.Deleted != n/4 || told != n/4) {
 			err = fmt.Errorf("%+v, %d told", sum, told)
@@ -110,7 +110,7 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 		t.Error(err)
 	}
 	steps("skipping a topic without a relay", func() error {
-		sum, err := admin.DecideAll(t.Context(), c, admin.EndRequest{Filter: admin.Filter{Topics: []string{"t1"}}, Reason: waybill.ReasonSkipped}, admin.EndOptions{})
+		sum, err := admin.DecideAll(t.Context(), c, admin.TerminateRequest{Filter: admin.Filter{Topics: []string{"t1"}}, Reason: waybill.ReasonSkipped}, admin.TerminateOptions{})
 		if err == nil && sum.Ended != n/4 {
 			err = fmt.Errorf("%+v", sum)
 		}
@@ -127,7 +127,7 @@ func TestDecisionsWhileTheBrokerIsDown(t *testing.T) {
 			t.Errorf("%s: %d records, want %d", what, got, count)
 		}
 	}
-	if left := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_control WHERE kind = 4"); left > 0 {
+	if left := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox_notices WHERE kind = 4"); left > 0 {
 		t.Errorf("%d decisions are left", left)
 	}
 }

@@ -31,7 +31,7 @@ func insertKeyedSQL(notify bool, where string) string {
 	return `i AS (
     INSERT INTO {outbox} (` + insertedSQL + `, due_at, ready_since, dedupe_key, own_id` + columns + `)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
            ` + dueSQL("d.at") + `, r.dedupe_key, $21::boolean` + values + `
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d` + where + `
@@ -59,8 +59,8 @@ UNION ALL (
 //	r  what is to be staged, and whether its (route, id) is there already
 //	f  the live messages with these dedupe keys
 //	l  those of them that are to be replaced, locked in the order of sequences
-//	t  those of l that can be withdrawn
-//	x  their withdrawal, and c, what their owners are told
+//	t  those of l that can be cancelled
+//	x  their cancellation, and c, what their owners are told
 //	g  those in flight give their key up instead: they will be, or were, sent
 //	i  the new rows. That they come after x and g is forced by asking for the number of those
 func replacingSQL(notify, keep bool) string {
@@ -74,7 +74,7 @@ WITH r AS MATERIALIZED (
     SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f ` + lockFoundSQL + `
 ), t AS MATERIALIZED (
     SELECT l.* FROM l WHERE l.status <> {in_flight}
-), ` + withdrawSQL(waybill.ReasonReplaced, keep) + `, g AS (
+), ` + cancelRecordsSQL(waybill.ReasonReplaced, keep) + `, g AS (
     UPDATE {outbox} o SET dedupe_key = '', version = o.version + (o.hold = 0)::int FROM l
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = {in_flight}
     RETURNING 1

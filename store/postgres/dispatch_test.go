@@ -60,7 +60,7 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	defer members.Wait()
 	defer stop()
 	join := func(killed <-chan struct{}) {
-		p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 12}}, Lease: patience.For(2 * time.Second)})
+		p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r", Partitions: 12}}, Lease: patience.For(2 * time.Second)})
 		members.Go(func() {
 			p.run(ctx, killed, 50, 4, func(items []*dispatch.Item) {
 				select {

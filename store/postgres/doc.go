@@ -36,14 +36,14 @@
 //
 // An id that the program chose is in a unique index. To stage it a second time on a route is a no-op while its record
 // exists: by default until it is published. An id that Waybill made is in an index only while the message needs one:
-// scheduled, withdrawable, waiting, held or settled.
+// scheduled, cancelable, waiting, held or settled.
 //
 // # Marks
 //
-// The marks of [core.Page] are ids of top-level transactions. A read takes one snapshot for all its parts. It looks up
-// the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id itself.
-// The transactions that drew these numbers have lower ids. Two-phase commit and savepoints need nothing more. But a
-// Stage that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
+// The marks of [core.ReadResult] are ids of top-level transactions. A read takes one snapshot for all its parts. It
+// looks up the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id
+// itself. The transactions that drew these numbers have lower ids. Two-phase commit and savepoints need nothing more.
+// But a Stage that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
 // Options.DisableNotify.
 //
 // # Fence
@@ -57,24 +57,24 @@
 // waybill_inbox_limits, or of a table named after that of the inbox. Processes share a limit if they name the same
 // table. A change compares the version of the row; no lock is held between two statements.
 //
-// # Withdrawing messages
+// # Cancelling messages
 //
-// A dedupe key belongs to one live message of its route and topic: until that is published, abandoned or withdrawn. A
+// A dedupe key belongs to one live message of its route and topic: until that is published, abandoned or cancelled. A
 // second one is a duplicate; Staged says so, with the id of the live one. With Replace the newest wins instead.
 //
-// [Outbox.Cancel] withdraws by id or by dedupe key. It can withdraw scheduled messages, those that wait for a retry,
-// and those that were staged as withdrawable, which a dedupe key implies. A message that a relay holds cannot be
-// withdrawn: Cancel leaves it alone, and Replace takes the dedupe key from it. The relay waits for neither.
+// [Outbox.Cancel] cancels by id or by dedupe key. It can cancel scheduled messages, those that wait for a retry,
+// and those that were staged as cancelable, which a dedupe key implies. A message that a relay holds cannot be
+// cancelled: Cancel leaves it alone, and Replace takes the dedupe key from it. The relay waits for neither.
 //
 // All this is one statement in the caller's transaction, and costs nothing where it is not used. If a key may go on,
-// its owner is told in the same transaction. Two transactions that withdraw one message wait for each other. The
+// its owner is told in the same transaction. Two transactions that cancel one message wait for each other. The
 // database ends a deadlock between callers' transactions; Waybill does not run those again.
 //
 // Under REPEATABLE READ a message that changed hands is a serialisation failure: the caller runs its transaction again.
 // Staging with dedupe keys reads only the rows in its way, so it is no such failure under SERIALIZABLE; replacing reads
 // first.
 //
-// A withdrawn record is deleted at once unless Options.Retention keeps it. Withdraw only with an Outbox of the same
+// A cancelled record is deleted at once unless Options.Retention keeps it. Cancel only with an Outbox of the same
 // Retention. The role needs the grants of a canceller.
 //
 // # Operators
@@ -85,17 +85,18 @@
 // A filter of ids finds its rows by an index, and so does one of abandoned records by reason, or by that state alone.
 // Other filters look through the records of each route in staging order, page by page.
 //
-// A record that is put back becomes ready at its place. A control record tells its owner, in the same transaction. A
+// A record that is put back becomes ready at its place. A notice tells its owner, in the same transaction. A
 // record that a relay holds stays with the relay: then a decision fails with waybill.ErrInFlight, and a redrive passes
 // the record over.
 //
 // # Cleaning
 //
-// By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is
-// gone with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes records that
+// By default a published record is deleted by its settle, an abandoned one is kept for ever, and a cancelled one is
+// gone with the transaction that cancelled it. Options.Retention says otherwise. [Outbox.Clean] deletes records that
 // were kept for long enough, in batches. It abandons records that expired while they waited for a time, and due and
-// expired ones in units without an owner; in other units the owner does. One process at a time cleans: the lease is a
-// row of waybill_meta that ends by itself. When an abandoned record that blocks its key is deleted, the key goes on.
+// expired ones in partitions without an owner; in other partitions the owner does. One process at a time cleans: the
+// lease is a row of waybill_meta that ends by itself. When an abandoned record that blocks its key is deleted, the key
+// goes on.
 //
 // # Upgrades
 //
@@ -138,8 +139,8 @@
 // # Ownership
 //
 // Pools and databases stay the caller's. An Outbox owns one connection, which Wait opens and which ends with Wait's
-// context or [Outbox.Close], and one for each Attend, which ends with its context. Over a pgx pool these are beside the
-// pool; over a *sql.DB they are taken from it. Stage keeps no body and no header of its caller.
+// context or [Outbox.Close], and one for each Acquire, which ends with its context. Over a pgx pool these are beside
+// the pool; over a *sql.DB they are taken from it. Stage keeps no body and no header of its caller.
 //
 // # Limits
 //

@@ -21,7 +21,7 @@ WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM {units} un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM {partitions} un WHERE un.route = p.route AND un.owner = $1) o
     WHERE ` + aliveSQL + ` AND p.slots & o.slots <> 0
 )`
 
@@ -98,13 +98,13 @@ func newDueStatements(n schema.Names) dueStatements {
 }
 
 // Due holds retries and puts timers in line that are due in parts.
-func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, limit int) (core.DuePage, error) {
+func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlots, limit int) (core.DueResult, error) {
 	type retry struct {
 		core.Record
 		due  time.Time
 		part int
 	}
-	var page core.DuePage
+	var page core.DueResult
 	var now time.Time
 	var own, next []retry
 	var held int
@@ -117,7 +117,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 		limit = orDefault(limit)
 	}
 	err := o.transact(ctx, "due", writeSQL, func(b *batch) {
-		page, own, next = core.DuePage{}, nil, nil
+		page, own, next = core.DueResult{}, nil, nil
 		b.fence(self, &now)
 		var due time.Time
 		d := o.reader(&due)
@@ -136,7 +136,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 		}
 		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, ago, repeats, limit)
 		b.Queue(b.sql.due.timers, int64(self), routes, slots, ago, repeats, limit).Exec(func(tag pgconn.CommandTag) error {
-			page.Moved = int(tag.RowsAffected())
+			page.TimersReady = int(tag.RowsAffected())
 			return nil
 		})
 		b.Queue(b.sql.due.nextDue, int64(self), routes, slots, ago, repeats).QueryRow(func(row pgx.Row) error {
@@ -147,10 +147,10 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 		})
 	})
 	if err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	if now.IsZero() {
-		return core.DuePage{}, core.Fenced("waybill/postgres: due", self)
+		return core.DueResult{}, core.Fenced("waybill/postgres: due", self)
 	}
 	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
 	for _, r := range append(own, next...) {

@@ -16,7 +16,7 @@ var (
 	DeleteAllSQL     = deleteAllSQL
 	NextDueSQL       = nextDueSQL
 	NextSQL          = nextSQL
-	RosterSQL        = rosterSQL
+	MembershipSQL    = membershipSQL
 	PageSQL          = pageSQL
 	EndHoldsSQL      = endHoldsSQL
 	SeedSQL          = seedSQL

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ admin.KeyKeeper = (*Outbox)(nil)
+var _ admin.BlockedKeys = (*Outbox)(nil)
 
 const (
 	// keySteps is how many keys one statement of BlockedKeys looks at.
@@ -88,7 +88,7 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
 ) h ON true
 WHERE k.key IS NOT NULL ORDER BY k.i`
 
-// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes from
+// BlockedKeys lists keys whose head waits; see [admin.BlockedKeys]. Keys are in the order of their bytes. It goes from
 // key to key by index, over those that hold back or have abandoned messages; over all keys, a thousand in each
 // statement, if no queue is bound for some topic. Since counts from the end of an abandoned head; of one that waits for
 // a retry, from when it was first due.

@@ -65,42 +65,42 @@ func stageRows(tb testing.TB, pool *pgxpool.Pool, s *postgres.Outbox, rows ...co
 func newSession() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 
 // join makes a member that owns all of route.
-func join(tb testing.TB, s *postgres.Outbox, route string, units int) core.Session {
+func join(tb testing.TB, s *postgres.Outbox, route string, partitions int) core.Session {
 	tb.Helper()
 	self := newSession()
-	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: time.Hour, Serves: []core.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
-	r, err := s.Meet(tb.Context(), core.Meeting{Self: m, Join: true})
+	m := core.Member{Session: self, Name: "test", Heartbeats: 1, Lease: time.Hour, Routes: []core.ServedRoute{{Route: route, Partitions: partitions}}, Capacity: 1, FreeCapacity: 1}
+	r, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var moves []core.Move
-	for _, u := range r.Units {
-		if u.Unit.Route == route {
-			moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: self})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		if u.Partition.Route == route {
+			moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: self})
 		}
 	}
-	if _, err := s.Meet(tb.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := s.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Transfers: moves}); err != nil {
 		tb.Fatal(err)
 	}
 	return self
 }
 
-// unitsOf returns the units of route.
-func unitsOf(tb testing.TB, o *postgres.Outbox, route string) []core.OwnedUnit {
+// partitionsOf returns the partitions of route.
+func partitionsOf(tb testing.TB, o *postgres.Outbox, route string) []core.PartitionState {
 	tb.Helper()
-	r, err := o.Meet(tb.Context(), core.Meeting{})
+	r, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return slices.DeleteFunc(r.Units, func(u core.OwnedUnit) bool { return u.Unit.Route != route })
+	return slices.DeleteFunc(r.Partitions, func(u core.PartitionState) bool { return u.Partition.Route != route })
 }
 
-func all(route string) core.Part { return core.Part{Route: route, Slots: core.AllSlots} }
+func all(route string) core.RouteSlots { return core.RouteSlots{Route: route, Slots: core.AllSlots} }
 
 // read reads a route from its beginning.
-func read(tb testing.TB, s *postgres.Outbox, self core.Session, route string) core.Page {
+func read(tb testing.TB, s *postgres.Outbox, self core.Session, route string) core.ReadResult {
 	tb.Helper()
-	p, err := s.Read(tb.Context(), self, core.Look{Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 10_000}}})
+	p, err := s.Read(tb.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62, Limit: 10_000}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -205,35 +205,35 @@ func session(tb testing.TB, o *postgres.Outbox, routes ...string) core.Session {
 	tb.Helper()
 	s, _ := sessions.LoadOrStore(o, newSession())
 	self := s.(core.Session)
-	r, err := o.Meet(tb.Context(), core.Meeting{})
+	r, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: time.Hour, Handlers: 1, Free: 1}
+	m := core.Member{Session: self, Name: "test", Heartbeats: 1, Lease: time.Hour, Capacity: 1, FreeCapacity: 1}
 	known := false
 	for _, v := range r.Members {
 		if v.Session == self {
-			known, m.Serves, m.Beat = true, v.Serves, v.Beat+1
+			known, m.Routes, m.Heartbeats = true, v.Routes, v.Heartbeats+1
 		}
 	}
 	for _, route := range routes {
-		if !slices.ContainsFunc(m.Serves, func(sv core.Serving) bool { return sv.Route == route }) {
-			m.Serves, known = append(m.Serves, core.Serving{Route: route, Units: 1}), false
+		if !slices.ContainsFunc(m.Routes, func(sv core.ServedRoute) bool { return sv.Route == route }) {
+			m.Routes, known = append(m.Routes, core.ServedRoute{Route: route, Partitions: 1}), false
 		}
 	}
 	if known {
 		return self
 	}
-	if r, err = o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
+	if r, err = o.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
-	var moves []core.Move
-	for _, u := range r.Units {
-		if u.Owner == 0 && slices.Contains(routes, u.Unit.Route) {
-			moves = append(moves, core.Move{Unit: u.Unit, To: self})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
+		if u.Owner == 0 && slices.Contains(routes, u.Partition.Route) {
+			moves = append(moves, core.Transfer{Partition: u.Partition, To: self})
 		}
 	}
-	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Transfers: moves}); err != nil {
 		tb.Fatal(err)
 	}
 	return self
@@ -250,12 +250,12 @@ func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
 }
 
 func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c claimed, err error) {
-	look := core.Look{Limit: 1000}
+	look := core.ReadRequest{Limit: 1000}
 	for _, r := range q.routes {
-		look.Parts = append(look.Parts, all(r))
-		look.Ranges = append(look.Ranges, core.Range{Part: all(r), To: 1 << 62, Limit: 10_000})
+		look.Slots = append(look.Slots, all(r))
+		look.Ranges = append(look.Ranges, core.Range{RouteSlots: all(r), To: 1 << 62, Limit: 10_000})
 	}
-	d, err := o.Due(ctx, self, look.Parts, q.n)
+	d, err := o.Due(ctx, self, look.Slots, q.n)
 	if err != nil {
 		return c, err
 	}
@@ -277,9 +277,9 @@ func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q requ
 	for i := range found {
 		refs[i] = found[i].Ref
 	}
-	taken, err := o.Take(ctx, self, core.Want{Refs: refs})
+	taken, err := o.Hold(ctx, self, core.HoldRequest{Refs: refs})
 	for i := range taken {
-		if taken[i].Grip == core.GripHeld {
+		if taken[i].Status == core.HoldGranted {
 			c.Records = append(c.Records, found[i])
 		}
 	}

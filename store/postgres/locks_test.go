@@ -40,12 +40,12 @@ func TestLockedRecords(t *testing.T) {
 	begin(t, pool, "SELECT FROM waybill.waybill_outbox WHERE id = 'b' FOR UPDATE")
 	read(t, s, self, "r")
 	refs := []core.Ref{rs[0].Ref, rs[1].Ref}
-	_, _ = s.Take(t.Context(), self, core.Want{Refs: refs[:1]}) // statements are prepared
-	taken, err := s.Take(t.Context(), self, core.Want{Refs: refs})
-	if err != nil || taken[0].Grip != core.GripHeld || taken[1].Grip != core.GripLocked {
+	_, _ = s.Hold(t.Context(), self, core.HoldRequest{Refs: refs[:1]}) // statements are prepared
+	taken, err := s.Hold(t.Context(), self, core.HoldRequest{Refs: refs})
+	if err != nil || taken[0].Status != core.HoldGranted || taken[1].Status != core.HoldLocked {
 		t.Errorf("took %v, %v", taken, err)
 	}
-	given, err := s.GiveUp(t.Context(), self, unitsOf(t, s, "r")[0], refs)
+	given, err := s.ReleasePartition(t.Context(), self, partitionsOf(t, s, "r")[0], refs)
 	if given || err != nil {
 		t.Errorf("gave up %v, %v", given, err)
 	}
@@ -57,11 +57,11 @@ func TestLockedRecords(t *testing.T) {
 	if results[1] != nil || !errors.Is(results[0], core.ErrBusy) {
 		t.Errorf("settled %v", results)
 	}
-	if d, err := s.Due(t.Context(), self, []core.Part{all("r")}, 10); err != nil || len(d.Retries) != 1 {
+	if d, err := s.Due(t.Context(), self, []core.RouteSlots{all("r")}, 10); err != nil || len(d.Retries) != 1 {
 		t.Errorf("due %v, %v", d, err)
 	}
 	other := join(t, s, "q", 1)
-	r, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: self, Beat: 1}}})
+	r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: other, Heartbeats: 2}, Evict: []core.Eviction{{Session: self, Heartbeats: 1}}})
 	if err != nil || len(r.Members) != 1 {
 		t.Errorf("a locked record kept its owner from being removed: %+v, %v", r, err)
 	}
@@ -86,7 +86,7 @@ func TestStuckSettle(t *testing.T) {
 	patience.Until(t, "the settle is stuck", func() bool {
 		return query[int](t, pool, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
 	})
-	m := core.Member{Session: self, Beat: 2, Serves: []core.Serving{{Route: "r", Units: 1}}}
+	m := core.Member{Session: self, Heartbeats: 2, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}
 	besides := func(what string) {
 		select {
 		case results := <-settled:
@@ -95,12 +95,12 @@ func TestStuckSettle(t *testing.T) {
 		default:
 		}
 	}
-	if r, err := s.Meet(t.Context(), core.Meeting{Self: m}); err != nil || !r.Known {
+	if r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || !r.Known {
 		t.Error(r, err)
 	}
 	besides("a renewal")
-	remove := core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: self, Beat: 2}}}
-	if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 2 {
+	remove := core.HeartbeatRequest{Self: core.Member{Session: other, Heartbeats: 2}, Evict: []core.Eviction{{Session: self, Heartbeats: 2}}}
+	if r, err := s.Heartbeat(t.Context(), remove); err != nil || len(r.Members) != 2 {
 		t.Error(r, err)
 	}
 	besides("a removal")
@@ -108,7 +108,7 @@ func TestStuckSettle(t *testing.T) {
 	if results[0] == nil || results[1] != nil {
 		t.Errorf("settled %v", results)
 	}
-	if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 1 {
+	if r, err := s.Heartbeat(t.Context(), remove); err != nil || len(r.Members) != 1 {
 		t.Error(r, err)
 	}
 	if results := settleBy(t, s, self, core.Published(&rs[0])); !errors.Is(results[0], core.ErrFenced) {
@@ -116,29 +116,29 @@ func TestStuckSettle(t *testing.T) {
 	}
 }
 
-// A unit moves away from a live member only when no statement of that is under way; the next one is fenced.
+// A partition moves away from a live member only when no statement of that is under way; the next one is fenced.
 func TestMoveFromALiveMember(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})
 	self, other := join(t, s, "r", 1), join(t, s, "q", 1)
 	stageRows(t, pool, s, row("r", "a", ""))
 	rs := read(t, s, self, "r").Ranges[0].Records
-	move := core.Meeting{
-		Self:  core.Member{Session: other, Beat: 2, Serves: []core.Serving{{Route: "r", Units: 1}}},
-		Moves: []core.Move{{Unit: core.Unit{Route: "r", To: 64}, From: self, To: other}},
+	move := core.HeartbeatRequest{
+		Self:      core.Member{Session: other, Heartbeats: 2, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}},
+		Transfers: []core.Transfer{{Partition: core.Partition{Route: "r", To: 64}, From: self, To: other}},
 	}
 	owner := func() int64 {
-		return query[int64](t, pool, "SELECT owner FROM waybill.waybill_outbox_units WHERE route = 'r'")
+		return query[int64](t, pool, "SELECT owner FROM waybill.waybill_outbox_partitions WHERE route = 'r'")
 	}
 	// as a settle does
 	under := begin(t, pool, "SELECT FROM waybill.waybill_outbox_members WHERE session = $1 FOR KEY SHARE", int64(self))
-	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(self) {
+	if _, err := s.Heartbeat(t.Context(), move); err != nil || owner() != int64(self) {
 		t.Fatal("it moved beside a statement of its owner", err)
 	}
 	if err := under.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(other) {
+	if _, err := s.Heartbeat(t.Context(), move); err != nil || owner() != int64(other) {
 		t.Fatal("it did not move", err)
 	}
 	if results := settleBy(t, s, self, core.Retry(&rs[0], errors.New("no"), 0)); !errors.Is(results[0], core.ErrFenced) {
@@ -179,31 +179,31 @@ func TestRefusedOutcome(t *testing.T) {
 	}
 }
 
-// A control record about a whole route stays until the owners of all slots have heeded it.
-func TestControlFrom(t *testing.T) {
+// A notice about a whole route stays until the owners of all slots have heeded it.
+func TestNoticeFrom(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})
 	a := join(t, s, "r", 2)
 	b := join(t, s, "q", 1)
-	unit := core.Unit{Route: "r", From: 32, To: 64}
-	if _, err := s.GiveUp(t.Context(), a, unitsOf(t, s, "r")[1], nil); err != nil {
+	partition := core.Partition{Route: "r", From: 32, To: 64}
+	if _, err := s.ReleasePartition(t.Context(), a, partitionsOf(t, s, "r")[1], nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: b, Beat: 2}, Moves: []core.Move{{Unit: unit, To: b}}}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: b, Heartbeats: 2}, Transfers: []core.Transfer{{Partition: partition, To: b}}}); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, pool, "INSERT INTO waybill.waybill_outbox_control (kind, route, slots, seq) VALUES (3, 'r', -1, 5)")
+	exec(t, pool, "INSERT INTO waybill.waybill_outbox_notices (kind, route, slots, seq) VALUES (3, 'r', -1, 5)")
 	for i, self := range []core.Session{a, b} {
-		part := core.Part{Route: "r", Slots: core.SlotRange(uint8(32*i), uint8(32*i+32))}
-		p, err := s.Read(t.Context(), self, core.Look{Parts: []core.Part{part}})
-		if err != nil || len(p.Control) != 1 || p.Control[0].Kind != core.ControlFrom || p.Control[0].Seq != 5 || p.Owned[0] != part.Slots {
+		part := core.RouteSlots{Route: "r", Slots: core.SlotRange(uint8(32*i), uint8(32*i+32))}
+		p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}})
+		if err != nil || len(p.Notices) != 1 || p.Notices[0].Kind != core.NoticeFrom || p.Notices[0].Seq != 5 || p.Owned[0] != part.Slots {
 			t.Fatalf("read %+v, %v", p, err)
 		}
-		if err := settleBy(t, s, self, core.Heeded(&p.Control[0])).FirstErr(); err != nil {
+		if err := settleBy(t, s, self, core.NoticeDone(&p.Notices[0])).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox_control"); n != 0 {
+	if n := query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox_notices"); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -237,7 +237,7 @@ func TestNotMigrated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Read(t.Context(), 1, core.Look{})
+	_, err = s.Read(t.Context(), 1, core.ReadRequest{})
 	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
@@ -271,12 +271,12 @@ func TestHalfABatch(t *testing.T) {
 		return err != nil
 	})
 	b := core.Member{Session: newSession(), Lease: time.Second}
-	if _, err := s.Meet(t.Context(), core.Meeting{Self: b, Join: true}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b, Join: true}); err != nil {
 		t.Fatal(err)
 	}
 	patience.Until(t, "it is removed", func() bool {
-		b.Beat++
-		r, err := s.Meet(t.Context(), core.Meeting{Self: b, Remove: []core.Removal{{Session: a, Beat: 1}}})
+		b.Heartbeats++
+		r, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b, Evict: []core.Eviction{{Session: a, Heartbeats: 1}}})
 		return err == nil && len(r.Members) == 1
 	})
 }

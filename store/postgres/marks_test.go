@@ -33,7 +33,7 @@ func TestMarksNeverLie(t *testing.T) {
 	self := join(t, s, "r", 64)
 
 	type seen struct {
-		page core.Page
+		page core.ReadResult
 		seqs map[int64]bool
 	}
 	var pages []seen
@@ -67,8 +67,8 @@ func TestMarksNeverLie(t *testing.T) {
 			running = false
 		default:
 		}
-		p, err := s.Read(t.Context(), self, core.Look{
-			Last: last, Parts: []core.Part{all("r")}, Ranges: []core.Range{{Part: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
+		p, err := s.Read(t.Context(), self, core.ReadRequest{
+			Last: last, Slots: []core.RouteSlots{all("r")}, Ranges: []core.Range{{RouteSlots: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -106,8 +106,8 @@ func TestEverythingIsDocumented(t *testing.T) {
 	}
 	rows, err := pool.Query(t.Context(), `
 		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'waybill'::regnamespace AND obj_description(c.oid) IS NULL
-			AND c.relname NOT IN ('waybill_outbox_control_seq', 'waybill_outbox_audit_number_seq', 'waybill_meta_pkey')
-			AND c.relname !~ '_(members|routes|units|control|audit)_pkey$'
+			AND c.relname NOT IN ('waybill_outbox_notices_seq', 'waybill_outbox_audit_number_seq', 'waybill_meta_pkey')
+			AND c.relname !~ '_(members|routes|partitions|notices|audit)_pkey$'
 		UNION ALL
 		SELECT c.relname || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 		WHERE c.relnamespace = 'waybill'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND col_description(c.oid, a.attnum) IS NULL`)
@@ -161,7 +161,7 @@ func TestGrants(t *testing.T) {
 	canceller, cancellerPool := open(roles.Canceller)
 	for _, keep := range []time.Duration{0, time.Hour} { // deleted at once, or kept
 		if keep > 0 {
-			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: waybill.Retention{Withdrawn: keep}})
+			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: waybill.Retention{Cancelled: keep}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +202,7 @@ func TestGrants(t *testing.T) {
 		t.Fatal("a producer reads bodies")
 	}
 	// A call without its grant is refused, and the error names the cure.
-	if _, err := producer.Read(t.Context(), 1, core.Look{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+	if _, err := producer.Read(t.Context(), 1, core.ReadRequest{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's read: %v", err)
 	}
 	if err := producer.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE") {
@@ -273,7 +273,7 @@ func TestMissingTableIsMisconfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, claimErr := o.Read(t.Context(), 1, core.Look{})
+	_, claimErr := o.Read(t.Context(), 1, core.ReadRequest{})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, message())
 		return err
@@ -308,7 +308,7 @@ func TestWrongDSN(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = o.Read(t.Context(), 1, core.Look{})
+			_, err = o.Read(t.Context(), 1, core.ReadRequest{})
 			if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) != tc.misconfigured {
 				t.Errorf("class %s: %v", waybill.ClassOf(err), err)
 			}

@@ -118,7 +118,7 @@ func (m *Migrations) GooseFS() fs.FS { return m.m.GooseFS() }
 // Roles names the database roles that Grants grants to; an empty one is left out.
 type Roles struct {
 	Producer  string // stages
-	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
+	Canceller string // stages, and cancels what it or others staged: Cancel, and messages that replace others
 	Relay     string // reads and settles
 	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges

@@ -29,7 +29,7 @@ import (
 
 const (
 	// fewReads is how many reads of its relay a message needs at most. Two bring it: one shows that it is
-	// there, and one shows that nothing holds its key. Others may be under way. movedReads is for a unit that
+	// there, and one shows that nothing holds its key. Others may be under way. movedReads is for a partition that
 	// has just come from another relay, or that begins beside messages of a paused topic. A relay needs 500 reads
 	// for all keys that wait, and 2,000 for all messages of a paused topic.
 	fewReads, movedReads = 10, 100
@@ -137,7 +137,7 @@ type oneOf struct {
 }
 
 // Read counts reads.
-func (r *oneOf) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (r *oneOf) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	r.reads.Add(1)
 	return r.OutboxStore.Read(ctx, self, look)
 }
@@ -222,11 +222,11 @@ func (q *queued) add(lease time.Duration) {
 	q.memory.of(len(q.relays))
 }
 
-// shared waits until all relays own as many units, or nearly.
+// shared waits until all relays own as many partitions, or nearly.
 func (q *queued) shared() {
 	q.Helper()
 	patience.Until(q, "the relays have equal shares", func() bool {
-		return queryInt(q, q.pool, `SELECT count(*) FROM (SELECT FROM waybill.waybill_outbox_units WHERE owner <> 0
+		return queryInt(q, q.pool, `SELECT count(*) FROM (SELECT FROM waybill.waybill_outbox_partitions WHERE owner <> 0
 			GROUP BY owner HAVING abs(count(*) - $1) <= 1) o`, core.NumSlots/len(q.relays)) == int64(len(q.relays))
 	})
 }

@@ -46,17 +46,17 @@ func TestQueryModes(t *testing.T) {
 			settle(t, o, core.Published(&c.Records[2]))
 			settle(t, o, core.Retry(&c.Records[0], errNo, 0), core.Abandon(&c.Records[1], waybill.ReasonRejected, errNo), core.Release(&c.Records[3], 0, true))
 			self := session(t, o, waybill.DefaultRoute)
-			p, err := o.Read(t.Context(), self, core.Look{
-				Parts: []core.Part{all(waybill.DefaultRoute)}, Fresh: []core.Part{all(waybill.DefaultRoute)}, Blocks: []string{waybill.DefaultRoute},
-				Keys: []core.KeyRange{{Route: waybill.DefaultRoute, Key: "k", To: 1 << 62}}, Again: []core.Ref{c.Records[0].Ref, c.Records[3].Ref},
+			p, err := o.Read(t.Context(), self, core.ReadRequest{
+				Slots: []core.RouteSlots{all(waybill.DefaultRoute)}, NewlyOwned: []core.RouteSlots{all(waybill.DefaultRoute)}, Blocks: []string{waybill.DefaultRoute},
+				Keys: []core.KeyRange{{Route: waybill.DefaultRoute, Key: "k", To: 1 << 62}}, Recheck: []core.Ref{c.Records[0].Ref, c.Records[3].Ref},
 			})
-			if err != nil || len(p.Waiting) != 2 || len(p.Keys[0].Waiting) != 2 || len(p.Again) != 1 || len(p.AgainWaiting) != 1 {
+			if err != nil || len(p.Blocked) != 2 || len(p.Keys[0].Blocked) != 2 || len(p.Rechecked) != 1 || len(p.RecheckedBlocked) != 1 {
 				t.Errorf("%+v, %v", p, err)
 			}
-			if d, err := o.Due(t.Context(), self, []core.Part{all(waybill.DefaultRoute)}, 10); err != nil || len(d.Retries) != 1 {
+			if d, err := o.Due(t.Context(), self, []core.RouteSlots{all(waybill.DefaultRoute)}, 10); err != nil || len(d.Retries) != 1 {
 				t.Errorf("%+v, %v", d, err)
 			}
-			if ok, err := o.GiveUp(t.Context(), self, unitsOf(t, o, waybill.DefaultRoute)[0], nil); err != nil || !ok {
+			if ok, err := o.ReleasePartition(t.Context(), self, partitionsOf(t, o, waybill.DefaultRoute)[0], nil); err != nil || !ok {
 				t.Error(ok, err)
 			}
 			if r, err := o.Redrive(t.Context(), admin.RedriveRequest{Filter: admin.Filter{Reasons: []waybill.Reason{waybill.ReasonRejected}}, Force: true}); err != nil || r.Changed != 1 {

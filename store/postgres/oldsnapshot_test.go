@@ -159,7 +159,7 @@ func TestQueueBehindAnOldSnapshot(t *testing.T) {
 	}
 	s := newScaled(t)
 	for _, keyed := range []bool{false, true} {
-		b := newBehind(t, s, fmt.Sprintf("queue_%v", keyed), "", dispatch.Options{Routes: []dispatch.Route{{Name: "mails", Units: 1, Queue: true, Hold: true}}, Handlers: 500})
+		b := newBehind(t, s, fmt.Sprintf("queue_%v", keyed), "", dispatch.Options{Routes: []dispatch.Route{{Name: "mails", Partitions: 1, Queue: true, Hold: true}}, Handlers: 500})
 		few := func() {
 			for range 5 {
 				b.pass(1, keyed)
@@ -186,7 +186,7 @@ func TestDueBehindAnOldSnapshot(t *testing.T) {
 			insert := func(n int, ago string) string {
 				return fmt.Sprint("INSERT INTO waybill.waybill_outbox (route, topic, key, body, ", state, ago, " FROM generate_series(1, ", n, ")")
 			}
-			b := newBehind(t, s, fmt.Sprint(name, passed), insert(passed, " - interval '1 hour'"), dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 1}}})
+			b := newBehind(t, s, fmt.Sprint(name, passed), insert(passed, " - interval '1 hour'"), dispatch.Options{Routes: []dispatch.Route{{Name: "r", Partitions: 1}}})
 			b.until("what came due before is handled", func() bool { return b.done >= passed })
 			few := func() {
 				for range 3 {
@@ -204,16 +204,16 @@ func TestDueBehindAnOldSnapshot(t *testing.T) {
 	}
 }
 
-// DB-02: an old snapshot slows down neither the reads nor the heartbeats of a relay, however many control records were
+// DB-02: an old snapshot slows down neither the reads nor the heartbeats of a relay, however many notices were
 // heeded since.
-func TestControlBehindAnOldSnapshot(t *testing.T) {
+func TestNoticeBehindAnOldSnapshot(t *testing.T) {
 	t.Parallel()
-	b := newBehind(t, newScaled(t), "control", "", dispatch.Options{Routes: []dispatch.Route{{Name: "r", Units: 1}}})
-	insert := "INSERT INTO waybill.waybill_outbox_control (kind, route, slot, slots, key, id, seq) SELECT 1, 'r', 0, 1, 'k', '', 0 FROM generate_series(1, $1::int)"
+	b := newBehind(t, newScaled(t), "notices", "", dispatch.Options{Routes: []dispatch.Route{{Name: "r", Partitions: 1}}})
+	insert := "INSERT INTO waybill.waybill_outbox_notices (kind, route, slot, slots, key, id, seq) SELECT 1, 'r', 0, 1, 'k', '', 0 FROM generate_series(1, $1::int)"
 	tell := func() {
 		exec(b, b.pool, insert, 1)
 		b.d.Wake(b.now, "r")
-		b.until("it is heeded", func() bool { return queryInt(b, b.pool, "SELECT count(*) FROM waybill.waybill_outbox_control") == 0 })
+		b.until("it is heeded", func() bool { return queryInt(b, b.pool, "SELECT count(*) FROM waybill.waybill_outbox_notices") == 0 })
 	}
 	few := func() {
 		for range 5 {
@@ -227,7 +227,7 @@ func TestControlBehindAnOldSnapshot(t *testing.T) {
 	few()
 	before := b.most(few)
 	exec(b, b.pool, insert, 20_000)
-	exec(b, b.pool, "DELETE FROM waybill.waybill_outbox_control")
+	exec(b, b.pool, "DELETE FROM waybill.waybill_outbox_notices")
 	few()
 	b.same(before, b.most(few))
 }

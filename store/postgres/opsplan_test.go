@@ -72,7 +72,7 @@ func TestOperatorPlans(t *testing.T) {
 	add("who has locked a record", 40, lockSQL, []any{waybill.DefaultRoute, int64(507)})
 	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("keep that a route is unserved", 60, keepUnservedSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
-	add("keep the owner of a head", 60, keepUnitSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
+	add("keep the owner of a head", 60, keepPartitionSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
 	add("skip a head", 200, decideSQL(false), []any{waybill.DefaultRoute, "000000007", "k7", "skipped", true})
 	add("requeue a head", 200, decideSQL(true), []any{waybill.DefaultRoute, "000000007", "k7", "", true})
 	var routes, hundred []string
@@ -83,7 +83,7 @@ func TestOperatorPlans(t *testing.T) {
 	}
 	add("keep that routes are unserved", 60, keepRoutesUnservedSQL, []any{routes[:1]})
 	add("keep routes", 20, keepRoutesSQL, []any{routes[:1]})
-	add("keep units without an owner", 150, keepUnitsSQL, []any{routes[:1]})
+	add("keep partitions without an owner", 150, keepPartitionsSQL, []any{routes[:1]})
 	add("end a hundred", 5000, decideRecordsSQL, []any{routes, seqs, hundred, numbers, "skipped", true, 1, 2, 3, 4})
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
@@ -100,7 +100,7 @@ func TestSettlePlan(t *testing.T) {
 	o, pool := newPlanOutbox(t)
 	exec, insert := filler(t, pool)
 	insert(20_000, "key", "'k' || i % 500")
-	exec("INSERT INTO waybill.waybill_outbox_members (session, beat, lease, presence, handlers, free, name, routes, units, unable) VALUES (1, 1, 1, 0, 1, 1, '', '{}', '{}', '{}')")
+	exec("INSERT INTO waybill.waybill_outbox_members (session, beat, lease, presence, handlers, free, name, routes, partitions, unable) VALUES (1, 1, 1, 0, 1, 1, '', '{}', '{}', '{}')")
 	var seqs []int64
 	var ids []string
 	for i := int64(9001); i <= 9500; i++ {

@@ -34,7 +34,7 @@ type Outbox struct {
 	once   once
 	unit   *waybill.UnitOfWork[pgx.Tx]
 
-	cleaned [core.RetentionWithdrawn + 1]resume
+	cleaned [core.RetentionCancelled + 1]resume
 }
 
 var (

@@ -37,10 +37,10 @@ func TestPlans(t *testing.T) {
 		{"page of large bodies", postgres.BoundedRangesSQL, args(int64(1<<24), []int{0}, routes, parts, []int64{near}, []int64{whole}, []bool{false}, []int{100}), 150, 0},
 		{"page of a key", postgres.KeysSQL, args(int64(1<<24), []int{0}, routes, keys, []int64{near - 10_000}, []int64{whole}, []int{10}), 60, 0},
 		{"what holds a key", postgres.KeysWaitingSQL, args(mine, []int{0}, routes, keys, routes), 20, 0},
-		{"what waits of a unit", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20, 0},
+		{"what waits of a partition", postgres.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20, 0},
 		{"nothing due", postgres.NextDueSQL, args(mine, routes, parts, []int64{0}, []bool{true}), 30, 0},
 		{"next of a queue", postgres.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true, int64(-1), whole, []int64{}, 1), 80, 10},
-		{"roster", postgres.RosterSQL, args(routes, int64(0)), 120, 0},
+		{"membership", postgres.MembershipSQL, args(routes, int64(0)), 120, 0},
 		{"page without records", postgres.PageSQL, args(mine, routes, parts, int64(0)), 60, 0},
 		{"end of a session", postgres.EndHoldsSQL, args(int64(5), int64(1), 1), 30, 0},
 		{"settle", postgres.DeleteAllSQL, args(mine, []string{"r3", "r4"}, []int64{others + 53, others + 54}, []string{"x", "x"}), 40, 2},
@@ -130,7 +130,7 @@ func TestRoomOfShortKeys(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, key, body, own_id) SELECT 't', 'k' || i % 3, '', false FROM generate_series(1, 4) i")
-	look := core.Look{Parts: []core.Part{all(waybill.DefaultRoute)}}
+	look := core.ReadRequest{Slots: []core.RouteSlots{all(waybill.DefaultRoute)}}
 	for i := range 3 {
 		look.Keys = append(look.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), To: 1 << 62, Limit: 25})
 	}

@@ -25,7 +25,7 @@ func TestPgBouncer(t *testing.T) {
 	dsn := testenv.NewPooler(t, server, sessions).DSN("postgres")
 	pool := openPool(t, dsn)
 	o := outboxOn(t, pool, postgres.Options{})
-	if token, lost, err := o.Attend(t.Context()); token != 0 || lost != nil || err != nil {
+	if token, lost, err := o.Acquire(t.Context()); token != 0 || lost != nil || err != nil {
 		t.Errorf("attended with %d, %v, %v", token, lost != nil, err)
 	}
 	for range 3 {

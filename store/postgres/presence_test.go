@@ -17,7 +17,7 @@ import (
 // attend takes a token and fails if there is none.
 func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-chan struct{}) {
 	tb.Helper()
-	token, lost, err := o.Attend(ctx)
+	token, lost, err := o.Acquire(ctx)
 	if err != nil || token <= 0 || lost == nil {
 		tb.Fatalf("attended with %d, %v, %v", token, lost == nil, err)
 	}
@@ -27,8 +27,8 @@ func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-ch
 // present is a member that shows its presence.
 func present(tb testing.TB, o *postgres.Outbox, token int64) core.Member {
 	tb.Helper()
-	m := core.Member{Session: newSession(), Name: "present", Beat: 1, Lease: time.Hour, Handlers: 1, Free: 1, Presence: token}
-	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
+	m := core.Member{Session: newSession(), Name: "present", Heartbeats: 1, Lease: time.Hour, Capacity: 1, FreeCapacity: 1, Presence: token}
+	if _, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
 	return m
@@ -37,7 +37,7 @@ func present(tb testing.TB, o *postgres.Outbox, token int64) core.Member {
 // seen returns a member as a look shows it.
 func seen(tb testing.TB, o *postgres.Outbox, session core.Session) core.Member {
 	tb.Helper()
-	r, err := o.Meet(tb.Context(), core.Meeting{})
+	r, err := o.Heartbeat(tb.Context(), core.HeartbeatRequest{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,29 +87,29 @@ func TestPresence(t *testing.T) {
 	}
 	a, b, none := present(t, o, first), present(t, other, second), present(t, o, 0)
 	for range 3 {
-		if seen(t, o, a.Session).Missing || seen(t, o, b.Session).Missing || seen(t, other, a.Session).Missing || seen(t, o, none.Session).Missing {
+		if seen(t, o, a.Session).PresenceLost || seen(t, o, b.Session).PresenceLost || seen(t, other, a.Session).PresenceLost || seen(t, o, none.Session).PresenceLost {
 			t.Fatal("somebody is missed who is there")
 		}
 	}
 	terminate(t, pool, second)
 	closes(t, "the server ended the connection", gone)
-	patience.Until(t, "the token is missed", func() bool { return seen(t, o, b.Session).Missing })
-	if seen(t, other, a.Session).Missing {
+	patience.Until(t, "the token is missed", func() bool { return seen(t, o, b.Session).PresenceLost })
+	if seen(t, other, a.Session).PresenceLost {
 		t.Fatal("the other one is missed, too")
 	}
 	again, back := attend(ctx, t, other)
-	b.Presence, b.Beat = again, 2
-	if r, err := other.Meet(t.Context(), core.Meeting{Self: b}); err != nil || !r.Known || again == second {
+	b.Presence, b.Heartbeats = again, 2
+	if r, err := other.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b}); err != nil || !r.Known || again == second {
 		t.Fatal(err, again)
 	}
-	if seen(t, o, b.Session).Missing {
+	if seen(t, o, b.Session).PresenceLost {
 		t.Fatal("it is missed with its new token")
 	}
 	stop()
 	closes(t, "ctx ended", lost)
 	closes(t, "ctx ended", back)
-	patience.Until(t, "the tokens are given back", func() bool { return seen(t, o, a.Session).Missing && seen(t, o, b.Session).Missing })
-	if seen(t, o, none.Session).Missing {
+	patience.Until(t, "the tokens are given back", func() bool { return seen(t, o, a.Session).PresenceLost && seen(t, o, b.Session).PresenceLost })
+	if seen(t, o, none.Session).PresenceLost {
 		t.Fatal("a member without a token is missed")
 	}
 }
@@ -125,8 +125,8 @@ func TestMissingIsSeenByAll(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				r, err := o.Meet(t.Context(), core.Meeting{})
-				if err != nil || len(r.Members) != 1 || !r.Members[0].Missing {
+				r, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{})
+				if err != nil || len(r.Members) != 1 || !r.Members[0].PresenceLost {
 					t.Errorf("%+v, %v", r.Members, err)
 				}
 			}
@@ -142,21 +142,21 @@ func TestFlag(t *testing.T) {
 	observer, m := present(t, o, 0), present(t, o, 7)
 	flag := func(presence int64) bool {
 		t.Helper()
-		observer.Beat++
-		f := core.Flagging{Session: m.Session, Presence: presence}
-		if _, err := o.Meet(t.Context(), core.Meeting{Self: observer, Flag: []core.Flagging{f}}); err != nil {
+		observer.Heartbeats++
+		f := core.Suspicion{Session: m.Session, Presence: presence}
+		if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: observer, Suspect: []core.Suspicion{f}}); err != nil {
 			t.Fatal(err)
 		}
-		return seen(t, o, m.Session).Flag
+		return seen(t, o, m.Session).Suspected
 	}
 	renew := func(presence int64) bool {
 		t.Helper()
-		m.Beat++
+		m.Heartbeats++
 		m.Presence = presence
-		if _, err := o.Meet(t.Context(), core.Meeting{Self: m}); err != nil {
+		if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil {
 			t.Fatal(err)
 		}
-		return seen(t, o, m.Session).Flag
+		return seen(t, o, m.Session).Suspected
 	}
 	if flag(6) || flag(0) {
 		t.Error("flagged with a token that it does not have")
@@ -176,28 +176,28 @@ func TestPresenceOutlivesTheServer(t *testing.T) {
 	m := present(t, o, token)
 	server.Kill()
 	closes(t, "the server was killed", lost)
-	if _, _, err := o.Attend(t.Context()); err == nil {
+	if _, _, err := o.Acquire(t.Context()); err == nil {
 		t.Error("attended at a server that is down")
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	patience.Until(t, "the server answers", func() bool {
-		r, err := o.Meet(t.Context(), core.Meeting{})
+		r, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{})
 		return err == nil && len(r.Members) == 1
 	})
 	for range 3 {
-		if seen(t, o, m.Session).Missing {
+		if seen(t, o, m.Session).PresenceLost {
 			t.Error("it is missed, although the server cannot know that")
 		}
 	}
-	m.Beat++
-	if _, err := o.Meet(t.Context(), core.Meeting{Self: m}); err != nil || !seen(t, o, m.Session).Missing {
+	m.Heartbeats++
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || !seen(t, o, m.Session).PresenceLost {
 		t.Error("it is not missed with a token that the server before had", err)
 	}
 	m.Presence, _ = attend(t.Context(), t, o)
-	m.Beat++
-	if _, err := o.Meet(t.Context(), core.Meeting{Self: m}); err != nil || seen(t, o, m.Session).Missing {
+	m.Heartbeats++
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || seen(t, o, m.Session).PresenceLost {
 		t.Error("it is missed with its new token", err)
 	}
 }
@@ -210,7 +210,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 	o := outboxOn(t, openPool(t, dsn), postgres.Options{})
 	for range 4 {
 		began := time.Now()
-		token, lost, err := o.Attend(t.Context())
+		token, lost, err := o.Acquire(t.Context())
 		if token != 0 || lost != nil || err != nil {
 			t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
 		}
@@ -220,7 +220,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 		t.Errorf("%d locks are left", n)
 	}
 	m := present(t, o, 1<<62+1)
-	if !seen(t, o, m.Session).Missing {
+	if !seen(t, o, m.Session).PresenceLost {
 		t.Error("nobody is missed through a pooler")
 	}
 }
@@ -229,7 +229,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 func TestNoPresenceWithoutNotify(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{DisableNotify: true})
-	if token, lost, err := o.Attend(t.Context()); token != 0 || lost != nil || err != nil {
+	if token, lost, err := o.Acquire(t.Context()); token != 0 || lost != nil || err != nil {
 		t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
 	}
 }

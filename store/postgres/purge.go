@@ -17,7 +17,7 @@ const purgedSQL = `(o.settled_at IS NOT NULL OR $13::boolean AND o.due_at IS NOT
 // passes over those that another transaction has locked at this moment.
 //
 //	l  the rows that can be deleted, and where they are: a join by their key may go over the whole table
-//	x  the deletion, and c, the control records for the owners of their keys
+//	x  the deletion, and c, the notices for the owners of their keys
 func purgeRecordsSQL(w walk, dry bool) string {
 	lock := `FOR UPDATE SKIP LOCKED`
 	x := `DELETE FROM {outbox} o USING l WHERE o.ctid = l.at
@@ -32,7 +32,7 @@ func purgeRecordsSQL(w walk, dry bool) string {
 ), x AS (` + x + `), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT ` + onSQL + `, (SELECT count(*) FROM p), (SELECT count(*) FROM x), ` + notifySQL + `$14::boolean)`

@@ -20,7 +20,7 @@ import (
 const defaultLimit = 1000
 
 // Read answers all parts of look from one snapshot and locks nothing.
-func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (o *Outbox) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	shared := o.large.Add(-1) < 0
 	page, cut, err := o.readOnce(ctx, self, &look, shared)
 	if cut {
@@ -30,7 +30,7 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (c
 		}
 	}
 	if err != nil || !page.Known {
-		return core.Page{}, err
+		return core.ReadResult{}, err
 	}
 	o.waiter.Read(&look, &page)
 	return page, nil
@@ -40,22 +40,22 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (c
 const largeReads = 100
 
 // empty reports whether a range has more records and none was returned.
-func empty(page *core.Page) bool {
+func empty(page *core.ReadResult) bool {
 	return slices.ContainsFunc(page.Ranges, func(r core.Records) bool { return r.More && len(r.Records) == 0 }) ||
 		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
 // readOnce reads a page. If shared, the page is cut behind a body that has more than its share of the bytes; cut says
 // so.
-func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p core.Page, cut bool, err error) {
+func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.ReadRequest, shared bool) (p core.ReadResult, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
-		p = core.Page{
+		p = core.ReadResult{
 			Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys)),
 		}
 		cut = false
 		queuePage(b, self, look, &p, &now)
-		b.Queue(b.sql.read.upper, look.Last, look.Told).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		b.Queue(b.sql.read.upper, look.Last, look.LastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
 		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
 		o.queueRanges(b, look, &p, c)
 		c.first = 1
@@ -104,7 +104,7 @@ func (c collector) read(
 }
 
 // parts returns the columns of parts.
-func parts(of []core.Part) (routes []string, slots []int64) {
+func parts(of []core.RouteSlots) (routes []string, slots []int64) {
 	routes, slots = make([]string, len(of)), make([]int64, len(of))
 	for i, p := range of {
 		routes[i], slots[i] = p.Route, bits(p.Slots)
@@ -115,26 +115,26 @@ func parts(of []core.Part) (routes []string, slots []int64) {
 // bits returns slots as the database has them.
 func bits(s core.Slots) int64 { return int64(s) }
 
-func queuePage(b *batch, self core.Session, look *core.Look, page *core.Page, now *time.Time) {
-	routes, slots := parts(look.Parts)
-	b.Queue(b.sql.read.page, int64(self), routes, slots, look.AfterControl).QueryRow(func(row pgx.Row) error {
+func queuePage(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, now *time.Time) {
+	routes, slots := parts(look.Slots)
+	b.Queue(b.sql.read.page, int64(self), routes, slots, look.AfterNotice).QueryRow(func(row pgx.Row) error {
 		var owned []int64
-		var control []byte
-		err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.Told, &control)
+		var notice []byte
+		err := row.Scan(&page.Known, &page.Suspected, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.LastNotice, &notice)
 		if err != nil {
 			return err
 		}
 		for _, o := range owned {
 			page.Owned = append(page.Owned, core.Slots(o))
 		}
-		if control == nil {
+		if notice == nil {
 			return nil
 		}
-		return json.Unmarshal(control, &page.Control)
+		return json.Unmarshal(notice, &page.Notices)
 	})
 }
 
-func (o *Outbox) queueRanges(b *batch, look *core.Look, page *core.Page, c collector) {
+func (o *Outbox) queueRanges(b *batch, look *core.ReadRequest, page *core.ReadResult, c collector) {
 	n := len(look.Ranges)
 	if n == 0 {
 		return
@@ -143,8 +143,8 @@ func (o *Outbox) queueRanges(b *batch, look *core.Look, page *core.Page, c colle
 	keyed, limit, skip := make([]bool, n), make([]int, n), []int64{}
 	for i := range look.Ranges {
 		r := &look.Ranges[i]
-		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.Keyed, orDefault(r.Limit)
-		skip = append(skip, r.Skip...)
+		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.KeyedOnly, orDefault(r.Limit)
+		skip = append(skip, r.ExcludeSeqs...)
 	}
 	sql, args := &b.sql.read.ranges, []any{orAll(look.Bytes), at, routes, slots, lo, hi, keyed, limit}
 	if len(skip) > 0 {
@@ -158,7 +158,7 @@ func (o *Outbox) queueRanges(b *batch, look *core.Look, page *core.Page, c colle
 	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, sql.of(c.shared), args...)
 }
 
-func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *core.Page, c collector) {
+func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, c collector) {
 	n := len(look.Keys)
 	if n == 0 {
 		return
@@ -179,34 +179,34 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *c
 	b.each(func(rows pgx.Rows) error {
 		n, w, err := readWaiting(rows)
 		if err == nil {
-			page.Keys[n].Waiting = append(page.Keys[n].Waiting, w)
+			page.Keys[n].Blocked = append(page.Keys[n].Blocked, w)
 		}
 		return err
 	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(look.Blocks))
 }
 
-func queueFresh(b *batch, self core.Session, look *core.Look, page *core.Page) {
-	if len(look.Fresh) == 0 {
+func queueFresh(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult) {
+	if len(look.NewlyOwned) == 0 {
 		return
 	}
-	routes, slots := parts(look.Fresh)
+	routes, slots := parts(look.NewlyOwned)
 	limit := orDefault(look.Limit)
 	b.each(func(rows pgx.Rows) error {
 		_, w, err := readWaiting(rows)
-		if len(page.Waiting) < limit {
-			page.Waiting = append(page.Waiting, w)
+		if len(page.Blocked) < limit {
+			page.Blocked = append(page.Blocked, w)
 		} else {
-			page.MoreWaiting = true
+			page.MoreBlocked = true
 		}
 		return err
-	}, b.sql.read.fresh, int64(self), routes, slots, look.AfterFresh, limit+1, notNil(look.Blocks))
+	}, b.sql.read.fresh, int64(self), routes, slots, look.NewlyOwnedAfter, limit+1, notNil(look.Blocks))
 }
 
-func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.Look, page *core.Page, now *time.Time) {
-	if len(look.Again) == 0 {
+func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, now *time.Time) {
+	if len(look.Recheck) == 0 {
 		return
 	}
-	c := refs(look.Again)
+	c := refs(look.Recheck)
 	var why uint8
 	d := o.reader(&why)
 	b.each(func(rows pgx.Rows) error {
@@ -214,12 +214,12 @@ func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.Look, page *
 		if err != nil {
 			return err
 		}
-		r.Route = look.Again[d.n].Route
+		r.Route = look.Recheck[d.n].Route
 		if why == 0 {
-			page.Again = append(page.Again, *r)
+			page.Rechecked = append(page.Rechecked, *r)
 		} else {
-			page.AgainWaiting = append(page.AgainWaiting,
-				core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.Obstacle(why), Holder: r.Holder})
+			page.RecheckedBlocked = append(page.RecheckedBlocked,
+				core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), Holder: r.Holder})
 		}
 		return nil
 	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))

@@ -10,7 +10,7 @@ import (
 )
 
 // recordSQL are the columns of record r that recordReader reads; the body follows.
-const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, ` + holderSQL + ` AS holder,
+const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, ` + holderSQL + ` AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs`
 
@@ -30,7 +30,7 @@ func (o *Outbox) reader(more ...any) *recordReader {
 	d := &recordReader{}
 	r, e := &d.record, &d.record.Envelope
 	d.dest = append([]any{
-		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Withdrawable, (*int64)(&r.Holder),
+		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancelable, (*int64)(&r.Holder),
 		&e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
 		&d.since, &d.attrs, &e.Body,
 	}, more...)
@@ -70,7 +70,7 @@ const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.hol
 // null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 
-func readWaiting(rows pgx.Rows) (n int, w core.Waiting, err error) {
+func readWaiting(rows pgx.Rows) (n int, w core.BlockedRecord, err error) {
 	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.Holder))
 	return n, w, err
 }

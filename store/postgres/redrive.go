@@ -13,7 +13,7 @@ import (
 
 var _ admin.Redriver = (*Outbox)(nil)
 
-// requeueSQL puts a row back: ready at its place. Its owner learns of it by a control record.
+// requeueSQL puts a row back: ready at its place. Its owner learns of it by a notice.
 const requeueSQL = `
     state = {pending}, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
@@ -21,14 +21,14 @@ const requeueSQL = `
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END`
 
 // undecideSQL deletes the decisions about the rows u that no member has carried out.
-const undecideSQL = `DELETE FROM {control} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE`
+const undecideSQL = `DELETE FROM {notices} c WHERE c.kind = {tell_decide} AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE`
 
 // notifySQL, with a condition behind it, wakes relays that sleep.
 const notifySQL = `(SELECT count(pg_notify({channel}, x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE `
 
-// takesSQL are the rows that a redrive may select, $13: withdrawn ones too.
+// takesSQL are the rows that a redrive may select, $13: cancelled ones too.
 const takesSQL = `(o.state = {failed} AND o.settled_at IS NULL AND NOT ` + liveHoldSQL + `
-    OR o.state = {abandoned} AND ($13::boolean OR o.reason NOT IN {withdrawn}))`
+    OR o.state = {abandoned} AND ($13::boolean OR o.reason NOT IN {cancelled_or_replaced}))`
 
 // tellFromSQL is from how many rows of a route without a key on a redrive tells the owners of the whole route to read
 // again, instead of those of each row.
@@ -75,7 +75,7 @@ func redriveSQL(w walk, dry bool) string {
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > ` + tellFromSQL + `
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL

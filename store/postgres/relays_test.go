@@ -77,7 +77,7 @@ func runPump(tb testing.TB, o *postgres.Outbox, routes ...string) *bus {
 	tb.Helper()
 	opts := dispatch.Options{Lease: patience.For(5 * time.Second), PollMax: 50 * time.Millisecond}
 	for _, r := range routes {
-		opts.Routes = append(opts.Routes, dispatch.Route{Name: r, Units: 4})
+		opts.Routes = append(opts.Routes, dispatch.Route{Name: r, Partitions: 4})
 	}
 	b := &bus{ids: map[string][]string{}}
 	ctx, stop := context.WithCancel(tb.Context())
@@ -156,16 +156,16 @@ func TestManyDueDrain(t *testing.T) {
 	}
 	fill(1, due, "now() - interval '1 hour' + i * interval '1 ms'")
 	self := session(t, o, waybill.DefaultRoute)
-	parts := []core.Part{all(waybill.DefaultRoute)}
+	parts := []core.RouteSlots{all(waybill.DefaultRoute)}
 	for steps, left := 0, int64(due); left > 0; steps++ {
 		d, err := o.Due(t.Context(), self, parts, 1000)
-		if err != nil || d.Moved == 0 || steps > due/1000 {
+		if err != nil || d.TimersReady == 0 || steps > due/1000 {
 			t.Fatalf("%d are left after %d steps: %+v, %v", left, steps, d, err)
 		}
-		left -= int64(d.Moved)
+		left -= int64(d.TimersReady)
 	}
 	fill(due+1, due+later, "NULL::timestamptz")
-	if _, err := o.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self}, Leave: true}); err != nil {
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self}, Leave: true}); err != nil {
 		t.Fatal(err)
 	}
 	bus := runPump(t, o, waybill.DefaultRoute)
@@ -197,7 +197,7 @@ func TestOldSnapshotSlowsNobody(t *testing.T) {
 		touched, _ := buffers(t, pool, postgres.SQL(o, postgres.RangesSQL),
 			int64(1<<24), []int{0}, []string{waybill.DefaultRoute}, []int64{-1}, []int64{from}, []int64{math.MaxInt64}, []bool{false}, []int{500})
 		for done := 0; done < 3000; {
-			p, err := o.Read(t.Context(), self, core.Look{Last: from, Ranges: []core.Range{{Part: all(waybill.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})
+			p, err := o.Read(t.Context(), self, core.ReadRequest{Last: from, Ranges: []core.Range{{RouteSlots: all(waybill.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -234,7 +234,7 @@ func TestRequeuesRaceWithARelay(t *testing.T) {
 	}
 	stage(t, pool, o, msgs...)
 	b := &bus{ids: map[string][]string{}}
-	p := newPump(o, dispatch.Options{Routes: []dispatch.Route{{Name: waybill.DefaultRoute, Units: 4, Blocks: true}}, PollMax: 20 * time.Millisecond})
+	p := newPump(o, dispatch.Options{Routes: []dispatch.Route{{Name: waybill.DefaultRoute, Partitions: 4, Blocks: true}}, PollMax: 20 * time.Millisecond})
 	p.outcome = func(item *dispatch.Item) core.Outcome {
 		switch n := rand.IntN(10); {
 		case n < 2:

@@ -137,15 +137,15 @@ func worksOn(t *testing.T, pool *pgxpool.Pool, o *Outbox) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	self := core.Member{Session: 7, Beat: 1, Lease: 1e9, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	for _, step := range []core.Meeting{{Self: self, Join: true}, {Self: self, Moves: []core.Move{{Unit: unit, To: self.Session}}}} {
-		if _, err := o.Meet(t.Context(), step); err != nil {
+	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: 7, Heartbeats: 1, Lease: 1e9, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	for _, step := range []core.HeartbeatRequest{{Self: self, Join: true}, {Self: self, Transfers: []core.Transfer{{Partition: partition, To: self.Session}}}} {
+		if _, err := o.Heartbeat(t.Context(), step); err != nil {
 			t.Fatal(err)
 		}
 	}
-	page, err := o.Read(t.Context(), self.Session, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
+	page, err := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func worksOn(t *testing.T, pool *pgxpool.Pool, o *Outbox) {
 	if err := o.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.Meet(t.Context(), core.Meeting{Self: self, Leave: true}); err != nil {
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Leave: true}); err != nil {
 		t.Fatal(err)
 	}
 	box, err := NewInbox(pool, InboxOptions{})

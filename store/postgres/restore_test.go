@@ -16,22 +16,22 @@ const backup = `
 CREATE TABLE saved AS SELECT * FROM waybill.waybill_outbox;
 CREATE TABLE saved_meta AS SELECT * FROM waybill.waybill_meta;
 CREATE TABLE saved_members AS SELECT * FROM waybill.waybill_outbox_members;
-CREATE TABLE saved_units AS SELECT * FROM waybill.waybill_outbox_units;
+CREATE TABLE saved_partitions AS SELECT * FROM waybill.waybill_outbox_partitions;
 CREATE TABLE saved_routes AS SELECT * FROM waybill.waybill_outbox_routes;
 CREATE TABLE saved_at AS SELECT last_value AS seq, is_called AS called FROM waybill.waybill_outbox_seq`
 
 // restoreSQL puts all of it back, the sequence too, as a restore of the database would.
 const restoreSQL = `
 BEGIN;
-LOCK waybill.waybill_outbox_members, waybill.waybill_outbox_routes, waybill.waybill_outbox_units, waybill.waybill_outbox; -- as relays do
-TRUNCATE waybill.waybill_outbox, waybill.waybill_outbox_members, waybill.waybill_outbox_units, waybill.waybill_outbox_routes, waybill.waybill_outbox_control;
+LOCK waybill.waybill_outbox_members, waybill.waybill_outbox_routes, waybill.waybill_outbox_partitions, waybill.waybill_outbox; -- as relays do
+TRUNCATE waybill.waybill_outbox, waybill.waybill_outbox_members, waybill.waybill_outbox_partitions, waybill.waybill_outbox_routes, waybill.waybill_outbox_notices;
 DO $$ DECLARE columns text; BEGIN
     SELECT string_agg(quote_ident(attname), ', ') INTO columns FROM pg_attribute
     WHERE attrelid = 'waybill.waybill_outbox'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '';
     EXECUTE format('INSERT INTO waybill.waybill_outbox (%1$s) SELECT %1$s FROM saved', columns);
 END $$;
 INSERT INTO waybill.waybill_outbox_members SELECT * FROM saved_members;
-INSERT INTO waybill.waybill_outbox_units SELECT * FROM saved_units;
+INSERT INTO waybill.waybill_outbox_partitions SELECT * FROM saved_partitions;
 INSERT INTO waybill.waybill_outbox_routes SELECT * FROM saved_routes;
 UPDATE waybill.waybill_meta m SET value = s.value, owner = s.owner FROM saved_meta s WHERE s.name = m.name;
 SELECT setval('waybill.waybill_outbox_seq', seq, called) FROM saved_at;
@@ -135,7 +135,7 @@ func TestRestoredSessions(t *testing.T) {
 	}
 	other := outboxOn(t, pool, postgres.Options{})
 	done, err := other.Clean(t.Context(), "new", time.Minute)
-	if err != nil || !done.Elected {
+	if err != nil || !done.Leader {
 		t.Errorf("nobody can clean after the restore: %+v %v", done, err)
 	}
 }

@@ -110,7 +110,7 @@ func TestReadAndSettleScale(t *testing.T) {
 		self := join(t, o, waybill.DefaultRoute, 1)
 		part, from := all(waybill.DefaultRoute), int64(0)
 		page := func() (rs []core.Record) {
-			p, err := o.Read(t.Context(), self, core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, From: from, To: 1 << 62, Limit: 500}}, Bytes: 1 << 24})
+			p, err := o.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 62, Limit: 500}}, Bytes: 1 << 24})
 			if err != nil || len(p.Ranges[0].Records) != 500 {
 				t.Fatal(err, len(p.Ranges))
 			}
@@ -128,7 +128,7 @@ func TestReadAndSettleScale(t *testing.T) {
 			}
 			out["settle"] += s.blocks(t, name, func() { settleBy(t, o, self, outcomes...) })
 			out["due"] += s.blocks(t, name, func() {
-				if d, err := o.Due(t.Context(), self, []core.Part{part}, 500); err != nil || d.NextIn <= 0 {
+				if d, err := o.Due(t.Context(), self, []core.RouteSlots{part}, 500); err != nil || d.NextIn <= 0 {
 					t.Fatal(d.NextIn, err)
 				}
 			})

@@ -36,10 +36,10 @@ func TestKillAndRestart(t *testing.T) {
 	if err := open.Commit(t.Context()); err == nil {
 		t.Fatal("committed on a dead server")
 	}
-	if _, err := o.Read(t.Context(), self, core.Look{}); waybill.ClassOf(err) != waybill.ClassOutage {
+	if _, err := o.Read(t.Context(), self, core.ReadRequest{}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("read: %v", err)
 	}
-	if _, err := o.Meet(t.Context(), core.Meeting{}); waybill.ClassOf(err) != waybill.ClassOutage {
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("meet: %v", err)
 	}
 	for _, err := range o.Settle(t.Context(), self, []core.Outcome{core.Published(&c.Records[0]), core.Release(&c.Records[0], 0, false)}) {

@@ -35,8 +35,8 @@ WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NU
 SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)`
 
 	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
-	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
-	// deleted unless $15. A retry that $1 held is due anew when it is released. A release leaves what another
+	// neither the version nor the partition, and is done if there is no row any more, or it was published already.
+	// It is deleted unless $15. A retry that $1 held is due anew when it is released. A release leaves what another
 	// session holds.
 	settleSQL = `
 WITH u AS MATERIALIZED (
@@ -74,18 +74,18 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNIO
     FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> {published})::int) END
 FROM u`
 
-	// heededSQL deletes control records. A core.ControlFrom concerns all slots of a route: it goes when all their
+	// heededSQL deletes notices. A core.NoticeFrom concerns all slots of a route: it goes when all their
 	// owners have heeded it. The place of each is looked up once. The planner takes the table for empty, as it
 	// mostly is, and would go over all of it for each number.
 	heededSQL = `
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
-        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
-    FROM {control} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
+        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {partitions} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
+    FROM {notices} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
 ), d AS (
-    DELETE FROM {control} c USING l WHERE c.ctid = l.at AND (l.kind <> {tell_from} OR l.rest = 0)
+    DELETE FROM {notices} c USING l WHERE c.ctid = l.at AND (l.kind <> {tell_from} OR l.rest = 0)
 )
-UPDATE {control} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
+UPDATE {notices} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
 )
 
 type settleStatements struct{ hurry, deleteNear, deleteAll, slow, settle, heeded string }
@@ -103,9 +103,9 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
 	for i := range outcomes {
-		if outcomes[i].Event() == core.EventNone && outcomes[i].Control() == 0 {
+		if outcomes[i].Event() == core.EventNone && outcomes[i].Notice() == 0 {
 			results[i] = waybill.Invalid("waybill/postgres: settle",
-				"outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+				"outcome: is zero; build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
 		} else {
 			at = append(at, i)
 		}
@@ -175,8 +175,8 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 	published := 0
 	for _, i := range at {
 		switch out := &outcomes[i]; {
-		case out.Control() != 0:
-			heeded = append(heeded, out.Control())
+		case out.Notice() != 0:
+			heeded = append(heeded, out.Notice())
 		case out.Event() == core.EventConfirmed:
 			published++
 			fallthrough

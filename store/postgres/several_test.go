@@ -139,7 +139,7 @@ func TestSeveralDatabases(t *testing.T) {
 	}
 	arrived(two, 40)
 	for _, x := range tenants {
-		r, err := x.store.Meet(t.Context(), core.Meeting{})
+		r, err := x.store.Heartbeat(t.Context(), core.HeartbeatRequest{})
 		if err != nil || len(r.Members) != 1 || r.Members[0].Name != x.name+" to shop" {
 			t.Errorf("the members of %s are %+v, %v", x.name, r.Members, err)
 		}

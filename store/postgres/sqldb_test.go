@@ -150,7 +150,7 @@ func TestWaitOverSQLDB(t *testing.T) {
 	db := openDB(t, testenv.Postgres(t).DSN, 4)
 	o := sqlOutboxOn(t, db, postgres.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	token, lost, err := o.Attend(ctx)
+	token, lost, err := o.Acquire(ctx)
 	if err != nil || token == 0 {
 		t.Fatalf("token %d: %v", token, err)
 	}
@@ -288,7 +288,7 @@ func TestSQLDBOfAnotherDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, attend := o.Attend(t.Context())
+	_, _, attend := o.Acquire(t.Context())
 	for name, err := range map[string]error{
 		"check": o.Check(t.Context()), "migrate": o.Migrate(t.Context()), "inbox": in.Migrate(t.Context()), "attend": attend,
 		"unit of work": o.UnitOfWork().Do(t.Context(), func(context.Context, pgx.Tx) error { return nil }),

@@ -28,7 +28,7 @@ type stager struct {
 	clockSeeded atomic.Bool
 }
 
-// stageStatements are the texts of staging and withdrawing. They are rendered once.
+// stageStatements are the texts of staging and cancelling. They are rendered once.
 type stageStatements struct {
 	seed                               string
 	inserts                            map[insertForm]string
@@ -40,7 +40,7 @@ type stageStatements struct {
 
 func newStageStatements(n schema.Names, opts *Options) stageStatements {
 	notify := !opts.DisableNotify
-	keep := !core.RetentionWithdrawn.DroppedAtOnce(opts.Retention) // withdrawn messages
+	keep := !core.RetentionCancelled.DroppedAtOnce(opts.Retention) // cancelled messages
 	s := stageStatements{
 		seed: n.SQL(seedSQL), inserts: map[insertForm]string{},
 		keyed: n.SQL(keyedSQL(notify)), replacing: n.SQL(replacingSQL(notify, keep)),

@@ -19,7 +19,7 @@ type statements struct {
 	take          takeStatements
 	due           dueStatements
 	giveUp        giveUpStatements
-	meet          meetStatements
+	heartbeat     heartbeatStatements
 	clean         cleanStatements
 	admin         adminStatements
 	decide        decideStatements
@@ -35,7 +35,7 @@ func newStatements(n schema.Names) *statements {
 		take:          newTakeStatements(n),
 		due:           newDueStatements(n),
 		giveUp:        newGiveUpStatements(n),
-		meet:          newMeetStatements(n),
+		heartbeat:     newHeartbeatStatements(n),
 		clean:         newCleanStatements(n),
 		admin:         newAdminStatements(n),
 		decide:        newDecideStatements(n),

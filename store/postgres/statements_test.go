@@ -20,7 +20,7 @@ func TestMigrationsAgree(t *testing.T) {
 	text, n := m.SQL(), newNames("", "", "")
 	for _, want := range []string{
 		"state          smallint         NOT NULL DEFAULT {pending},",
-		"CASE WHEN reason = '' THEN {class_published} WHEN reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END",
+		"CASE WHEN reason = '' THEN {class_published} WHEN reason IN {cancelled_or_replaced} THEN {class_cancelled} ELSE {class_abandoned} END",
 		".state IS '{pending} pending, {published} published, {failed} failed, {abandoned} abandoned'",
 		"'{tell_key} a key may be free, {tell_record} a record is ready again, {tell_from} records from a sequence on are ready again, " +
 			"{tell_decide} an operator ends a record'",

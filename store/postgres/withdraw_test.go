@@ -245,7 +245,7 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 }
 
 // DB-17: the lookups by key and by id use their indexes, however the table is.
-func TestWithdrawPlansUseIndexes(t *testing.T) {
+func TestCancelPlansUseIndexes(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	for range 5 {
@@ -273,10 +273,10 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 	}
 }
 
-// ST-09 ST-10 DB-09: with a retention, a withdrawn message stays with its reason, and is neither live nor in the way.
-func TestWithdrawnAreKeptOnRequest(t *testing.T) {
+// ST-09 ST-10 DB-09: with a retention, a cancelled message stays with its reason, and is neither live nor in the way.
+func TestCancelledAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
+	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Cancelled: time.Hour}})
 	stage(t, pool, o, message(waybill.ID("a"), waybill.DedupeKey("k"), waybill.Key("o")), message(waybill.ID("b"), waybill.Key("o"), waybill.DedupeKey("l")),
 		message(waybill.ID("c"), waybill.Key("o")))
 	if s := stage(t, pool, o, message(waybill.ID("d"), waybill.Replace("k"))); s[0].Replaced != waybill.CancelDone {
@@ -286,9 +286,9 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE (id, reason) IN (('a', 'replaced'), ('b', 'cancelled')) AND state = 5 AND settled_at IS NOT NULL`); n != 2 {
-		t.Errorf("%d of 2 withdrawn messages are kept as they should be", n)
+		t.Errorf("%d of 2 cancelled messages are kept as they should be", n)
 	}
-	// withdrawn messages block no key
+	// cancelled messages block no key
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 {
 		t.Errorf("%d rows block their key", n)
 	}

@@ -40,9 +40,9 @@ func BenchmarkDrain(b *testing.B) {
 		var last int64
 		n := 0
 		for range b.N {
-			p, err := s.Read(b.Context(), self, core.Look{
-				Last: last, Parts: []core.Part{all(route)},
-				Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 500}},
+			p, err := s.Read(b.Context(), self, core.ReadRequest{
+				Last: last, Slots: []core.RouteSlots{all(route)},
+				Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62, Limit: 500}},
 			})
 			if err != nil {
 				b.Fatal(err)
@@ -67,9 +67,9 @@ func BenchmarkDrain(b *testing.B) {
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
 			if _, err := s.Read(b.Context(), self,
-				core.Look{
-					Parts:  []core.Part{all(route)},
-					Ranges: []core.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}},
+				core.ReadRequest{
+					Slots:  []core.RouteSlots{all(route)},
+					Ranges: []core.Range{{RouteSlots: all(route), From: 1 << 60, To: 1 << 62}},
 				}); err != nil {
 				b.Fatal(err)
 			}
@@ -77,21 +77,21 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("due", func(b *testing.B) {
 		for range b.N {
-			if _, err := s.Due(b.Context(), self, []core.Part{all(route)}, 100); err != nil {
+			if _, err := s.Due(b.Context(), self, []core.RouteSlots{all(route)}, 100); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("beat", func(b *testing.B) {
-		m := core.Member{Session: self, Name: "bench", Serves: []core.Serving{{Route: route, Units: 64}}}
+		m := core.Member{Session: self, Name: "bench", Routes: []core.ServedRoute{{Route: route, Partitions: 64}}}
 		for i := range b.N {
-			m.Beat = int64(i) + 2
-			meet(b, s, core.Meeting{Self: m})
+			m.Heartbeats = int64(i) + 2
+			heartbeat(b, s, core.HeartbeatRequest{Self: m})
 		}
 	})
-	b.Run("roster", func(b *testing.B) {
+	b.Run("membership", func(b *testing.B) {
 		for range b.N {
-			meet(b, s, core.Meeting{})
+			heartbeat(b, s, core.HeartbeatRequest{})
 		}
 	})
 }

@@ -44,45 +44,45 @@ func cancel(tb testing.TB, s *Store, key waybill.CancelKey) waybill.CancelStatus
 // bury makes by remove dead and own what it owned.
 func bury(tb testing.TB, s *Store, by, dead *core.Member) {
 	tb.Helper()
-	by.Beat++
-	m := core.Meeting{Self: *by, Remove: []core.Removal{{Session: dead.Session, Beat: dead.Beat}}}
-	for _, u := range meet(tb, s, m).Units {
+	by.Heartbeats++
+	m := core.HeartbeatRequest{Self: *by, Evict: []core.Eviction{{Session: dead.Session, Heartbeats: dead.Heartbeats}}}
+	for _, u := range heartbeat(tb, s, m).Partitions {
 		if u.Owner == 0 {
-			m.Moves = append(m.Moves, core.Move{Unit: u.Unit, To: by.Session})
+			m.Transfers = append(m.Transfers, core.Transfer{Partition: u.Partition, To: by.Session})
 		}
 	}
-	m.Remove = nil
-	meet(tb, s, m)
+	m.Evict = nil
+	heartbeat(tb, s, m)
 }
 
 // pass says that a window has passed all.
 func pass(tb testing.TB, s *Store, by *core.Member) {
 	tb.Helper()
-	m := core.Meeting{Self: *by}
-	for _, u := range meet(tb, s, m).Units {
-		m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: by.Session, To: by.Session})
+	m := core.HeartbeatRequest{Self: *by}
+	for _, u := range heartbeat(tb, s, m).Partitions {
+		m.Transfers = append(m.Transfers, core.Transfer{Partition: u.Partition, From: by.Session, To: by.Session})
 	}
-	meet(tb, s, m)
+	heartbeat(tb, s, m)
 }
 
 func hold(tb testing.TB, s *Store, self core.Session, r *core.Record) {
 	tb.Helper()
-	got, err := s.Take(tb.Context(), self, core.Want{Refs: []core.Ref{r.Ref}})
-	if err != nil || got[0].Grip != core.GripHeld {
+	got, err := s.Hold(tb.Context(), self, core.HoldRequest{Refs: []core.Ref{r.Ref}})
+	if err != nil || got[0].Status != core.HoldGranted {
 		tb.Fatal(got, err)
 	}
 }
 
-func dueNow(tb testing.TB, s *Store, self core.Session) core.DuePage {
+func dueNow(tb testing.TB, s *Store, self core.Session) core.DueResult {
 	tb.Helper()
-	p, err := s.Due(tb.Context(), self, []core.Part{all(route)}, 10)
+	p, err := s.Due(tb.Context(), self, []core.RouteSlots{all(route)}, 10)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return p
 }
 
-// ST-09: which messages can be cancelled, and which control records the owner of the key gets.
+// ST-09: which messages can be cancelled, and which notices the owner of the key gets.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	type world struct {
@@ -98,13 +98,13 @@ func TestCancel(t *testing.T) {
 		opts    Options
 		prepare func(w *world)
 		want    waybill.CancelStatus
-		control int
+		notice  int
 	}{
-		"scheduled":            {raw("a", "x", waybill.Delay(time.Hour)), Options{}, nil, waybill.CancelDone, 0},
-		"due":                  {raw("a", "x"), Options{}, nil, waybill.CancelInFlight, 0},
-		"with a dedupe key":    {raw("a", "x", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 1},
-		"withdrawable":         {raw("a", "x"), Options{Withdrawable: []string{route}}, nil, waybill.CancelDone, 1},
-		"withdrawable, no key": {raw("a", "", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 0},
+		"scheduled":          {raw("a", "x", waybill.Delay(time.Hour)), Options{}, nil, waybill.CancelDone, 0},
+		"due":                {raw("a", "x"), Options{}, nil, waybill.CancelInFlight, 0},
+		"with a dedupe key":  {raw("a", "x", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 1},
+		"cancelable":         {raw("a", "x"), Options{Cancelable: []string{route}}, nil, waybill.CancelDone, 1},
+		"cancelable, no key": {raw("a", "", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 0},
 		"held": {raw("a", "x", waybill.DedupeKey("d")), Options{}, func(w *world) {
 			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
 		}, waybill.CancelInFlight, 0},
@@ -115,23 +115,23 @@ func TestCancel(t *testing.T) {
 		}, waybill.CancelInFlight, 0},
 		"sent without an answer": {raw("a", "x", waybill.DedupeKey("d")), Options{}, func(w *world) {
 			settle(w.t, w.Store, w.one.Session, core.Release(get(w.t, w.Store, w.one.Session, route, "a"), 0, true))
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		"held by a dead one": {raw("a", "x"), Options{}, func(w *world) {
 			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
-		}, waybill.CancelMaybe, 1},
-		"a dead one had the unit": {
+		}, waybill.CancelUncertain, 1},
+		"a dead one had the partition": {
 			raw("a", "x"),
 			Options{},
 			func(w *world) { bury(w.t, w.Store, &w.two, &w.one) },
-			waybill.CancelMaybe, 1,
+			waybill.CancelUncertain, 1,
 		},
-		"retry of a dead one's unit": {raw("a", "x"), Options{}, func(w *world) {
+		"retry of a dead one's partition": {raw("a", "x"), Options{}, func(w *world) {
 			retry(w, 0)
 			bury(w.t, w.Store, &w.two, &w.one)
-		}, waybill.CancelMaybe, 1},
-		"scheduled in a dead one's unit": {
+		}, waybill.CancelUncertain, 1},
+		"scheduled in a dead one's partition": {
 			raw("a", "x", waybill.Delay(time.Hour)),
 			Options{},
 			func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelDone, 0,
@@ -140,12 +140,12 @@ func TestCancel(t *testing.T) {
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
 		}, waybill.CancelInFlight, 0},
-		"the dead one's units are gone": {raw("a", "x"), Options{}, func(w *world) {
-			meet(w.t, w.Store, core.Meeting{Self: w.two, Leave: true})
+		"the dead one's partitions are gone": {raw("a", "x"), Options{}, func(w *world) {
+			heartbeat(w.t, w.Store, core.HeartbeatRequest{Self: w.two, Leave: true})
 			other := join(w.t, w.Store)
 			bury(w.t, w.Store, &other, &w.one)
 			w.two = join(w.t, w.Store)
-		}, waybill.CancelMaybe, 1},
+		}, waybill.CancelUncertain, 1},
 		"abandoned": {raw("a", "x"), Options{}, func(w *world) {
 			settle(w.t, w.Store, w.one.Session, core.Abandon(get(w.t, w.Store, w.one.Session, route, "a"), waybill.ReasonRejected, nil))
 		}, waybill.CancelNotFound, 0},
@@ -156,11 +156,11 @@ func TestCancel(t *testing.T) {
 			w := &world{Store: s, t: t, one: join(t, s, route)}
 			w.two = join(t, s, route)
 			bury(t, s, &w.one, &core.Member{}) // nobody: it takes what is free
-			m := core.Meeting{Self: w.one}
-			for _, u := range meet(t, s, m).Units {
-				m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: u.Owner, To: w.one.Session})
+			m := core.HeartbeatRequest{Self: w.one}
+			for _, u := range heartbeat(t, s, m).Partitions {
+				m.Transfers = append(m.Transfers, core.Transfer{Partition: u.Partition, From: u.Owner, To: w.one.Session})
 			}
-			meet(t, s, m)
+			heartbeat(t, s, m)
 			stage(t, s, tc.msg)
 			if tc.prepare != nil {
 				tc.prepare(w)
@@ -168,11 +168,11 @@ func TestCancel(t *testing.T) {
 			if got := cancel(t, s, waybill.CancelKey{ID: "a"}); got != tc.want {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
-			if n := len(page(t, s, w.two.Session, route).Control); n != tc.control {
-				t.Errorf("%d control records, want %d", n, tc.control)
+			if n := len(page(t, s, w.two.Session, route).Notices); n != tc.notice {
+				t.Errorf("%d notices, want %d", n, tc.notice)
 			}
 			_, err := s.Inspect(t.Context(), route, "a")
-			if gone := tc.want == waybill.CancelDone || tc.want == waybill.CancelMaybe; errors.Is(err, waybill.ErrNotFound) != gone {
+			if gone := tc.want == waybill.CancelDone || tc.want == waybill.CancelUncertain; errors.Is(err, waybill.ErrNotFound) != gone {
 				t.Errorf("stored: %v", err)
 			}
 		})
@@ -195,8 +195,8 @@ func TestReplace(t *testing.T) {
 	if got := ids(read(t, s, self, route)); got != "b c " {
 		t.Errorf("ready: %s", got)
 	}
-	if cs := page(t, s, self, route).Control; len(cs) != 1 || cs[0].Kind != core.ControlKey || cs[0].Key != "x" {
-		t.Errorf("control records: %+v", cs)
+	if cs := page(t, s, self, route).Notices; len(cs) != 1 || cs[0].Kind != core.NoticeKey || cs[0].Key != "x" {
+		t.Errorf("notices: %+v", cs)
 	}
 	hold(t, s, self, get(t, s, self, route, "c"))
 	replace("e", waybill.CancelInFlight)
@@ -212,10 +212,10 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// ST-09 ST-10 DB-09: with a retention, a withdrawn record stays with its reason, and is neither live nor in the way.
-func TestWithdrawnAreKeptOnRequest(t *testing.T) {
+// ST-09 ST-10 DB-09: with a retention, a cancelled record stays with its reason, and is neither live nor in the way.
+func TestCancelledAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
+	s := open(t, Options{Retention: waybill.Retention{Cancelled: time.Hour}})
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", "o", waybill.DedupeKey("k")), raw("b", "o", waybill.DedupeKey("l")), raw("c", "o"))
 	if got := stage(t, s, raw("d", "", waybill.Replace("k")))[0]; got.Replaced != waybill.CancelDone {
@@ -231,8 +231,8 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 		}
 	}
 	p := page(t, s, self, route)
-	if got := ids(p.Ranges[0].Records); got != "c d " || len(p.Waiting) > 0 {
-		t.Errorf("ready: %s, waiting %v", got, p.Waiting)
+	if got := ids(p.Ranges[0].Records); got != "c d " || len(p.Blocked) > 0 {
+		t.Errorf("ready: %s, waiting %v", got, p.Blocked)
 	}
 	if got := stage(t, s, raw("b", ""))[0]; !got.Duplicate {
 		t.Error("the id of a cancelled message that is kept is no duplicate")

@@ -15,14 +15,14 @@ var needed = []struct {
 	{"outbox", []string{
 		"seq", "route", "id", "topic", "key", "slot", "version", "state", "due_at", "settled_at", "expires_at", "ready_since",
 		"hold", "held_since", "maybe_sent",
-		"withdrawable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
+		"cancelable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
 	}},
 	{"outbox_members", []string{
 		"session", "beat", "lease", "presence", "handlers", "free", "flag", "joined_at", "renewed_at", "name", "serves",
 	}},
-	{"outbox_units", []string{"route", "from_slot", "to_slot", "owner", "term", "low", "careful"}},
-	{"outbox_routes", []string{"route", "low", "careful", "term"}},
-	{"outbox_control", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
+	{"outbox_partitions", []string{"route", "from_slot", "to_slot", "owner", "term", "read_after", "uncertain_up_to"}},
+	{"outbox_routes", []string{"route", "read_after", "uncertain_up_to", "term"}},
+	{"outbox_notices", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
 	{"outbox_audit", []string{
 		"number", "at", "act", "phase", "who", "via", "origin", "action", "target", "filter", "ids", "before", "after", "result",
 	}},
@@ -34,7 +34,7 @@ var needed = []struct {
 var neededIndexes = []string{
 	"outbox_id", "outbox_ready", "outbox_key", "outbox_free", "outbox_dedupe", "outbox_timer", "outbox_retry", "outbox_hold",
 	"outbox_waiting", "outbox_waiting_key", "outbox_blocking", "outbox_blocking_key", "outbox_abandoned", "outbox_gone",
-	"outbox_settled", "outbox_expires", "outbox_units_owner", "outbox_control_route", "inbox_handled",
+	"outbox_settled", "outbox_expires", "outbox_partitions_owner", "outbox_notices_route", "inbox_handled",
 }
 
 // Check reports missing tables, tables of an old version or of another shape, settings with which transactions are not

@@ -13,7 +13,7 @@ import (
 
 const (
 	// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned,
-	// withdrawn.
+	// cancelled.
 	cleanBatch = 1000
 )
 
@@ -23,20 +23,20 @@ const (
 		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
 	// expiredText selects records that expired while they wait. Other ready records are left to the owner of their
-	// unit, if there is one. Of a record that was inserted by hand the database does not know the unit.
+	// partition, if there is one. Of a record that was inserted by hand the database does not know the partition.
 	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL
-			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0
+			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = r.route AND u.owner <> 0
 				AND (r.slot IS NULL OR u.from_slot <= r.slot AND u.to_slot > r.slot)))
 		ORDER BY r.expires_at LIMIT ?2`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
-		WHERE CASE WHEN reason IS NULL THEN {class_published} WHEN reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END = ?1
+		WHERE CASE WHEN reason IS NULL THEN {class_published} WHEN reason IN {cancelled_or_replaced} THEN {class_cancelled} ELSE {class_abandoned} END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING ` + purgedSQL
 	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
-		blocks, withdrawable,
+		blocks, cancelable,
 		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')`
 )
 
@@ -48,8 +48,8 @@ func (s *Store) keeps() bool {
 var _ core.Cleaner = (*Store)(nil)
 
 // Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited
-// for a time, or are due in units without an owner. It deletes up to 1,000 records each of those published, abandoned
-// and withdrawn whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
+// for a time, or are due in partitions without an owner. It deletes up to 1,000 records each of those published,
+// abandoned and cancelled whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
 // milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. SQLite uses the space again;
 // only VACUUM returns it to the disk.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
@@ -63,7 +63,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 			return false, err
 		}
 		done = c.done
-		return done.Elected, nil
+		return done.Leader, nil
 	})
 	if err != nil {
 		return core.Cleaned{}, err
@@ -82,7 +82,7 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 	if err != nil || n == 0 {
 		return err
 	}
-	c.done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
+	c.done = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
 	if err := c.expire(ctx); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (c *cleaner) expire(ctx context.Context) error {
 	}
 	for i := range expired {
 		r := &expired[i]
-		u, err := c.unit(ctx, r)
+		u, err := c.partition(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (c *cleaner) expire(ctx context.Context) error {
 			return err
 		}
 		if _, tells := rules.Sweeps(&r.Row, u); tells {
-			if err := c.tell(ctx, core.ControlKey, r); err != nil {
+			if err := c.tell(ctx, core.NoticeKey, r); err != nil {
 				return err
 			}
 		}
@@ -148,7 +148,7 @@ func (c *cleaner) purge(ctx context.Context, class core.RetentionClass, until in
 		return err
 	}
 	for i := range freed {
-		if err := c.tell(ctx, core.ControlKey, &freed[i]); err != nil {
+		if err := c.tell(ctx, core.NoticeKey, &freed[i]); err != nil {
 			return err
 		}
 	}

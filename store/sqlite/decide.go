@@ -18,18 +18,18 @@ const (
 				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
 				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = {failed} OR x.hold <> 0))
 		ORDER BY r.seq LIMIT 1`
-	tellOwnerText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason)
+	tellOwnerText = `INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq, reason)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 		RETURNING number`
-	untoldText = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
+	untoldText = `SELECT 1 FROM waybill_outbox_notices WHERE number = ?1`
 )
 
-// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
-// SQLite's write lock. A control record tells the owner of the key.
+// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.BlockedKeys]. It is one transaction
+// with SQLite's write lock. A notice tells the owner of the key.
 //
 // The first due record of a key can be skipped and set aside, too. Its owner does that as soon as the record is not
-// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
-// has no owner, no process can have the record out, and DecideHead does it alone.
+// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's
+// partition has no owner, no process can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -57,7 +57,7 @@ type decision struct {
 	route, key, id string
 	action         admin.HeadAction
 	reason         waybill.Reason // of a skip or a park
-	told           *core.Control  // the control record that tells the owner to do it
+	told           *core.Notice   // the notice that tells the owner to do it
 	answer         error          // not the database's
 }
 
@@ -89,20 +89,20 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 		d.answer = d.notHead()
 		return nil
 	}
-	u, err := w.unit(ctx, &r.row)
+	u, err := w.partition(ctx, &r.row)
 	if err != nil {
 		return err
 	}
 	if isNext && u.Owner != 0 {
-		d.told = &core.Control{Kind: core.ControlDecide, Route: d.route, Key: d.key, ID: d.id, Seq: r.Seq, Reason: d.reason}
+		d.told = &core.Notice{Kind: core.NoticeDecide, Route: d.route, Key: d.key, ID: d.id, Seq: r.Seq, Reason: d.reason}
 		_, err = w.one(ctx, []any{&d.told.Number}, tellOwnerText,
-			int64(core.ControlDecide), d.route, int64(r.row.Slot), d.key, d.id, r.Seq, string(d.reason))
+			int64(core.NoticeDecide), d.route, int64(r.row.Slot), d.key, d.id, r.Seq, string(d.reason))
 		return err
 	}
 	if err := w.abandon(ctx, &r.row, u, d.reason); err != nil {
 		return err
 	}
-	return w.tell(ctx, core.ControlKey, &r.row)
+	return w.tell(ctx, core.NoticeKey, &r.row)
 }
 
 // isHead reports whether r, which no session holds, blocks its key, and whether it is the first of its key that is due.

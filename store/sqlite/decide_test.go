@@ -24,13 +24,13 @@ func TestDecideDueWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(s *Store){
 		"nobody serves the route": func(*Store) {},
-		"the unit is free": func(s *Store) {
+		"the partition is free": func(s *Store) {
 			m := join(t, s, route)
-			moves := []core.Move{}
-			for _, u := range meet(t, s, core.Meeting{}).Units {
-				moves = append(moves, core.Move{Unit: u.Unit, From: m.Session})
+			moves := []core.Transfer{}
+			for _, u := range heartbeat(t, s, core.HeartbeatRequest{}).Partitions {
+				moves = append(moves, core.Transfer{Partition: u.Partition, From: m.Session})
 			}
-			meet(t, s, core.Meeting{Self: m, Moves: moves})
+			heartbeat(t, s, core.HeartbeatRequest{Self: m, Transfers: moves})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,13 +66,13 @@ func TestDecideDueWithoutAnOwner(t *testing.T) {
 	}
 }
 
-// decide decides about a, and hands the control record that its owner is told by to owner.
-func decide(tb testing.TB, s *Store, self core.Session, action admin.HeadAction, owner func(c *core.Control)) error {
+// decide decides about a, and hands the notice that its owner is told by to owner.
+func decide(tb testing.TB, s *Store, self core.Session, action admin.HeadAction, owner func(c *core.Notice)) error {
 	tb.Helper()
 	done := make(chan error, 1)
 	go func() { done <- s.DecideHead(tb.Context(), route, "k", "a", action) }()
 	for {
-		if cs := page(tb, s, self, route).Control; len(cs) > 0 {
+		if cs := page(tb, s, self, route).Notices; len(cs) > 0 {
 			owner(&cs[0])
 			return <-done
 		}
@@ -91,7 +91,7 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 		settle func(r *core.Record) core.Outcome
 		want   error
 	}{
-		"it does it":           {func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSetAside) }, nil},
+		"it does it":           {func(r *core.Record) core.Outcome { return core.Cancel(r, waybill.ReasonSetAside) }, nil},
 		"it was published":     {core.Published, waybill.ErrNotFound},
 		"it waits for a retry": {func(r *core.Record) core.Outcome { return core.Retry(r, errNo, time.Hour) }, waybill.ErrNotFound},
 	} {
@@ -101,15 +101,15 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 			self := join(t, s, route).Session
 			stage(t, s, raw("a", "k"))
 			r := get(t, s, self, route, "a")
-			err := decide(t, s, self, admin.HeadSetAside, func(c *core.Control) {
-				want := core.Control{
-					Number: c.Number, Kind: core.ControlDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a",
+			err := decide(t, s, self, admin.HeadSetAside, func(c *core.Notice) {
+				want := core.Notice{
+					Number: c.Number, Kind: core.NoticeDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a",
 					Seq: r.Seq, Reason: waybill.ReasonSetAside,
 				}
 				if *c != want {
 					t.Errorf("told %+v, want %+v", *c, want)
 				}
-				settle(t, s, self, tc.settle(r), core.Heeded(c))
+				settle(t, s, self, tc.settle(r), core.NoticeDone(c))
 			})
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
@@ -121,8 +121,8 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 	}
 }
 
-// OP-18: a due record that is withdrawable and not held is nowhere out: it is ended although it has an owner.
-func TestDecideDueThatIsWithdrawable(t *testing.T) {
+// OP-18: a due record that is cancelable and not held is nowhere out: it is ended although it has an owner.
+func TestDecideDueThatIsCancelable(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	self := join(t, s, route).Session
@@ -135,7 +135,7 @@ func TestDecideDueThatIsWithdrawable(t *testing.T) {
 		t.Errorf("told %q, want %q", got, want)
 	}
 	if got := stage(t, s, raw("b", "k", waybill.DedupeKey("d")))[0]; got.Duplicate {
-		t.Error("what was withdrawn keeps its dedupe key")
+		t.Error("what was cancelled keeps its dedupe key")
 	}
 }
 

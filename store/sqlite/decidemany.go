@@ -14,8 +14,8 @@ import (
 var _ admin.Decider = (*Store)(nil)
 
 const (
-	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_control WHERE kind = {tell_decide}`
-	undecideText  = `DELETE FROM waybill_outbox_control WHERE number = ?1`
+	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_notices WHERE kind = {tell_decide}`
+	undecideText  = `DELETE FROM waybill_outbox_notices WHERE number = ?1`
 )
 
 // DecideRecords ends records, or tells their owners to; see [admin.Decider]. It is one transaction with SQLite's write
@@ -77,14 +77,14 @@ func (p *pending) undecide(ctx context.Context, w *work, ref core.Ref) error {
 }
 
 func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
-	to.Fate = admin.FateOtherwise
+	to.Fate = admin.DecisionSuperseded
 	r, err := d.lookup(ctx, nil, storedText, to.Seq)
 	if err != nil || r == nil || r.Route != to.Route || r.Envelope.ID != to.ID {
 		return err
 	}
 	if r.State.Terminal() {
 		if r.State == core.StateAbandoned && r.Reason == d.reason {
-			to.Fate = admin.FateEnded
+			to.Fate = admin.DecisionCarriedOut
 		}
 		return nil
 	}
@@ -94,25 +94,25 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 			return err
 		}
 	}
-	u, err := d.unit(ctx, &r.row)
+	u, err := d.partition(ctx, &r.row)
 	ends, tells := rules.Decides(&r.row.Row, u)
 	switch {
 	case err != nil:
 		return err
 	case ends:
-		to.Fate = admin.FateEnded
+		to.Fate = admin.DecisionCarriedOut
 		return d.end(ctx, &r.row, u, tells)
 	case to.Number == 0:
 		d.changed = true
 		_, err = d.one(ctx, []any{&to.Number}, tellOwnerText,
-			int64(core.ControlDecide), to.Route, int64(r.row.Slot), r.row.key, to.ID, to.Seq, string(d.reason))
+			int64(core.NoticeDecide), to.Route, int64(r.row.Slot), r.row.key, to.ID, to.Seq, string(d.reason))
 	}
-	to.Fate = admin.FatePending
+	to.Fate = admin.DecisionPending
 	return err
 }
 
 // end ends r, which no process can have out, and all earlier decisions about it.
-func (d *decider) end(ctx context.Context, r *row, u rules.Unit, tells bool) error {
+func (d *decider) end(ctx context.Context, r *row, u rules.Partition, tells bool) error {
 	d.changed = true
 	if err := d.pending.undecide(ctx, d.work, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
 		return err
@@ -120,5 +120,5 @@ func (d *decider) end(ctx context.Context, r *row, u rules.Unit, tells bool) err
 	if err := d.abandon(ctx, r, u, d.reason); err != nil || !tells {
 		return err
 	}
-	return d.tell(ctx, core.ControlKey, r)
+	return d.tell(ctx, core.NoticeKey, r)
 }

@@ -15,7 +15,7 @@
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*sql.Tx] and a core.Inbox[*sql.Tx]. It has the capabilities
 // core.Waiter, core.Checker, admin.Migrator, admin.DriftChecker, core.ClockSeeder, admin.Counter, core.Cleaner,
-// admin.Inspector, waybill.Canceller[*sql.Tx], admin.Redriver and admin.KeyKeeper, among others. It is also a
+// admin.Inspector, waybill.Canceller[*sql.Tx], admin.Redriver and admin.BlockedKeys, among others. It is also a
 // core.Limiter, for consumers on one machine.
 //
 // # Guarantees
@@ -24,12 +24,12 @@
 // file. Connections with an attached file are refused, since SQLite commits files with a WAL one after the other.
 // SQLite has one writer at a time, so the sequence is the order of commits: a page misses nothing up to its Last, and
 // its transaction ids say that no transaction runs. A page is read from one snapshot. Each method that writes is one
-// transaction. A session that was removed, or that lost the unit, changes nothing.
+// transaction. A session that was removed, or that lost the partition, changes nothing.
 //
 // The settle deletes published rows, and abandoned ones are kept with reason and error, unless Options.Retention says
 // otherwise. A (route, id) is known as a duplicate for as long as its row exists.
 //
-// Dedupe keys, replacing ([waybill.Replace]) and [Store.Cancel] act in the caller's transaction. Withdrawn records are
+// Dedupe keys, replacing ([waybill.Replace]) and [Store.Cancel] act in the caller's transaction. Cancelled records are
 // deleted at once unless Options.Retention keeps them. Cancel, Replace, Redrive, DecideHead and Clean write a control
 // record when they change a record that an owner remembers.
 //
@@ -54,7 +54,7 @@
 // business transactions, they wait for SQLite's lock, at most for Options.BusyTimeout, and then fail as an outage. So
 // no record is ever locked alone, and no outcome is core.ErrBusy. But a transaction that stays open stops every other
 // writer of the file, the renewals of members included. Keep transactions much shorter than a lease, and never call a
-// network within one. Read, Meet without a session, and Due with nothing due take no lock.
+// network within one. Read, Heartbeat without a session, and Due with nothing due take no lock.
 //
 // SQLite does not queue processes. On a slow disk, a process that writes without a pause can keep another one waiting
 // for longer than five seconds: then raise Options.BusyTimeout, or let one process write.
@@ -79,7 +79,7 @@
 //
 // SQLite has no MD5, so a row that plain SQL inserts has no slot. Leave it NULL: the reader computes it.
 //
-// A message that the same transaction staged, due at once and not withdrawable, is in flight for Cancel: SQLite does
+// A message that the same transaction staged, due at once and not cancelable, is in flight for Cancel: SQLite does
 // not tell it from a message that others can have read.
 //
 // There is no presence: after a killed process the others wait for its lease.

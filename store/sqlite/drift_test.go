@@ -107,10 +107,10 @@ func TestNewerSchema(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		_, meetErr := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
-		_, readErr := s.Read(t.Context(), 1, core.Look{})
+		_, heartbeatErr := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1}, Join: true})
+		_, readErr := s.Read(t.Context(), 1, core.ReadRequest{})
 		_, cleanErr := s.Clean(t.Context(), "test", time.Minute)
-		return s, map[string]error{"check": s.Check(t.Context()), "stage": stageErr, "meet": meetErr, "read": readErr, "clean": cleanErr}
+		return s, map[string]error{"check": s.Check(t.Context()), "stage": stageErr, "heartbeat": heartbeatErr, "read": readErr, "clean": cleanErr}
 	}
 	s, errs := work()
 	for name, err := range errs {

@@ -30,10 +30,10 @@ const (
 
 // Due looks for records that have come due, as core.OutboxStore says. It takes SQLite's write lock only if there are
 // any.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	var d due
 	look := func(w *work) (bool, error) {
-		d = due{work: w, self: self, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
+		d = due{work: w, self: self, limit: max(limit, 0), page: core.DueResult{NextIn: -1}}
 		known, _, err := w.member(ctx, self)
 		switch {
 		case err != nil:
@@ -56,7 +56,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		})
 	}
 	if err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	return d.page, nil
 }
@@ -67,13 +67,13 @@ type due struct {
 	self            core.Session
 	limit           int
 	retries, timers []row // up to the limit
-	page            core.DuePage
+	page            core.DueResult
 }
 
 // look finds the due records, and when the next one is due.
-func (d *due) look(ctx context.Context, parts []core.Part) error {
+func (d *due) look(ctx context.Context, parts []core.RouteSlots) error {
 	var mine []row
-	if slices.ContainsFunc(parts, func(p core.Part) bool { return !p.DueNew }) {
+	if slices.ContainsFunc(parts, func(p core.RouteSlots) bool { return !p.DueNew }) {
 		var err error
 		if mine, err = d.mine(ctx); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (d *due) mine(ctx context.Context) (out []row, err error) {
 }
 
 // scan adds the due records of a part, up to one more than the limit, and finds out how long the next one waits.
-func (d *due) scan(ctx context.Context, list []row, part *core.Part, due, next string) ([]row, error) {
+func (d *due) scan(ctx context.Context, list []row, part *core.RouteSlots, due, next string) ([]row, error) {
 	n := 0
 	err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row
@@ -183,7 +183,7 @@ func (d *due) take(ctx context.Context) error {
 			return err
 		}
 	}
-	d.page.Moved = len(d.timers)
+	d.page.TimersReady = len(d.timers)
 	_, err = d.exec(ctx, drawText, last)
 	return err
 }

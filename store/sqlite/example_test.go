@@ -45,14 +45,14 @@ func Example() {
 	}
 	fmt.Println(place(order{ID: "o-1"}))
 
-	// The engine of a relay does this: it joins, takes the units of the route, reads, publishes and settles.
-	self := core.Member{Session: 1, Name: "example", Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	unit := core.SplitRoute(waybill.DefaultRoute, 1)[0]
-	if _, err := store.Meet(ctx, core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
+	// The engine of a relay does this: it joins, takes the partitions of the route, reads, publishes and settles.
+	self := core.Member{Session: 1, Name: "example", Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	partition := core.SplitPartitions(waybill.DefaultRoute, 1)[0]
+	if _, err := store.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: 1}}}); err != nil {
 		panic(err)
 	}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := store.Read(ctx, 1, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: 100}}})
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := store.Read(ctx, 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: 100}}})
 	if err != nil {
 		panic(err)
 	}

@@ -100,11 +100,11 @@ func run(tb testing.TB, db *sql.DB, text string, args ...any) {
 	}
 }
 
-func all(route string) core.Part { return core.Part{Route: route, Slots: core.AllSlots} }
+func all(route string) core.RouteSlots { return core.RouteSlots{Route: route, Slots: core.AllSlots} }
 
-func meet(tb testing.TB, s *Store, m core.Meeting) core.Roster {
+func heartbeat(tb testing.TB, s *Store, m core.HeartbeatRequest) core.Membership {
 	tb.Helper()
-	r, err := s.Meet(tb.Context(), m)
+	r, err := s.Heartbeat(tb.Context(), m)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -116,29 +116,29 @@ var sessions atomic.Int64
 // join makes a member that owns all of the routes.
 func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	tb.Helper()
-	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Heartbeats: 1, Lease: 10 * time.Second, Capacity: 1, FreeCapacity: 1}
 	for _, r := range routes {
-		m.Serves = append(m.Serves, core.Serving{Route: r, Units: 2})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 2})
 	}
-	r := meet(tb, s, core.Meeting{Self: m, Join: true})
-	var moves []core.Move
-	for _, u := range r.Units {
+	r := heartbeat(tb, s, core.HeartbeatRequest{Self: m, Join: true})
+	var moves []core.Transfer
+	for _, u := range r.Partitions {
 		for _, route := range routes {
-			if u.Unit.Route == route {
-				moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
+			if u.Partition.Route == route {
+				moves = append(moves, core.Transfer{Partition: u.Partition, From: u.Owner, To: m.Session})
 			}
 		}
 	}
-	meet(tb, s, core.Meeting{Self: m, Moves: moves})
+	heartbeat(tb, s, core.HeartbeatRequest{Self: m, Transfers: moves})
 	return m
 }
 
 // page reads a route from its beginning.
-func page(tb testing.TB, s *Store, self core.Session, route string) core.Page {
+func page(tb testing.TB, s *Store, self core.Session, route string) core.ReadResult {
 	tb.Helper()
-	p, err := s.Read(tb.Context(), self, core.Look{
-		Parts: []core.Part{all(route)}, Fresh: []core.Part{all(route)}, Blocks: []string{route},
-		Ranges: []core.Range{{Part: all(route), To: 1 << 62}},
+	p, err := s.Read(tb.Context(), self, core.ReadRequest{
+		Slots: []core.RouteSlots{all(route)}, NewlyOwned: []core.RouteSlots{all(route)}, Blocks: []string{route},
+		Ranges: []core.Range{{RouteSlots: all(route), To: 1 << 62}},
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -282,9 +282,9 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 	return w.requeue(ctx, new(pending), &r.row)
 }
 
-// Tell writes a control record, as DecideHead does.
-func (t *testTx) Tell(ctx context.Context, c core.Control) error {
-	_, err := t.tx.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
+// Tell writes a notice, as DecideHead does.
+func (t *testTx) Tell(ctx context.Context, c core.Notice) error {
+	_, err := t.tx.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
 		int64(c.Kind), c.Route, int64(c.Slot), c.Key, c.ID, c.Seq, string(c.Reason))
 	return err
 }

@@ -52,7 +52,7 @@ func TestMillionRows(t *testing.T) {
 		fn()
 		most[name] = max(most[name], reads(t)-before)
 	}
-	look := func(l core.Look) (p core.Page) {
+	look := func(l core.ReadRequest) (p core.ReadResult) {
 		p, err := s.Read(t.Context(), m.Session, l)
 		if err != nil || !p.Known {
 			t.Fatal(p.Known, err)
@@ -60,13 +60,13 @@ func TestMillionRows(t *testing.T) {
 		return p
 	}
 	// An owner does not read again the rows that it has passed: it is at the front from then on.
-	var front core.Page
+	var front core.ReadResult
 	from, pages := int64(0), 0
 	for more := true; more; pages++ {
 		counted("page of the backlog", func() {
-			front = look(core.Look{Ranges: []core.Range{{
-				Part: all(route), From: from, To: 1 << 62, Limit: 500,
-				Leave: []string{"blocked"},
+			front = look(core.ReadRequest{Ranges: []core.Range{{
+				RouteSlots: all(route), From: from, To: 1 << 62, Limit: 500,
+				ExcludeKeys: []string{"blocked"},
 			}}, Bytes: 1 << 20})
 		})
 		if rs := front.Ranges[0].Records; len(rs) > 0 {
@@ -79,10 +79,10 @@ func TestMillionRows(t *testing.T) {
 	for i := range 50 {
 		id, key := fmt.Sprint("new", i), fmt.Sprint("key", i)
 		counted("stage", func() { stage(t, s, raw(id, key)) })
-		var p core.Page
+		var p core.ReadResult
 		counted("read", func() {
-			p = look(core.Look{
-				Last: last, Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), From: last, To: 1 << 62, Limit: 500}},
+			p = look(core.ReadRequest{
+				Last: last, Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: last, To: 1 << 62, Limit: 500}},
 				Keys: []core.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, Blocks: []string{route},
 			})
 		})
@@ -91,26 +91,26 @@ func TestMillionRows(t *testing.T) {
 			t.Fatalf("round %d: read %s", i, ids(rs))
 		}
 		last = p.Last
-		counted("take", func() { hold(t, s, m.Session, &rs[0]) })
+		counted("hold", func() { hold(t, s, m.Session, &rs[0]) })
 		counted("due", func() {
-			if d := dueNow(t, s, m.Session); len(d.Retries)+d.Moved > 0 || d.NextIn <= 0 || d.NextIn > time.Hour {
+			if d := dueNow(t, s, m.Session); len(d.Retries)+d.TimersReady > 0 || d.NextIn <= 0 || d.NextIn > time.Hour {
 				t.Fatalf("due: %+v", d)
 			}
 		})
 		counted("settle", func() { settle(t, s, m.Session, core.Published(&rs[0])) })
 		counted("beat", func() {
-			m.Beat++
-			meet(t, s, core.Meeting{Self: m})
+			m.Heartbeats++
+			heartbeat(t, s, core.HeartbeatRequest{Self: m})
 		})
 	}
 	counted("fresh", func() {
-		p := look(core.Look{Fresh: []core.Part{all(route)}, Limit: 1000})
-		if len(p.Waiting) != 1000 || !p.MoreWaiting || p.Waiting[0].ID != "head" {
-			t.Errorf("%d wait, more %v", len(p.Waiting), p.MoreWaiting)
+		p := look(core.ReadRequest{NewlyOwned: []core.RouteSlots{all(route)}, Limit: 1000})
+		if len(p.Blocked) != 1000 || !p.MoreBlocked || p.Blocked[0].ID != "head" {
+			t.Errorf("%d wait, more %v", len(p.Blocked), p.MoreBlocked)
 		}
 	})
 	counted("next without a key", func() {
-		if taken, err := s.Take(t.Context(), m.Session, core.Want{Part: all(route), N: 10}); err != nil || len(taken) > 0 {
+		if taken, err := s.Hold(t.Context(), m.Session, core.HoldRequest{Slots: all(route), N: 10}); err != nil || len(taken) > 0 {
 			t.Errorf("%v %v", taken, err)
 		}
 	})
@@ -119,12 +119,12 @@ func TestMillionRows(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	counted("give up", func() {
-		for _, u := range meet(t, s, core.Meeting{}).Units {
+	counted("release partition", func() {
+		for _, u := range heartbeat(t, s, core.HeartbeatRequest{}).Partitions {
 			if u.Owner != m.Session {
 				continue
 			}
-			if ok, err := s.GiveUp(t.Context(), m.Session, u, nil); err != nil || !ok {
+			if ok, err := s.ReleasePartition(t.Context(), m.Session, u, nil); err != nil || !ok {
 				t.Error(ok, err)
 			}
 		}

@@ -13,18 +13,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// told returns the control records for the owner of all, as kind, key and id.
+// told returns the notices for the owner of all, as kind, key and id.
 func told(tb testing.TB, s *Store, self core.Session) string {
 	tb.Helper()
 	var out strings.Builder
-	for _, c := range page(tb, s, self, route).Control {
+	for _, c := range page(tb, s, self, route).Notices {
 		fmt.Fprintf(&out, "%d%s:%s ", c.Kind, c.Key, c.ID)
-		settle(tb, s, self, core.Heeded(&c))
+		settle(tb, s, self, core.NoticeDone(&c))
 	}
 	return out.String()
 }
 
-// OP-18 DB-12: the decisions of operators, and the control records that the owner of the key gets.
+// OP-18 DB-12: the decisions of operators, and the notices that the owner of the key gets.
 func TestHeads(t *testing.T) {
 	t.Parallel()
 	clk := newClock()
@@ -127,7 +127,7 @@ func TestClean(t *testing.T) {
 	dueNow(t, s, self)
 	clk.advance(2 * time.Minute)
 	got, err := s.Clean(t.Context(), "cleaner", time.Second)
-	if err != nil || !got.Elected || got.Expired != 2 || got.More {
+	if err != nil || !got.Leader || got.Expired != 2 || got.More {
 		t.Fatalf("%+v %v", got, err)
 	}
 	for id, want := range map[string]core.State{"ready": core.StatePending, "retry": core.StateAbandoned, "held": core.StateProcessing} {
@@ -138,7 +138,7 @@ func TestClean(t *testing.T) {
 	if got := told(t, s, self); got != "1x:retry " {
 		t.Errorf("told %q", got)
 	}
-	if w := page(t, s, self, route).Waiting; len(w) != 2 || w[0].Why != core.ObstacleBlocking || w[0].ID != "retry" {
+	if w := page(t, s, self, route).Blocked; len(w) != 2 || w[0].Why != core.BlockedByAbandoned || w[0].ID != "retry" {
 		t.Errorf("%+v", w)
 	}
 	clk.advance(2 * time.Hour)
@@ -162,7 +162,7 @@ func TestCleanAfterAWrongClock(t *testing.T) {
 	s := open(t, Options{Now: clk.Now})
 	elected := func(owner string, want bool) {
 		t.Helper()
-		if got, err := s.Clean(t.Context(), owner, time.Minute); err != nil || got.Elected != want {
+		if got, err := s.Clean(t.Context(), owner, time.Minute); err != nil || got.Leader != want {
 			t.Errorf("%s: %+v %v", owner, got, err)
 		}
 	}

@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// small are tables that are read as a whole: they have a row for each member, unit or kind of number.
-var small = []string{"other_outbox_members", "other_outbox_units", "u", "sqlite_sequence", "n", "m"}
+// small are tables that are read as a whole: they have a row for each member, partition or kind of number.
+var small = []string{"other_outbox_members", "other_outbox_partitions", "u", "sqlite_sequence", "n", "m"}
 
 // allTexts are all statements that are repeated.
 func allTexts() []string {
 	return append(hot(),
-		flagText, keptText, hintText, ownerText, saveUnitText, keepHintText, unservedText, endHoldsText, endText,
-		dropUnitsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
-		unitText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
+		flagText, keptText, hintText, ownerText, savePartitionText, keepHintText, unservedText, endHoldsText, endText,
+		dropPartitionsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
+		partitionText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
 		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
 }
 
@@ -64,5 +64,5 @@ func TestPlans(t *testing.T) {
 
 // limited reports a statement that goes over a table by its primary key, or over a bounded list.
 func limited(text string) bool {
-	return text == highWaterText || text == anyControlText || text == nextKeyText || text == nextDueKeyText
+	return text == highWaterText || text == anyNoticeText || text == nextKeyText || text == nextDueKeyText
 }

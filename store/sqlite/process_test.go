@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	childRole  = "WAYBILL_SQLITE_TEST_ROLE"
-	childFile  = "WAYBILL_SQLITE_TEST_FILE"
-	childUnits = 8
-	childLease = 500 * time.Millisecond
+	childRole       = "WAYBILL_SQLITE_TEST_ROLE"
+	childFile       = "WAYBILL_SQLITE_TEST_FILE"
+	childPartitions = 8
+	childLease      = 500 * time.Millisecond
 )
 
-// childKeys are keys, one in each unit, so that each relay that has units has work.
-var childKeys = func() (keys [childUnits]string) {
-	for i, left := 0, childUnits; left > 0; i++ {
+// childKeys are keys, one in each partition, so that each relay that has partitions has work.
+var childKeys = func() (keys [childPartitions]string) {
+	for i, left := 0, childPartitions; left > 0; i++ {
 		key := fmt.Sprint("key", i)
-		if unit := int(core.SlotOf("default", key, "")) * childUnits / core.NumSlots; keys[unit] == "" {
-			keys[unit] = key
+		if partition := int(core.SlotOf("default", key, "")) * childPartitions / core.NumSlots; keys[partition] == "" {
+			keys[partition] = key
 			left--
 		}
 	}
@@ -68,7 +68,7 @@ func produce(ctx context.Context, s *Store) error {
 		if err := tx.QueryRowContext(ctx, "INSERT INTO orders DEFAULT VALUES RETURNING n").Scan(&n); err != nil {
 			return err
 		}
-		if _, err := s.Stage(ctx, tx, raw(strconv.FormatInt(n, 10), childKeys[n%childUnits])); err != nil {
+		if _, err := s.Stage(ctx, tx, raw(strconv.FormatInt(n, 10), childKeys[n%childPartitions])); err != nil {
 			return err
 		}
 		if err := tx.Commit(); err != nil {
@@ -83,7 +83,7 @@ func produce(ctx context.Context, s *Store) error {
 // publish runs a relay.
 func publish(ctx context.Context, s *Store) error {
 	r, err := relay.New(s, &effects{s}, relay.Options{
-		Lease: childLease, BatchSize: 20, Routes: []relay.Route{{Units: childUnits}}, Logger: slog.New(slog.DiscardHandler),
+		Lease: childLease, BatchSize: 20, Routes: []relay.Route{{Partitions: childPartitions}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ func (w *work) purgeRecords(ctx context.Context, req *admin.PurgeRequest, found 
 		if !rules.Tells(&r.row.Row) {
 			continue
 		}
-		if err := w.tell(ctx, core.ControlKey, &r.row); err != nil {
+		if err := w.tell(ctx, core.NoticeKey, &r.row); err != nil {
 			return out, err
 		}
 	}

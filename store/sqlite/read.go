@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxControl bounds Page.Control.
-const maxControl = 1000
+// maxNotice bounds ReadResult.Notices.
+const maxNotice = 1000
 
 const (
 	// pageText selects the fields of a page other than records.
@@ -40,15 +40,15 @@ const (
 	blockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ` + slotSQL + ` ORDER BY r.seq`
 
-	anyControlText = `SELECT 1 FROM waybill_outbox_control LIMIT 1`
-	controlText    = `SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_control
+	anyNoticeText = `SELECT 1 FROM waybill_outbox_notices LIMIT 1`
+	noticeText    = `SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_notices
 		WHERE route = ?1 AND CASE WHEN kind = {tell_from} THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
 )
 
 // Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so the order of
 // numbers is the order of commits: the transaction ids say that no transaction runs. A limit of 0 or less is no limit.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
-	var page core.Page
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+	var page core.ReadResult
 	err := s.read(ctx, "read", func(w *work) error {
 		rd := reader{work: w, self: self, look: &look}
 		if err := rd.head(ctx); err != nil || !rd.page.Known {
@@ -61,23 +61,23 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		return nil
 	})
 	if err != nil {
-		return core.Page{}, err
+		return core.ReadResult{}, err
 	}
 	return page, nil
 }
 
-// reader answers one Look in its transaction.
+// reader answers one ReadRequest in its transaction.
 type reader struct {
 	*work
 	self core.Session
-	look *core.Look
-	page core.Page
+	look *core.ReadRequest
+	page core.ReadResult
 }
 
 // head fills in the fields of a page other than records.
 func (rd *reader) head(ctx context.Context) (err error) {
 	p := &rd.page
-	if p.Known, p.Flag, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
 		return err
 	}
 	if p.Epoch, err = rd.epoch(ctx); err != nil {
@@ -90,14 +90,14 @@ func (rd *reader) head(ctx context.Context) (err error) {
 	if p.Last != rd.look.Last {
 		p.Upper = p.Next
 	}
-	for _, part := range rd.look.Parts {
+	for _, part := range rd.look.Slots {
 		own, err := rd.owns(ctx, rd.self, part.Route)
 		if err != nil {
 			return err
 		}
 		p.Owned = append(p.Owned, own&part.Slots)
 	}
-	p.Control, err = rd.controls(ctx, merge(rd.look.Parts))
+	p.Notices, err = rd.notices(ctx, merge(rd.look.Slots))
 	return err
 }
 
@@ -130,10 +130,10 @@ func (rd *reader) records(ctx context.Context) error {
 	return rd.again(ctx)
 }
 
-// fresh answers Look.Fresh.
+// fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
 	limit, p := rd.look.Limit, &rd.page
-	for _, part := range merge(rd.look.Fresh) {
+	for _, part := range merge(rd.look.NewlyOwned) {
 		texts := []string{waitingText}
 		block := slices.Contains(rd.look.Blocks, part.Route)
 		if block {
@@ -147,19 +147,19 @@ func (rd *reader) fresh(ctx context.Context) error {
 					return false, err
 				}
 				if w, ok := r.obstructs(rd.self, block); ok && part.Slots.Has(r.Slot) {
-					p.Waiting = append(p.Waiting, w)
+					p.Blocked = append(p.Blocked, w)
 					n++
 				}
 				return limit <= 0 || n <= limit, nil
-			}, text, part.Route, bits(part.Slots), rd.look.AfterFresh)
+			}, text, part.Route, bits(part.Slots), rd.look.NewlyOwnedAfter)
 			if err != nil {
 				return err
 			}
 		}
 	}
-	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
-	if limit > 0 && len(p.Waiting) > limit {
-		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	slices.SortFunc(p.Blocked, func(a, b core.BlockedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Blocked) > limit {
+		p.Blocked, p.MoreBlocked = p.Blocked[:limit], true
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 // span answers a range.
 func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
 	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.Slot) },
-		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.Keyed, list(rg.Skip), list(rg.Leave))
+		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.KeyedOnly, list(rg.ExcludeSeqs), list(rg.ExcludeKeys))
 }
 
 // key answers a range of a key.
@@ -185,7 +185,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 				return false, err
 			}
 			if w, ok := r.obstructs(rd.self, block); ok {
-				out.Waiting = append(out.Waiting, w)
+				out.Blocked = append(out.Blocked, w)
 			}
 			return true, nil
 		}, text, kr.Route, kr.Key)
@@ -196,7 +196,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 	return out, nil
 }
 
-// collect returns those of the records that text selects which the Look wants, within the limits.
+// collect returns those of the records that text selects which the ReadRequest wants, within the limits.
 func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool, text string, args ...any) (out core.Records, err error) {
 	var bytes int64
 	err = rd.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -218,15 +218,15 @@ func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool
 	return out, err
 }
 
-// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
+// again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
 	p := &rd.page
-	rows, err := rd.at(ctx, seqsOf(rd.look.Again))
+	rows, err := rd.at(ctx, seqsOf(rd.look.Recheck))
 	if err != nil {
 		return err
 	}
 	var ready []int64
-	for _, ref := range rd.look.Again {
+	for _, ref := range rd.look.Recheck {
 		if named(rows, ref) == nil {
 			continue
 		}
@@ -235,37 +235,37 @@ func (rd *reader) again(ctx context.Context) error {
 		case r.Ready(), r.Live() && r.Holder != 0:
 			ready = append(ready, r.Seq)
 		case ok:
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		case r.Retry():
-			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			w.Why = core.BlockedByRetry // without a key it holds none, and waits all the same
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		}
 	}
 	return rd.load(ctx, ready, func(rec *core.Record) bool {
-		p.Again = append(p.Again, *rec)
+		p.Rechecked = append(p.Rechecked, *rec)
 		return true
 	})
 }
 
-// controls returns the control records of parts, by number.
-func (w *work) controls(ctx context.Context, parts []core.Part) (out []core.Control, err error) {
+// notices returns the notices of parts, by number.
+func (w *work) notices(ctx context.Context, parts []core.RouteSlots) (out []core.Notice, err error) {
 	var one int
-	if some, err := w.one(ctx, []any{&one}, anyControlText); err != nil || !some {
+	if some, err := w.one(ctx, []any{&one}, anyNoticeText); err != nil || !some {
 		return nil, err
 	}
 	for _, part := range parts {
 		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-			var c core.Control
+			var c core.Notice
 			err := rows.Scan(&c.Number, &c.Kind, &c.Route, &c.Slot, &c.Key, &c.ID, &c.Seq, &c.Reason)
 			out = append(out, c)
 			return true, err
-		}, controlText, part.Route, bits(part.Slots), maxControl)
+		}, noticeText, part.Route, bits(part.Slots), maxNotice)
 		if err != nil {
 			return nil, err
 		}
 	}
-	slices.SortFunc(out, func(a, b core.Control) int { return cmp.Compare(a.Number, b.Number) })
-	return out[:min(len(out), maxControl)], nil
+	slices.SortFunc(out, func(a, b core.Notice) int { return cmp.Compare(a.Number, b.Number) })
+	return out[:min(len(out), maxNotice)], nil
 }
 
 // list returns values as a JSON array.

@@ -15,7 +15,7 @@ import (
 const (
 	// rowSQL are the columns of record r that the engine's rules need.
 	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
 	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
@@ -29,7 +29,7 @@ const (
 	slotSQL = `((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL)`
 
 	memberText = `SELECT flag FROM waybill_outbox_members WHERE session = ?1`
-	ownedText  = `SELECT route, from_slot, to_slot FROM waybill_outbox_units WHERE owner = ?1`
+	ownedText  = `SELECT route, from_slot, to_slot FROM waybill_outbox_partitions WHERE owner = ?1`
 )
 
 // row is a record as the database has it, without its message.
@@ -43,7 +43,7 @@ type row struct {
 // scan reads rowSQL and the columns after it.
 func (r *row) scan(rows *sql.Rows, after ...any) error {
 	dest := append(make([]any, 0, 16+len(after)), &r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.State, (*int64)(&r.Holder), &r.due,
-		&r.Waits, &r.Blocks, &r.Withdrawable, &r.MaybeSent, &r.Attempts, &r.Deliveries, &r.Crashes)
+		&r.Waits, &r.Blocks, &r.Cancelable, &r.MaybeSent, &r.Attempts, &r.Deliveries, &r.Crashes)
 	if err := rows.Scan(append(dest, after...)...); err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 
 // obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
 // set.
-func (r *row) obstructs(self core.Session, block bool) (core.Waiting, bool) {
-	w := core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.key, Holder: r.Holder, Why: r.Obstructs(self, block)}
+func (r *row) obstructs(self core.Session, block bool) (core.BlockedRecord, bool) {
+	w := core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.key, Holder: r.Holder, Why: r.Obstructs(self, block)}
 	return w, w.Why != 0
 }
 
@@ -71,7 +71,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 		return r, rec, err
 	}
 	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.Slot, r.Attempts, r.Deliveries, r.Crashes
-	rec.Failed, rec.Withdrawable, rec.Holder = r.State == core.StateFailed, r.Withdrawable, r.Holder
+	rec.Failed, rec.Cancelable, rec.Holder = r.State == core.StateFailed, r.Cancelable, r.Holder
 	rec.Age = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {
@@ -163,7 +163,7 @@ func (w *work) owns(ctx context.Context, self core.Session, route string) (core.
 	if w.own == nil {
 		w.own = map[string]core.Slots{}
 		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-			var u core.Unit
+			var u core.Partition
 			if err := rows.Scan(&u.Route, &u.From, &u.To); err != nil {
 				return false, err
 			}
@@ -178,8 +178,8 @@ func (w *work) owns(ctx context.Context, self core.Session, route string) (core.
 }
 
 // merge joins the parts of each route into one, in the order in which routes are first named.
-func merge(parts []core.Part) []core.Part {
-	var out []core.Part
+func merge(parts []core.RouteSlots) []core.RouteSlots {
+	var out []core.RouteSlots
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {

@@ -26,7 +26,7 @@ const (
 
 // Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It finds them as List
 // does, before it takes SQLite's write lock, and then checks each again. It never touches a record that a member holds.
-// Control records tell the owners.
+// Notices tell the owners.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
 	req, err := admin.CheckRedrive(req, s.opts.Limits)
 	if err != nil {
@@ -110,9 +110,9 @@ func (w *work) requeue(ctx context.Context, before *pending, r *row) error {
 	if err := before.undecide(ctx, w, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
 		return err
 	}
-	kind := core.ControlRecord
+	kind := core.NoticeRecord
 	if r.key != "" {
-		kind = core.ControlKey
+		kind = core.NoticeKey
 	}
 	return w.tell(ctx, kind, r)
 }

@@ -62,7 +62,8 @@ func TestMillionRowsPages(t *testing.T) {
 		out := map[string]int{}
 		call := func(name string, fn func(s *Store) error) {
 			s := openAt(t, path, Options{})
-			if _, err := s.Read(t.Context(), self, core.Look{}); err != nil { // prepares the statements
+			// prepares the statements
+			if _, err := s.Read(t.Context(), self, core.ReadRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			before := reads(t)
@@ -77,7 +78,7 @@ func TestMillionRowsPages(t *testing.T) {
 		var records []core.Record
 		for _, from := range []int64{0, int64(n / 8)} {
 			call(fmt.Sprintf("read, at the front %t", from == 0), func(s *Store) error {
-				p, err := s.Read(t.Context(), self, core.Look{Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), From: from, To: 1 << 62, Limit: 500}}})
+				p, err := s.Read(t.Context(), self, core.ReadRequest{Slots: []core.RouteSlots{all(route)}, Ranges: []core.Range{{RouteSlots: all(route), From: from, To: 1 << 62, Limit: 500}}})
 				records = p.Ranges[0].Records
 				if len(records) != 500 {
 					t.Errorf("%d records from %d on", len(records), from)

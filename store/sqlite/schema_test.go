@@ -268,13 +268,13 @@ func TestUseWithoutTables(t *testing.T) {
 	}
 	_, stageErr := s.Stage(t.Context(), tx, raw("a", ""))
 	tx.Rollback()
-	_, meetErr := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
-	_, readErr := s.Read(t.Context(), 1, core.Look{})
+	_, heartbeatErr := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1}, Join: true})
+	_, readErr := s.Read(t.Context(), 1, core.ReadRequest{})
 	_, doErr := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
 	_, waitErr := s.Wait(t.Context(), []string{"default"}, time.Second)
 	_, countErr := s.Counts(t.Context())
 	for name, err := range map[string]error{
-		"stage": stageErr, "meet": meetErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
+		"stage": stageErr, "heartbeat": heartbeatErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
 		"settle": s.Settle(t.Context(), 1, []core.Outcome{core.Published(&core.Record{})}).FirstErr(),
 	} {
 		if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage ||
@@ -285,7 +285,7 @@ func TestUseWithoutTables(t *testing.T) {
 }
 
 // DB-08
-func TestPrefixesDoNotMeet(t *testing.T) {
+func TestPrefixesDoNotHeartbeat(t *testing.T) {
 	t.Parallel()
 	db := fresh(t, "")
 	a, b := newStore(t, db, Options{Prefix: "a_", AutoMigrate: true}), newStore(t, db, Options{Prefix: "b_", AutoMigrate: true})
@@ -345,7 +345,7 @@ func TestOwnDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Read(t.Context(), self, core.Look{}); !errors.Is(err, waybill.ErrClosed) {
+	if _, err := s.Read(t.Context(), self, core.ReadRequest{}); !errors.Is(err, waybill.ErrClosed) {
 		t.Errorf("read after close: %v", err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
@@ -431,7 +431,7 @@ func TestErrorClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
+	_, err = b.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1}, Join: true})
 	if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("locked: %v", err)
 	}

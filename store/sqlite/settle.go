@@ -37,14 +37,14 @@ const (
 	// A mark that is too far ahead itself, such as after the clock was set back, is lowered.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND (value < ?1 OR value > ?2)`
 
-	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
-	restText   = `UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
+	heededText = `DELETE FROM waybill_outbox_notices WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
+	restText   = `UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
 
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )
 
 // Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if
-// its unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
+// its partition has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
 // alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if len(outcomes) == 0 {
@@ -96,7 +96,7 @@ func (st *settler) run(ctx context.Context) error {
 	for i := range st.outcomes {
 		o := &st.outcomes[i]
 		switch {
-		case o.Control() != 0:
+		case o.Notice() != 0:
 			err := st.heeded(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
 				return err
@@ -106,7 +106,7 @@ func (st *settler) run(ctx context.Context) error {
 			published = append(published, i)
 		case o.Event() == core.EventNone:
 			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; "+
-				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+				"build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
 		default:
 			if ok, err := st.other(ctx, i); err != nil {
 				return err
@@ -128,7 +128,7 @@ func (st *settler) run(ctx context.Context) error {
 func (st *settler) find(ctx context.Context) (err error) {
 	var seqs []int64
 	for i := range st.outcomes {
-		if o := &st.outcomes[i]; o.Control() == 0 && o.Event() != core.EventConfirmed {
+		if o := &st.outcomes[i]; o.Notice() == 0 && o.Event() != core.EventConfirmed {
 			seqs = append(seqs, o.Ref().Seq)
 		}
 	}
@@ -224,17 +224,17 @@ func (st *settler) store(ctx context.Context, at []int) error {
 	return err
 }
 
-// heeded deletes a control record. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
+// heeded deletes a notice. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
 func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
 	own, err := st.owns(ctx, st.self, o.Ref().Route)
 	if err != nil {
 		return err
 	}
-	n, err := st.exec(ctx, heededText, o.Control(), o.Ref().Route, bits(own))
+	n, err := st.exec(ctx, heededText, o.Notice(), o.Ref().Route, bits(own))
 	if err != nil || n > 0 {
 		return err
 	}
-	_, err = st.exec(ctx, restText, o.Control(), o.Ref().Route, bits(own))
+	_, err = st.exec(ctx, restText, o.Notice(), o.Ref().Route, bits(own))
 	return err
 }
 

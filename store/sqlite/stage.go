@@ -16,7 +16,7 @@ const rowsPerInsert = 1000
 
 const (
 	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
-		expires_at, withdrawable, dedupe_key)
+		expires_at, cancelable, dedupe_key)
 		SELECT * FROM (VALUES `
 	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	insertEnd = `)` + ifAlone + ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
@@ -54,7 +54,7 @@ func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRo
 	if err := s.readyIn(ctx, tx); err != nil {
 		return nil, s.classify("stage", ended("stage", err))
 	}
-	w := s.withdrawer(tx)
+	w := s.canceller(tx)
 	staged := make([]waybill.Staged, len(rows))
 	for from := 0; from < len(rows); {
 		to := from + 1
@@ -84,7 +84,7 @@ func runEnd(rows []core.StagedRow, from int) int {
 }
 
 // stage writes a run of rows, or one row that replaces.
-func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
+func (w *canceller) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
 	status := waybill.CancelNotFound
 	if r := &rows[0]; r.Replace {
 		var err error
@@ -150,7 +150,7 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string
 		keyed = keyed || r.DedupeKey != ""
 		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(core.SlotOf(r.Route, e.Key, e.ID)),
 			due, since, int64(e.HLC), attrs, body, expiry(e),
-			r.Withdrawable, nullable(r.DedupeKey))
+			r.Cancelable, nullable(r.DedupeKey))
 	}
 	end := insertEnd
 	if keyed {

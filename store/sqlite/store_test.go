@@ -89,10 +89,10 @@ func TestPlainSQL(t *testing.T) {
 	run(t, s.DB(), `INSERT INTO waybill_outbox (id, topic, key, body) VALUES ('b', 'plain.sql', 'k', x'6869'), ('c', 'plain.sql', '', x''), ('d', 'plain.sql', 'k', NULL);
 		INSERT INTO waybill_outbox (topic, key) VALUES ('plain.sql', 'other')`)
 	slot := core.SlotOf(route, "k", "")
-	part := core.Part{Route: route, Slots: 1 << slot}
-	p, err := s.Read(t.Context(), self, core.Look{Ranges: []core.Range{
-		{Part: part, To: 1 << 62, Limit: 2},
-		{Part: part, From: 2, To: 1 << 62},
+	part := core.RouteSlots{Route: route, Slots: 1 << slot}
+	p, err := s.Read(t.Context(), self, core.ReadRequest{Ranges: []core.Range{
+		{RouteSlots: part, To: 1 << 62, Limit: 2},
+		{RouteSlots: part, From: 2, To: 1 << 62},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestPlainSQL(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	hold(t, s, self, &b)
-	taken, err := s.Take(t.Context(), self, core.Want{Part: all(route), N: 5})
+	taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), N: 5})
 	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != core.SlotOf(route, "", "c") {
 		t.Errorf("%+v %v", taken, err)
 	}
@@ -171,7 +171,7 @@ func TestTwoStoresTake(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for count.Load() < 2*n && !t.Failed() {
-					taken, err := s.Take(t.Context(), self, core.Want{Part: all(route), N: 1, Deliver: true})
+					taken, err := s.Hold(t.Context(), self, core.HoldRequest{Slots: all(route), N: 1, Deliver: true})
 					if err != nil {
 						t.Error(err)
 						return
@@ -211,65 +211,65 @@ func TestHighWater(t *testing.T) {
 	}
 }
 
-// The units of an unserved route go, and come back with the facts about them.
-func TestUnitsOfUnservedRoutes(t *testing.T) {
+// The partitions of an unserved route go, and come back with the facts about them.
+func TestPartitionsOfUnservedRoutes(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	m := join(t, s, route)
 	stage(t, s, raw("a", "k"))
-	units := core.SplitRoute(route, 2)
-	owned := meet(t, s, core.Meeting{}).Units
-	meet(t, s, core.Meeting{Self: m, Moves: []core.Move{
-		{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5},
-		{Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4},
+	partitions := core.SplitPartitions(route, 2)
+	owned := heartbeat(t, s, core.HeartbeatRequest{}).Partitions
+	heartbeat(t, s, core.HeartbeatRequest{Self: m, Transfers: []core.Transfer{
+		{Partition: partitions[0], From: m.Session, To: m.Session, ReadAfter: 3, UncertainUpTo: 5},
+		{Partition: partitions[1], From: m.Session, To: m.Session, ReadAfter: 2, UncertainUpTo: 4},
 	}})
-	r := meet(t, s, core.Meeting{Self: m, Leave: true})
-	if len(r.Units) != 0 || !slices.Equal(r.Unserved, []string{route}) || r.Known {
+	r := heartbeat(t, s, core.HeartbeatRequest{Self: m, Leave: true})
+	if len(r.Partitions) != 0 || !slices.Equal(r.UnservedRoutes, []string{route}) || r.Known {
 		t.Errorf("%+v", r)
 	}
-	for range 2 { // without units, and with new ones
+	for range 2 { // without partitions, and with new ones
 		next := join(t, s)
-		if ok, err := s.GiveUp(t.Context(), next.Session, owned[0], nil); err != nil || !ok {
-			t.Errorf("a give-up of a former term: %v %v", ok, err)
+		if ok, err := s.ReleasePartition(t.Context(), next.Session, owned[0], nil); err != nil || !ok {
+			t.Errorf("a release of a former term: %v %v", ok, err)
 		}
 		next = join(t, s, route)
-		for i, u := range meet(t, s, core.Meeting{}).Units {
-			if u.Low != 2 || u.Careful != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
+		for i, u := range heartbeat(t, s, core.HeartbeatRequest{}).Partitions {
+			if u.ReadAfter != 2 || u.UncertainUpTo != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
 				t.Errorf("%+v", u)
 			}
 		}
 	}
 }
 
-// A control record about many records goes when the owners of all slots have heeded it.
-func TestControlFrom(t *testing.T) {
+// A notice about many records goes when the owners of all slots have heeded it.
+func TestNoticeFrom(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	a, b := join(t, s, route), join(t, s, route)
-	unit := core.SplitRoute(route, 2)[1]
-	meet(t, s, core.Meeting{Self: a, Moves: []core.Move{{Unit: unit, From: b.Session, To: a.Session}}})
-	run(t, s.DB(), "INSERT INTO waybill_outbox_control (kind, route, seq) VALUES (3, 'default', 7)")
-	control := func(of core.Member, slots core.Slots) []core.Control {
-		p, err := s.Read(t.Context(), of.Session, core.Look{Parts: []core.Part{{Route: route, Slots: slots}}})
+	partition := core.SplitPartitions(route, 2)[1]
+	heartbeat(t, s, core.HeartbeatRequest{Self: a, Transfers: []core.Transfer{{Partition: partition, From: b.Session, To: a.Session}}})
+	run(t, s.DB(), "INSERT INTO waybill_outbox_notices (kind, route, seq) VALUES (3, 'default', 7)")
+	notice := func(of core.Member, slots core.Slots) []core.Notice {
+		p, err := s.Read(t.Context(), of.Session, core.ReadRequest{Slots: []core.RouteSlots{{Route: route, Slots: slots}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.Control
+		return p.Notices
 	}
-	own := unit.Slots()
-	cs := control(a, own)
-	if len(cs) != 1 || cs[0].Kind != core.ControlFrom || cs[0].Seq != 7 {
+	own := partition.Slots()
+	cs := notice(a, own)
+	if len(cs) != 1 || cs[0].Kind != core.NoticeFrom || cs[0].Seq != 7 {
 		t.Fatalf("%+v", cs)
 	}
 	for range 2 {
-		settle(t, s, a.Session, core.Heeded(&cs[0]))
+		settle(t, s, a.Session, core.NoticeDone(&cs[0]))
 	}
-	if len(control(a, own)) != 0 || len(control(b, ^own)) != 1 {
+	if len(notice(a, own)) != 0 || len(notice(b, ^own)) != 1 {
 		t.Error("it is there for the other owner only")
 	}
-	settle(t, s, b.Session, core.Heeded(&cs[0]))
+	settle(t, s, b.Session, core.NoticeDone(&cs[0]))
 	var n int
-	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_outbox_control").Scan(&n); err != nil || n != 0 {
+	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_outbox_notices").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d left, %v", n, err)
 	}
 }
@@ -318,7 +318,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cause, err := wait(route); err != nil || cause != core.WakeNotify {
-		t.Errorf("a control record: %s %v", cause, err)
+		t.Errorf("a notice: %s %v", cause, err)
 	}
 }
 

@@ -27,9 +27,9 @@ func hot() []string {
 	return []string{
 		inboxText, lockText, lastText, memberText, ownedText, pageText, findText, loadText, rangeText,
 		keyRangeText, keyWaitingText, keyBlockingText,
-		waitingText, blockingText, anyControlText, controlText, heldText, holdText, freeText,
+		waitingText, blockingText, anyNoticeText, noticeText, heldText, holdText, freeText,
 		dropText, publishText, keepText, settleText,
-		stampText, ownRetriesText, retriesText, timersText, nextRetryText, nextTimerText, renewText, unitsText, membersText,
+		stampText, ownRetriesText, retriesText, timersText, nextRetryText, nextTimerText, renewText, partitionsText, membersText,
 	}
 }
 

@@ -24,12 +24,12 @@ const (
 
 const (
 	newsText = `SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
-		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)`
-	// freshText tells whether a route has something new since the number ?2, or since the control record ?3.
+		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_notices'), 0)`
+	// freshText tells whether a route has something new since the number ?2, or since the notice ?3.
 	freshText = `SELECT EXISTS (SELECT 1
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
-		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)`
+		OR EXISTS (SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 AND number > ?3)`
 	// peekText tells whether a route has ready records, and when its next timer and its next retry are due.
 	peekText = `SELECT EXISTS (SELECT 1
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
@@ -55,9 +55,9 @@ type watcher struct {
 
 // sight is the state of a route at the last look of a Wait.
 type sight struct {
-	version      int64 // of the database
-	seq, control int64 // the last numbers when it woke somebody
-	woken        time.Time
+	version     int64 // of the database
+	seq, notice int64 // the last numbers when it woke somebody
+	woken       time.Time
 }
 
 func (w *watcher) close() {
@@ -192,7 +192,7 @@ func (w *watcher) note(route string, news sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// A relay's own beats are commits too.
-	if old := w.seen[route]; news.seq != old.seq || news.control != old.control || news.woken != old.woken {
+	if old := w.seen[route]; news.seq != old.seq || news.notice != old.notice || news.woken != old.woken {
 		w.news = time.Now()
 	}
 	w.seen[route] = news
@@ -214,10 +214,10 @@ func (w *work) news(ctx context.Context, route string, old sight) (news sight, d
 	var fresh bool
 	var timer, retry sql.NullInt64
 	next = -1
-	if _, err := w.one(ctx, []any{&news.seq, &news.control}, newsText); err != nil {
+	if _, err := w.one(ctx, []any{&news.seq, &news.notice}, newsText); err != nil {
 		return news, false, next, err
 	}
-	if _, err := w.one(ctx, []any{&fresh}, freshText, route, old.seq, old.control); err != nil {
+	if _, err := w.one(ctx, []any{&fresh}, freshText, route, old.seq, old.notice); err != nil {
 		return news, false, next, err
 	}
 	if _, err := w.one(ctx, []any{&due, &timer, &retry}, peekText, route); err != nil {

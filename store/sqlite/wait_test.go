@@ -47,13 +47,13 @@ func TestNews(t *testing.T) {
 	old.seq = look(old).seq
 	wakes("nothing new again", old, false)
 	err := s.write(t.Context(), "tell", func(w *work) (bool, error) {
-		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
+		return true, w.tell(context.WithoutCancel(t.Context()), core.NoticeKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wakes("a command", old, true)
-	old.control = look(old).control
+	old.notice = look(old).notice
 	wakes("nothing new after the command", old, false)
 }
 
@@ -94,7 +94,7 @@ func TestIdleLooksRarely(t *testing.T) {
 	look()
 	pause("after a commit of others", quietTimes*DefaultPollInterval)
 	err := s.write(t.Context(), "tell", func(w *work) (bool, error) {
-		return true, w.tell(context.WithoutCancel(t.Context()), core.ControlKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
+		return true, w.tell(context.WithoutCancel(t.Context()), core.NoticeKey, &row{Row: rules.Row{Ref: core.Ref{Route: route}}, key: "k"})
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 type receipt struct {
 	open      int // copies not settled
 	err       error
-	withdrawn bool          // nobody waits any more
+	cancelled bool          // nobody waits any more
 	settled   chan struct{} // closed when open is 0
 }
 
@@ -32,9 +32,9 @@ func (r *receipt) settle(err error) {
 }
 
 // gone reports whether a copy need not be delivered any more: the message will be published again.
-func (r *receipt) gone() bool { return r != nil && r.withdrawn }
+func (r *receipt) gone() bool { return r != nil && r.cancelled }
 
-// await waits until all copies are settled. If ctx ends first, copies that were not delivered yet are withdrawn.
+// await waits until all copies are settled. If ctx ends first, copies that were not delivered yet are cancelled.
 func (t *Transport) await(ctx context.Context, r *receipt) error {
 	select {
 	case <-r.settled:
@@ -45,7 +45,7 @@ func (t *Transport) await(ctx context.Context, r *receipt) error {
 	if r.open == 0 {
 		return r.err
 	}
-	r.withdrawn = true
+	r.cancelled = true
 	return &waybill.Error{Op: "waybill/memory: publish", Class: waybill.ClassOutage, Err: errors.Join(errors.New("not handled in time"), ctx.Err())}
 }
 

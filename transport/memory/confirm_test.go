@@ -67,7 +67,7 @@ func TestConfirmHandled(t *testing.T) {
 	}
 }
 
-// TestConfirmHandledGivesUp: when the publisher stops waiting, its undelivered messages are withdrawn; when the
+// TestConfirmHandledGivesUp: when the publisher stops waiting, its undelivered messages are cancelled; when the
 // transport closes, the publisher learns it.
 func TestConfirmHandledGivesUp(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestConfirmHandledGivesUp(t *testing.T) {
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if ds, err := in.Receive(ctx, 1); err == nil {
-			t.Errorf("received %d withdrawn messages", len(ds))
+			t.Errorf("received %d cancelled messages", len(ds))
 		}
 		results := make(chan core.Results, 1)
 		go func() { results <- bus.Publish(t.Context(), []waybill.Envelope{{ID: "2", Topic: "a"}}) }()

@@ -19,7 +19,7 @@ func TestConfirmedBehindAFailedOne(t *testing.T) {
 	}
 	results := core.Results{nil, full, full, nil, nil, errNacked, nil}
 	failBehind(batch, results)
-	for i, want := range []error{nil, full, full, nil, waybill.ErrBehind, errNacked, nil} {
+	for i, want := range []error{nil, full, full, nil, waybill.ErrPredecessorFailed, errNacked, nil} {
 		if got := results[i]; !errors.Is(got, want) {
 			t.Errorf("message %d: %v, want %v", i, got, want)
 		}

@@ -155,7 +155,7 @@ func await(ctx context.Context, fn func() error, late func()) error {
 }
 
 // errBehind is the error of a message behind a failed one of its key, with Options.PipelineKeys.
-var errBehind = outage("publish", waybill.ErrBehind)
+var errBehind = outage("publish", waybill.ErrPredecessorFailed)
 
 // errNacked is the cause of an outage of one topic: a queue refused a message, since it is full or has no leader.
 var errNacked = errors.New("a queue refused the message (basic.nack): it is full, or its leader is not available")

@@ -34,7 +34,7 @@ func TestPipelineKeysStops(t *testing.T) {
 		switch {
 		case err == nil:
 			want = append(want, batch[i].ID)
-		case batch[i].Key == "k" && i > first && !errors.Is(err, waybill.ErrBehind):
+		case batch[i].Key == "k" && i > first && !errors.Is(err, waybill.ErrPredecessorFailed):
 			t.Errorf("message %d: %v", i, err)
 		}
 	}

@@ -374,7 +374,7 @@ func TestMaxLen(t *testing.T) {
 	batch[3].Key, batch[4].Key = "k", "k"
 	res := bus.Publish(t.Context(), batch)
 	full, ok := errors.AsType[*waybill.Error](res[3])
-	if res[:3].FirstErr() != nil || !ok || full.Class != waybill.ClassOutage || !full.TopicOnly || !errors.Is(res[4], waybill.ErrBehind) {
+	if res[:3].FirstErr() != nil || !ok || full.Class != waybill.ClassOutage || !full.TopicOnly || !errors.Is(res[4], waybill.ErrPredecessorFailed) {
 		t.Fatal(res)
 	}
 	if s, l := keys.len("queue", "small"), keys.len("queue", "large"); s != 3 || l != 3 {

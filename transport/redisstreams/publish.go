@@ -18,7 +18,7 @@ const (
 )
 
 var (
-	errBehind     = outage("publish", waybill.ErrBehind)
+	errBehind     = outage("publish", waybill.ErrPredecessorFailed)
 	errUnroutable = &waybill.Error{Op: "waybill/redisstreams: publish", Class: waybill.ClassRejected, Err: waybill.ErrUnroutable}
 	errTopicFull  = &waybill.Error{Op: "waybill/redisstreams: publish", Class: waybill.ClassOutage, TopicOnly: true, Err: errFull}
 )

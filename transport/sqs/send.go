@@ -16,8 +16,8 @@ import (
 )
 
 // SQS takes ten messages a request, and bounds their bytes. So a batch becomes several requests side by side. In a FIFO
-// queue all entries of a group go through the same lane, one request after the other: requests side by side could pass
-// each other.
+// queue all entries of a group go through the same stream, one request after the other: requests side by side could
+// pass each other.
 
 // entry is one message to send to one queue.
 type entry struct {
@@ -42,9 +42,9 @@ func (t *Transport) send(ctx context.Context, op, name string, entries []entry, 
 		return
 	}
 	var wg sync.WaitGroup
-	for _, lane := range t.lanes(entries) {
+	for _, stream := range t.streams(entries) {
 		wg.Go(func() {
-			for _, part := range lane {
+			for _, part := range stream {
 				t.sendPart(ctx, op, name, url, part, fail)
 			}
 		})
@@ -52,14 +52,14 @@ func (t *Transport) send(ctx context.Context, op, name string, entries []entry, 
 	wg.Wait()
 }
 
-// lanes splits entries into requests. Those of one lane are sent one after the other.
-func (t *Transport) lanes(entries []entry) [][][]entry {
-	var lanes [][][]entry
+// streams splits entries into requests. Those of one stream are sent one after the other.
+func (t *Transport) streams(entries []entry) [][][]entry {
+	var streams [][][]entry
 	if !t.opts.FIFO {
 		for _, part := range requests(entries) {
-			lanes = append(lanes, [][]entry{part})
+			streams = append(streams, [][]entry{part})
 		}
-		return lanes
+		return streams
 	}
 	by := make([][]entry, min(t.opts.Requests, (len(entries)+maxEntries-1)/maxEntries))
 	for _, e := range entries {
@@ -68,12 +68,12 @@ func (t *Transport) lanes(entries []entry) [][][]entry {
 		i := int(h.Sum32() % uint32(len(by)))
 		by[i] = append(by[i], e)
 	}
-	for _, lane := range by {
-		if len(lane) > 0 {
-			lanes = append(lanes, requests(lane))
+	for _, stream := range by {
+		if len(stream) > 0 {
+			streams = append(streams, requests(stream))
 		}
 	}
-	return lanes
+	return streams
 }
 
 // requests splits entries where the limits of a batch are.

@@ -24,7 +24,7 @@ func (c *cleaner) Clean(context.Context, string, time.Duration) (core.Cleaned, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = append(c.at, time.Now())
-	return core.Cleaned{Elected: true, More: len(c.at) <= c.more}, nil
+	return core.Cleaned{Leader: true, More: len(c.at) <= c.more}, nil
 }
 
 // DB-09: processes that begin together do not clean together.

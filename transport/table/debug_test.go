@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// OP-05: at level debug the log tells which members came and went, and which units changed hands.
+// OP-05: at level debug the log tells which members came and went, and which partitions changed hands.
 func TestDebugLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -20,7 +20,7 @@ func TestDebugLog(t *testing.T) {
 		r := subscribe(t, newTable(t, s, table.Options{Logger: log.Logger(slog.LevelDebug)}))
 		none(t, r, time.Minute)
 		text := log.Take()
-		for _, part := range []string{`event=table.members`, "queue=mails met=[", "event=table.units", "queue=mails taken=", "gone=[]"} {
+		for _, part := range []string{`event=table.members`, "queue=mails met=[", "event=table.partitions", "queue=mails taken=", "gone=[]"} {
 			if !strings.Contains(text, part) {
 				t.Errorf("no %q in\n%s", part, text)
 			}

@@ -64,9 +64,9 @@
 //   - A consumer without a Prefetch has as many deliveries in hand as it asks for. Otherwise a receiver has as many as
 //     its subscription has handlers; a Prefetch of more than twice as many is taken as it is.
 //   - Every replica of a queue must use the same Order.
-//   - Records with a key are divided by units, and units between processes by their number, not by the work in them; a
-//     process gives up first those without any. So on a queue with few keys a process that joins may get no work while
-//     another has all of it.
+//   - Records with a key are divided by partitions, and partitions between processes by their number, not by the work
+//     in them; a process gives up first those without any. So on a queue with few keys a process that joins may get no
+//     work while another has all of it.
 //   - The deliveries of a process that was killed come again within two seconds if the store is a [core.Presence], else
 //     when its lease ends, by the clock of those that are left.
 //   - The effects of a handler outside of its transaction are not undone when its delivery is lost.

@@ -55,8 +55,8 @@ type unreadable struct {
 	err error
 }
 
-func (u *unreadable) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
-	got, err := u.OutboxStore.Take(ctx, self, want)
+func (u *unreadable) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
+	got, err := u.OutboxStore.Hold(ctx, self, want)
 	for i := range got {
 		if got[i].Record != nil {
 			got[i].Record.Err = u.err

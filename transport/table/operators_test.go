@@ -150,9 +150,9 @@ func gauges(t *testing.T, reader *metric.ManualReader) map[string]float64 {
 }
 
 // Parked messages are those that a consumer gave up, not those that the application took back.
-func TestParkedAreNotWithdrawn(t *testing.T) {
+func TestParkedAreNotCancelled(t *testing.T) {
 	t.Parallel()
-	s := storeWith(t, memstore.Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
+	s := storeWith(t, memstore.Options{Retention: waybill.Retention{Cancelled: time.Hour}})
 	tr := newTable(t, s, table.Options{})
 	r := subscribe(t, tr)
 	stage(t, s, message("a", waybill.DedupeKey("k"), waybill.Delay(time.Hour)))

@@ -48,7 +48,7 @@ func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.
 	}
 	out := map[waybill.Reason]int{}
 	for i := range counts {
-		if c := &counts[i]; c.Route == queue && c.State == core.StateAbandoned && !c.Reason.Withdrawn() {
+		if c := &counts[i]; c.Route == queue && c.State == core.StateAbandoned && !c.Reason.Cancelled() {
 			out[c.Reason] += int(c.N)
 		}
 	}
@@ -142,7 +142,7 @@ func (w *parkedWalk) next(ctx context.Context) ([]admin.Parked, error) {
 			return nil, err
 		}
 		for i := range list.Records {
-			if s := &list.Records[i]; !s.Reason.Withdrawn() {
+			if s := &list.Records[i]; !s.Reason.Cancelled() {
 				page = append(page, admin.Parked{
 					Envelope: s.Envelope, Queue: w.queue, Reason: s.Reason, Error: s.LastError, Attempts: s.Attempts, At: s.SettledAt,
 				})

@@ -360,7 +360,7 @@ func TestKilledProcessIsMissedPostgres(t *testing.T) {
 	opts := table.Options{Lease: time.Hour}
 	receive(t, subscribe(t, newTable(t, postgresOn(t, dead).store, opts)), 2)
 	patience.Until(t, "it shows that it is there", func() bool {
-		r, err := b.store.Meet(t.Context(), core.Meeting{})
+		r, err := b.store.Heartbeat(t.Context(), core.HeartbeatRequest{})
 		return err == nil && len(r.Members) == 1 && r.Members[0].Presence != 0
 	})
 	dead.Close() // it says nothing more, and connects no more

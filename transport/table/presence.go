@@ -51,7 +51,7 @@ func (t *Transport) attendOnce(ctx context.Context, store core.Presence) bool {
 	case <-ctx.Done():
 		return false
 	}
-	token, lost, err := store.Attend(shown)
+	token, lost, err := store.Acquire(shown)
 	<-t.calls
 	switch {
 	case err != nil:

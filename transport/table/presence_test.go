@@ -75,7 +75,7 @@ func TestPresence(t *testing.T) {
 		}
 		show := func(when string, want ...int64) (members []core.Member) {
 			t.Helper()
-			r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
+			r, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{})
 			var got []int64
 			for _, m := range r.Members {
 				got = append(got, m.Presence)
@@ -93,12 +93,12 @@ func TestPresence(t *testing.T) {
 		show("without a connection", 0, 0)
 		patience.Pass(t, time.Second)
 		members := show("with another one", 2, 2)
-		other := core.Member{Session: 1, Beat: 1}
-		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Join: true, Self: other, Flag: []core.Flagging{{Session: members[0].Session, Presence: 2}}}); err != nil {
+		other := core.Member{Session: 1, Heartbeats: 1}
+		if _, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{Join: true, Self: other, Suspect: []core.Suspicion{{Session: members[0].Session, Presence: 2}}}); err != nil {
 			t.Fatal(err)
 		}
-		other.Beat++
-		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Self: other, Leave: true}); err != nil {
+		other.Heartbeats++
+		if _, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{Self: other, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		patience.Pass(t, 5*time.Second)

@@ -158,14 +158,14 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 	r.pump()
 }
 
-// noteChanges logs which members came and went, and which units the receiver got and has no longer. mu is held.
+// noteChanges logs which members came and went, and which partitions the receiver got and has no longer. mu is held.
 func (r *receiver) noteChanges() {
 	queue := slog.String("queue", r.queue)
-	if met, gone := r.calls.seen.Members(r.d.Roster().Members); len(met)+len(gone) > 0 {
+	if met, gone := r.calls.seen.Members(r.d.Membership().Members); len(met)+len(gone) > 0 {
 		r.t.log.Event(r.base, slog.LevelDebug, "table.members", "members changed", queue, slog.Any("met", met), slog.Any("gone", gone))
 	}
-	if taken, given := r.calls.seen.Units(r.queue, r.d.Owned(r.queue)); len(taken)+len(given) > 0 {
-		r.t.log.Event(r.base, slog.LevelDebug, "table.units", "units changed", queue, slog.Any("taken", taken), slog.Any("gone", given))
+	if taken, given := r.calls.seen.Partitions(r.queue, r.d.Owned(r.queue)); len(taken)+len(given) > 0 {
+		r.t.log.Event(r.base, slog.LevelDebug, "table.partitions", "partitions changed", queue, slog.Any("taken", taken), slog.Any("gone", given))
 	}
 }
 

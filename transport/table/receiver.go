@@ -238,8 +238,8 @@ func (r *receiver) notify() {
 	r.changed = make(chan struct{})
 }
 
-// WhenLost has fn called when another process has d; see core.LossTeller. That is known at the next call to the store.
-func (r *receiver) WhenLost(d *waybill.Delivery, fn func()) {
+// OnLost has fn called when another process has d; see core.LeaseWatcher. That is known at the next call to the store.
+func (r *receiver) OnLost(d *waybill.Delivery, fn func()) {
 	h, _ := d.Handle.(*holding)
 	if h == nil || h.r != r {
 		return

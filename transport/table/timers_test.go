@@ -38,7 +38,7 @@ type asked struct {
 
 func (s *asked) Unwrap() any { return s.OutboxStore }
 
-func (s *asked) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *asked) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	s.mu.Lock()
 	now := time.Now()
 	hinted := s.due > 0 && now.Sub(s.sent) < duePoll
@@ -48,11 +48,11 @@ func (s *asked) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due++
-	s.moved += page.Moved
+	s.moved += page.TimersReady
 	if hinted {
 		s.hinted++
 	}
-	if hinted && page.Moved == 0 {
+	if hinted && page.TimersReady == 0 {
 		s.vain++
 	}
 	return page, err

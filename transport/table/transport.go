@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	_ core.Subscriber = (*Transport)(nil)
-	_ core.Receiver   = (*receiver)(nil)
-	_ core.LossTeller = (*receiver)(nil)
+	_ core.Subscriber   = (*Transport)(nil)
+	_ core.Receiver     = (*receiver)(nil)
+	_ core.LeaseWatcher = (*receiver)(nil)
 )
 
 // maxCalls bounds the calls to the store that are made at a time, besides the one that waits.
@@ -53,8 +53,8 @@ type Transport struct {
 
 // Stats counts events since [New].
 type Stats struct {
-	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records
-	// that were handed out.
+	// Claims and Settles are calls to the store that took records, or said what became of them; HandedOut the
+	// records that were handed out.
 	Claims, Settles, Claimed int64
 	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
 	// handled, released or parked; when asking for its retry; when the process learnt that it had been taken for

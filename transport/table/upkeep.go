@@ -74,7 +74,7 @@ func (t *Transport) clean(ctx context.Context, cleaner core.Cleaner) {
 		cancel()
 		round.Add(&done)
 		switch {
-		case err == nil && done.Elected && done.More:
+		case err == nil && done.Leader && done.More:
 			wait = upkeep.Rest(time.Since(began))
 			continue
 		case err != nil && ctx.Err() == nil:

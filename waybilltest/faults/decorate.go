@@ -23,37 +23,37 @@ type store struct {
 // Unwrap returns the store, whose capabilities stay visible.
 func (s *store) Unwrap() any { return s.OutboxStore }
 
-func (s *store) Meet(ctx context.Context, m core.Meeting) (r core.Roster, err error) {
-	if fault := s.b.run(ctx, "meet", m, func() { r, err = s.OutboxStore.Meet(ctx, m) }); fault != nil {
-		return core.Roster{}, fault
+func (s *store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (r core.Membership, err error) {
+	if fault := s.b.run(ctx, "heartbeat", m, func() { r, err = s.OutboxStore.Heartbeat(ctx, m) }); fault != nil {
+		return core.Membership{}, fault
 	}
 	return r, err
 }
 
-func (s *store) Read(ctx context.Context, self core.Session, look core.Look) (p core.Page, err error) {
+func (s *store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (p core.ReadResult, err error) {
 	if fault := s.b.run(ctx, "read", look, func() { p, err = s.OutboxStore.Read(ctx, self, look) }); fault != nil {
-		return core.Page{}, fault
+		return core.ReadResult{}, fault
 	}
 	return p, err
 }
 
-func (s *store) Take(ctx context.Context, self core.Session, want core.Want) (t []core.Taken, err error) {
-	if fault := s.b.run(ctx, "take", want, func() { t, err = s.OutboxStore.Take(ctx, self, want) }); fault != nil {
+func (s *store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) (t []core.HoldResult, err error) {
+	if fault := s.b.run(ctx, "hold", want, func() { t, err = s.OutboxStore.Hold(ctx, self, want) }); fault != nil {
 		return nil, fault
 	}
 	return t, err
 }
 
-func (s *store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (done bool, err error) {
-	if fault := s.b.run(ctx, "give up", unit, func() { done, err = s.OutboxStore.GiveUp(ctx, self, unit, out) }); fault != nil {
+func (s *store) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (done bool, err error) {
+	if fault := s.b.run(ctx, "release partition", partition, func() { done, err = s.OutboxStore.ReleasePartition(ctx, self, partition, out) }); fault != nil {
 		return false, fault
 	}
 	return done, err
 }
 
-func (s *store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (p core.DuePage, err error) {
+func (s *store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (p core.DueResult, err error) {
 	if fault := s.b.run(ctx, "due", parts, func() { p, err = s.OutboxStore.Due(ctx, self, parts, limit) }); fault != nil {
-		return core.DuePage{}, fault
+		return core.DueResult{}, fault
 	}
 	return p, err
 }

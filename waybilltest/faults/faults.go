@@ -10,14 +10,14 @@ import (
 
 // Call is a call that a script decides about.
 type Call struct {
-	// Op names the method: "meet", "read", "take", "give up", "due" and "settle" of a store; "publish" of a
-	// publisher; "subscribe", "receive" and "settle" of a transport; "do" of an inbox.
+	// Op names the method: "heartbeat", "read", "hold", "release partition", "due" and "settle" of a store;
+	// "publish" of a publisher; "subscribe", "receive" and "settle" of a transport; "do" of an inbox.
 	Op string
 	// N counts the calls with this Op, from 1.
 	N int
-	// Arg is what the call is about. It belongs to the call: a core.Meeting, core.Look, core.Want, core.OwnedUnit,
-	// []core.Part or []core.Outcome of a store, a []waybill.Envelope, a core.Subscription, the limit of a receive,
-	// a []core.Ack, a core.InboxKey.
+	// Arg is what the call is about. It belongs to the call: a core.HeartbeatRequest, core.ReadRequest,
+	// core.HoldRequest, core.PartitionState, []core.RouteSlots or []core.Outcome of a store, a []waybill.Envelope,
+	// a core.Subscription, the limit of a receive, a []core.Ack, a core.InboxKey.
 	Arg any
 }
 

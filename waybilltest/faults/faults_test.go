@@ -97,7 +97,7 @@ func TestFaultsAtEachStep(t *testing.T) {
 		{"delay", faults.Fault{Delay: time.Second}},
 		{"hang", faults.Fault{Hang: true}},
 	} {
-		for _, op := range []string{"meet", "read", "settle", "publish", "receive", "do"} {
+		for _, op := range []string{"heartbeat", "read", "settle", "publish", "receive", "do"} {
 			if kind.fault.Hang && (op == "do" || op == "receive") {
 				continue // a handler, and a receive without messages, may take as long as they like
 			}
@@ -150,7 +150,7 @@ func TestLeasesAndClocks(t *testing.T) {
 			begun := time.Now()
 			var s system
 			s.run(t, func(c faults.Call) faults.Fault {
-				if c.Op == "meet" && time.Since(begun) > time.Second && time.Since(begun) < time.Minute {
+				if c.Op == "heartbeat" && time.Since(begun) > time.Second && time.Since(begun) < time.Minute {
 					return faults.Fault{Before: faults.Lost}
 				}
 				return faults.Fault{}
@@ -175,7 +175,7 @@ func TestDecoratorsHideNothing(t *testing.T) {
 		t.Error("the Waiter is hidden")
 	}
 	for i, want := range []error{faults.Lost, context.Canceled, nil} {
-		if _, err := s.Read(t.Context(), 1, core.Look{}); !errors.Is(err, want) {
+		if _, err := s.Read(t.Context(), 1, core.ReadRequest{}); !errors.Is(err, want) {
 			t.Errorf("read %d: %v, want %v", i+1, err, want)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// Take writes holds. LOCK: a row that a caller's transaction has locked is core.GripLocked; this store has no such
+// Hold writes holds. LOCK: a row that a caller's transaction has locked is core.HoldLocked; this store has no such
 // locks.
-func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
-	end, err := s.begin(ctx, "take")
+func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
+	end, err := s.begin(ctx, "hold")
 	if err != nil {
 		return nil, err
 	}
@@ -21,15 +21,15 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	if s.member(self) == nil {
 		return nil, core.Fenced("skeleton: take", self)
 	}
-	var out []core.Taken
+	var out []core.HoldResult
 	for _, ref := range want.Refs {
-		t := core.Taken{Ref: ref}
+		t := core.HoldResult{Ref: ref}
 		r := s.find(ref)
-		grip, writes := rules.Hold(r.facts(), ref, self, r != nil && s.owner(r) == self, false)
+		holdStatus, writes := rules.Hold(r.facts(), ref, self, r != nil && s.owner(r) == self, false)
 		if writes {
 			r.Row = rules.Held(&r.Row, self, want.Deliver)
 		}
-		if t.Grip = grip; grip == core.GripHeld {
+		if t.Status = holdStatus; holdStatus == core.HoldGranted {
 			t.Deliveries = r.Deliveries
 		}
 		out = append(out, t)
@@ -38,11 +38,11 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 }
 
 // takeNext takes the next N without a key: first those that self holds and does not know, after a lost answer.
-func (s *Store) takeNext(self core.Session, want *core.Want) (out []core.Taken) {
+func (s *Store) takeNext(self core.Session, want *core.HoldRequest) (out []core.HoldResult) {
 	now, bytes := time.Now(), int64(0)
 	for _, holder := range []core.Session{self, 0} {
 		for _, r := range s.rows { // INDEX: ready rows without a key by (route, seq)
-			if r.Route != want.Part.Route || !want.Part.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
+			if r.Route != want.Slots.Route || !want.Slots.Slots.Has(r.Slot) || !r.Ready() || r.env.Key != "" || r.Holder != holder {
 				continue
 			}
 			known := slices.ContainsFunc(want.Out, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })
@@ -57,22 +57,22 @@ func (s *Store) takeNext(self core.Session, want *core.Want) (out []core.Taken) 
 				r.Row = rules.Held(&r.Row, self, want.Deliver)
 			}
 			rec := r.record(now)
-			out = append(out, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.Deliveries})
+			out = append(out, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: r.Deliveries})
 		}
 	}
 	return out
 }
 
-// GiveUp frees a unit, and writes holds for exactly what is still out.
-func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUnit, out []core.Ref) (bool, error) {
-	end, err := s.begin(ctx, "give up")
+// ReleasePartition frees a partition, and writes holds for exactly what is still out.
+func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what core.PartitionState, out []core.Ref) (bool, error) {
+	end, err := s.begin(ctx, "release partition")
 	if err != nil {
 		return false, err
 	}
 	defer end()
-	u := s.unit(what.Unit)
+	u := s.partition(what.Partition)
 	if u == nil {
-		u = &core.OwnedUnit{Term: s.kept[what.Unit.Route].Term}
+		u = &core.PartitionState{Term: s.kept[what.Partition.Route].Term}
 	}
 	before, err := rules.GivenUp(u.Owner, u.Term, self, what.Term)
 	if s.member(self) == nil || err != nil {
@@ -82,33 +82,33 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 		return true, nil // a repeated call
 	}
 	for _, r := range s.rows {
-		in := r.Route == what.Unit.Route && what.Unit.Slots().Has(r.Slot)
+		in := r.Route == what.Partition.Route && what.Partition.Slots().Has(r.Slot)
 		if slices.ContainsFunc(out, func(ref core.Ref) bool { return rules.Kept(&r.Row, ref, self, in) }) {
 			r.Holder = self
 		} else if in && r.Holder == self {
 			r.Holder = 0
 		}
 	}
-	u.Owner, u.Term, u.Low = 0, u.Term+1, what.Low
+	u.Owner, u.Term, u.ReadAfter = 0, u.Term+1, what.ReadAfter
 	return true, nil
 }
 
 // Due looks for retries and timers that have come due. Retries are held and returned; timers get a new number and are
 // in line.
-func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	end, err := s.begin(ctx, "due")
 	if err != nil {
-		return core.DuePage{}, err
+		return core.DueResult{}, err
 	}
 	defer end()
 	if s.member(self) == nil {
-		return core.DuePage{}, core.Fenced("skeleton: due", self)
+		return core.DueResult{}, core.Fenced("skeleton: due", self)
 	}
 	now, limit := time.Now(), max(limit, 0)
-	p := core.DuePage{NextIn: -1}
+	p := core.DueResult{NextIn: -1}
 	var retries, timers []*row
 	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
-		asked := slices.ContainsFunc(parts, func(p core.Part) bool {
+		asked := slices.ContainsFunc(parts, func(p core.RouteSlots) bool {
 			return p.Route == r.Route && p.Slots.Has(r.Slot) && (!p.DueNew || r.Holder != self)
 		})
 		if !asked || s.owner(r) != self || !r.Live() || !r.Waits || r.Holder != 0 && (r.Holder != self || !r.Retry()) {
@@ -139,7 +139,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	}
 	for _, r := range timers[:min(limit, len(timers))] {
 		s.renumber(r)
-		p.Moved++
+		p.TimersReady++
 	}
 	return p, nil
 }

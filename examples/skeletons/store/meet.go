@@ -9,49 +9,50 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// Meet joins, renews or looks, as rules.Meet says.
-func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	end, err := s.begin(ctx, "meet")
+// Heartbeat joins, renews or looks, as rules.Heartbeat says.
+func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	end, err := s.begin(ctx, "heartbeat")
 	if err != nil {
-		return core.Roster{}, err
+		return core.Membership{}, err
 	}
 	defer end()
-	s.roster.Epoch = "1"
-	if err := rules.Meet(ctx, membership{s}, &s.roster, &m); err != nil {
-		return core.Roster{}, err
+	s.membership.Epoch = "1"
+	if err := rules.Heartbeat(ctx, membership{s}, &s.membership, &m); err != nil {
+		return core.Membership{}, err
 	}
-	out := s.roster
-	out.Members, out.Units = slices.Clone(out.Members), slices.Clone(out.Units)
+	out := s.membership
+	out.Members, out.Partitions = slices.Clone(out.Members), slices.Clone(out.Partitions)
 	for i := range out.Members {
-		out.Members[i].Serves = slices.Clone(out.Members[i].Serves)
+		out.Members[i].Routes = slices.Clone(out.Members[i].Routes)
 	}
 	now := time.Now()
 	for _, r := range s.rows { // INDEX: the first due row of each route, and a list of routes
 		due := r.Live() && !r.due.After(now)
-		served := slices.ContainsFunc(s.roster.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == r.Route })
-		if due && !served && !slices.Contains(out.Unserved, r.Route) && len(out.Unserved) < 100 {
-			out.Unserved = append(out.Unserved, r.Route)
+		served := slices.ContainsFunc(s.membership.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == r.Route })
+		if due && !served && !slices.Contains(out.UnservedRoutes, r.Route) && len(out.UnservedRoutes) < 100 {
+			out.UnservedRoutes = append(out.UnservedRoutes, r.Route)
 		}
 	}
 	return out, nil
 }
 
-// membership is what rules.Meet asks a store for. The roster of this one is in memory: rules.Meet has changed it.
+// membership is what rules.Heartbeat asks a store for. The membership of this one is in memory: rules.Heartbeat has
+// changed it.
 type membership struct{ *Store }
 
-func (membership) Renew(context.Context, *core.Member, bool) error { return nil }
-func (membership) Flag(context.Context, core.Session) error        { return nil }
-func (membership) Save(context.Context, []core.OwnedUnit) error    { return nil }
+func (membership) Renew(context.Context, *core.Member, bool) error   { return nil }
+func (membership) Flag(context.Context, core.Session) error          { return nil }
+func (membership) Save(context.Context, []core.PartitionState) error { return nil }
 
-// Move reports that a unit can pass to another member. LOCK: not while a call of its owner runs.
+// Move reports that a partition can pass to another member. LOCK: not while a call of its owner runs.
 func (membership) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
 
-func (s membership) Kept(_ context.Context, route string) (core.OwnedUnit, error) {
+func (s membership) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	return s.kept[route], nil
 }
 
-func (s membership) Retire(_ context.Context, kept core.OwnedUnit) error {
-	s.kept[kept.Unit.Route] = kept
+func (s membership) Retire(_ context.Context, kept core.PartitionState) error {
+	s.kept[kept.Partition.Route] = kept
 	return nil
 }
 
@@ -70,11 +71,11 @@ func (s membership) End(_ context.Context, session core.Session, died bool) (las
 	return s.seq, true, nil
 }
 
-// unit returns a unit, or nil if there is none with exactly these slots.
-func (s *Store) unit(name core.Unit) *core.OwnedUnit {
-	for i := range s.roster.Units {
-		if s.roster.Units[i].Unit == name {
-			return &s.roster.Units[i]
+// partition returns a partition, or nil if there is none with exactly these slots.
+func (s *Store) partition(name core.Partition) *core.PartitionState {
+	for i := range s.membership.Partitions {
+		if s.membership.Partitions[i].Partition == name {
+			return &s.membership.Partitions[i]
 		}
 	}
 	return nil

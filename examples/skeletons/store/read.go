@@ -9,31 +9,31 @@ import (
 )
 
 // Read answers all parts of look. SNAPSHOT: all of them from one, or the order of keys breaks.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
 	end, err := s.begin(ctx, "read")
 	if err != nil {
-		return core.Page{}, err
+		return core.ReadResult{}, err
 	}
 	defer end()
 	m := s.member(self)
 	if m == nil {
-		return core.Page{}, nil
+		return core.ReadResult{}, nil
 	}
 	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
-	p := core.Page{Known: true, Flag: m.Flag, Epoch: "1", Last: s.seq, Next: 1}
+	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: "1", Last: s.seq, Next: 1}
 	if s.seq != look.Last {
 		p.Upper = 1
 	}
 	rd := reader{s: s, self: self, look: &look, now: time.Now()}
-	for _, part := range look.Parts {
+	for _, part := range look.Slots {
 		p.Owned = append(p.Owned, s.owned(self, part))
 	}
-	p.Waiting, p.MoreWaiting = rd.fresh()
+	p.Blocked, p.MoreBlocked = rd.fresh()
 	for i := range look.Ranges {
 		rg := &look.Ranges[i]
 		// INDEX: ready rows by (route, seq)
 		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
-			return r.Route == rg.Route && rg.Slots.Has(r.Slot) && (r.env.Key != "" || !rg.Keyed)
+			return r.Route == rg.Route && rg.Slots.Has(r.Slot) && (r.env.Key != "" || !rg.KeyedOnly)
 		}))
 	}
 	for i := range look.Keys {
@@ -43,20 +43,20 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 	return p, nil
 }
 
-func (s *Store) owned(self core.Session, part core.Part) (own core.Slots) {
-	for i := range s.roster.Units {
-		if u := &s.roster.Units[i]; u.Owner == self && u.Unit.Route == part.Route {
-			own |= u.Unit.Slots() & part.Slots
+func (s *Store) owned(self core.Session, part core.RouteSlots) (own core.Slots) {
+	for i := range s.membership.Partitions {
+		if u := &s.membership.Partitions[i]; u.Owner == self && u.Partition.Route == part.Route {
+			own |= u.Partition.Slots() & part.Slots
 		}
 	}
 	return own
 }
 
-// reader answers the parts of one Look.
+// reader answers the parts of one ReadRequest.
 type reader struct {
 	s    *Store
 	self core.Session
-	look *core.Look
+	look *core.ReadRequest
 	now  time.Time
 }
 
@@ -85,19 +85,19 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	got := rd.collect(kr.From, kr.To, kr.Limit, ofKey)
 	out.Records, out.More = got.Records, got.More
 	for _, r := range rd.s.rows {
-		if w, ok := rd.obstacle(r); ok && ofKey(r) {
-			out.Waiting = append(out.Waiting, w)
+		if w, ok := rd.blockReason(r); ok && ofKey(r) {
+			out.Blocked = append(out.Blocked, w)
 		}
 	}
 	return out
 }
 
-// fresh returns the rows that wait in Look.Fresh, by sequence.
-func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
+// fresh returns the rows that wait in ReadRequest.NewlyOwned, by sequence.
+func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
-		asked := slices.ContainsFunc(rd.look.Fresh, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
-		w, ok := rd.obstacle(r)
-		if !asked || !ok || r.Seq <= rd.look.AfterFresh {
+		asked := slices.ContainsFunc(rd.look.NewlyOwned, func(p core.RouteSlots) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
+		w, ok := rd.blockReason(r)
+		if !asked || !ok || r.Seq <= rd.look.NewlyOwnedAfter {
 			continue
 		}
 		if rd.look.Limit > 0 && len(waiting) == rd.look.Limit {
@@ -109,27 +109,27 @@ func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 }
 
 // again reads single rows again, of any version.
-func (rd *reader) again(p *core.Page) {
-	for _, ref := range rd.look.Again {
+func (rd *reader) again(p *core.ReadResult) {
+	for _, ref := range rd.look.Recheck {
 		r := rd.s.find(ref)
 		if r == nil {
 			continue
 		}
-		w, blocks := rd.obstacle(r)
+		w, blocks := rd.blockReason(r)
 		switch {
 		case r.Ready(), r.Live() && r.Holder != 0:
-			p.Again = append(p.Again, r.record(rd.now))
+			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case blocks:
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		case r.Retry(): // without a key it holds none, and waits all the same
-			w.Why = core.ObstacleRetrying
-			p.AgainWaiting = append(p.AgainWaiting, w)
+			w.Why = core.BlockedByRetry
+			p.RecheckedBlocked = append(p.RecheckedBlocked, w)
 		}
 	}
 }
 
-// obstacle returns why r, and with it its key, is not handed out to self.
-func (rd *reader) obstacle(r *row) (core.Waiting, bool) {
+// block reason returns why r, and with it its key, is not handed out to self.
+func (rd *reader) blockReason(r *row) (core.BlockedRecord, bool) {
 	why := r.Obstructs(rd.self, slices.Contains(rd.look.Blocks, r.Route))
-	return core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, Holder: r.Holder, Why: why}, why != 0
+	return core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, Holder: r.Holder, Why: why}, why != 0
 }

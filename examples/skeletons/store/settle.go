@@ -31,8 +31,8 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 func (s *Store) settle(self core.Session, o *core.Outcome) error {
 	ref, r, now := o.Ref(), s.find(o.Ref()), time.Now()
 	switch {
-	case o.Control() != 0:
-		return nil // nothing here writes control records
+	case o.Notice() != 0:
+		return nil // nothing here writes notices
 	case o.State() == core.StateNone || o.State() == core.StateProcessing:
 		return waybill.Invalid("skeleton: settle", "outcome: was not built by core's functions")
 	case o.Event() == core.EventConfirmed && r != nil && r.Live():

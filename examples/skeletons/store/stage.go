@@ -19,7 +19,7 @@ type Tx struct {
 }
 
 // Begin starts a transaction. It waits for the one that stages now. LOCK: a database with many writers need not wait;
-// but then numbers become visible late, and Page.Next, Upper and Running must say which.
+// but then numbers become visible late, and ReadResult.Next, Upper and Running must say which.
 func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	select {
 	case s.writer <- struct{}{}:
@@ -114,7 +114,7 @@ func (tx *Tx) twin(in *core.StagedRow) *row {
 func newRow(in *core.StagedRow, now time.Time) *row {
 	r := &row{env: in.Envelope.Clone(), dedupe: in.DedupeKey, since: now, Row: rules.Row{
 		Ref: core.Ref{Route: in.Route, ID: in.Envelope.ID, Version: 1}, Slot: core.SlotOf(in.Route, in.Envelope.Key, in.Envelope.ID),
-		State: core.StatePending, Keyed: in.Envelope.Key != "", Withdrawable: in.Withdrawable || in.DedupeKey != "",
+		State: core.StatePending, Keyed: in.Envelope.Key != "", Cancelable: in.Cancelable || in.DedupeKey != "",
 	}}
 	if r.due = now.Add(in.Delay); !in.DeliverAt.IsZero() {
 		r.due = in.DeliverAt

@@ -39,11 +39,12 @@ type Store struct {
 	stamper *core.Stamper
 	writer  chan struct{} // holds the transaction that may stage
 
-	mu     sync.Mutex                // SNAPSHOT: what a method reads and writes under it is one transaction
-	rows   []*row                    // in the order of their sequence. INDEX: primary key (route, seq)
-	seq    int64                     // the last number drawn
-	roster core.Roster               // the members and the units
-	kept   map[string]core.OwnedUnit // by route without units, see rules.Membership
+	// SNAPSHOT: what a method reads and writes under it is one transaction
+	mu         sync.Mutex
+	rows       []*row                         // in the order of their sequence. INDEX: primary key (route, seq)
+	seq        int64                          // the last number drawn
+	membership core.Membership                // the members and the partitions
+	kept       map[string]core.PartitionState // by route without partitions, see rules.MembershipTx
 }
 
 // row is a stored record: its facts, which package rules decides about, its message and its times. Published rows are
@@ -71,7 +72,7 @@ func New(source string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{stamper: stamper, writer: make(chan struct{}, 1), kept: map[string]core.OwnedUnit{}}, nil
+	return &Store{stamper: stamper, writer: make(chan struct{}, 1), kept: map[string]core.PartitionState{}}, nil
 }
 
 // Traits declares what the store promises: no more than it keeps.
@@ -97,10 +98,10 @@ func (s *Store) find(ref core.Ref) *row {
 	return nil
 }
 
-// owner returns the session that owns the unit of r; 0 = none.
+// owner returns the session that owns the partition of r; 0 = none.
 func (s *Store) owner(r *row) core.Session {
-	for i := range s.roster.Units {
-		if u := &s.roster.Units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.Slot) {
+	for i := range s.membership.Partitions {
+		if u := &s.membership.Partitions[i]; u.Partition.Route == r.Route && u.Partition.Slots().Has(r.Slot) {
 			return u.Owner
 		}
 	}
@@ -109,8 +110,8 @@ func (s *Store) owner(r *row) core.Session {
 
 // member returns a member, or nil.
 func (s *Store) member(session core.Session) *core.Member {
-	for i := range s.roster.Members {
-		if m := &s.roster.Members[i]; m.Session == session {
+	for i := range s.membership.Members {
+		if m := &s.membership.Members[i]; m.Session == session {
 			return m
 		}
 	}
@@ -121,7 +122,7 @@ func (s *Store) member(session core.Session) *core.Member {
 func (r *row) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.Slot, Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
-		Failed: r.State == core.StateFailed, Withdrawable: r.Withdrawable, Holder: r.Holder, Age: max(now.Sub(r.since), 0),
+		Failed: r.State == core.StateFailed, Cancelable: r.Cancelable, Holder: r.Holder, Age: max(now.Sub(r.since), 0),
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.Life = true, r.env.Expires.Sub(now)

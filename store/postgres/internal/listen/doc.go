@@ -18,7 +18,7 @@
 //
 // # Ownership
 //
-// A Waiter owns the connection that Wait opens, until its context ends or [Waiter.Close], and one for each Attend,
+// A Waiter owns the connection that Wait opens, until its context ends or [Waiter.Close], and one for each Acquire,
 // until its context ends.
 //
 // # Limits

@@ -26,7 +26,7 @@ const (
 	pulse = 20 * time.Second
 )
 
-// presence is what Attend goes by.
+// presence is what Acquire goes by.
 type presence struct {
 	conns  conns.Source
 	off    bool
@@ -34,8 +34,8 @@ type presence struct {
 	pooled atomic.Int32 // how often in a row no direct connection was found
 }
 
-// Attend takes a session-level advisory lock on a connection of its own; see core.Presence.
-func (w *Waiter) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+// Acquire takes a session-level advisory lock on a connection of its own; see core.Presence.
+func (w *Waiter) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	p := &w.presence
 	if p.off || !p.conns.MayOwn() || p.pooled.Load() >= maxDeaf {
 		return 0, nil, nil

@@ -20,7 +20,7 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
-	// maxWait bounds a wait, since units that others gave up meanwhile wake no member.
+	// maxWait bounds a wait, since partitions that others gave up meanwhile wake no member.
 	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
 	// pause more. To say so takes a transaction id. So one relay says it for tellFor pauses, for itself and for all
@@ -81,7 +81,7 @@ type Waiter struct {
 	stir   context.CancelFunc // ends the present sleep
 }
 
-// New returns a Waiter. It connects at the first Wait or Attend.
+// New returns a Waiter. It connects at the first Wait or Acquire.
 func New(o Options) *Waiter {
 	return &Waiter{
 		conns: o.Conns, sleep: o.Names.SQL(sleepSQL), look: o.Names.SQL(lookSQL),
@@ -95,12 +95,12 @@ func New(o Options) *Waiter {
 type seen struct{ last, told, before int64 }
 
 // Read notes what a read saw of the routes that it read up to the last number, and that it had records.
-func (w *Waiter) Read(look *core.Look, page *core.Page) {
+func (w *Waiter) Read(look *core.ReadRequest, page *core.ReadResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// The number of control records was looked up after the snapshot: it may not show the newest ones.
+	// The number of notices was looked up after the snapshot: it may not show the newest ones.
 	s := seen{last: page.Last, told: w.told}
-	w.told = page.Told
+	w.told = page.LastNotice
 	if len(page.Running) > 0 || page.Upper > page.Next {
 		s.before = max(page.Next, page.Upper)
 	}

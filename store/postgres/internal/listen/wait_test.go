@@ -132,8 +132,8 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	}
 	wait(time.Millisecond) // it connects
 	read := func() {
-		w.Read(&core.Look{Ranges: []core.Range{{Part: core.Part{Route: waybill.DefaultRoute}, To: 1 << 62}}},
-			&core.Page{Ranges: []core.Records{{Records: make([]core.Record, 10)}}})
+		w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, To: 1 << 62}}},
+			&core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 10)}}})
 	}
 	w.awake = time.Hour // however slow this test is, the latest record is not long ago
 	before := wakeUntil(t, pool)
@@ -170,11 +170,11 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	rg := []core.Range{{To: 1 << 62}}
-	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{}}})
+	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{}}})
 	if p := w.nextPause(); p != safetyPoll {
 		t.Errorf("after an empty read it pauses for %s", p)
 	}
-	w.Read(&core.Look{Ranges: rg}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
+	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
 	if p := w.nextPause(); p != firstPoll {
 		t.Errorf("after work it pauses for %s", p)
 	}
@@ -227,7 +227,7 @@ func TestFarRelayReadsOn(t *testing.T) {
 	w := New(Options{}) // a look would have no connection
 	w.awake = time.Hour
 	read := func(records int) {
-		w.Read(&core.Look{Ranges: []core.Range{{To: 1 << 62}}}, &core.Page{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
+		w.Read(&core.ReadRequest{Ranges: []core.Range{{To: 1 << 62}}}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, records)}}})
 	}
 	for range 20 {
 		read(10)

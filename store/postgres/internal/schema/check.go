@@ -26,7 +26,7 @@ var outboxColumns = []column{
 	{"state", "smallint"},
 	{"slot", "smallint"},
 	{"own_id", "boolean"},
-	{"withdrawable", "boolean"},
+	{"cancelable", "boolean"},
 	{"maybe_sent", "boolean"},
 	{"retry", "boolean"},
 	{"blocks", "boolean"},
@@ -69,7 +69,7 @@ func (m *Migrations) CheckOutbox(ctx context.Context, db Asker) error {
 		{in(""), "table", "SELECT,UPDATE,DELETE"},
 		{m.names.SQL("{meta}"), "table", "SELECT,UPDATE"},
 		{in("_seq"), "sequence", "SELECT,USAGE"},
-		{in("_control_seq"), "sequence", "SELECT"},
+		{in("_notices_seq"), "sequence", "SELECT"},
 		{in("_wake"), "sequence", "SELECT,UPDATE"},
 	}
 	for _, t := range tables {

@@ -87,7 +87,7 @@ SELECT t.tag, t.tag || ' storage option ' || o.option_name, o.option_value, fals
 FROM t CROSS JOIN LATERAL pg_options_to_table(t.reloptions) o`
 
 // outboxRelations are the tables and sequences of the outbox, by their suffix.
-var outboxRelations = []string{"", "_seq", "_wake", "_members", "_routes", "_units", "_control", "_control_seq", "_audit"}
+var outboxRelations = []string{"", "_seq", "_wake", "_members", "_routes", "_partitions", "_notices", "_notices_seq", "_audit"}
 
 // object is one line of a shape.
 type object struct {

@@ -15,7 +15,7 @@ import (
 // Roles names the database roles that Grants grants to; an empty one is left out.
 type Roles struct {
 	Producer  string // stages
-	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
+	Canceller string // stages, and cancels what it or others staged: Cancel, and messages that replace others
 	Relay     string // reads and settles
 	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
@@ -28,7 +28,7 @@ type Roles struct {
 // stagedColumns are those that staging writes. The others are the relay's: with them a producer could stop a route, or
 // the key of another service.
 const stagedColumns = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, " +
-	"expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
+	"expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
 
 // auditColumns are those of a line of the audit record that its writer chooses: not its number, its time and the role.
 const auditColumns = "act, phase, who, via, origin, action, target, filter, ids, before, after, result"
@@ -52,18 +52,18 @@ func (m *Migrations) Grants(r Roles) string {
 			grant(role, "SELECT ON {wake}")
 			grant(role, "SELECT ON {routes}")
 		}
-		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, withdrawable, maybe_sent, crashes), "+
+		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, cancelable, maybe_sent, crashes), "+
 			"UPDATE (state, reason, due_at, retry, hold, held_since, version, settled_at, dedupe_key) ON {outbox}")
 		grant(r.Canceller, "SELECT (session) ON {members}")
-		grant(r.Canceller, "SELECT ON {units}")
-		grant(r.Canceller, "INSERT ON {control}")
+		grant(r.Canceller, "SELECT ON {partitions}")
+		grant(r.Canceller, "INSERT ON {notices}")
 		for _, role := range []string{r.Relay, r.Operator} {
 			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
 			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
 			grant(role, "SELECT ON {told}")
 			grant(role, "SELECT, UPDATE ON {wake}")
 			grant(role, "UPDATE ON {meta}")
-			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {units}, {control}")
+			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {partitions}, {notices}")
 			grant(role, "SELECT, INSERT ("+auditColumns+") ON {audit}") // added to, and never changed
 		}
 	}
@@ -72,7 +72,7 @@ func (m *Migrations) Grants(r Roles) string {
 			sum := sha256.Sum256([]byte(role)) // a name can have as many bytes as a role
 			of := hex.EncodeToString(sum[:8])
 			b.WriteString(m.names.With("{role}", pgx.Identifier{role}.Sanitize(), "{role_changes}", "waybill_changes_"+of, "{role_deletes}", "waybill_deletes_"+of,
-				"{key_kind}", strconv.Itoa(int(core.ControlKey)),
+				"{key_kind}", strconv.Itoa(int(core.NoticeKey)),
 				"{routes_only}", oneOf(baseRouteSQL, r.Routes), "{sources_only}", oneOf("source", r.Sources)).SQL(boundSQL))
 		}
 	}
@@ -98,11 +98,11 @@ DROP POLICY IF EXISTS {role_changes} ON {outbox};
 CREATE POLICY {role_changes} ON {outbox} AS RESTRICTIVE FOR UPDATE TO {role} USING ({sources_only});
 DROP POLICY IF EXISTS {role_deletes} ON {outbox};
 CREATE POLICY {role_deletes} ON {outbox} AS RESTRICTIVE FOR DELETE TO {role} USING ({sources_only});
-ALTER TABLE {control} ENABLE ROW LEVEL SECURITY;
-DROP POLICY IF EXISTS waybill_granted ON {control};
-CREATE POLICY waybill_granted ON {control} USING (true) WITH CHECK (true);
-DROP POLICY IF EXISTS {role} ON {control};
-CREATE POLICY {role} ON {control} AS RESTRICTIVE TO {role} USING (true) WITH CHECK ({routes_only} AND kind = {key_kind});
+ALTER TABLE {notices} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS waybill_granted ON {notices};
+CREATE POLICY waybill_granted ON {notices} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS {role} ON {notices};
+CREATE POLICY {role} ON {notices} AS RESTRICTIVE TO {role} USING (true) WITH CHECK ({routes_only} AND kind = {key_kind});
 `
 
 // baseRouteSQL is waybill.BaseRoute of a row: without its lane, and the number of a sub-route.

@@ -27,7 +27,7 @@ type Names struct {
 }
 
 // tables are the outbox's other tables, by their suffix.
-var tables = [...]string{"members", "routes", "units", "control"}
+var tables = [...]string{"members", "routes", "partitions", "notices"}
 
 // indexes are the indexes of the outbox table, and its constraints, by their suffix.
 var indexes = [...]string{
@@ -50,7 +50,7 @@ func NewNames(schema, outbox, inbox string) Names {
 	last := func(sequence string) string {
 		return "(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM " + in(sequence) + " se)"
 	}
-	wake, sequence, told := n.Outbox+"_wake", n.Outbox+"_seq", n.Outbox+"_control_seq"
+	wake, sequence, told := n.Outbox+"_wake", n.Outbox+"_seq", n.Outbox+"_notices_seq"
 	n.places = map[string]string{
 		"{schema}":        bare(n.Schema),
 		"{meta}":          in(metaTable),
@@ -96,7 +96,7 @@ func (n Names) With(pairs ...string) Names {
 }
 
 // SQL puts the names, quoted, in the places of a statement: {outbox}, {meta} and so on. {last} and {last_told} are the
-// last numbers that were drawn for records and for control records.
+// last numbers that were drawn for records and for notices.
 func (n Names) SQL(text string) string {
 	var b strings.Builder
 	b.Grow(len(text) + len(text)/2)

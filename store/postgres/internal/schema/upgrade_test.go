@@ -89,20 +89,20 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 	if err != nil {
 		return err
 	}
-	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	self := core.Member{Session: core.Session(rand.Int64N(1<<62) + 1), Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
-	if _, err := o.Meet(ctx, core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: self.Session}}}); err != nil {
+	partition := core.Partition{Route: waybill.DefaultRoute, To: core.NumSlots}
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: core.Session(rand.Int64N(1<<62) + 1), Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: waybill.DefaultRoute, Partitions: 1}}}
+	if _, err := o.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true, Transfers: []core.Transfer{{Partition: partition, To: self.Session}}}); err != nil {
 		return err
 	}
 	ctx, moved := patience.Context(ctx, patience.Limit)
 	published := 0
 	for published < n-1 {
-		due, err := o.Due(ctx, self.Session, []core.Part{part}, 10)
+		due, err := o.Due(ctx, self.Session, []core.RouteSlots{part}, 10)
 		if err != nil {
 			return err
 		}
-		page, err := o.Read(ctx, self.Session, core.Look{Ranges: []core.Range{{Part: part, To: math.MaxInt64, Limit: 50}}})
+		page, err := o.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: math.MaxInt64, Limit: 50}}})
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 			case i == 0 && published == 0:
 				out = append(out, core.Retry(r, errors.New("not yet"), time.Millisecond))
 			case i == 1 && published == 0:
-				if _, err := o.Take(ctx, self.Session, core.Want{Refs: []core.Ref{r.Ref}}); err != nil {
+				if _, err := o.Hold(ctx, self.Session, core.HoldRequest{Refs: []core.Ref{r.Ref}}); err != nil {
 					return err
 				}
 				out = append(out, core.Release(r, 0, false))
@@ -130,7 +130,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 			return err
 		}
 	}
-	if _, err := o.Meet(ctx, core.Meeting{Self: self, Leave: true}); err != nil {
+	if _, err := o.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Leave: true}); err != nil {
 		return err
 	}
 	if _, err := o.Counts(ctx); err != nil {
@@ -258,12 +258,12 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'; ALTER TABLE waybill.waybill_outbox DROP COLUMN expires_at`); err != nil {
 		t.Fatal(err)
 	}
-	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	self := core.Member{Session: 1, Beat: 1, Lease: time.Minute}
-	if _, err := o.Meet(t.Context(), core.Meeting{Self: self, Join: true}); err != nil {
+	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: 1, Heartbeats: 1, Lease: time.Minute}
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, readErr := o.Read(t.Context(), self.Session, core.Look{Ranges: []core.Range{{Part: part, To: 1, Limit: 1}}})
+	_, readErr := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1, Limit: 1}}})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 		return err

@@ -33,7 +33,7 @@ CREATE TABLE "waybill"."waybill_outbox" (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    withdrawable   boolean          NOT NULL DEFAULT false,
+    cancelable   boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -84,7 +84,7 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".crashes IS 'how often a member was 
 COMMENT ON COLUMN "waybill"."waybill_outbox".state IS '1 pending, 3 published, 4 failed, 5 abandoned';
 COMMENT ON COLUMN "waybill"."waybill_outbox".slot IS 'first 6 bits of the MD5 of route, a byte 31, and key; without a key of route, a byte 31, and id';
 COMMENT ON COLUMN "waybill"."waybill_outbox".own_id IS 'the id may exist twice, since a program chose it: it must be unique on its route';
-COMMENT ON COLUMN "waybill"."waybill_outbox".withdrawable IS 'it may be cancelled or replaced although it is due';
+COMMENT ON COLUMN "waybill"."waybill_outbox".cancelable IS 'it may be cancelled or replaced although it is due';
 COMMENT ON COLUMN "waybill"."waybill_outbox".maybe_sent IS 'it may have been delivered: the result of a try is unknown';
 COMMENT ON COLUMN "waybill"."waybill_outbox".retry IS 'it waits until due_at for its next attempt, and holds its key; without it due_at is a schedule';
 COMMENT ON COLUMN "waybill"."waybill_outbox".blocks IS 'it was abandoned for a reason that holds its key, on routes that block';
@@ -125,7 +125,7 @@ COMMENT ON INDEX "waybill"."waybill_outbox_key" IS 'reading a key in staging ord
 -- The others are empty, or nearly so, as long as all goes well.
 CREATE UNIQUE INDEX "waybill_outbox_id" ON "waybill"."waybill_outbox" (route, id) WHERE own_id;
 COMMENT ON INDEX "waybill"."waybill_outbox_id" IS 'staging an id twice on a route is a no-op';
-CREATE INDEX "waybill_outbox_found" ON "waybill"."waybill_outbox" (route, id) WHERE NOT own_id AND (withdrawable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
+CREATE INDEX "waybill_outbox_found" ON "waybill"."waybill_outbox" (route, id) WHERE NOT own_id AND (cancelable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
 COMMENT ON INDEX "waybill"."waybill_outbox_found" IS 'finding by id what Waybill made the id of, unless it is simply due';
 CREATE UNIQUE INDEX "waybill_outbox_dedupe" ON "waybill"."waybill_outbox" (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
 COMMENT ON INDEX "waybill"."waybill_outbox_dedupe" IS 'staging a dedupe key of a live message is a no-op';
@@ -144,7 +144,7 @@ COMMENT ON INDEX "waybill"."waybill_outbox_blocking" IS 'abandoned records that 
 CREATE INDEX "waybill_outbox_abandoned" ON "waybill"."waybill_outbox" (route, seq) WHERE reason <> '';
 COMMENT ON INDEX "waybill"."waybill_outbox_abandoned" IS 'abandoned records in staging order: lists, redrives, counts';
 CREATE INDEX "waybill_outbox_settled" ON "waybill"."waybill_outbox" ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;
-COMMENT ON INDEX "waybill"."waybill_outbox_settled" IS 'cleaning: published (0), abandoned (1) and withdrawn (2) records, by time';
+COMMENT ON INDEX "waybill"."waybill_outbox_settled" IS 'cleaning: published (0), abandoned (1) and cancelled (2) records, by time';
 CREATE INDEX "waybill_outbox_expires" ON "waybill"."waybill_outbox" (route, (CASE WHEN due_at IS NULL THEN 1 ELSE 0 END), expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
 COMMENT ON INDEX "waybill"."waybill_outbox_expires" IS 'cleaning: records that expire while they wait for a time (0), or are due (1)';
 
@@ -160,7 +160,7 @@ CREATE TABLE "waybill"."waybill_outbox_members" (
     flag       boolean     NOT NULL DEFAULT false,
     name       text        NOT NULL,
     routes     text[] COLLATE "C" NOT NULL,
-    units      smallint[]  NOT NULL,
+    partitions smallint[]  NOT NULL,
     unable     boolean[]   NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE "waybill"."waybill_outbox_members" IS 'Waybill: who hands records out. A row is locked for key share by all that its member writes; a renewal changes no key';
@@ -175,46 +175,46 @@ COMMENT ON COLUMN "waybill"."waybill_outbox_members".free IS 'how many more it c
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".flag IS 'another member misses its presence';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".name IS 'for people';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".routes IS 'the routes that it serves';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".units IS 'number of units that it would make, by route';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".partitions IS 'number of partitions that it would make, by route';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".unable IS 'it cannot hand out now, by route';
 
 CREATE TABLE "waybill"."waybill_outbox_routes" (
-    low     bigint           NOT NULL DEFAULT 0,
-    careful bigint           NOT NULL DEFAULT 0,
-    term    bigint           NOT NULL DEFAULT 0,
-    units   smallint         NOT NULL DEFAULT 0,
-    route   text COLLATE "C" NOT NULL PRIMARY KEY
+    read_after      bigint   NOT NULL DEFAULT 0,
+    uncertain_up_to bigint   NOT NULL DEFAULT 0,
+    term            bigint   NOT NULL DEFAULT 0,
+    partitions      smallint NOT NULL DEFAULT 0,
+    route           text COLLATE "C" NOT NULL PRIMARY KEY
 );
-COMMENT ON TABLE "waybill"."waybill_outbox_routes" IS 'Waybill: the routes that are or were served; units are made under the lock of their row';
-COMMENT ON COLUMN "waybill"."waybill_outbox_routes".low IS 'low of units that will be made';
-COMMENT ON COLUMN "waybill"."waybill_outbox_routes".careful IS 'careful of units that will be made';
-COMMENT ON COLUMN "waybill"."waybill_outbox_routes".term IS 'terms of units that will be made are greater';
-COMMENT ON COLUMN "waybill"."waybill_outbox_routes".units IS 'number of units; 0 = there are none, since nobody serves it';
+COMMENT ON TABLE "waybill"."waybill_outbox_routes" IS 'Waybill: the routes that are or were served; partitions are made under the lock of their row';
+COMMENT ON COLUMN "waybill"."waybill_outbox_routes".read_after IS 'read_after of partitions that will be made';
+COMMENT ON COLUMN "waybill"."waybill_outbox_routes".uncertain_up_to IS 'uncertain_up_to of partitions that will be made';
+COMMENT ON COLUMN "waybill"."waybill_outbox_routes".term IS 'terms of partitions that will be made are greater';
+COMMENT ON COLUMN "waybill"."waybill_outbox_routes".partitions IS 'number of partitions; 0 = there are none, since nobody serves it';
 COMMENT ON COLUMN "waybill"."waybill_outbox_routes".route IS 'the route';
 
-CREATE TABLE "waybill"."waybill_outbox_units" (
-    owner     bigint           NOT NULL DEFAULT 0,
-    slots     bigint           NOT NULL,
-    low       bigint           NOT NULL,
-    careful   bigint           NOT NULL,
-    term      bigint           NOT NULL,
-    from_slot smallint         NOT NULL,
-    to_slot   smallint         NOT NULL,
-    route     text COLLATE "C" NOT NULL,
+CREATE TABLE "waybill"."waybill_outbox_partitions" (
+    owner           bigint   NOT NULL DEFAULT 0,
+    slots           bigint   NOT NULL,
+    read_after      bigint   NOT NULL,
+    uncertain_up_to bigint   NOT NULL,
+    term            bigint   NOT NULL,
+    from_slot       smallint NOT NULL,
+    to_slot         smallint NOT NULL,
+    route           text COLLATE "C" NOT NULL,
     PRIMARY KEY (route, from_slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE "waybill"."waybill_outbox_units" IS 'Waybill: ranges of slots of a route, and who owns them';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".owner IS 'session of the owner; 0 = free';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".slots IS 'its slots, as bits';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".low IS 'what a new owner must look at has a greater sequence';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".careful IS 'what is up to it may have been handed out by a member that died';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".term IS 'grows with each change of the owner';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".from_slot IS 'its first slot';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".to_slot IS 'the slot after its last one';
-COMMENT ON COLUMN "waybill"."waybill_outbox_units".route IS 'its route';
+COMMENT ON TABLE "waybill"."waybill_outbox_partitions" IS 'Waybill: ranges of slots of a route, and who owns them';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".owner IS 'session of the owner; 0 = free';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".slots IS 'its slots, as bits';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".read_after IS 'what a new owner must look at has a greater sequence';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".uncertain_up_to IS 'what is up to it may have been handed out by a member that died';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".term IS 'grows with each change of the owner';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".from_slot IS 'its first slot';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".to_slot IS 'the slot after its last one';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".route IS 'its route';
 
-CREATE TABLE "waybill"."waybill_outbox_control" (
-    number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "waybill"."waybill_outbox_control_seq") PRIMARY KEY,
+CREATE TABLE "waybill"."waybill_outbox_notices" (
+    number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "waybill"."waybill_outbox_notices_seq") PRIMARY KEY,
     slots  bigint           NOT NULL,
     seq    bigint           NOT NULL DEFAULT 0,
     kind   smallint         NOT NULL,
@@ -224,16 +224,16 @@ CREATE TABLE "waybill"."waybill_outbox_control" (
     id     text COLLATE "C" NOT NULL DEFAULT '',
     reason text COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE "waybill"."waybill_outbox_control" IS 'Waybill: tells owners that somebody changed what they remember';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".number IS 'names it';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".slots IS 'slots whose owners have yet to heed it, as bits';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".seq IS 'the record; of kind 3 the first one';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".slot IS 'the record''s slot';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".route IS 'the route';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".key IS 'the key';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".id IS 'the record''s id';
-COMMENT ON COLUMN "waybill"."waybill_outbox_control".reason IS 'why the operator ends it, of kind 4';
+COMMENT ON TABLE "waybill"."waybill_outbox_notices" IS 'Waybill: tells owners that somebody changed what they remember';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".number IS 'names it';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".slots IS 'slots whose owners have yet to heed it, as bits';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".seq IS 'the record; of kind 3 the first one';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".slot IS 'the record''s slot';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".route IS 'the route';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".key IS 'the key';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".id IS 'the record''s id';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".reason IS 'why the operator ends it, of kind 4';
 
 CREATE TABLE "waybill"."waybill_outbox_audit" (
     number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

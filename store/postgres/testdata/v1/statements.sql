@@ -250,7 +250,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -299,7 +299,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -325,7 +325,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -336,7 +336,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -364,7 +364,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), x AS (SELECT l.route, l.seq, '' AS id, '' AS key, 0 AS slot, false AS tell FROM l), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -431,11 +431,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -509,11 +509,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -546,7 +546,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), e AS MATERIALIZED (
     SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
@@ -589,11 +589,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
 ), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -619,7 +619,7 @@ SELECT
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0), o.body FROM (
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
-    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
     UNION ALL
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.seq = $3
     LIMIT 1
@@ -751,7 +751,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -762,7 +762,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -851,7 +851,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -901,7 +901,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -927,7 +927,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -938,7 +938,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.withdrawable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -967,7 +967,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     RETURNING o.route, o.seq, o.id, o.key, o.slot, o.key <> '' AND (o.blocks OR o.retry) AS tell), u AS (
     SELECT x.* FROM x WHERE x.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u
 )
 SELECT coalesce(
@@ -1040,11 +1040,11 @@ WITH RECURSIVE known AS MATERIALIZED (
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -1124,11 +1124,11 @@ WITH RECURSIVE known AS MATERIALIZED (
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -1161,7 +1161,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), e AS MATERIALIZED (
     SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
@@ -1210,11 +1210,11 @@ WITH RECURSIVE known AS MATERIALIZED (
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
      FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
@@ -1263,7 +1263,7 @@ WITH d AS MATERIALIZED (
     WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
     RETURNING o.*
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
@@ -1280,7 +1280,7 @@ WITH d AS MATERIALIZED (
     WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
     RETURNING o.*
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
@@ -1297,7 +1297,7 @@ WITH d AS MATERIALIZED (
     WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
     RETURNING o.*
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
@@ -1309,7 +1309,7 @@ WITH RECURSIVE f AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL AND o.route > f.route ORDER BY o.route LIMIT 1)
     FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
-    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
+    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
     SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
@@ -1331,13 +1331,13 @@ WITH RECURSIVE f AS (
     UPDATE "waybill"."waybill_outbox" o
     SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
     FROM (SELECT w.route, w.seq, w.retry AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
     WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
 SELECT count(*) FROM u
@@ -1370,28 +1370,28 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
-        EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     ) h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
     state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
     hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.route, o.seq, o.id
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND (h.head OR h.due AND NOT h.owned) RETURNING o.route, o.seq, o.id
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
@@ -1401,33 +1401,33 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
     coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
     (SELECT count(pg_notify('waybill_25c50bbafea3b626', c.route)) FROM c WHERE $5::boolean) FROM h
 
--- statement outbox.decide.keepRoute
-SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1 FOR SHARE
-
--- statement outbox.decide.keepUnit
-SELECT FROM "waybill"."waybill_outbox_units" un, (
+-- statement outbox.decide.keepPartition
+SELECT FROM "waybill"."waybill_outbox_partitions" un, (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     ) h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un
+
+-- statement outbox.decide.keepRoute
+SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1 FOR SHARE
 
 -- statement outbox.decide.keepUnserved
 INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT $1::text FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     ) h WHERE NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1)
 ON CONFLICT DO NOTHING
 
@@ -1435,13 +1435,13 @@ ON CONFLICT DO NOTHING
 SELECT FROM "waybill"."waybill_outbox" o JOIN (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     ) h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o
 
 -- statement outbox.decide.requeue
@@ -1459,17 +1459,17 @@ WITH h AS MATERIALIZED (
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
         AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox" e
             WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR (e.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = e.hold)))) AS due,
-        EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+        EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
     ) h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
@@ -1478,9 +1478,9 @@ WITH h AS MATERIALIZED (
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = '' RETURNING o.route, o.seq, o.id
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
     SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
         CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
@@ -1492,14 +1492,14 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
 
 -- statement outbox.decideRecords.decide
 WITH t AS MATERIALIZED (
-    SELECT t.*, (t.number IN (SELECT c.number FROM "waybill"."waybill_outbox_control" c WHERE c.number = ANY ($4))) IS TRUE AS told
+    SELECT t.*, (t.number IN (SELECT c.number FROM "waybill"."waybill_outbox_notices" c WHERE c.number = ANY ($4))) IS TRUE AS told
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY AS t(route, seq, id, number, n)
 ), f AS MATERIALIZED (
     SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
         SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, e.owned, o.reason, o.settled_at IS NULL AS live,
-            NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.withdrawable OR NOT e.owned) AS free
+            NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.cancelable OR NOT e.owned) AS free
         FROM "waybill"."waybill_outbox" o CROSS JOIN LATERAL (
-            SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
+            SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
         ) e
         WHERE o.route = t.route AND o.seq = t.seq AND o.id = t.id LIMIT 1
     ) o WHERE t.number = 0 OR t.told OR NOT o.live
@@ -1513,18 +1513,18 @@ WITH t AS MATERIALIZED (
     UPDATE "waybill"."waybill_outbox" o
     SET state = 5, reason = $5::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
         hold = 0, held_since = NULL, version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
     FROM l WHERE o.route = l.route AND o.seq = l.seq RETURNING o.route, o.seq, o.id
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
+    DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), k AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT DISTINCT ON (l.route, l.key) 1, l.route, l.slot, 1::bigint << l.slot, l.key, l.id, l.seq
     FROM l WHERE l.tell AND l.owned ORDER BY l.route, l.key, l.seq
     RETURNING route
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq, reason)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq, reason)
     SELECT 4, f.route, f.slot, 1::bigint << f.slot, f.key, f.id, f.seq, $5
     FROM f WHERE f.live AND NOT f.free AND f.number = 0 ORDER BY f.seq
     RETURNING number, route, seq
@@ -1539,11 +1539,11 @@ SELECT coalesce(c.number, t.number), CASE
 FROM t CROSS JOIN x LEFT JOIN f ON f.n = t.n LEFT JOIN l ON l.n = t.n LEFT JOIN c ON c.route = f.route AND c.seq = f.seq
 ORDER BY t.n
 
+-- statement outbox.decideRecords.keepPartitions
+SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER BY un.route, un.from_slot FOR SHARE
+
 -- statement outbox.decideRecords.keepRoutes
 SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = ANY ($1::text[]) ORDER BY ro.route FOR SHARE
-
--- statement outbox.decideRecords.keepUnits
-SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = ANY ($1::text[]) AND un.owner = 0 ORDER BY un.route, un.from_slot FOR SHARE
 
 -- statement outbox.decideRecords.keepUnserved
 INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT r FROM unnest($1::text[]) r
@@ -1555,7 +1555,7 @@ WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
 SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
@@ -1579,10 +1579,10 @@ WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
-SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*
@@ -1597,7 +1597,7 @@ WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
@@ -1613,7 +1613,7 @@ WITH p AS MATERIALIZED (
         ORDER BY r.due_at, r.seq LIMIT $6) x), 0)
 )
 UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
-RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body, r.due_at
 
@@ -1622,7 +1622,7 @@ WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots & o.slots AS slots,
         CASE WHEN p.ago = 0 THEN '-infinity' ELSE statement_timestamp() - p.ago * interval '1 microsecond' END AS since, p.repeats
     FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) WITH ORDINALITY AS p(route, slots, ago, repeats, n)
-    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1) o
+    CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 ), l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
@@ -1643,7 +1643,7 @@ SELECT clock_timestamp() FROM "waybill"."waybill_outbox_members" WHERE session =
 
 -- statement outbox.giveUp.giveUp
 WITH un AS MATERIALIZED (
-    SELECT un.slots FROM "waybill"."waybill_outbox_units" un
+    SELECT un.slots FROM "waybill"."waybill_outbox_partitions" un
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
 ), o AS MATERIALIZED (
     SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
@@ -1665,21 +1665,21 @@ WITH un AS MATERIALIZED (
         held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
     FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
 ), g AS (
-    UPDATE "waybill"."waybill_outbox_units" un SET owner = 0, low = $5, term = un.term + 1
+    UPDATE "waybill"."waybill_outbox_partitions" un SET owner = 0, read_after = $5, term = un.term + 1
     WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
 )
 SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
-            WHEN coalesce((SELECT un.term FROM "waybill"."waybill_outbox_units" un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
-                          (SELECT ro.term FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $2 AND ro.units = 0), 0) > $10 THEN 1
+            WHEN coalesce((SELECT un.term FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
+                          (SELECT ro.term FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $2 AND ro.partitions = 0), 0) > $10 THEN 1
             ELSE 3 END
 
--- statement outbox.giveUp.lockUnit
-SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
+-- statement outbox.giveUp.lockPartition
+SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
 
--- statement outbox.meet.end
+-- statement outbox.heartbeat.end
 DELETE FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)
 
--- statement outbox.meet.endHolds
+-- statement outbox.heartbeat.endHolds
 UPDATE "waybill"."waybill_outbox" r
 SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
 FROM (
@@ -1688,16 +1688,16 @@ FROM (
 ) h
 WHERE r.route = h.route AND r.seq = h.seq
 
--- statement outbox.meet.endUnits
-UPDATE "waybill"."waybill_outbox_units" u
-SET owner = 0, term = u.term + 1, careful = CASE WHEN $3::int = 0 THEN u.careful ELSE greatest(u.careful, (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)) END
+-- statement outbox.heartbeat.endPartitions
+UPDATE "waybill"."waybill_outbox_partitions" u
+SET owner = 0, term = u.term + 1, uncertain_up_to = CASE WHEN $3::int = 0 THEN u.uncertain_up_to ELSE greatest(u.uncertain_up_to, (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)) END
 FROM (
-    SELECT o.route, o.from_slot FROM "waybill"."waybill_outbox_units" o WHERE o.owner = $1 AND o.owner <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
+    SELECT o.route, o.from_slot FROM "waybill"."waybill_outbox_partitions" o WHERE o.owner = $1 AND o.owner <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
     ORDER BY o.route, o.from_slot FOR NO KEY UPDATE
 ) o
 WHERE u.route = o.route AND u.from_slot = o.from_slot
 
--- statement outbox.meet.flag
+-- statement outbox.heartbeat.flag
 UPDATE "waybill"."waybill_outbox_members" m SET flag = true
 FROM (
     SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN "waybill"."waybill_outbox_members" f ON f.session = x.session
@@ -1705,56 +1705,25 @@ FROM (
 ) f
 WHERE m.session = f.session
 
--- statement outbox.meet.join
-INSERT INTO "waybill"."waybill_outbox_members" AS m (session, beat, lease, presence, handlers, free, name, routes, units, unable)
+-- statement outbox.heartbeat.join
+INSERT INTO "waybill"."waybill_outbox_members" AS m (session, beat, lease, presence, handlers, free, name, routes, partitions, unable)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence,
     handlers = excluded.handlers, free = excluded.free, name = excluded.name,
-    routes = excluded.routes, units = excluded.units, unable = excluded.unable, renewed_at = clock_timestamp(),
+    routes = excluded.routes, partitions = excluded.partitions, unable = excluded.unable, renewed_at = clock_timestamp(),
     flag = m.flag AND excluded.presence = m.presence
 WHERE m.beat < excluded.beat
 
--- statement outbox.meet.lockMember
+-- statement outbox.heartbeat.lockMember
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
 
--- statement outbox.meet.lockMemberNow
+-- statement outbox.heartbeat.lockMemberNow
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE NOWAIT
 
--- statement outbox.meet.move
-WITH o AS MATERIALIZED (
-    SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
-), l AS MATERIALIZED (
-    SELECT FROM "waybill"."waybill_outbox_units" u
-    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
-      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
-      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
-    FOR NO KEY UPDATE
-)
-UPDATE "waybill"."waybill_outbox_units" u
-SET owner = $6, term = u.term + ($6 <> $5)::int,
-    low = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.low END, careful = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.careful END
-FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
-
--- statement outbox.meet.reap
-SELECT pg_terminate_backend(a.pid)
-FROM (
-    SELECT DISTINCT l.pid FROM pg_locks l
-    WHERE l.relation = '"waybill"."waybill_outbox_members"'::regclass AND l.mode = 'RowShareLock' AND l.granted
-) l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid() AND a.wait_event_type = 'Client'
-    AND a.state_change < clock_timestamp() - interval '1 second'
-
--- statement outbox.meet.renew
-UPDATE "waybill"."waybill_outbox_members" m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
-    routes = $8, units = $9, unable = $10,
-    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
-WHERE m.session = $1 AND m.beat < $2
-
--- statement outbox.meet.roster
+-- statement outbox.heartbeat.membership
 WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
-    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM "waybill"."waybill_outbox_routes" r WHERE r.units > 0) k
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM "waybill"."waybill_outbox_routes" r WHERE r.partitions > 0) k
 ), f AS (
     SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next
     FROM k
@@ -1762,7 +1731,7 @@ WITH RECURSIVE k AS (
     SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 )
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_control" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
     SELECT f.route FROM f
     WHERE coalesce(
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
@@ -1771,51 +1740,82 @@ SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || v
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
     LIMIT 100)
 
--- statement outbox.meet.rosterMembers
+-- statement outbox.heartbeat.membershipMembers
 SELECT session, name, beat, lease, handlers, free, presence,
     CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
-        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, flag, routes, units, unable FROM "waybill"."waybill_outbox_members" ORDER BY session
+        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, flag, routes, partitions, unable FROM "waybill"."waybill_outbox_members" ORDER BY session
 
--- statement outbox.meet.rosterUnits
-SELECT route, from_slot, to_slot, owner, term, low, careful FROM "waybill"."waybill_outbox_units" ORDER BY route, from_slot
+-- statement outbox.heartbeat.membershipPartitions
+SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM "waybill"."waybill_outbox_partitions" ORDER BY route, from_slot
 
--- statement outbox.meet.routes
+-- statement outbox.heartbeat.move
+WITH o AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
+), l AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_partitions" u
+    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
+      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
+    FOR NO KEY UPDATE
+)
+UPDATE "waybill"."waybill_outbox_partitions" u
+SET owner = $6, term = u.term + ($6 <> $5)::int,
+    read_after = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.read_after END, uncertain_up_to = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.uncertain_up_to END
+FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
+
+-- statement outbox.heartbeat.partitions
+WITH n AS MATERIALIZED (
+    SELECT r.* FROM "waybill"."waybill_outbox_routes" r WHERE r.route = ANY ($2::text[]) AND r.partitions = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY r.route FOR UPDATE
+), x AS MATERIALIZED (
+    SELECT n.route, n.read_after, n.uncertain_up_to, n.term + 1 AS term, s.partitions, i * 64 / s.partitions AS from_slot, (i + 1) * 64 / s.partitions AS to_slot
+    FROM n CROSS JOIN LATERAL (
+        SELECT max(s.partitions) AS partitions FROM unnest($2::text[], $3::smallint[]) AS s(route, partitions) WHERE s.route = n.route
+    ) s, generate_series(0, s.partitions - 1) i
+), i AS (
+    INSERT INTO "waybill"."waybill_outbox_partitions" (route, from_slot, to_slot, slots, read_after, uncertain_up_to, term)
+    SELECT x.route, x.from_slot, x.to_slot,
+        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
+        x.read_after, x.uncertain_up_to, x.term
+    FROM x
+)
+UPDATE "waybill"."waybill_outbox_routes" r SET partitions = x.partitions, read_after = 0 FROM x WHERE r.route = x.route
+
+-- statement outbox.heartbeat.reap
+SELECT pg_terminate_backend(a.pid)
+FROM (
+    SELECT DISTINCT l.pid FROM pg_locks l
+    WHERE l.relation = '"waybill"."waybill_outbox_members"'::regclass AND l.mode = 'RowShareLock' AND l.granted
+) l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid() AND a.wait_event_type = 'Client'
+    AND a.state_change < clock_timestamp() - interval '1 second'
+
+-- statement outbox.heartbeat.renew
+UPDATE "waybill"."waybill_outbox_members" m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
+    routes = $8, partitions = $9, unable = $10,
+    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
+WHERE m.session = $1 AND m.beat < $2
+
+-- statement outbox.heartbeat.routes
 INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS x(route)
 WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING
 
--- statement outbox.meet.tidy
+-- statement outbox.heartbeat.tidy
 WITH n AS MATERIALIZED (
     SELECT r.route FROM "waybill"."waybill_outbox_routes" r
-    WHERE r.units > 0 AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE r.route = ANY (m.routes))
-      AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_units" u WHERE u.route = r.route AND u.owner <> 0)
+    WHERE r.partitions > 0 AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE r.route = ANY (m.routes))
+      AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" u WHERE u.route = r.route AND u.owner <> 0)
     ORDER BY r.route FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_units" u USING n WHERE u.route = n.route RETURNING u.route, u.low, u.careful, u.term
+    DELETE FROM "waybill"."waybill_outbox_partitions" u USING n WHERE u.route = n.route RETURNING u.route, u.read_after, u.uncertain_up_to, u.term
 )
-UPDATE "waybill"."waybill_outbox_routes" r SET units = 0, low = d.low, careful = d.careful, term = d.term
-FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful, max(d.term) AS term FROM d GROUP BY d.route) d
+UPDATE "waybill"."waybill_outbox_routes" r SET partitions = 0, read_after = d.read_after, uncertain_up_to = d.uncertain_up_to, term = d.term
+FROM (SELECT d.route, min(d.read_after) AS read_after, max(d.uncertain_up_to) AS uncertain_up_to, max(d.term) AS term FROM d GROUP BY d.route) d
 WHERE r.route = d.route
 
--- statement outbox.meet.units
-WITH n AS MATERIALIZED (
-    SELECT r.* FROM "waybill"."waybill_outbox_routes" r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY r.route FOR UPDATE
-), x AS MATERIALIZED (
-    SELECT n.route, n.low, n.careful, n.term + 1 AS term, s.units, i * 64 / s.units AS from_slot, (i + 1) * 64 / s.units AS to_slot
-    FROM n CROSS JOIN LATERAL (
-        SELECT max(s.units) AS units FROM unnest($2::text[], $3::smallint[]) AS s(route, units) WHERE s.route = n.route
-    ) s, generate_series(0, s.units - 1) i
-), i AS (
-    INSERT INTO "waybill"."waybill_outbox_units" (route, from_slot, to_slot, slots, low, careful, term)
-    SELECT x.route, x.from_slot, x.to_slot,
-        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
-        x.low, x.careful, x.term
-    FROM x
-)
-UPDATE "waybill"."waybill_outbox_routes" r SET units = x.units, low = 0 FROM x WHERE r.route = x.route
-
 -- statement outbox.read.again
-SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN a.why = 0 THEN r.body END, a.why
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[]) AS u(n, route, seq, id)
@@ -1848,7 +1848,7 @@ ORDER BY r.seq LIMIT $5
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1861,7 +1861,7 @@ CROSS JOIN LATERAL (
 -- statement outbox.read.keys.shared
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -1882,13 +1882,13 @@ WHERE r.why IS NOT NULL ORDER BY u.n, r.seq
 -- statement outbox.read.page
 SELECT m.session IS NOT NULL, coalesce(m.flag, false), (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
        pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
-       ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
+       ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
              FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),
-       (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_control_seq" se),
+       (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se),
        (SELECT json_agg(q) FROM (
             SELECT c.number AS "Number", c.kind AS "Kind", c.route AS "Route", c.slot AS "Slot", c.key AS "Key", c.id AS "ID",
                    c.seq AS "Seq", c.reason AS "Reason"
-            FROM "waybill"."waybill_outbox_control" c
+            FROM "waybill"."waybill_outbox_notices" c
             WHERE EXISTS (SELECT FROM unnest($2::text[], $3::bigint[]) AS p(route, slots)
                           WHERE p.route = c.route AND c.slots & p.slots <> 0) AND c.number > $4
             ORDER BY c.number LIMIT 1000
@@ -1900,7 +1900,7 @@ SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1914,7 +1914,7 @@ CROSS JOIN LATERAL (
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -1927,7 +1927,7 @@ SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1941,7 +1941,7 @@ CROSS JOIN LATERAL (
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -1950,7 +1950,7 @@ CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliver
     ORDER BY r.seq LIMIT u.max) r) c
 
 -- statement outbox.read.upper
-SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint OR (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_control_seq" se) > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
+SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint OR (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se) > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
 
 -- statement outbox.settle.deleteAll
 DELETE FROM "waybill"."waybill_outbox" r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
@@ -1964,12 +1964,12 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXIS
 -- statement outbox.settle.heeded
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
-        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_units" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
-    FROM "waybill"."waybill_outbox_control" c WHERE c.number = ANY ($2::bigint[]) AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) FOR UPDATE OF c SKIP LOCKED
+        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
+    FROM "waybill"."waybill_outbox_notices" c WHERE c.number = ANY ($2::bigint[]) AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) FOR UPDATE OF c SKIP LOCKED
 ), d AS (
-    DELETE FROM "waybill"."waybill_outbox_control" c USING l WHERE c.ctid = l.at AND (l.kind <> 3 OR l.rest = 0)
+    DELETE FROM "waybill"."waybill_outbox_notices" c USING l WHERE c.ctid = l.at AND (l.kind <> 3 OR l.rest = 0)
 )
-UPDATE "waybill"."waybill_outbox_control" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
+UPDATE "waybill"."waybill_outbox_notices" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
 
 -- statement outbox.settle.hurry
 SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
@@ -1983,7 +1983,7 @@ WITH u AS MATERIALIZED (
     SELECT u.*, r.ctid AS at, u.state NOT IN (3, 5) AND NOT u.rejected AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1) AS others
     FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
     WHERE r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
+      AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
     FOR UPDATE OF r SKIP LOCKED
 ), d AS (
     DELETE FROM "waybill"."waybill_outbox" r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
@@ -2005,7 +2005,7 @@ WITH u AS MATERIALIZED (
 SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNION ALL SELECT l.n FROM l WHERE l.others) THEN 0 ELSE coalesce((
     SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0
                 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
-                WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1) THEN 2
+                WHEN u.state = 3 OR r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1) THEN 2
                 ELSE 3 END
     FROM "waybill"."waybill_outbox" r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u
@@ -2043,7 +2043,7 @@ WITH own AS MATERIALIZED (
 ), w AS (
     UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
     FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
-    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body
 )
@@ -2065,7 +2065,7 @@ WITH u AS MATERIALIZED (
 ), l AS MATERIALIZED (
     SELECT r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
     WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), w AS (
     UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
@@ -2075,7 +2075,7 @@ WITH u AS MATERIALIZED (
 SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
         SELECT FROM "waybill"."waybill_outbox" r
         WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_units" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
     ) THEN 2 ELSE 3 END,
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
@@ -2136,18 +2136,18 @@ WITH k AS MATERIALIZED (
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status FROM k CROSS JOIN LATERAL (
-        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
          WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
         UNION ALL
-        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
-         WHERE o.route = k.route AND o.id = k.id AND NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) AND o.settled_at IS NULL LIMIT 1)
+         WHERE o.route = k.route AND o.id = k.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) AND o.settled_at IS NULL LIMIT 1)
         LIMIT 1
     ) o WHERE k.id <> ''
     UNION ALL
@@ -2155,11 +2155,11 @@ WITH k AS MATERIALIZED (
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
-        ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+        ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
@@ -2173,13 +2173,13 @@ WITH k AS MATERIALIZED (
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
     FROM m CROSS JOIN LATERAL (
-        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
         WHERE o.route = m.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 10000 AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
         ORDER BY o.seq DESC LIMIT 10000
@@ -2196,7 +2196,7 @@ WITH k AS MATERIALIZED (
 ), x AS (
     DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
 )
 SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END
@@ -2209,178 +2209,178 @@ SELECT r.n, o.id FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY
     ) o
 
 -- statement stage.inserts.{due:0 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:0 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:0 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 
 -- statement stage.inserts.{due:0 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 
 -- statement stage.inserts.{due:0 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:0 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:0 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false)
 
 -- statement stage.inserts.{due:0 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond')
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false)
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()))
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false)
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
@@ -2388,10 +2388,10 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
-        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n)), i AS (
-    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay, dedupe_key, replace, n)), i AS (
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
            CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
@@ -2417,18 +2417,18 @@ WITH r AS MATERIALIZED (
     SELECT r.*, k.source AS known FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
-        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
 ), f AS MATERIALIZED (
     SELECT r.n, r.replace AND r.known IS NULL AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
-        (SELECT un.careful FROM "waybill"."waybill_outbox_units" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
-        (SELECT ro.careful FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable AND o.crashes = 0 THEN 3
+        (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
+        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
-    FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
@@ -2444,16 +2444,16 @@ WITH r AS MATERIALIZED (
 ), x AS (
     DELETE FROM "waybill"."waybill_outbox" o USING t WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
-    INSERT INTO "waybill"."waybill_outbox_control" (kind, route, slot, slots, key, id, seq)
+    INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
 ), g AS (
     UPDATE "waybill"."waybill_outbox" o SET dedupe_key = '', version = o.version + (o.hold = 0)::int FROM l
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3
     RETURNING 1
 ), i AS (
-    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
            CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d

@@ -17,7 +17,7 @@ CREATE TABLE waybill_outbox (
 	hold         INTEGER NOT NULL DEFAULT 0,          -- session of the member that holds it; 0 = none
 	held_since   INTEGER,                             -- microseconds since 1970: when the hold was written
 	maybe_sent   INTEGER NOT NULL DEFAULT 0,          -- 1: it may have been delivered, since the result of a try is unknown
-	withdrawable INTEGER NOT NULL DEFAULT 0,          -- 1: it may be cancelled or replaced although it is due
+	cancelable INTEGER NOT NULL DEFAULT 0,          -- 1: it may be cancelled or replaced although it is due
 	attempts     INTEGER NOT NULL DEFAULT 0,          -- how often the broker or the handler said no
 	deliveries   INTEGER NOT NULL DEFAULT 0,          -- how often it was handed to a handler; only queues count
 	crashes      INTEGER NOT NULL DEFAULT 0,          -- how often a member was removed while it held it
@@ -57,7 +57,7 @@ CREATE INDEX waybill_outbox_blocking_key ON waybill_outbox (route, key) WHERE bl
 -- Abandoned messages, of a route and in staging order.
 CREATE INDEX waybill_outbox_abandoned ON waybill_outbox (route) WHERE state = 5;
 CREATE INDEX waybill_outbox_gone ON waybill_outbox (seq) WHERE state = 5;
--- Published (0), abandoned (1) and withdrawn (2) messages by time, for cleaning.
+-- Published (0), abandoned (1) and cancelled (2) messages by time, for cleaning.
 CREATE INDEX waybill_outbox_settled ON waybill_outbox (
 	CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END, settled_at) WHERE settled_at IS NOT NULL;
 -- Messages that expire while they wait.
@@ -75,34 +75,34 @@ CREATE TABLE waybill_outbox_members (
 	joined_at  INTEGER NOT NULL,                      -- microseconds since 1970, for people
 	renewed_at INTEGER NOT NULL,                      -- microseconds since 1970, for people
 	name       TEXT    NOT NULL,                      -- for people
-	serves     TEXT    NOT NULL                       -- JSON: the routes that it serves, the units that it would make, whether it is unable
+	serves     TEXT    NOT NULL                       -- JSON: the routes that it serves, the partitions that it would make, whether it is unable
 ) STRICT;
 
 -- Ranges of slots of a route, and who owns them.
-CREATE TABLE waybill_outbox_units (
-	route     TEXT    NOT NULL,
-	from_slot INTEGER NOT NULL,                       -- its first slot
-	to_slot   INTEGER NOT NULL,                       -- the slot after its last one
-	owner     INTEGER NOT NULL DEFAULT 0,             -- session of the owner; 0 = free
-	term      INTEGER NOT NULL DEFAULT 1,             -- grows with each change of the owner
-	low       INTEGER NOT NULL DEFAULT 0,             -- what a new owner must look at has a greater sequence
-	careful   INTEGER NOT NULL DEFAULT 0,             -- what is up to it may have been handed out by a member that died
+CREATE TABLE waybill_outbox_partitions (
+	route           TEXT    NOT NULL,
+	from_slot       INTEGER NOT NULL,                    -- its first slot
+	to_slot         INTEGER NOT NULL,                    -- the slot after its last one
+	owner           INTEGER NOT NULL DEFAULT 0,          -- session of the owner; 0 = free
+	term            INTEGER NOT NULL DEFAULT 1,          -- grows with each change of the owner
+	read_after      INTEGER NOT NULL DEFAULT 0,          -- what a new owner must look at has a greater sequence
+	uncertain_up_to INTEGER NOT NULL DEFAULT 0,          -- what is up to it may have been handed out by a member that died
 	PRIMARY KEY (route, from_slot)
 ) STRICT, WITHOUT ROWID;
 
--- The units of a member.
-CREATE INDEX waybill_outbox_units_owner ON waybill_outbox_units (owner);
+-- The partitions of a member.
+CREATE INDEX waybill_outbox_partitions_owner ON waybill_outbox_partitions (owner);
 
--- What the next units of a route that nobody serves begin with.
+-- What the next partitions of a route that nobody serves begin with.
 CREATE TABLE waybill_outbox_routes (
-	route   TEXT    NOT NULL PRIMARY KEY,
-	low     INTEGER NOT NULL,
-	careful INTEGER NOT NULL,
-	term    INTEGER NOT NULL
+	route           TEXT    NOT NULL PRIMARY KEY,
+	read_after      INTEGER NOT NULL,
+	uncertain_up_to INTEGER NOT NULL,
+	term            INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Tells owners that somebody changed what they remember.
-CREATE TABLE waybill_outbox_control (
+CREATE TABLE waybill_outbox_notices (
 	number INTEGER PRIMARY KEY AUTOINCREMENT,
 	route  TEXT    NOT NULL,
 	kind   INTEGER NOT NULL,                          -- 1 a key may be free, 2 a record is ready again, 3 records from a sequence on are, 4 end the record
@@ -114,8 +114,8 @@ CREATE TABLE waybill_outbox_control (
 	reason TEXT    NOT NULL DEFAULT ''                -- of kind 4: why
 ) STRICT;
 
--- The control records of a route.
-CREATE INDEX waybill_outbox_control_route ON waybill_outbox_control (route);
+-- The notices of a route.
+CREATE INDEX waybill_outbox_notices_route ON waybill_outbox_notices (route);
 
 -- Acts of operators: lines are added, and never changed.
 CREATE TABLE waybill_outbox_audit (

@@ -3,7 +3,7 @@ DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
 		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
-		blocks, withdrawable,
+		blocks, cancelable,
 		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')
 
 -- statement
@@ -17,35 +17,27 @@ DELETE FROM waybill_outbox WHERE settled_at IS NULL AND seq IN (
 		RETURNING seq, id
 
 -- statement
-DELETE FROM waybill_outbox_control WHERE number = ?1
-
--- statement
-DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)
-
--- statement
 DELETE FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
-DELETE FROM waybill_outbox_routes WHERE route = ?1 RETURNING low, careful, term
+DELETE FROM waybill_outbox_notices WHERE number = ?1
 
 -- statement
-DELETE FROM waybill_outbox_units WHERE route = ?1
+DELETE FROM waybill_outbox_notices WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)
+
+-- statement
+DELETE FROM waybill_outbox_partitions WHERE route = ?1
+
+-- statement
+DELETE FROM waybill_outbox_routes WHERE route = ?1 RETURNING read_after, uncertain_up_to, term
 
 -- statement
 INSERT INTO waybill_inbox (consumer, source, id, handled_at, print) SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT DO NOTHING
 
 -- statement
 INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
-		expires_at, withdrawable, dedupe_key)
+		expires_at, cancelable, dedupe_key)
 		SELECT * FROM (VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)) WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
-
--- statement
-INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-
--- statement
-INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-		RETURNING number
 
 -- statement
 INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves,
@@ -56,12 +48,20 @@ INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, fr
 				renewed_at = ?10
 
 -- statement
-INSERT INTO waybill_outbox_units (route, from_slot, to_slot, owner, term, low, careful) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-		ON CONFLICT (route, from_slot) DO UPDATE
-			SET owner = excluded.owner, term = excluded.term, low = excluded.low, careful = excluded.careful
+INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 
 -- statement
-INSERT OR REPLACE INTO waybill_outbox_routes (route, low, careful, term) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO waybill_outbox_notices (kind, route, slot, key, id, seq, reason)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		RETURNING number
+
+-- statement
+INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, read_after, uncertain_up_to) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT (route, from_slot) DO UPDATE
+			SET owner = excluded.owner, term = excluded.term, read_after = excluded.read_after, uncertain_up_to = excluded.uncertain_up_to
+
+-- statement
+INSERT OR REPLACE INTO waybill_outbox_routes (route, read_after, uncertain_up_to, term) VALUES (?1, ?2, ?3, ?4)
 
 -- statement
 SELECT
@@ -99,10 +99,10 @@ SELECT 1
 SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2
 
 -- statement
-SELECT 1 FROM waybill_outbox_control LIMIT 1
+SELECT 1 FROM waybill_outbox_notices LIMIT 1
 
 -- statement
-SELECT 1 FROM waybill_outbox_control WHERE number = ?1
+SELECT 1 FROM waybill_outbox_notices WHERE number = ?1
 
 -- statement
 SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3) FROM (SELECT ready_since AS since, due_at AS due
@@ -128,11 +128,11 @@ SELECT EXISTS (SELECT 1
 SELECT EXISTS (SELECT 1
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
-		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)
+		OR EXISTS (SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 AND number > ?3)
 
 -- statement
 SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
-		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)
+		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_notices'), 0)
 
 -- statement
 SELECT coalesce(max(hlc), 0) FROM (
@@ -155,9 +155,6 @@ SELECT id
 			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)
 
 -- statement
-SELECT low, careful, term FROM waybill_outbox_routes WHERE route = ?1
-
--- statement
 SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key > ?2
 
 -- statement
@@ -175,15 +172,15 @@ SELECT min(x) FROM (
 				WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)
 
 -- statement
-SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_control
+SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_notices
 		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3
 
 -- statement
-SELECT owner, careful FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
-		UNION ALL SELECT 0, careful FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1
+SELECT owner, term FROM waybill_outbox_partitions WHERE route = ?1 AND from_slot = ?2 AND to_slot = ?3
 
 -- statement
-SELECT owner, term FROM waybill_outbox_units WHERE route = ?1 AND from_slot = ?2 AND to_slot = ?3
+SELECT owner, uncertain_up_to FROM waybill_outbox_partitions WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
+		UNION ALL SELECT 0, uncertain_up_to FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1
 
 -- statement
 SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
@@ -195,105 +192,105 @@ SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL
-			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0
+			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = r.route AND u.owner <> 0
 				AND (r.slot IS NULL OR u.from_slot <= r.slot AND u.to_slot > r.slot)))
 		ORDER BY r.expires_at LIMIT ?2
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = 4 AND r.due_at <= ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = 4 AND r.due_at > ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
 		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
 		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at > ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
 		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = 4 OR r.hold <> 0) AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '')
 		FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL
 			AND r.settled_at IS NULL
@@ -301,7 +298,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_ready
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL
 			AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) AND (r.key <> '' OR NOT ?5)
@@ -310,7 +307,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -321,7 +318,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -329,7 +326,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -337,7 +334,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.withdrawable,
+		r.due_at IS NOT NULL, r.blocks, r.cancelable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -350,10 +347,13 @@ SELECT r.seq, r.topic, coalesce(r.error, '')
 		ORDER BY r.due_at LIMIT ?2
 
 -- statement
-SELECT route, from_slot, to_slot FROM waybill_outbox_units WHERE owner = ?1
+SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?1
 
 -- statement
-SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units ORDER BY route, from_slot
+SELECT route, from_slot, to_slot FROM waybill_outbox_partitions WHERE owner = ?1
+
+-- statement
+SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot
 
 -- statement
 SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session
@@ -433,13 +433,13 @@ UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + 
 UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1
 
 -- statement
-UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
-
--- statement
 UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1
 
 -- statement
-UPDATE waybill_outbox_units SET owner = 0, term = term + 1, low = ?3 WHERE route = ?1 AND from_slot = ?2
+UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
+
+-- statement
+UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3 WHERE route = ?1 AND from_slot = ?2
 
 -- statement
 WITH RECURSIVE n(route) AS (
@@ -448,7 +448,7 @@ WITH RECURSIVE n(route) AS (
 				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
 				FROM n
 				WHERE n.route IS NOT NULL)
-		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = n.route) AND (
+		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = n.route) AND (
 			EXISTS (SELECT 1
 				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
 				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)

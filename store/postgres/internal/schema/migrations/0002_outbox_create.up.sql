@@ -17,7 +17,7 @@ CREATE TABLE {outbox} (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    withdrawable   boolean          NOT NULL DEFAULT false,
+    cancelable   boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -68,7 +68,7 @@ COMMENT ON COLUMN {outbox}.crashes IS 'how often a member was removed while it h
 COMMENT ON COLUMN {outbox}.state IS '1 pending, 3 published, 4 failed, 5 abandoned';
 COMMENT ON COLUMN {outbox}.slot IS 'first 6 bits of the MD5 of route, a byte 31, and key; without a key of route, a byte 31, and id';
 COMMENT ON COLUMN {outbox}.own_id IS 'the id may exist twice, since a program chose it: it must be unique on its route';
-COMMENT ON COLUMN {outbox}.withdrawable IS 'it may be cancelled or replaced although it is due';
+COMMENT ON COLUMN {outbox}.cancelable IS 'it may be cancelled or replaced although it is due';
 COMMENT ON COLUMN {outbox}.maybe_sent IS 'it may have been delivered: the result of a try is unknown';
 COMMENT ON COLUMN {outbox}.retry IS 'it waits until due_at for its next attempt, and holds its key; without it due_at is a schedule';
 COMMENT ON COLUMN {outbox}.blocks IS 'it was abandoned for a reason that holds its key, on routes that block';
@@ -109,7 +109,7 @@ COMMENT ON INDEX {schema}.{outbox_key} IS 'reading a key in staging order';
 -- The others are empty, or nearly so, as long as all goes well.
 CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id) WHERE own_id;
 COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no-op';
-CREATE INDEX {outbox_found} ON {outbox} (route, id) WHERE NOT own_id AND (withdrawable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
+CREATE INDEX {outbox_found} ON {outbox} (route, id) WHERE NOT own_id AND (cancelable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
 COMMENT ON INDEX {schema}.{outbox_found} IS 'finding by id what Waybill made the id of, unless it is simply due';
 CREATE UNIQUE INDEX {outbox_dedupe} ON {outbox} (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
 COMMENT ON INDEX {schema}.{outbox_dedupe} IS 'staging a dedupe key of a live message is a no-op';
@@ -128,7 +128,7 @@ COMMENT ON INDEX {schema}.{outbox_blocking} IS 'abandoned records that hold thei
 CREATE INDEX {outbox_abandoned} ON {outbox} (route, seq) WHERE reason <> '';
 COMMENT ON INDEX {schema}.{outbox_abandoned} IS 'abandoned records in staging order: lists, redrives, counts';
 CREATE INDEX {outbox_settled} ON {outbox} ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;
-COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and withdrawn (2) records, by time';
+COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and cancelled (2) records, by time';
 CREATE INDEX {outbox_expires} ON {outbox} (route, (CASE WHEN due_at IS NULL THEN 1 ELSE 0 END), expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
 COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: records that expire while they wait for a time (0), or are due (1)';
 
@@ -144,7 +144,7 @@ CREATE TABLE {members} (
     flag       boolean     NOT NULL DEFAULT false,
     name       text        NOT NULL,
     routes     text[] COLLATE "C" NOT NULL,
-    units      smallint[]  NOT NULL,
+    partitions smallint[]  NOT NULL,
     unable     boolean[]   NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE {members} IS 'Waybill: who hands records out. A row is locked for key share by all that its member writes; a renewal changes no key';
@@ -159,45 +159,45 @@ COMMENT ON COLUMN {members}.free IS 'how many more it could take';
 COMMENT ON COLUMN {members}.flag IS 'another member misses its presence';
 COMMENT ON COLUMN {members}.name IS 'for people';
 COMMENT ON COLUMN {members}.routes IS 'the routes that it serves';
-COMMENT ON COLUMN {members}.units IS 'number of units that it would make, by route';
+COMMENT ON COLUMN {members}.partitions IS 'number of partitions that it would make, by route';
 COMMENT ON COLUMN {members}.unable IS 'it cannot hand out now, by route';
 
 CREATE TABLE {routes} (
-    low     bigint           NOT NULL DEFAULT 0,
-    careful bigint           NOT NULL DEFAULT 0,
-    term    bigint           NOT NULL DEFAULT 0,
-    units   smallint         NOT NULL DEFAULT 0,
-    route   text COLLATE "C" NOT NULL PRIMARY KEY
+    read_after      bigint   NOT NULL DEFAULT 0,
+    uncertain_up_to bigint   NOT NULL DEFAULT 0,
+    term            bigint   NOT NULL DEFAULT 0,
+    partitions      smallint NOT NULL DEFAULT 0,
+    route           text COLLATE "C" NOT NULL PRIMARY KEY
 );
-COMMENT ON TABLE {routes} IS 'Waybill: the routes that are or were served; units are made under the lock of their row';
-COMMENT ON COLUMN {routes}.low IS 'low of units that will be made';
-COMMENT ON COLUMN {routes}.careful IS 'careful of units that will be made';
-COMMENT ON COLUMN {routes}.term IS 'terms of units that will be made are greater';
-COMMENT ON COLUMN {routes}.units IS 'number of units; 0 = there are none, since nobody serves it';
+COMMENT ON TABLE {routes} IS 'Waybill: the routes that are or were served; partitions are made under the lock of their row';
+COMMENT ON COLUMN {routes}.read_after IS 'read_after of partitions that will be made';
+COMMENT ON COLUMN {routes}.uncertain_up_to IS 'uncertain_up_to of partitions that will be made';
+COMMENT ON COLUMN {routes}.term IS 'terms of partitions that will be made are greater';
+COMMENT ON COLUMN {routes}.partitions IS 'number of partitions; 0 = there are none, since nobody serves it';
 COMMENT ON COLUMN {routes}.route IS 'the route';
 
-CREATE TABLE {units} (
-    owner     bigint           NOT NULL DEFAULT 0,
-    slots     bigint           NOT NULL,
-    low       bigint           NOT NULL,
-    careful   bigint           NOT NULL,
-    term      bigint           NOT NULL,
-    from_slot smallint         NOT NULL,
-    to_slot   smallint         NOT NULL,
-    route     text COLLATE "C" NOT NULL,
+CREATE TABLE {partitions} (
+    owner           bigint   NOT NULL DEFAULT 0,
+    slots           bigint   NOT NULL,
+    read_after      bigint   NOT NULL,
+    uncertain_up_to bigint   NOT NULL,
+    term            bigint   NOT NULL,
+    from_slot       smallint NOT NULL,
+    to_slot         smallint NOT NULL,
+    route           text COLLATE "C" NOT NULL,
     PRIMARY KEY (route, from_slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE {units} IS 'Waybill: ranges of slots of a route, and who owns them';
-COMMENT ON COLUMN {units}.owner IS 'session of the owner; 0 = free';
-COMMENT ON COLUMN {units}.slots IS 'its slots, as bits';
-COMMENT ON COLUMN {units}.low IS 'what a new owner must look at has a greater sequence';
-COMMENT ON COLUMN {units}.careful IS 'what is up to it may have been handed out by a member that died';
-COMMENT ON COLUMN {units}.term IS 'grows with each change of the owner';
-COMMENT ON COLUMN {units}.from_slot IS 'its first slot';
-COMMENT ON COLUMN {units}.to_slot IS 'the slot after its last one';
-COMMENT ON COLUMN {units}.route IS 'its route';
+COMMENT ON TABLE {partitions} IS 'Waybill: ranges of slots of a route, and who owns them';
+COMMENT ON COLUMN {partitions}.owner IS 'session of the owner; 0 = free';
+COMMENT ON COLUMN {partitions}.slots IS 'its slots, as bits';
+COMMENT ON COLUMN {partitions}.read_after IS 'what a new owner must look at has a greater sequence';
+COMMENT ON COLUMN {partitions}.uncertain_up_to IS 'what is up to it may have been handed out by a member that died';
+COMMENT ON COLUMN {partitions}.term IS 'grows with each change of the owner';
+COMMENT ON COLUMN {partitions}.from_slot IS 'its first slot';
+COMMENT ON COLUMN {partitions}.to_slot IS 'the slot after its last one';
+COMMENT ON COLUMN {partitions}.route IS 'its route';
 
-CREATE TABLE {control} (
+CREATE TABLE {notices} (
     number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME {told}) PRIMARY KEY,
     slots  bigint           NOT NULL,
     seq    bigint           NOT NULL DEFAULT 0,
@@ -208,16 +208,16 @@ CREATE TABLE {control} (
     id     text COLLATE "C" NOT NULL DEFAULT '',
     reason text COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE {control} IS 'Waybill: tells owners that somebody changed what they remember';
-COMMENT ON COLUMN {control}.number IS 'names it';
-COMMENT ON COLUMN {control}.slots IS 'slots whose owners have yet to heed it, as bits';
-COMMENT ON COLUMN {control}.seq IS 'the record; of kind 3 the first one';
-COMMENT ON COLUMN {control}.kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
-COMMENT ON COLUMN {control}.slot IS 'the record''s slot';
-COMMENT ON COLUMN {control}.route IS 'the route';
-COMMENT ON COLUMN {control}.key IS 'the key';
-COMMENT ON COLUMN {control}.id IS 'the record''s id';
-COMMENT ON COLUMN {control}.reason IS 'why the operator ends it, of kind 4';
+COMMENT ON TABLE {notices} IS 'Waybill: tells owners that somebody changed what they remember';
+COMMENT ON COLUMN {notices}.number IS 'names it';
+COMMENT ON COLUMN {notices}.slots IS 'slots whose owners have yet to heed it, as bits';
+COMMENT ON COLUMN {notices}.seq IS 'the record; of kind 3 the first one';
+COMMENT ON COLUMN {notices}.kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
+COMMENT ON COLUMN {notices}.slot IS 'the record''s slot';
+COMMENT ON COLUMN {notices}.route IS 'the route';
+COMMENT ON COLUMN {notices}.key IS 'the key';
+COMMENT ON COLUMN {notices}.id IS 'the record''s id';
+COMMENT ON COLUMN {notices}.reason IS 'why the operator ends it, of kind 4';
 
 CREATE TABLE {audit} (
     number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

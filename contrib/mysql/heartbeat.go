@@ -1,0 +1,258 @@
+package waybillmysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+// maxUnserved bounds Membership.UnservedRoutes, maxLooked the routes without partitions that are looked at, and
+// maxKnown the routes with partitions that one statement leaves out: beyond 1,000 the server reads the whole index
+// instead.
+const (
+	maxUnserved = 100
+	maxLooked   = 1000
+	maxKnown    = 500
+	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
+)
+
+// Heartbeat joins, renews or looks, as [rules.Heartbeat] says. A call that changes something waits for others that do.
+func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out core.Membership, err error) {
+	self := m.Self.Session
+	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m.Self, &out) }); err != nil {
+		return core.Membership{}, err
+	}
+	if self == 0 || !out.Known && (!m.Join || m.Leave) || idle(&m, &out) {
+		return out, nil
+	}
+	err = s.write(ctx, "heartbeat", func(w *work) (err error) {
+		w.self, out = self, core.Membership{}
+		if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`); err != nil {
+			return err
+		}
+		if err := w.who(ctx, self, &out); err != nil {
+			return err
+		}
+		if err := rules.Heartbeat(ctx, w, &out, &m); err != nil {
+			return err
+		}
+		return w.membership(ctx, &m.Self, &out)
+	})
+	return out, err
+}
+
+// idle reports whether m changes nothing.
+func idle(m *core.HeartbeatRequest, now *core.Membership) bool {
+	served := map[string]bool{}
+	for _, u := range now.Partitions {
+		served[u.Partition.Route] = true
+	}
+	return !m.Leave && len(m.Evict)+len(m.Suspect)+len(m.Transfers) == 0 && find(now, m.Self.Session).Heartbeats >= m.Self.Heartbeats &&
+		!slices.ContainsFunc(m.Self.Routes, func(sv core.ServedRoute) bool { return !served[sv.Route] })
+}
+
+// find returns a member; a zero one if the session is none.
+func find(r *core.Membership, session core.Session) core.Member {
+	for _, m := range r.Members {
+		if m.Session == session && session != 0 {
+			return m
+		}
+	}
+	return core.Member{}
+}
+
+// Renew is of [rules.MembershipTx].
+func (w *work) Renew(ctx context.Context, m *core.Member, joins bool) error {
+	serves, err := json.Marshal(m.Routes)
+	if err != nil {
+		return err
+	}
+	if joins {
+		if _, err := w.exec(ctx, `INSERT IGNORE INTO waybill_outbox_fence (session) VALUES (?)`, m.Session); err != nil {
+			return err
+		}
+	}
+	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, renewed_at, name, serves)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.Session, m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, w.now, m.Name, serves)
+	return err
+}
+
+// Flag is of [rules.MembershipTx].
+func (w *work) Flag(ctx context.Context, session core.Session) error {
+	_, err := w.exec(ctx, `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?`, session)
+	return err
+}
+
+// Kept is of [rules.MembershipTx].
+func (w *work) Kept(ctx context.Context, route string) (u core.PartitionState, err error) {
+	known, err := w.one(ctx, []any{&u.ReadAfter, &u.UncertainUpTo, &u.Term}, `SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?`, route)
+	if err == nil && known {
+		_, err = w.exec(ctx, `DELETE FROM waybill_outbox_routes WHERE route = ?`, route)
+	}
+	return u, err
+}
+
+// End is of [rules.MembershipTx].
+func (w *work) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+	if ok, err = w.fence(ctx, session); err != nil || !ok {
+		return 0, false, err
+	}
+	seqs, err := collect(ctx, w.q, value[int64], `SELECT seq FROM waybill_outbox_aside FORCE INDEX (waybill_outbox_hold) WHERE hold = ?`, session)
+	if err != nil {
+		return 0, false, err
+	}
+	if got, _, err := w.lock(ctx, seqs); err != nil || len(got) < len(seqs) {
+		return 0, false, err
+	}
+	crashes := 0
+	if died {
+		crashes = 1
+		if last, err = w.last(ctx); err != nil {
+			return 0, false, err
+		}
+	}
+	if err := w.set(ctx, seqs, `hold = 0, flags = flags | 4, crashes = crashes + ?, version = version + ?`, crashes, crashes); err != nil {
+		return 0, false, err
+	}
+	for _, table := range [...]string{"members", "fence"} {
+		if _, err := w.exec(ctx, `DELETE FROM waybill_outbox_`+table+` WHERE session = ?`, session); err != nil {
+			return 0, false, err
+		}
+	}
+	return last, true, nil
+}
+
+// Move is of [rules.MembershipTx].
+func (w *work) Move(ctx context.Context, from, _ core.Session) (bool, error) {
+	if from == 0 || from == w.self {
+		return true, nil
+	}
+	return w.fence(ctx, from)
+}
+
+// fence keeps a session from changing anything until this transaction ends, and reports whether it could.
+func (w *work) fence(ctx context.Context, session core.Session) (bool, error) {
+	return w.one(ctx, []any{&session}, `SELECT session FROM waybill_outbox_fence WHERE session = ? FOR UPDATE SKIP LOCKED`, session)
+}
+
+// Save is of [rules.MembershipTx]. Releases can run meanwhile: they raise the term.
+func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error {
+	var args []any
+	for _, u := range partitions {
+		args = append(args, u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.UncertainUpTo)
+	}
+	const later = `IF(term < VALUES(term) OR term = VALUES(term) AND owner = VALUES(owner), `
+	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, read_after, uncertain_up_to) VALUES `+
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?)`, len(partitions))[2:]+` ON DUPLICATE KEY UPDATE read_after = `+later+`VALUES(read_after), read_after),
+		uncertain_up_to = `+later+`VALUES(uncertain_up_to), uncertain_up_to), owner = IF(term < VALUES(term), VALUES(owner), owner), term = GREATEST(term, VALUES(term))`, args...)
+	return err
+}
+
+// Retire is of [rules.MembershipTx].
+func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
+	if _, err := w.exec(ctx, `REPLACE INTO waybill_outbox_routes (route, read_after, uncertain_up_to, term) VALUES (?, ?, ?, ?)`,
+		kept.Partition.Route, kept.ReadAfter, kept.UncertainUpTo, kept.Term); err != nil {
+		return err
+	}
+	_, err := w.exec(ctx, `DELETE FROM waybill_outbox_partitions WHERE route = ?`, kept.Partition.Route)
+	return err
+}
+
+// who fills in the members, and the partitions with their owners.
+func (w *work) who(ctx context.Context, self core.Session, out *core.Membership) (err error) {
+	if err = w.members(ctx, out); err != nil {
+		return err
+	}
+	out.Known = find(out, self).Session != 0
+	out.Partitions, err = w.partitions(ctx, `ORDER BY route, from_slot`)
+	return err
+}
+
+// membership fills in everything.
+func (w *work) membership(ctx context.Context, self *core.Member, out *core.Membership) error {
+	var serves []any
+	for _, sv := range self.Routes {
+		serves = append(serves, sv.Route)
+	}
+	told := `EXISTS (SELECT 1 FROM waybill_outbox_notices WHERE route IN ` + places(len(serves)) + `)`
+	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+told, serves...); err != nil {
+		return err
+	}
+	if err := w.who(ctx, self.Session, out); err != nil {
+		return err
+	}
+	return w.unserved(ctx, out)
+}
+
+// unserved fills in the routes that have due records and no partitions. Each statement returns the first route that is
+// not known. The server looks once between each two known routes for it. With SELECT DISTINCT route it can read the
+// whole index instead, at each beat.
+func (w *work) unserved(ctx context.Context, out *core.Membership) error {
+	var known []any
+	for _, u := range out.Partitions { // in the order of their routes
+		if n := len(known); n == 0 || known[n-1] != u.Partition.Route {
+			known = append(known, u.Partition.Route)
+		}
+	}
+	after := ""
+	for range maxLooked + len(known)/maxKnown {
+		skip := known[:min(len(known), maxKnown)]
+		text, args := `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route > ? AND route NOT IN (''`+
+			strings.Repeat(",?", len(skip))+`)`, append([]any{after}, skip...)
+		if len(skip) < len(known) {
+			text, args = text+` AND route < ?`, append(args, skip[len(skip)-1])
+		}
+		found, err := w.one(ctx, []any{&after}, text+` ORDER BY route LIMIT 1`, args...)
+		switch {
+		case err != nil:
+			return err
+		case !found && len(skip) == len(known):
+			return nil
+		case !found:
+			after, known = skip[len(skip)-1].(string), known[len(skip):]
+			continue
+		}
+		due, err := w.one(ctx, []any{&after}, dueOnSQL, after, w.now)
+		if err != nil {
+			return err
+		}
+		if due {
+			out.UnservedRoutes = append(out.UnservedRoutes, after)
+		}
+		if len(out.UnservedRoutes) == maxUnserved {
+			return nil
+		}
+	}
+	return nil
+}
+
+// members fills in the members. Missing is a presence without its lock, if the member has renewed since the start of
+// the server, which loses all locks. That time is known to the second: a member that is missed wrongly renews.
+func (w *work) members(ctx context.Context, out *core.Membership) (err error) {
+	var renewed []int64
+	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {
+		var lease, at int64
+		var serves []byte
+		if err = rows.Scan(&m.Session, &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &serves, &at, &m.PresenceLost); err == nil {
+			err = json.Unmarshal(serves, &m.Routes)
+		}
+		m.Lease, renewed = duration(lease), append(renewed, at)
+		return m, err
+	}, `SELECT session, name, beat, lease, handlers, free, presence, flag, serves, renewed_at,
+		presence <> 0 AND IS_USED_LOCK(CONCAT('waybill:', presence)) IS NULL FROM waybill_outbox_members ORDER BY session`)
+	if err != nil || !slices.ContainsFunc(out.Members, func(m core.Member) bool { return m.PresenceLost }) {
+		return err
+	}
+	var name string
+	var uptime int64
+	_, err = w.one(ctx, []any{&name, &uptime}, `SHOW GLOBAL STATUS LIKE 'Uptime'`)
+	for i := range out.Members {
+		out.Members[i].PresenceLost = out.Members[i].PresenceLost && renewed[i] >= (w.now/1e6-uptime)*1e6
+	}
+	return err
+}

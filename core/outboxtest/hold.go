@@ -1,0 +1,240 @@
+package outboxtest
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var takeChecks = []named{
+	{"takers-never-share", takersNeverShare},
+	{"next-is-in-order-without-keys", nextIsInOrderWithoutKeys},
+	{"next-begins-with-own-holds", nextBeginsWithOwnHolds},
+	{"next-leaves-out-what-is-held", nextLeavesOutWhatIsHeld},
+	{"next-keeps-to-its-bytes", nextKeepsToItsBytes},
+	{"next-says-what-it-passed", nextSaysWhatItPassed},
+	{"deliveries-count-once", deliveriesCountOnce},
+}
+
+// Without this two processes handle one message at the same time, or none does.
+func takersNeverShare(k *kit) {
+	const takers, n = 16, 200
+	ms := make([]*member, takers)
+	for i := range ms {
+		ms[i] = k.join(4)
+	}
+	ms[0].claim(core.AllSlots) // whoever owns the slots
+	want := k.stage(k.rows(n)...)
+	var mu sync.Mutex
+	var got []string
+	k.parallel(takers, func(i int) {
+		var out []core.Ref
+		for misses := 0; misses < 5; {
+			ts := ms[i].next(3, func(w *core.HoldRequest) { w.Out = out })
+			if len(ts) == 0 {
+				misses++
+				k.sleep(pause)
+				continue
+			}
+			out = append(out, takenRefs(ts)...)
+			mu.Lock()
+			for _, t := range ts {
+				got = append(got, t.Ref.ID)
+			}
+			mu.Unlock()
+		}
+	})
+	slices.Sort(got)
+	if twice := len(got) - len(slices.Compact(slices.Clone(got))); twice > 0 {
+		k.fail("%d of %d records were taken by two at once", twice, n)
+	}
+	if slices.Sort(want); !slices.Equal(got, want) {
+		k.fail("%d of %d records were taken", len(got), n)
+	}
+}
+
+// Without this old messages of a queue starve, or one with a key is handled beside an earlier one of its key.
+func nextIsInOrderWithoutKeys(k *kit) {
+	m := k.owner(1)
+	var rows []core.StagedRow
+	for i := range 12 {
+		rows = append(rows, k.row(key([]string{"", "k"}[i%2])))
+	}
+	all := k.stage(rows...)
+	k.stage(k.row(delay(far)))
+	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
+	got := m.next(4)
+	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = takenRefs(got) })...)
+	if !slices.Equal(takenIDs(got), want) {
+		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order",
+			names(takenIDs(got), all))
+	}
+	for i := range got {
+		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
+			k.fail("a record was taken with slot %d and %d bytes", r.Slot, len(r.Envelope.Body))
+		}
+	}
+	m.holder("after a take", m.self.Session, takenRefs(got)...)
+}
+
+func takenIDs(ts []core.HoldResult) []string {
+	out := make([]string, len(ts))
+	for i := range ts {
+		out[i] = ts[i].Ref.ID
+	}
+	return out
+}
+
+// Without this a take whose answer was lost leaves records held that no member handles.
+func nextBeginsWithOwnHolds(k *kit) {
+	m := k.owner(1)
+	all := k.stage(k.rows(8)...)
+	first := m.next(3)
+	again := m.next(3)
+	if !slices.Equal(takenIDs(first), takenIDs(again)) || !slices.Equal(takenIDs(first), all[:3]) {
+		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times",
+			names(takenIDs(first), all), names(takenIDs(again), all))
+	}
+	out := []core.Ref{first[0].Ref, first[2].Ref}
+	third := m.next(3, func(w *core.HoldRequest) { w.Out = out })
+	if want := []string{all[1], all[3], all[4]}; !slices.Equal(takenIDs(third), want) {
+		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", names(takenIDs(third), all))
+	}
+}
+
+// Without this a message is handled twice at once, or a locked one stops all behind it.
+func nextLeavesOutWhatIsHeld(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	rs := m.some(6)
+	other.next(2)
+	m.hold(rs[2].Ref)
+	if got := takenIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
+		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", names(got, ids(rs)))
+	}
+	if ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
+		k.fail("of other slots than the only free record's %d records were taken", len(ts))
+	}
+	unlock := k.lock(rs[5].ID)
+	more := m.k.stage(k.row())
+	k.soon("a take of the next", func() {
+		if got := takenIDs(k.join(1).next(1)); !slices.Equal(got, more) {
+			k.fail("one record is locked, and not the one behind it was taken, but %d", len(got))
+		}
+	})
+	unlock()
+	if got := takenIDs(k.join(1).next(10)); !slices.Equal(got, ids(rs[5:])) {
+		k.fail("a record is no longer locked, and %s were taken, want [5]", names(got, ids(rs)))
+	}
+}
+
+// Without this large bodies fill the memory of a process, or one that is larger than the bound is never taken.
+func nextKeepsToItsBytes(k *kit) {
+	m := k.owner(1)
+	all := k.stage(k.rows(5, body(1000))...)
+	var got []string
+	var out []core.Ref
+	for _, most := range []int64{1, 2500, 1 << 20} {
+		ts := m.next(5, func(w *core.HoldRequest) { w.Bytes, w.Out = most, out })
+		if n := int64(len(ts)); n == 0 || n > max(1, most/1000) {
+			k.fail("take of bodies of 1000 bytes with the bound %d answered %d", most, n)
+		}
+		out = append(out, takenRefs(ts)...)
+		got = append(got, takenIDs(ts)...)
+	}
+	if !slices.Equal(got, all[:len(got)]) {
+		k.fail("takes with bounds of bytes answered %s", names(got, all))
+	}
+	if held := k.join(1).next(5); len(held) != 5-len(got) {
+		k.fail("%d of 5 were answered, and another could take %d", len(got), len(held))
+	}
+}
+
+// Without this a message that kills its handler is delivered for ever, or given up too early.
+func deliveriesCountOnce(k *kit) {
+	m := k.owner(1)
+	rs := m.some(2)
+	deliver := func(w *core.HoldRequest) { w.Deliver = true }
+	byRef := func() int { return m.take(core.HoldRequest{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
+	byNext := func() int {
+		ts := m.next(2, deliver, func(w *core.HoldRequest) { w.Out = refs(rs[:1]) })
+		if len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries {
+			k.fail("one of two is out, and %d were taken, or another one, or its counts differ", len(ts))
+		}
+		return ts[0].Deliveries
+	}
+	for want := 1; want <= 3; want++ {
+		for range 2 { // the second time it is held already
+			if a, b := byRef(), byNext(); a != want || b != want {
+				k.fail("records were held %d times for a delivery, and the counts are %d and %d", want, a, b)
+			}
+		}
+		if r := m.live(rs[0].Ref); r.Deliveries != want {
+			k.fail("a record was held %d times for a delivery, and a page says %d", want, r.Deliveries)
+		}
+		m.settle(core.Release(&rs[0], 0, false), core.Release(&rs[1], 0, false))
+		rs = m.find(ids(rs)...)
+	}
+	if ts := m.hold(rs[0].Ref); ts[0].Deliveries != 3 {
+		k.fail("a take without Deliver counted: %d deliveries, want 3", ts[0].Deliveries)
+	}
+	if n := byRef(); n != 3 {
+		k.fail("a record that was held already was counted: %d deliveries, want 3", n)
+	}
+}
+
+// Without this a record that another member held, or a transaction had locked, is never looked at again. A store that
+// ignores the scope looks at all of them each time.
+func nextSaysWhatItPassed(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	rs := m.some(9, body(1000))
+	seqs := func(at ...int) (out []int64) {
+		for _, i := range at {
+			out = append(out, rs[i].Seq)
+		}
+		return out
+	}
+	other.next(2)
+	unlock := k.lock(rs[5].ID)
+	var out []core.Ref
+	heeded := false // the store heeds the scope
+	step := func(what string, w core.HoldRequest, taken, left []int64) {
+		w.Slots, w.Out, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
+		var got, met []int64
+		for _, t := range m.take(w) {
+			switch {
+			case t.Record != nil:
+				got, out = append(got, t.Ref.Seq), append(out, t.Ref)
+			case t.Status != core.HoldLocked:
+				k.fail("%s: a record that was not taken has status %d", what, t.Status)
+			default:
+				met = append(met, t.Ref.Seq)
+			}
+		}
+		if heeded = heeded || len(met) > 0; !heeded {
+			return
+		}
+		if !slices.Equal(got, taken) || !slices.Equal(slices.Sorted(slices.Values(met)), left) {
+			k.fail("%s: taken are %d and left %d of those from %d on, want %d and %d", what, got, met, rs[0].Seq, taken, left)
+		}
+	}
+	first := rs[0].Seq - 1
+	step("two behind two that are held", core.HoldRequest{N: 2, From: first, To: math.MaxInt64, Most: 9}, seqs(2, 3), seqs(0, 1))
+	step("one that the bytes allow, and one that was passed", core.HoldRequest{N: 5, Bytes: 1, From: rs[3].Seq, To: rs[6].Seq, Passed: seqs(1), Most: 2},
+		seqs(4), seqs(1, 5, 6))
+	step("a part, behind those that were passed", core.HoldRequest{N: 5, From: rs[4].Seq, To: rs[6].Seq, Passed: seqs(0, 1), Most: 9},
+		seqs(6), seqs(0, 1, 5))
+	unlock()
+	_, err := other.store.Heartbeat(k.ctx, core.HeartbeatRequest{Self: other.self, Leave: true})
+	k.must("leave", err)
+	step("all others", core.HoldRequest{N: 5, From: rs[7].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 5, 7), Most: 9}, seqs(0, 1, 5, 7, 8), nil)
+	out = out[:2]
+	step("those of the range whose answer was lost", core.HoldRequest{N: 9, From: rs[4].Seq, To: math.MaxInt64, Most: 9}, seqs(5, 6, 7, 8), nil)
+	step("the others whose answer was lost", core.HoldRequest{N: 9, From: rs[8].Seq, To: math.MaxInt64, Passed: seqs(0, 1, 4), Most: 9}, seqs(0, 1, 4), nil)
+	rs = m.some(4)
+	m.hold(rs[3].Ref) // as a Hold that was carried out late
+	out = nil
+	step("those before one whose answer was lost", core.HoldRequest{N: 2, From: rs[0].Seq - 1, To: math.MaxInt64, Most: 9}, seqs(3, 0), seqs(1, 2))
+}

@@ -1,0 +1,181 @@
+package outboxtest
+
+import (
+	"errors"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var giveUpChecks = []named{
+	{"release-holds-what-is-out", giveUpHoldsWhatIsOut},
+	{"release-repeats", giveUpRepeats},
+	{"release-leaves-out-what-changed", giveUpLeavesOutWhatChanged},
+	{"release-ends-holds-of-other-versions", giveUpEndsHoldsOfOtherVersions},
+	{"release-passes-over-what-changed-and-is-locked", giveUpPassesOverWhatChangedAndIsLocked},
+	{"release-of-locked-changes-nothing", giveUpOfLockedChangesNothing},
+	{"release-needs-the-owner", giveUpNeedsTheOwner},
+	{"given-up-holds-settle", givenUpHoldsSettle},
+	{"releases-run-at-once", giveUpsRunAtOnce},
+}
+
+// handover is a member with two partitions and records in both.
+func (k *kit) handover() (m *member, partitions []core.PartitionState, low, high []core.Record) {
+	m = k.owner(2)
+	partitions = k.partitions(m.heartbeat())
+	low = m.some(4, key(k.keyIn(partitions[0].Partition.Slots(), 0)))
+	high = m.some(3, key(k.keyIn(partitions[1].Partition.Slots(), 0)))
+	return m, partitions, low, high
+}
+
+// Without this the new owner publishes a record that is still out at the former one, or waits for one that is not.
+func giveUpHoldsWhatIsOut(k *kit) {
+	m, us, low, high := k.handover()
+	other := k.join(2)
+	m.hold(low[0].Ref, low[2].Ref, high[0].Ref)
+	m.release(us[0], 42, low[0].Ref, low[1].Ref)
+	got := k.partitions(other.heartbeat())
+	if got[0].Owner != 0 || got[0].ReadAfter != 42 || got[1].Owner != m.self.Session || got[1].ReadAfter != 0 {
+		k.fail("one of two partitions was released: it has the owner %d and ReadAfter %d, the other %d and %d; want 0 and 42, the former and 0",
+			got[0].Owner, got[0].ReadAfter, got[1].Owner, got[1].ReadAfter)
+	}
+	other.holder("two are out, and the partition was released", m.self.Session, low[0].Ref, low[1].Ref, high[0].Ref)
+	other.holder("it was held and is not out, and the partition was released", 0, low[2].Ref, low[3].Ref, high[1].Ref)
+	if r := other.live(low[0].Ref); r.Version != low[0].Version || r.Crashes != 0 || r.Attempts != 0 {
+		k.fail("a release changed a record: version %d after %d, crashes %d, attempts %d", r.Version, low[0].Version, r.Crashes, r.Attempts)
+	}
+	other.claim(us[0].Partition.Slots())
+	other.hold(low[2].Ref, low[3].Ref)
+	m.release(us[1], 43)
+	other.holder("nothing is out, and the partition was released", 0, refs(high)...)
+	other.holder("another partition was released", m.self.Session, low[0].Ref, low[1].Ref)
+}
+
+// Without this a release whose answer was lost ends the member's session.
+func giveUpRepeats(k *kit) {
+	m, us, low, _ := k.handover()
+	for range 3 {
+		m.release(us[0], 42, low[0].Ref)
+	}
+	if u := k.partitions(m.heartbeat())[0]; u.Owner != 0 || u.ReadAfter != 42 {
+		k.fail("a partition was released three times: owner %d, ReadAfter %d", u.Owner, u.ReadAfter)
+	}
+	m.holder("it is out, and its partition was released three times", m.self.Session, low[0].Ref)
+	m.holder("it is not out, and its partition was released three times", 0, refs(low[1:])...)
+}
+
+// Without this a settle that came first keeps a partition from being given up, or a hold is left on a settled record.
+func giveUpLeavesOutWhatChanged(k *kit) {
+	m, us, low, high := k.handover()
+	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far))
+	stale := low[2].Ref
+	stale.Version--
+	m.release(us[0], 1, low[0].Ref, low[1].Ref, stale, low[3].Ref, high[0].Ref)
+	other := k.join(2)
+	other.holder("another version of it was out", 0, low[2].Ref)
+	other.holder("it is of another partition", 0, high[0].Ref)
+	other.holder("it is out", m.self.Session, low[3].Ref)
+	p := other.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{{Route: k.route, Slots: us[0].Partition.Slots()}}, Limit: 10})
+	k.expectWaiting("a partition was released", p.Blocked,
+		waits(&low[1], core.BlockedByRetry, 0, m.version(low[1].Ref)), waits(&low[3], core.BlockedByHold, m.self.Session, low[3].Version))
+}
+
+// Without this a member that is alive holds a record of another's partition that it does not have, and no member hands
+// it out.
+func giveUpEndsHoldsOfOtherVersions(k *kit) {
+	m, us, low, _ := k.handover()
+	m.hold(low[0].Ref, low[1].Ref)
+	stale := low[0].Ref
+	stale.Version--
+	m.release(us[0], 1, stale, low[1].Ref)
+	m.holder("another version of it was out, and its partition was released", 0, low[0].Ref)
+	m.holder("it is out", m.self.Session, low[1].Ref)
+}
+
+// Without this a transaction of the application keeps a partition from being given up whose records are not out.
+func giveUpPassesOverWhatChangedAndIsLocked(k *kit) {
+	m, us, low, _ := k.handover()
+	stale := low[0].Ref
+	stale.Version--
+	unlock := k.lock(low[0].ID)
+	k.soon("a release", func() {
+		m.release(us[0], 1, stale, low[1].Ref)
+		m.holder("it is out", m.self.Session, low[1].Ref)
+	})
+	unlock()
+	m.holder("another version of it was out, and a transaction had locked it", 0, low[0].Ref)
+}
+
+// Without this a partition is free while a record of it is out, and no other member can see that.
+func giveUpOfLockedChangesNothing(k *kit) {
+	m, us, low, _ := k.handover()
+	m.hold(low[3].Ref)
+	unlock := k.lock(low[1].ID)
+	k.soon("a release", func() {
+		ok, err := m.tryGiveUp(us[0], 42, refs(low[:3])...)
+		if k.must("release a partition with a locked record", err); ok {
+			k.fail("a partition was released although one of its records is out and locked")
+		}
+		if u := k.partitions(m.heartbeat())[0]; u.Owner != m.self.Session || u.ReadAfter != 0 {
+			k.fail("a release answered false, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+		}
+		m.holder("a release answered false", 0, refs(low[:3])...)
+		m.holder("a release answered false, and it was held before", m.self.Session, low[3].Ref)
+	})
+	unlock()
+	m.release(us[0], 42, refs(low[:3])...)
+	m.holder("it is out", m.self.Session, refs(low[:3])...)
+	m.holder("it is not out", 0, low[3].Ref)
+}
+
+// Without this a member that is late frees the partition of its successor, or holds its records.
+func giveUpNeedsTheOwner(k *kit) {
+	m, us, low, _ := k.handover()
+	other := k.join(2)
+	if _, err := other.tryGiveUp(us[0], 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
+		k.fail("a member released a partition that is another's: got %v, want core.ErrFenced", err)
+	}
+	if u := k.partitions(m.heartbeat())[0]; u.Owner != m.self.Session || u.ReadAfter != 0 {
+		k.fail("a member released a partition that is another's, and it has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+	}
+	m.holder("a member released a partition that is another's", 0, refs(low)...)
+	m.release(us[0], 1)
+	other.claim(us[0].Partition.Slots())
+	_, _ = m.tryGiveUp(us[0], 42, low[0].Ref) // sent again, late
+	if u := k.partitions(m.heartbeat())[0]; u.Owner != other.self.Session || u.ReadAfter == 42 {
+		k.fail("a release came late, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
+	}
+	m.holder("a release came late", 0, refs(low)...)
+}
+
+// Without this what was out while a partition was handed over is lost or published twice.
+func givenUpHoldsSettle(k *kit) {
+	m, us, low, _ := k.handover()
+	other := k.join(2)
+	m.release(us[0], 1, refs(low)...)
+	other.claim(us[0].Partition.Slots())
+	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far), core.Release(&low[2], 0, false), core.Abandon(&low[3], "", errNo))
+	other.gone("its former owner settled the records that it held", low[0].Ref, low[3].Ref)
+	other.retrying(low[1].Ref)
+	other.holder("its former owner released it", 0, low[2].Ref)
+	other.hold(other.live(low[2].Ref).Ref)
+}
+
+// Without this a member that leaves keeps most of its partitions until its lease is over.
+func giveUpsRunAtOnce(k *kit) {
+	m, other := k.owner(8), k.join(8)
+	us := k.partitions(m.heartbeat())
+	var out, free []core.Ref
+	for _, u := range us {
+		rs := m.some(2, key(k.keyIn(u.Partition.Slots(), 0)))
+		out, free = append(out, rs[0].Ref), append(free, rs[1].Ref)
+	}
+	m.hold(free...)
+	k.parallel(len(us), func(i int) { m.release(us[i], int64(40+i), out[i]) })
+	for i, u := range k.partitions(other.heartbeat()) {
+		if u.Owner != 0 || u.ReadAfter != int64(40+i) {
+			k.fail("%d partitions were released at once: one has the owner %d and ReadAfter %d, want 0 and %d", len(us), u.Owner, u.ReadAfter, 40+i)
+		}
+	}
+	other.holder("it is out, and its partition was released beside others", m.self.Session, out...)
+	other.holder("it is not out, and its partition was released beside others", 0, free...)
+}

@@ -1,0 +1,197 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Hand gives ready records to the caller, and Conclude takes their outcomes. Between them a record is out: a promise in
+// memory, of which the store learns only where others must see it; see hold.go. A record that comes back unpublished
+// goes before the later ones of its key. So these are taken back first, if they are ready: with several records of a
+// key on their way (Pipelined) a later one could pass.
+
+// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
+// StartBy: by then the others may have taken this member for dead. An item that may not go now stops those behind it,
+// since it was there first.
+func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
+	d.tick(now)
+	rt := d.byName[route]
+	if rt == nil || len(rt.ready) == 0 || !d.self.joined || d.self.stopping || !d.starts() {
+		return nil
+	}
+	barred := d.barred()
+	for at := 0; len(items) < limit && at < len(rt.ready); {
+		item := rt.ready[at]
+		if !d.mayGo(item, barred) || rt.Queue && d.releases.covers(rt, item.Record.Slot) {
+			break
+		}
+		// it goes with its partition, or is handed out if that stays
+		if rt.isLeaving(item.Record.Slot) && !rt.Queue {
+			at++
+			continue
+		}
+		if at == 0 {
+			rt.ready[0] = nil
+			rt.ready = rt.ready[1:]
+		} else {
+			rt.ready = slices.Delete(rt.ready, at, at+1)
+		}
+		if item.topicBlocked() {
+			d.takeBack(item)
+			continue
+		}
+		item.state, item.at = itemOut, now
+		d.work.handedAt = now
+		d.work.out++
+		items = append(items, item)
+	}
+	return items
+}
+
+// mayGo reports whether an item may be handed out now. An item that goes alone waits until nothing is out. The others
+// wait for it.
+func (d *Dispatcher) mayGo(item *Item, barred bool) bool {
+	if item.alone {
+		return d.work.out == 0
+	}
+	return !barred
+}
+
+// barred reports whether an item goes alone, or waits to.
+func (d *Dispatcher) barred() bool {
+	for _, rt := range d.routes {
+		if slices.ContainsFunc(rt.holds.window, (*Item).exclusive) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeBack takes a ready item out of line whose topic was paused meanwhile, and passes its record: it is read again
+// when the topic opens.
+func (d *Dispatcher) takeBack(item *Item) {
+	rt, topic := item.route, item.Record.Envelope.Topic
+	if rt.Pipelined > 1 {
+		d.recall(item)
+	}
+	item.state = itemSettling // it is not in rt.ready any more
+	rt.discard(item)
+	rt.load.held--
+	if item.key == nil {
+		rt.topics.pass(topic, item.Record.Seq, item.ends)
+		return
+	}
+	k := item.key
+	k.busy--
+	k.pause(topic, item.ends)
+	k.passFrom(item.Record.Seq)
+	d.passQueue(k)
+	d.advance(k)
+}
+
+// sortedNames returns the keys of m, in order.
+func sortedNames[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Conclude gives the outcome o of an item that was handed out: o is an outcome of its Record. A released item is handed
+// out again. If it was not published, ready items of its key wait behind it. A caller that has several records of a key
+// concludes the last of them first.
+func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
+	d.tick(now)
+	if item.state != itemOut || item.session != d.session {
+		return // its session has ended
+	}
+	if item.route.Pipelined > 1 && o.Event() != core.EventConfirmed {
+		d.recall(item)
+	}
+	d.work.out--
+	if item.key != nil {
+		item.key.busy--
+	}
+	if o.Unknown() {
+		item.route.unreported[item.Record.Seq] = item.Record.Slot
+	}
+	if item.unknown = item.unknown || o.Unknown(); item.unknown {
+		o = o.WithUnknown()
+	}
+	o = item.overrule(o)
+	if o.Event() == core.EventReleased && !item.held && (!item.unreported() || !d.changesOwner(item)) {
+		d.putBack(item)
+		return
+	}
+	item.state, item.outcome = itemSettling, o
+	d.settles.add(item)
+	k := item.key
+	if k == nil {
+		return
+	}
+	switch {
+	case o.Event() == core.EventConfirmed:
+	case o.State() != core.StateAbandoned || item.route.Blocks && o.Reason().Blocks():
+		k.unstored = append(k.unstored, item)
+		d.passQueue(k)
+	case o.Reason() != waybill.ReasonExpired:
+		// A record that is read again is found to be expired again.
+		k.unstored = append(k.unstored, item)
+	}
+	d.advance(k)
+}
+
+// putBack makes an item ready again, before all others. It was out, and the store knows nothing about it, so it keeps
+// its place in the order: the front does not bring it again.
+func (d *Dispatcher) putBack(item *Item) {
+	rt := item.route
+	item.tries = 0
+	rt.holds.window = without(rt.holds.window, item)
+	item.Suspect, item.alone = false, false
+	rt.letGo(item)
+	if k := item.key; k != nil {
+		item.state = itemQueued
+		k.insert(item)
+		d.advance(k)
+		return
+	}
+	topic := item.Record.Envelope.Topic
+	if item.isLost() || rt.topics.blocked[topic] && !rt.isPast(item.ends) {
+		item.state = itemSettling
+		rt.load.held++
+		d.finish(item)
+		if !item.isLost() { // else the owner of its partition reads it
+			rt.topics.pass(topic, item.Record.Seq, item.ends)
+		}
+		return
+	}
+	d.hand(item)
+	// from the end to the front
+	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC {
+		copy(rt.ready[1:], rt.ready[:last])
+		rt.ready[0] = item
+	}
+}
+
+// recall takes back ready items that stand behind the item in its key, so that they are handed out after it.
+func (d *Dispatcher) recall(item *Item) {
+	k, rt := item.key, item.route
+	if k == nil {
+		return
+	}
+	for seq, o := range rt.known {
+		if o.key != k || o == item || seq < item.Record.Seq || o.state == itemQueued || o.isBusy() {
+			continue
+		}
+		d.dequeue(o)
+		o.state, o.Suspect, o.alone = itemQueued, false, false
+		rt.load.held--
+		k.busy--
+		k.insert(o)
+	}
+}

@@ -1,0 +1,226 @@
+package dispatch
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Heartbeat is the one call about members and owners. Each renews the member or only looks, and returns the membership.
+// With it go all that this member has decided about others since: members to be removed, flags, moves of partitions,
+// hints. So a member without work makes one call in a third of its lease, and each decision rests on the membership
+// before it. A decision that the store does not accept, because another member was first, is left out there. The next
+// membership shows that, and the decision is made anew.
+
+const (
+	// hintEvery: every so many beats, one also stores how far the member has come. A member that takes over from a
+	// dead one begins there.
+	hintEvery = 10
+	// restEvery is how often a member without work looks at the membership, as long as there was activity within
+	// activeFor. Later its renewals show it all that it must know.
+	restEvery = time.Second
+	activeFor = 10 * time.Second
+)
+
+// heartbeatDue returns when the next Heartbeat is due.
+func (d *Dispatcher) heartbeatDue() time.Time {
+	at := earliest(d.self.renewAt(), d.peers.heartbeatAt)
+	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
+	if !d.self.joined || len(d.peers.removals) > 0 || len(d.peers.moves) > 0 || d.self.beatNow || d.self.stopping && d.idleForLeave() {
+		at = d.now
+	}
+	return later(at, d.calls.notBefore[callHeartbeat])
+}
+
+// idleForLeave reports whether a stopping member has nothing left to store or to wait for.
+func (d *Dispatcher) idleForLeave() bool {
+	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.releases.busy()
+}
+
+// heartbeat returns the next Heartbeat, or nil. A member whose own last beat came late removes no other: they may have
+// seen as little of it.
+func (d *Dispatcher) heartbeat() *Call {
+	if d.calls.busy(callHeartbeat) || d.heartbeatDue().After(d.now) {
+		return nil
+	}
+	renews := d.renews()
+	m := core.HeartbeatRequest{Self: d.ownMember(renews), Join: !d.self.joined, AfterNotice: d.notices.bound()}
+	if !slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.groups) > 0 }) {
+		m.AfterNotice = math.MaxInt64 // they concern none of its partitions, and a new one is read anyway
+	}
+	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
+	if !d.self.gapped {
+		m.Evict, m.Suspect = d.peers.removals, d.presence.flags
+	}
+	if m.Leave && d.work.out > 0 { // as if it had died
+		m.Leave, m.Evict = false, []core.Eviction{{Session: d.session, Heartbeats: d.self.beat}}
+	}
+	m.Transfers = d.peers.moves
+	if renews && d.self.beat%hintEvery == 0 || m.Leave {
+		m.Transfers = append(m.Transfers, d.hints(m.Leave)...)
+	}
+	if renews {
+		m.Transfers = append(m.Transfers, d.endUncertainty()...)
+	}
+	lowered, waiting := d.loweredHints(), d.notices.lowering
+	m.Transfers = append(m.Transfers, lowered...)
+	d.peers.removals, d.peers.moves, d.presence.flags = nil, nil, nil
+	d.notices.lowering, d.self.beatNow = nil, false
+	c := &Call{kind: callHeartbeat}
+	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
+	d.calls.begin(c)
+	return c
+}
+
+// renews reports whether the next Heartbeat is a beat. Otherwise it only reads the membership.
+func (d *Dispatcher) renews() bool {
+	return !d.self.joined || d.self.beatNow || len(d.presence.flags) > 0 || !d.now.Before(d.self.renewAt()) ||
+		len(d.peers.moves)+len(d.peers.removals) > 0 || d.self.stopping
+}
+
+// ownMember returns the member's own row for a Heartbeat. A look repeats the latest beat that was answered: it must not
+// make the row look newer or older.
+func (d *Dispatcher) ownMember(renews bool) core.Member {
+	if d.session == 0 {
+		d.session = d.opts.NewSession()
+	}
+	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Capacity: max(d.opts.Handlers, 1), FreeCapacity: d.handlers.reportedFree(), Session: d.session, Presence: d.presence.toShow()}
+	m.Heartbeats = d.self.arrived // the latest one may not have arrived
+	if renews {
+		d.self.nextBeat()
+		m.Heartbeats, d.handlers.shown = d.self.beat, m.FreeCapacity
+		if m.Presence != 0 {
+			d.presence.shown = m.Presence
+		}
+	}
+	for _, rt := range d.routes {
+		m.Routes = append(m.Routes, core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unable[rt.Name] || d.self.stopping})
+	}
+	return m
+}
+
+// hints returns moves that store how far the member has come in its partitions. A successor of a dead member begins
+// there. A hint is stored only when it has grown by a step, since each costs a write.
+func (d *Dispatcher) hints(all bool) (moves []core.Transfer) {
+	for _, rt := range d.routes {
+		lows := rt.lows()
+		for _, u := range rt.sortedPartitions() {
+			low := lows.of(u.Slots())
+			if !rt.hasLoaded(u) || low <= u.low || !all && low < u.low+step {
+				continue
+			}
+			u.low = low
+			moves = append(moves, u.hint(low))
+		}
+	}
+	return moves
+}
+
+// endUncertainty ends the care for slots in which no record is left that a dead member may have had out. It returns the
+// moves that store this.
+func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
+	for _, rt := range d.routes {
+		if slices.Max(rt.uncertainUpTo[:]) == 0 {
+			continue
+		}
+		lows := rt.lows()
+		for _, u := range rt.sortedPartitions() {
+			care := u.uncertainUpTo()
+			if care == 0 || !rt.hasLoaded(u) {
+				continue
+			}
+			low := lows.of(u.Slots())
+			if low < care {
+				continue
+			}
+			for s := u.From; s < u.To; s++ {
+				rt.uncertainUpTo[s] = 0
+			}
+			u.low = max(u.low, low)
+			moves = append(moves, u.hint(low))
+		}
+	}
+	return moves
+}
+
+// heartbeatDone takes in a membership. If there is none, the beat is repeated after a short pause: the lease runs. A
+// membership without this member, or of another life of the database, ends the session. Otherwise the membership shows
+// which members are dead, which partitions are this member's, and how to divide them; the next Heartbeat carries the
+// conclusions.
+func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Membership, c *Call, renewed bool) {
+	if c.err != nil {
+		d.calls.pause(callHeartbeat)
+		d.self.beatNow = true
+		return
+	}
+	if m.Leave || d.self.quitting && !membership.Known {
+		d.self.left = true
+		return
+	}
+	if !membership.Known || d.db.epoch != "" && membership.Epoch != "" && membership.Epoch != d.db.epoch {
+		d.db.wentBack = d.db.wentBack || membership.Known
+		d.rejoin()
+		return
+	}
+	if !d.self.joined {
+		d.work.activeAt = d.now
+	}
+	d.noteOthers(membership)
+	d.self.joined, d.db.epoch, d.peers.membership = true, membership.Epoch, *membership
+	if renewed {
+		d.self.beatSent, d.self.arrived = c.sent, m.Self.Heartbeats
+	}
+	d.noteOwn(m.Self.Presence, renewed, c)
+	if membership.HasNotices {
+		d.readNotices()
+	}
+	d.peers.heartbeatAt = time.Time{}
+	d.observe(c)
+	d.applyOwnership(c)
+	d.share()
+	if pause := d.observePause(); pause > 0 {
+		d.peers.heartbeatBy(c.sent.Add(pause))
+	}
+	if c := d.holdLate(); c != nil {
+		d.calls.late = c
+	}
+}
+
+// observePause is the pause until the membership is read again, renewals apart; 0 = it is not read. It is short while
+// there are other members and there is work here: one of them may die.
+func (d *Dispatcher) observePause() time.Duration {
+	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again.bySeq) > 0 })
+	switch {
+	case busy && d.peers.others():
+		return lookEvery
+	case busy, d.now.Sub(later(d.work.handedAt, d.work.activeAt)) < activeFor, slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue }):
+		return restEvery
+	}
+	return 0
+}
+
+type heartbeatOp struct {
+	d          *Dispatcher
+	m          core.HeartbeatRequest
+	renews     bool
+	lowered    []core.Transfer
+	waiting    []core.Notice
+	membership core.Membership
+}
+
+func (o *heartbeatOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.membership, err = s.Heartbeat(ctx, o.m)
+	return err
+}
+
+func (o *heartbeatOp) done(c *Call) {
+	d := o.d
+	if d.heartbeatDone(&o.m, &o.membership, c, o.renews); c.err != nil {
+		d.notices.lowering = append(o.waiting, d.notices.lowering...)
+		return
+	}
+	d.storedLowered(o.lowered, o.waiting)
+}

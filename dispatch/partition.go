@@ -1,0 +1,81 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// partition is a unit of a route that the member owns.
+type partition struct {
+	core.Partition
+	route   *route
+	term    int64
+	leaving bool      // to be given up
+	asked   bool      // a release is under way
+	unsure  bool      // the answer to a release was lost; the release may still be carried out
+	tryAt   time.Time // not before
+	low     int64     // the greatest hint that may be stored
+}
+
+// uncertainUpTo is the sequence up to which a dead member may have had records out; 0 = none.
+func (u *partition) uncertainUpTo() (care int64) {
+	for s := u.From; s < u.To; s++ {
+		care = max(care, u.route.uncertainUpTo[s])
+	}
+	return care
+}
+
+// affectedBy reports whether a notice of its route concerns the unit.
+func (u *partition) affectedBy(c *core.Notice) bool {
+	return c.Kind == core.NoticeFrom || u.Slots().Has(c.Slot)
+}
+
+// hint returns a move that stores how far the member has come in the unit.
+func (u *partition) hint(low int64) core.Transfer {
+	self := u.route.session
+	return core.Transfer{Partition: u.Partition, From: self, To: self, ReadAfter: low, UncertainUpTo: u.uncertainUpTo()}
+}
+
+// stay ends the try to give up the unit, and allows another one later. Meanwhile another unit may be given up instead,
+// unless an earlier try may still be carried out.
+func (u *partition) stay(tryAt time.Time) {
+	u.tryAt = tryAt
+	if !u.unsure {
+		u.leaving = false
+		u.route.leaving &^= u.Slots()
+	}
+}
+
+// hasLoaded reports whether all waiting records of a unit are known.
+func (rt *route) hasLoaded(u *partition) bool {
+	g := rt.groupOf(u.From)
+	return g != nil && g.loaded
+}
+
+// releaseDue returns when to give up the next unit; zero = none.
+func (rt *route) releaseDue() (at time.Time) {
+	if rt.leaving == 0 {
+		return at
+	}
+	for _, u := range rt.partitions {
+		if u.leaving {
+			at = earliest(at, u.tryAt)
+		}
+	}
+	return at
+}
+
+// sortedPartitions returns the units of a route, in order.
+func (rt *route) sortedPartitions() []*partition {
+	partitions := make([]*partition, 0, len(rt.partitions))
+	for _, u := range rt.partitions {
+		partitions = append(partitions, u)
+	}
+	slices.SortFunc(partitions, byFrom)
+	return partitions
+}
+
+func byFrom(a, b *partition) int { return cmp.Compare(a.From, b.From) }

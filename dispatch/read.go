@@ -1,0 +1,341 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// A Read asks for everything at once, as a look: one round trip, and one snapshot, in which the parts of the answer fit
+// each other. It asks for the owners and notices of all routes, the records that wait in new partitions, ranges of
+// numbers, the next pages of keys, and records that were held or locked. Each group reads up to four kinds of ranges:
+//
+//   range       | numbers         | why
+//   ------------|-----------------|---------------------------------------------------------------------
+//   rangeFront  | (cursor, …]     | new records
+//   rangeLate   | (low, cursor]   | records of transactions that commit after the front has passed them
+//   rangeWalk   | a known range   | a watched transaction ended, records were put back, a topic opened
+//   rangeSweep  | (0, low]        | everything, slowly, every five minutes: no rule relies on it
+
+const (
+	waitingPage = 2000
+	againPage   = 200
+	noticeLimit = 1000 // a store returns no more
+	sweepPage   = 100
+	// sweepShare is how many reads there are for one step of a sweep, at most. A sweep under way makes at least one
+	// step in each sweepPause. sweepEvery is the pause between sweeps.
+	sweepShare = 20
+	sweepEvery = 5 * time.Minute
+	sweepStep  = 1_000_000
+	sweepPause = time.Second
+	// lookEvery is how often a member reads owners and notices when it reads nothing else.
+	lookEvery = 400 * time.Millisecond
+)
+
+type rangeKind uint8
+
+const (
+	rangeFront rangeKind = iota
+	rangeLate
+	rangeWalk
+	rangeSweep
+)
+
+// asked is the purpose of one range of a look.
+type asked struct {
+	kind     rangeKind
+	group    *group
+	walk     *walk
+	from, to int64
+}
+
+// reading is a look under way, and what each of its parts is for.
+type reading struct {
+	look   core.ReadRequest
+	parts  []*route
+	fresh  []*group
+	ranges []asked
+	keys   []*key
+	lefts  []bool // the front of the look leaves out the key
+	again  []*route
+	routes []*route // the routes whose ranges are read
+}
+
+// reads knows the read under way, and the work that waits until its page has been taken in.
+type reads struct {
+	routes  []*route // whose ranges are read
+	count   int      // ranges read, to give sweeps their share
+	paging  bool     // a page is being taken in
+	late    bool     // its record is of a late range
+	touched []*key   // to be advanced after the page
+}
+
+// reset forgets the read of a session that has ended.
+func (r *reads) reset() { r.paging, r.late, r.touched = false, false, nil }
+
+// readDue returns when the next read is due, for the route that is due first; zero = none.
+func (d *Dispatcher) readDue() time.Time {
+	var at time.Time
+	for _, rt := range d.routes {
+		if len(rt.groups) == 0 {
+			continue
+		}
+		at = earliest(at, rt.readDue())
+	}
+	if !at.IsZero() && at.Before(d.calls.notBefore[callRead]) {
+		return d.calls.notBefore[callRead]
+	}
+	return at
+}
+
+// readDue returns when a route is to be read. A new partition is read at once: nothing of it goes before. A route
+// without room is read for its notices alone, since operators wait. Otherwise a rest from the last page, a record to be
+// read again, an expiry or a sweep decides.
+func (rt *route) readDue() time.Time {
+	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.loads }) {
+		return rt.now
+	}
+	at := rt.pace.readAt
+	if rt.room() <= 0 { // whatever the pause: operators wait
+		at = rt.pace.lookedAt.Add(lookEvery)
+	} else if rt.pace.more || slices.ContainsFunc(rt.toRead, func(k *key) bool { return !k.slow }) {
+		return rt.now
+	}
+	at = earliest(earliest(at, rt.again.next()), rt.expiryDue())
+	for _, g := range rt.groups {
+		if !rt.noSweeps && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
+			at = earliest(at, later(rt.now, g.swept.Add(sweepPause)))
+		}
+	}
+	return at
+}
+
+// read returns the next read, or nil. While partitions are released there is none: it could bring records of a
+// partition that is about to go.
+func (d *Dispatcher) read() *Call {
+	if at := d.readDue(); d.calls.busy(callRead) || d.releases.busy() || at.IsZero() || at.After(d.now) {
+		return nil
+	}
+	r := d.newReading()
+	d.reads.count++
+	c := &Call{kind: callRead}
+	c.op = &readOp{d: d, session: d.session, r: r}
+	d.calls.begin(c)
+	d.reads.routes = r.routes
+	clear(d.notices.gone)
+	for _, rt := range d.routes {
+		// This read shows all that was settled before.
+		clear(rt.recent.read)
+	}
+	return c
+}
+
+// newReading puts together what is to be read now.
+func (d *Dispatcher) newReading() *reading {
+	r := &reading{look: core.ReadRequest{Last: d.db.last, LastNotice: d.db.told, AfterNotice: d.notices.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	keys := d.keyReads * d.keyDepth
+	d.addFresh(r)
+	for _, rt := range d.routes {
+		at := rt.readDue()
+		if len(rt.groups) == 0 {
+			continue
+		}
+		d.expire(rt)
+		r.look.Slots = append(r.look.Slots, core.RouteSlots{Route: rt.Name, Slots: rt.owned()})
+		r.parts = append(r.parts, rt)
+		if rt.Blocks {
+			r.look.Blocks = append(r.look.Blocks, rt.Name)
+		}
+		d.addAgain(r, rt)
+		if at.After(d.now) {
+			continue
+		}
+		rt.pace.lookedAt, rt.pace.again = d.now, false
+		r.routes = append(r.routes, rt)
+		if room := rt.room(); room > 0 {
+			left := d.addRanges(r, rt, room)
+			keys -= d.addKeys(r, rt, keys, left) // only together with the late range; see hazard
+		}
+	}
+	return r
+}
+
+// addFresh adds groups whose waiting records are to be read: those behind the same number. Of a new partition nothing
+// is handed out before, so that new ones go first.
+func (d *Dispatcher) addFresh(r *reading) {
+	after, found, isNew := int64(0), false, false
+	for _, rt := range d.routes {
+		for _, g := range rt.groups {
+			if g.beginLoad(); !g.loaded && !isNew || g.loads && !found {
+				after, found, isNew = g.afterFresh, true, !g.loaded
+			}
+		}
+	}
+	r.look.NewlyOwnedAfter = after
+	for _, rt := range d.routes {
+		for _, g := range rt.groups {
+			if (!g.loaded || g.loads) && g.afterFresh == after {
+				r.look.NewlyOwned = append(r.look.NewlyOwned, core.RouteSlots{Route: rt.Name, Slots: g.slots})
+				r.fresh = append(r.fresh, g)
+			}
+		}
+	}
+}
+
+// addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out. The width of each
+// range is bounded, not only its number of records: deleted rows between them cost as much as live ones, as long as an
+// old snapshot keeps them. Records in memory are skipped, so that they do not fill the limit of a range that was read
+// before. When the route is crowded, the front and the walks wait. The late pass goes on, since the pages of keys must
+// fit it.
+func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
+	left = map[string]bool{}
+	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *core.Range {
+		q := core.Range{RouteSlots: core.RouteSlots{Route: rt.Name, Slots: g.slots}, From: from, To: to, KeyedOnly: rt.Queue, Limit: limit}
+		r.look.Ranges = append(r.look.Ranges, q)
+		r.ranges = append(r.ranges, asked{kind, g, w, from, to})
+		return &r.look.Ranges[len(r.look.Ranges)-1]
+	}
+	limit := min(d.opts.Batch, room)
+	crowded := rt.crowded()
+	for _, g := range rt.groups {
+		if !g.loaded {
+			continue
+		}
+		if g.sweeps(d) {
+			g.swept = d.now
+			add(g, rangeSweep, nil, g.sweep, min(g.low, g.sweep+sweepStep), min(limit, sweepPage))
+		}
+		walks := g.walks[:min(len(g.walks), 2)]
+		if crowded {
+			walks = nil
+		}
+		for _, w := range walks {
+			w.asked = true
+			q := add(g, rangeWalk, w, w.pos, min(w.to, w.pos+step), limit)
+			q.ExcludeSeqs = rt.knownIn(g, q.From, q.To)
+			q.Limit += len(q.ExcludeSeqs)
+		}
+		if g.late < g.cursor {
+			q := add(g, rangeLate, nil, g.late, min(g.cursor, g.late+step), limit)
+			q.ExcludeSeqs = rt.knownIn(g, q.From, q.To)
+			q.Limit += len(q.ExcludeSeqs)
+		}
+		to := int64(math.MaxInt64)
+		if d.db.last > g.cursor+step {
+			to = g.cursor + step
+		}
+		if crowded {
+			to = g.cursor // nothing: the late range alone is read, for the keys
+		}
+		q := add(g, rangeFront, nil, g.cursor, to, limit)
+		q.ExcludeKeys = rt.deepKeys(g)
+		for _, k := range q.ExcludeKeys {
+			left[k] = true
+		}
+	}
+	return left
+}
+
+// sweeps reports whether the next step of a sweep is due.
+func (g *group) sweeps(d *Dispatcher) bool {
+	return !d.noSweeps && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
+}
+
+// deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each page
+// of the front with records that cannot go, so the front leaves it out. Its records are read by key.
+func (rt *route) deepKeys(g *group) (names []string) {
+	if len(rt.deep) == 0 {
+		return nil
+	}
+	rt.deep = slices.DeleteFunc(rt.deep, func(k *key) bool {
+		k.deep = !k.dropped && k.passed > rt.keyDepth/4
+		return !k.deep
+	})
+	var deep []*key
+	for _, k := range rt.deep {
+		if k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
+			deep = append(deep, k)
+		}
+	}
+	slices.SortFunc(deep, func(a, b *key) int { return cmp.Or(cmp.Compare(b.passed, a.passed), cmp.Compare(a.name, b.name)) })
+	for _, k := range deep[:min(len(deep), rt.maxLeave)] {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// addKeys adds keys of a route whose next page must be read, up to a number of records. It returns how many may come. A
+// page begins at the hazard of the group, if that is before the passed records: an earlier record of the key may have
+// appeared since. A key in doubt begins at its start, which shows everything that holds it. A short key gets a small
+// page, so that one read serves many.
+func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
+	var rest []*key
+	defer func() {
+		if len(rest) > 0 {
+			rt.toRead = append(rest, rt.toRead...)
+		}
+	}()
+	for n < limit && len(rt.toRead) > 0 {
+		k := rt.toRead[0]
+		rt.toRead[0], rt.toRead = nil, rt.toRead[1:]
+		g := rt.groupOf(k.slot)
+		if g == nil {
+			k.listed = false
+			continue
+		}
+		if !g.loaded { // a notice came before the waiting records
+			rest = append(rest, k)
+			continue
+		}
+		if k.resume > g.cursor && !k.anew { // the front will bring its records
+			k.resume, k.passed, k.listed = 0, 0, false
+			d.advance(k)
+			continue
+		}
+		from := min(k.resume-1, g.hazard())
+		if k.anew {
+			from = 0
+		}
+		depth := d.keyDepth
+		if k.isShort() {
+			depth = max(depth/shortShare, 1)
+		}
+		k.asked, k.stale = k.resume, false
+		r.look.Keys = append(r.look.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
+		r.keys = append(r.keys, k)
+		r.lefts = append(r.lefts, left[k.name])
+		n += depth
+	}
+	return n
+}
+
+// addAgain adds records that other sessions held, or that were locked. Each goes back in line at once, since the answer
+// can be lost.
+func (d *Dispatcher) addAgain(r *reading, rt *route) {
+	if len(rt.again.tries) > 4*d.againPage { // of records that are gone
+		clear(rt.again.tries)
+	}
+	for n := 0; n < d.againPage && len(rt.again.line) > 0 && !rt.again.line[0].at.After(d.now); n++ {
+		v := rt.again.line[0]
+		r.look.Recheck = append(r.look.Recheck, v.ref)
+		r.again = append(r.again, rt)
+		rt.again.put(v, d.now.Add(againAfter))
+	}
+}
+
+type readOp struct {
+	d       *Dispatcher
+	session core.Session
+	r       *reading
+	page    core.ReadResult
+}
+
+func (o *readOp) do(ctx context.Context, s core.OutboxStore) (err error) {
+	o.page, err = s.Read(ctx, o.session, o.r.look)
+	return err
+}
+func (o *readOp) done(c *Call) { o.d.readDone(o.r, &o.page, c) }

@@ -1,0 +1,399 @@
+package dispatch
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// The answer to a look is one page, from one snapshot of the database. readDone puts all of it in place before any
+// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a control
+// record can change the meaning of a record behind it. So the steps have an order:
+//
+//   1. A failed read ends here. A page of another life of the database ends the session.
+//   2. transactions: the transactions that have ended since the last page begin their walks.
+//   3. drop: this member forgets the partitions that the page says it has lost.
+//   4. control: decisions of operators take effect before the records that they are about.
+//   5. loadFresh: the records that wait in new partitions hold their keys. After that, records of them can go.
+//   6. positions: cursors, late passes and walks move to the end of the page. Now the hazards are known.
+//   7. keyPages, records, passPaused, takeRevisits: the records go into their keys, or are passed.
+//   8. advance: each key that was touched lets its records go, once.
+//   9. rest, merge: each route gets the time of its next read.
+
+// readDone takes in a page, in the order above.
+func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
+	for i := range r.ranges {
+		if w := r.ranges[i].walk; w != nil {
+			w.asked = false
+		}
+	}
+	if c.err != nil {
+		for _, k := range r.keys {
+			k.listed = false
+			d.advance(k)
+		}
+		if fenced(c.err) {
+			d.rejoin()
+			return
+		}
+		d.calls.pause(callRead)
+		return
+	}
+	// A database that was restored does not know the session, or is behind the last page. The memory of this member
+	// is about another life of it, and no hint can be believed.
+	if !page.Known || d.db.isOlder(page) {
+		d.db.wentBack = true
+		d.rejoin()
+		return
+	}
+	drawn := page.Last - d.db.last
+	d.db.epoch, d.db.last, d.db.told = page.Epoch, max(d.db.last, page.Last), max(d.db.told, page.LastNotice)
+	d.noteFlag(page.Suspected, c)
+	moved := page.Upper > 0
+	visible := d.transactions(page)
+	for i, rt := range r.parts {
+		if lost := r.look.Slots[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
+			d.drop(rt, lost)
+			d.peers.heartbeatAt = d.now
+		}
+	}
+	// From here to the end of paging advance only notes the keys.
+	d.reads.paging = true
+	d.takeNotices(page)
+	d.loadFresh(r, page)
+	found := map[*route]bool{}
+	d.positions(r, page, visible)
+	d.keyPages(r, page)
+	d.records(r, page, found)
+	d.passPaused(r, page, visible)
+	d.takeRevisits(r, page)
+	d.reads.paging = false
+	touched := d.reads.touched
+	d.reads.touched = nil
+	for _, k := range touched {
+		k.touched = false
+		d.advance(k)
+	}
+	for _, rt := range r.routes {
+		rt.rest(found[rt] || moved && rt.unresolved())
+		rt.merge(page.Last)
+	}
+	for _, g := range r.fresh {
+		if g.loaded && !g.loads {
+			g.route.pace.readAt = d.now // no range of it was read
+		}
+	}
+	d.noteUnread(page, drawn)
+}
+
+// noteUnread has queues ask for records without a key if more numbers were drawn than the page brought records. A page
+// does not bring those records; but a store takes the route for read, and does not wake any member for them.
+func (d *Dispatcher) noteUnread(page *core.ReadResult, drawn int64) {
+	for i := range page.Ranges {
+		drawn -= int64(len(page.Ranges[i].Records))
+	}
+	if drawn <= 0 {
+		return
+	}
+	for _, rt := range d.routes {
+		if rt.Queue {
+			rt.queue.lookNext(d.now)
+		}
+	}
+}
+
+// rest decides when a route is read again: after PollMin, doubled up to PollMax with each read that found nothing.
+// While records may still appear behind a cursor the pause is short, since only a page tells that their transaction has
+// ended. A key that is asked about without haste makes the pause longer: late ranges would meet it again and again.
+// News that came during the read end the pause.
+func (rt *route) rest(found bool) {
+	if found {
+		rt.pace.idle = 0
+	} else {
+		rt.pace.idle = min(rt.pace.idle+1, 12)
+	}
+	pause := doubled(rt.opts.PollMin, rt.opts.PollMax, max(rt.pace.idle-1, 0))
+	if rt.unresolved() {
+		pause = min(pause, 10*rt.opts.PollMin)
+	}
+	if slices.ContainsFunc(rt.toRead, func(k *key) bool { return k.slow }) {
+		pause = max(pause, min(10*rt.opts.PollMin, rt.opts.PollMax))
+	}
+	if rt.pace.again {
+		pause = 0
+	}
+	rt.pace.readAt = rt.now.Add(pause)
+}
+
+// loadFresh takes in the records that wait in new partitions. The first page of them is enough to begin: until the last
+// one the group is not complete, and the store is asked about each key that it meets. A full page of notices delays the
+// begin: the next one may be about these partitions.
+func (d *Dispatcher) loadFresh(r *reading, page *core.ReadResult) {
+	whole := !page.MoreBlocked || len(page.Blocked) == 0
+	for _, g := range r.fresh {
+		if whole && g.afterFresh == 0 && !g.loaded {
+			// Until a key is forgotten; see forget.
+			g.complete, g.floor = true, math.MaxInt64
+		}
+	}
+	for i := range page.Blocked {
+		w := &page.Blocked[i]
+		rt := d.byName[w.Route]
+		if rt == nil {
+			continue
+		}
+		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {
+			rt.wait(w)
+		}
+	}
+	for _, g := range r.fresh {
+		full := g.forgot && len(g.route.keys) >= g.route.opts.MaxKeys // more cannot be remembered
+		switch {
+		case !whole && !full:
+			g.afterFresh = page.Blocked[len(page.Blocked)-1].Seq
+		case g.complete:
+			g.loads = false
+		default:
+			g.endLoad()
+		}
+		if g.loaded || len(page.Notices) >= noticeLimit { // there may be more, of its keys
+			continue
+		}
+		g.loaded = true
+		// The former owner knew of retries that this member does not.
+		g.route.overdue.all()
+		for s := range g.route.uncertainUpTo {
+			// No record that was staged later can have been out at the dead member.
+			if g.slots.Has(uint8(s)) {
+				g.route.uncertainUpTo[s] = min(g.route.uncertainUpTo[s], page.Last)
+			}
+		}
+		g.route.pace.more = true
+		d.timers.at = d.now
+	}
+}
+
+// positions moves cursors, walks and late passes to the end of the page, before its records are taken in. A range that
+// was cut short ends at its last record, or where it began.
+//
+// A late pass goes over (low, cursor] and can take several pages. Its goal is the number up to which everything was
+// visible in its first page: at the end low becomes that. A transaction can end between two pages and show records in
+// the part that is passed, from the goal on. So on the later pages the goal is the hazard.
+func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64) {
+	late := map[*group]bool{}
+	for _, rt := range r.routes {
+		rt.pace.more = false
+		for _, g := range rt.groups {
+			g.hazards = math.MaxInt64
+		}
+	}
+	for i := range r.ranges {
+		a, ans := &r.ranges[i], &page.Ranges[i]
+		g := a.group
+		end, done := a.to, !ans.More
+		if ans.More {
+			end = a.from
+			if n := len(ans.Records); n > 0 {
+				end = ans.Records[n-1].Seq
+			}
+		}
+		switch a.kind {
+		case rangeFront:
+			if end == math.MaxInt64 {
+				end = page.Last
+			}
+			g.cursor = max(g.cursor, end)
+			g.route.pace.more = g.route.pace.more || !done || g.cursor < page.Last
+		case rangeLate:
+			late[g] = true
+			if a.from == g.low {
+				g.goal = visible
+			} else if g.goal < a.from {
+				g.hazards = g.goal
+			}
+			g.late = end
+		case rangeWalk:
+			a.walk.pos = end
+			if done && end >= a.walk.to {
+				g.walks = slices.DeleteFunc(g.walks, func(w *walk) bool { return w == a.walk })
+			}
+			g.route.pace.more = g.route.pace.more || len(g.walks) > 0
+		case rangeSweep:
+			if g.sweep = end; done && end >= g.low {
+				g.sweep, g.sweepAt = 0, d.now.Add(sweepEvery)
+			}
+		}
+	}
+	for i := range r.ranges {
+		g := r.ranges[i].group
+		if r.ranges[i].kind != rangeFront {
+			continue
+		}
+		// The late pass is over only if it has reached the place where the front of the same page began.
+		switch {
+		case !late[g]: // there is nothing between low and the cursor
+			if g.low >= r.ranges[i].from {
+				g.goal = visible
+				g.passDone()
+			}
+		case g.late >= r.ranges[i].from: // it goes up to where the front began
+			g.passDone()
+		default:
+			g.route.pace.more = true
+		}
+	}
+	for _, rt := range r.routes {
+		for _, g := range rt.groups {
+			g.hazards = min(g.hazards, g.hazard())
+			// also for a group that was just loaded
+			rt.pace.more = rt.pace.more || g.loaded && g.cursor < page.Last
+		}
+	}
+}
+
+// keyPages takes in the pages of keys.
+func (d *Dispatcher) keyPages(r *reading, page *core.ReadResult) {
+	for i, k := range r.keys {
+		q := &r.look.Keys[i]
+		g := k.route.groupOf(k.slot)
+		if k.dropped || g == nil {
+			k.listed = false
+			continue
+		}
+		d.takeKey(k.route, k, q.From, q.To, r.lefts[i], &page.Keys[i], g.hazards)
+	}
+}
+
+// records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a page can
+// bring records of the same key. A sweep only finds keys: the records of a key that it met are read by key.
+func (d *Dispatcher) records(r *reading, page *core.ReadResult, found map[*route]bool) {
+	type read struct {
+		rec   *core.Record
+		group *group
+		kind  rangeKind
+	}
+	n := 0
+	for i := range page.Ranges {
+		n += len(page.Ranges[i].Records)
+	}
+	all := make([]read, 0, n)
+	for i := range page.Ranges {
+		for j := range page.Ranges[i].Records {
+			all = append(all, read{&page.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind})
+		}
+	}
+	if len(r.ranges) > 1 {
+		slices.SortStableFunc(all, func(a, b read) int { return cmp.Compare(a.rec.Seq, b.rec.Seq) })
+	}
+	for i := range all {
+		rec, g := all[i].rec, all[i].group
+		rt := g.route
+		if !g.slots.Has(rec.Slot) || rt.known[rec.Seq] != nil {
+			continue
+		}
+		found[rt] = true
+		d.reads.late = all[i].kind == rangeLate
+		if all[i].kind == rangeSweep && rt.ordered() && rec.Envelope.Key != "" {
+			d.readForgotten(rt, rec)
+			continue
+		}
+		d.admit(rt, rec, g.hazards)
+	}
+	d.reads.late = false
+}
+
+// passPaused has fronts go on near the end, if most records that they meet are of paused topics. Otherwise the records
+// of other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that
+// there is no walk for each jump.
+func (d *Dispatcher) passPaused(r *reading, page *core.ReadResult, visible int64) {
+	tail := d.tailPages * int64(d.opts.Batch)
+	for i := range r.ranges {
+		a, ans := &r.ranges[i], &page.Ranges[i]
+		g := a.group
+		if a.kind != rangeFront || !ans.More || page.Last-g.cursor <= 2*tail || len(g.walks) > 0 {
+			continue
+		}
+		paused := 0
+		for j := range ans.Records {
+			if g.route.topics.blocked[ans.Records[j].Envelope.Topic] {
+				paused++
+			}
+		}
+		if paused > 0 && 2*paused >= len(ans.Records) {
+			g.jump(page.Last-tail, visible)
+			g.route.pace.more = true
+		}
+	}
+}
+
+// readForgotten schedules a read of a key from a record that a sweep found, if nothing else accounts for the record.
+func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
+	k := rt.keys[rec.Envelope.Key]
+	if rt.recent.read[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
+		return
+	}
+	k = rt.key(rec.Envelope.Key, rec.Slot)
+	k.passFrom(rec.Seq)
+	d.advance(k)
+}
+
+// takeRevisits takes in the records that are read again. A record that is still held stays in line. A record about
+// which an operator has decided meets its end. The others are free. One with a key is not handed out from here: earlier
+// ones of its key can have come back, so the whole key is read anew.
+func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
+	type place struct {
+		route string
+		seq   int64
+	}
+	waits := map[place]*core.BlockedRecord{}
+	for i := range page.RecheckedBlocked {
+		w := &page.RecheckedBlocked[i]
+		waits[place{w.Route, w.Seq}] = w
+	}
+	live := map[place]*core.Record{}
+	for i := range page.Rechecked {
+		rec := &page.Rechecked[i]
+		live[place{rec.Route, rec.Seq}] = rec
+	}
+	for i, rt := range r.again {
+		seq := r.look.Recheck[i].Seq
+		v := rt.again.bySeq[seq]
+		if v == nil || v.ref.ID != r.look.Recheck[i].ID || rt.recent.read[seq] {
+			continue
+		}
+		at := place{rt.Name, seq}
+		w, rec := waits[at], live[at]
+		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
+			continue // still held
+		}
+		rt.again.remove(seq)
+		if c := v.decision; c != nil {
+			if !isVoid(c, page) {
+				d.decideRead(rt, v, rec, w)
+				continue
+			}
+			if d.notices.forget(c); rt.known[seq] != nil {
+				continue
+			}
+		}
+		if w != nil && w.Why != core.BlockedByHold {
+			d.timers.askBy(d.now)
+		}
+		if v.locked {
+			if rec == nil || rec.Version != v.ref.Version {
+				rt.unlocked()
+			} else {
+				rt.again.tries[seq] = v.tries
+			}
+		}
+		if v.key == "" || !rt.ordered() {
+			if rec != nil {
+				d.admit(rt, rec, math.MaxInt64)
+			}
+			continue
+		}
+		d.reread(rt, v.key, v.slot)
+	}
+}

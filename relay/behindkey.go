@@ -1,0 +1,44 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// keys knows the keys of a route whose publisher pipelines. Such a publisher keeps the order inside a call only. So
+// records of a key that is in a call are parked until that call has its results.
+type keys struct {
+	flying    map[string]int              // records in calls
+	behindKey map[string][]*dispatch.Item // parked records, by key
+}
+
+// mustWaitBehindKey reports whether an item must wait because records of its key are in another call.
+func (e *engine) mustWaitBehindKey(c *call, item *dispatch.Item) bool {
+	key := item.Record.Envelope.Key
+	if !c.route.pipelined || key == "" {
+		return false
+	}
+	if len(c.route.keys.behindKey[key]) > 0 {
+		return true
+	}
+	return c.route.keys.flying[key] > 0 && !slices.ContainsFunc(c.items, func(o *dispatch.Item) bool { return o.Record.Envelope.Key == key })
+}
+
+// freeBehindKey frees the parked records of some keys of a route, or of all if none is named.
+func (e *engine) freeBehindKey(rt *route, keys ...string) {
+	if len(rt.keys.behindKey) == 0 {
+		return
+	}
+	if len(keys) == 0 {
+		keys = slices.Sorted(maps.Keys(rt.keys.behindKey))
+	}
+	for _, key := range keys {
+		items := rt.keys.behindKey[key]
+		delete(rt.keys.behindKey, key)
+		for _, item := range slices.Backward(items) {
+			e.release(item, false)
+		}
+	}
+}

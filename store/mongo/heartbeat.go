@@ -1,0 +1,283 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+// A removal must not overtake a call of the member that runs: that call would write after its session has ended.
+// MongoDB shows such a conflict only if both write the same document. So each call of a member writes one of its
+// fences, and the removal deletes all of them. There are several, so that a member's own calls do not conflict with
+// each other.
+
+// memberDoc is a document of the members collection.
+type memberDoc struct {
+	Session  int64     `bson:"_id"`
+	Name     string    `bson:"name"`
+	Beat     int64     `bson:"beat"`
+	Lease    int64     `bson:"lease"` // microseconds
+	Presence int64     `bson:"presence"`
+	Handlers int       `bson:"handlers"`
+	Free     int       `bson:"free"`
+	Flag     bool      `bson:"flag"`
+	Serves   []serving `bson:"serves"`
+	Joined   time.Time `bson:"joined"` // for people
+	Renewed  time.Time `bson:"renewed"`
+}
+
+type serving struct {
+	Route       string `bson:"route"`
+	Partitions  int    `bson:"partitions"`
+	Unavailable bool   `bson:"unable"`
+}
+
+// removalError says that the removal of a member met a conflict.
+type removalError struct {
+	session core.Session
+	err     error
+}
+
+func (e *removalError) Error() string { return "a removal meets a lock: " + e.err.Error() }
+func (e *removalError) Unwrap() error { return e.err }
+
+// Heartbeat joins, renews or looks, as [rules.Heartbeat] says. A removal that conflicts is left out, and the rest runs
+// again. A move from another member conflicts with the calls of that member that run.
+func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	for {
+		var membership core.Membership
+		err := s.transact(ctx, "heartbeat", func(ctx context.Context, w *work) (err error) {
+			membership, err = w.heartbeat(ctx, &m)
+			if removal, ok := errors.AsType[*removalError](err); ok && conflicts(err) {
+				return &lockedError{removal}
+			}
+			return err
+		})
+		if removal, ok := errors.AsType[*removalError](err); ok && conflicts(err) {
+			m.Evict = slices.DeleteFunc(slices.Clone(m.Evict), func(r core.Eviction) bool { return r.Session == removal.session })
+			if m.Leave && removal.session == m.Self.Session {
+				if pause(ctx, backOff(5)) != nil {
+					return core.Membership{}, classify("heartbeat", err)
+				}
+			}
+			continue
+		}
+		if err != nil {
+			return core.Membership{}, classify("heartbeat", err)
+		}
+		var beside error
+		var asked sync.WaitGroup // both at once: a member has a third of its lease for a Heartbeat
+		asked.Go(func() { membership.HasNotices, beside = s.told(outside(ctx), m.Self.Routes) })
+		membership.UnservedRoutes, err = s.unserved(outside(ctx), membership.Partitions)
+		asked.Wait()
+		if err = errors.Join(err, beside); err != nil {
+			return core.Membership{}, classify("heartbeat", err)
+		}
+		return membership, nil
+	}
+}
+
+// meeting is the part of a call of Heartbeat in its transaction that [rules.Heartbeat] asks for.
+type meeting struct {
+	*work
+	self       core.Session
+	membership core.Membership
+	routes     map[string]*routeDoc
+}
+
+func (w *work) heartbeat(ctx context.Context, m *core.HeartbeatRequest) (core.Membership, error) {
+	docs, err := w.metas(ctx, "epoch")
+	if err != nil {
+		return core.Membership{}, err
+	}
+	members, err := w.memberDocs(ctx)
+	if err != nil {
+		return core.Membership{}, err
+	}
+	t := meeting{work: w, self: m.Self.Session}
+	if t.routes, err = w.routeDocs(ctx, nil); err != nil {
+		return core.Membership{}, err
+	}
+	t.membership = membershipOf(members, t.routes)
+	t.membership.Epoch = docs["epoch"].text()
+	err = rules.Heartbeat(ctx, &t, &t.membership, m)
+	return t.membership, err
+}
+
+// Renew is of [rules.MembershipTx].
+func (t *meeting) Renew(ctx context.Context, m *core.Member, joins bool) error {
+	serves := []serving{}
+	for _, sv := range m.Routes {
+		serves = append(serves, serving(sv))
+	}
+	doc := bson.M{
+		"name": m.Name, "beat": m.Heartbeats, "lease": m.Lease.Microseconds(), "presence": m.Presence, "handlers": m.Capacity, "free": m.FreeCapacity,
+		"flag": m.Suspected, "serves": serves, "renewed": t.now,
+	}
+	if !joins {
+		_, err := t.s.members.UpdateByID(ctx, int64(m.Session), bson.M{"$set": doc})
+		return err
+	}
+	doc["_id"], doc["joined"] = int64(m.Session), t.now
+	fences := make([]any, stripes)
+	for stripe := range fences {
+		fences[stripe] = bson.M{"_id": fenceID{int64(m.Session), int32(stripe)}, "n": 0, "hlc": int64(0)}
+	}
+	_, err := t.s.members.InsertOne(ctx, doc)
+	if err == nil {
+		_, err = t.s.fences.InsertMany(ctx, fences)
+	}
+	return raced(err)
+}
+
+// Flag is of [rules.MembershipTx].
+func (t *meeting) Flag(ctx context.Context, session core.Session) error {
+	_, err := t.s.members.UpdateByID(ctx, int64(session), bson.M{"$set": bson.M{"flag": true}})
+	return err
+}
+
+// End is of [rules.MembershipTx]. It conflicts with every call of the member that runs.
+func (t *meeting) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+	if last, err = t.end(ctx, session, died); err != nil {
+		return 0, false, &removalError{session, err}
+	}
+	return last, true, nil
+}
+
+func (t *meeting) end(ctx context.Context, session core.Session, died bool) (last int64, err error) {
+	if _, err := t.s.members.DeleteOne(ctx, bson.M{"_id": int64(session)}); err != nil {
+		return 0, err
+	}
+	if err := t.keepStamp(ctx, session); err != nil {
+		return 0, err
+	}
+	if _, err := t.s.fences.DeleteMany(ctx, bson.M{"_id": bson.M{"$in": fencesOf(session)}}); err != nil {
+		return 0, err
+	}
+	crashes := 0
+	if died {
+		crashes = 1
+		var seq sequence
+		err := t.s.meta.FindOne(ctx, sequenceID, options.FindOne().SetProjection(bson.M{"value": 1})).Decode(&seq)
+		if err != nil {
+			return 0, err
+		}
+		last = seq.Value
+	}
+	_, err = t.s.outbox.UpdateMany(ctx, bson.M{"hold": int64(session)}, bson.M{
+		"$set":   bson.M{"hold": int64(0), "maybe": true},
+		"$unset": bson.M{"held": ""},
+		"$inc":   bson.M{"crashes": crashes, "version": int64(crashes)},
+	})
+	return last, err
+}
+
+// Move is of [rules.MembershipTx]. It writes fences of both, so that it conflicts with their removal, and with calls of
+// the one that loses the partition.
+func (t *meeting) Move(ctx context.Context, from, to core.Session) (bool, error) {
+	if to != 0 {
+		if known, err := t.touch(ctx, fencesOf(to)[:1]); err != nil || !known {
+			return false, err
+		}
+	}
+	if from != 0 && from != t.self {
+		_, err := t.touch(ctx, fencesOf(from))
+		return err == nil, err
+	}
+	return true, nil
+}
+
+// keepStamp keeps the greatest stamp that a member settled.
+func (t *meeting) keepStamp(ctx context.Context, session core.Session) error {
+	cur, err := t.s.fences.Find(ctx, bson.M{"_id": bson.M{"$in": fencesOf(session)}})
+	if err != nil {
+		return err
+	}
+	var all []struct {
+		HLC int64 `bson:"hlc"`
+	}
+	if err := cur.All(ctx, &all); err != nil {
+		return err
+	}
+	top := int64(0)
+	for _, f := range all {
+		top = max(top, f.HLC)
+	}
+	if top == 0 {
+		return nil
+	}
+	_, err = t.s.meta.UpdateOne(ctx, bson.M{"_id": "hlc"}, bson.M{"$max": bson.M{"hlc": top}})
+	return err
+}
+
+// touch writes fences of a member, and reports whether it is one.
+func (t *meeting) touch(ctx context.Context, ids bson.A) (bool, error) {
+	res, err := t.s.fences.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{"$inc": bson.M{"n": 1}})
+	if err != nil {
+		return false, err
+	}
+	return res.MatchedCount > 0, nil
+}
+
+func (w *work) memberDocs(ctx context.Context) (map[int64]*memberDoc, error) {
+	cur, err := w.s.members.Find(ctx, bson.M{})
+	if err != nil {
+		return nil, err
+	}
+	var all []*memberDoc
+	if err := cur.All(ctx, &all); err != nil {
+		return nil, err
+	}
+	out := map[int64]*memberDoc{}
+	for _, d := range all {
+		out[d.Session] = d
+	}
+	return out, nil
+}
+
+// epochDoc tells one database, and one history of it, from another.
+type epochDoc struct {
+	Database string    `bson:"database"` // random
+	Epoch    int64     `bson:"epoch"`
+	Now      time.Time `bson:"now"`
+	Value    int64     `bson:"value"` // of the sequence, which is read together with the epoch
+	Open     []drawn   `bson:"open"`
+	ID       string    `bson:"_id"`
+}
+
+// clock sets the time of w.
+func (w *work) clock(ctx context.Context) error {
+	_, err := w.metas(ctx, "epoch")
+	return err
+}
+
+// metas reads documents of the meta collection, with the server's time.
+func (w *work) metas(ctx context.Context, ids ...string) (map[string]*epochDoc, error) {
+	cur, err := w.s.meta.Aggregate(ctx, bson.A{
+		bson.M{"$match": bson.M{"_id": bson.M{"$in": ids}}}, bson.M{"$addFields": bson.M{"now": "$$NOW"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var docs []*epochDoc
+	if err := cur.All(ctx, &docs); err != nil {
+		return nil, err
+	}
+	out := map[string]*epochDoc{}
+	for _, d := range docs {
+		out[d.ID] = d
+		w.now = d.Now
+	}
+	if len(out) < len(ids) {
+		return nil, misconfigured("read", errors.New(noSchema))
+	}
+	return out, nil
+}

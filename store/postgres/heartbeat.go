@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+)
+
+// Heartbeat joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal,
+// so that no renewal waits for the locks of a removal. Of a member whose records a transaction has locked, the holds on
+// these stay, as holds of no member, uncounted.
+func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	var membership core.Membership
+	if m.Self.Session == 0 {
+		m = core.HeartbeatRequest{Self: core.Member{Routes: m.Self.Routes}, AfterNotice: m.AfterNotice}
+	}
+	if len(m.Evict) > 0 {
+		err := o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
+			queueSelf(b, &m)
+			queueMembership(b, &m, &membership)
+		})
+		if err != nil {
+			return core.Membership{}, err
+		}
+		if !membership.Known {
+			return membership, nil
+		}
+		for _, r := range m.Evict {
+			remove := func() error {
+				return o.transact(ctx, "remove a member", writeSQL, func(b *batch) { queueEnd(b, r.Session, r.Heartbeats, true) })
+			}
+			err := remove()
+			if locked(err) {
+				if err = o.transact(ctx, "end what a member left open", writeSQL, func(b *batch) { b.Queue(b.sql.heartbeat.reap) }); err == nil {
+					err = remove()
+				}
+			}
+			if err != nil && !locked(err) { // who is still locked is left out
+				return core.Membership{}, err
+			}
+		}
+	}
+	err := o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
+		if len(m.Evict) == 0 && !m.Leave {
+			queueSelf(b, &m)
+		}
+		queueMoves(b, &m)
+		queueFlags(b, &m)
+		if m.Leave && m.Self.Session != 0 {
+			queueEnd(b, m.Self.Session, 0, false)
+		}
+		queueMembership(b, &m, &membership)
+	})
+	if err == nil && membership.Known && idle(&membership) {
+		err = o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
+			b.Queue(b.sql.heartbeat.tidy)
+			queueMembership(b, &m, &membership)
+		})
+	}
+	if err != nil {
+		return core.Membership{}, err
+	}
+	return membership, nil
+}
+
+// idle reports whether a route has partitions, and no member serves it or owns one of them.
+func idle(r *core.Membership) bool {
+	used := map[string]bool{}
+	for i := range r.Members {
+		for _, sv := range r.Members[i].Routes {
+			used[sv.Route] = true
+		}
+	}
+	for i := range r.Partitions {
+		used[r.Partitions[i].Partition.Route] = used[r.Partitions[i].Partition.Route] || r.Partitions[i].Owner != 0
+	}
+	return slices.ContainsFunc(r.Partitions, func(u core.PartitionState) bool { return !used[u.Partition.Route] })
+}
+
+// locked reports a row that another transaction has locked.
+func locked(err error) bool { return dberr.SQLState(err) == "55P03" }
+
+// queueSelf joins or renews self, and makes partitions. A member that leaves joins no more.
+func queueSelf(b *batch, m *core.HeartbeatRequest) {
+	self := &m.Self
+	if self.Session == 0 {
+		return
+	}
+	n := len(self.Routes)
+	routes, partitions, unable := make([]string, n), make([]int16, n), make([]bool, n)
+	for i, sv := range self.Routes {
+		routes[i], partitions[i], unable[i] = sv.Route, int16(min(max(sv.Partitions, 1), core.NumSlots)), sv.Unavailable
+	}
+	sql := b.sql.heartbeat.renew
+	if m.Join && !m.Leave {
+		sql = b.sql.heartbeat.join
+	}
+	b.Queue(sql, int64(self.Session), self.Heartbeats, self.Lease.Microseconds(), self.Presence, self.Capacity, self.FreeCapacity, self.Name,
+		routes, partitions, unable)
+	if !m.Leave {
+		b.Queue(b.sql.heartbeat.routes, int64(self.Session), routes)
+		b.Queue(b.sql.heartbeat.partitions, int64(self.Session), routes, partitions)
+	}
+}
+
+func queueFlags(b *batch, m *core.HeartbeatRequest) {
+	if len(m.Suspect) == 0 {
+		return
+	}
+	sessions, tokens := make([]int64, len(m.Suspect)), make([]int64, len(m.Suspect))
+	for i, f := range m.Suspect {
+		sessions[i], tokens[i] = int64(f.Session), f.Presence
+	}
+	b.Queue(b.sql.heartbeat.flag, int64(m.Self.Session), sessions, tokens)
+}
+
+// queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
+// one, or if it has no row. Each statement sees what was committed before the lock.
+func queueEnd(b *batch, session core.Session, beat int64, removed bool) {
+	lock, crashes := b.sql.heartbeat.lockMember, 0
+	if removed {
+		lock, crashes = b.sql.heartbeat.lockMemberNow, 1
+	}
+	b.Queue(lock, int64(session))
+	b.Queue(b.sql.heartbeat.endHolds, int64(session), beat, crashes)
+	b.Queue(b.sql.heartbeat.endPartitions, int64(session), beat, crashes)
+	b.Queue(b.sql.heartbeat.end, int64(session), beat, crashes)
+	b.Queue(b.sql.heartbeat.tidy)
+}
+
+// queueMoves makes the moves: those of one partition in their order, and partitions in the order in which all lock
+// them.
+func queueMoves(b *batch, m *core.HeartbeatRequest) {
+	moves := slices.SortedStableFunc(slices.Values(m.Transfers), func(x, y core.Transfer) int {
+		return cmp.Or(strings.Compare(x.Partition.Route, y.Partition.Route), cmp.Compare(x.Partition.From, y.Partition.From))
+	})
+	for _, v := range moves {
+		b.Queue(b.sql.heartbeat.move, int64(m.Self.Session), v.Partition.Route, int16(v.Partition.From), int16(v.Partition.To),
+			int64(v.From), int64(v.To), v.ReadAfter, v.UncertainUpTo, m.Self.Heartbeats)
+	}
+}
+
+// queueMembership reads the members and the owners of the partitions.
+func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Membership) {
+	*membership = core.Membership{}
+	b.each(func(rows pgx.Rows) error {
+		var u core.PartitionState
+		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.UncertainUpTo)
+		membership.Partitions = append(membership.Partitions, u)
+		return err
+	}, b.sql.heartbeat.membershipPartitions)
+	b.each(func(rows pgx.Rows) error {
+		var v core.Member
+		var lease int64
+		var routes []string
+		var partitions []int16
+		var unable []bool
+		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Heartbeats, &lease, &v.Capacity, &v.FreeCapacity, &v.Presence, &v.PresenceLost, &v.Suspected,
+			&routes, &partitions, &unable)
+		if err != nil {
+			return err
+		}
+		v.Lease = time.Duration(lease) * time.Microsecond
+		for i := range min(len(routes), len(partitions), len(unable)) {
+			v.Routes = append(v.Routes, core.ServedRoute{Route: routes[i], Partitions: int(partitions[i]), Unavailable: unable[i]})
+		}
+		membership.Members = append(membership.Members, v)
+		membership.Known = membership.Known || v.Session == m.Self.Session
+		return nil
+	}, b.sql.heartbeat.membershipMembers)
+	serves := make([]string, len(m.Self.Routes))
+	for i := range serves {
+		serves[i] = m.Self.Routes[i].Route
+	}
+	b.Queue(b.sql.heartbeat.membership, serves, m.AfterNotice).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&membership.Epoch, &membership.HasNotices, &membership.UnservedRoutes)
+	})
+}

@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
+
+// lockPartitionSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
+const lockPartitionSQL = `SELECT FROM {partitions} un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE`
+
+// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked.
+// It says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their greatest
+// term.
+const giveUpSQL = `
+WITH un AS MATERIALIZED (
+    SELECT un.slots FROM {partitions} un
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND ` + aliveSQL + `
+), o AS MATERIALIZED (
+    SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+    JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
+      AND ` + holderSQL + ` IN (0, $1::bigint)
+), wanted AS MATERIALIZED (
+    SELECT o.seq, true AS out FROM o
+    UNION ALL
+    SELECT r.seq, false FROM un, {outbox} r
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+), l AS MATERIALIZED (
+    SELECT r.ctid AS at, w.out FROM wanted w JOIN {outbox} r ON r.route = $2 AND r.seq = w.seq
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), can AS MATERIALIZED (
+    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
+), h AS (
+    UPDATE {outbox} r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
+        held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
+    FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
+), g AS (
+    UPDATE {partitions} un SET owner = 0, read_after = $5, term = un.term + 1
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
+)
+SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
+            WHEN coalesce((SELECT un.term FROM {partitions} un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
+                          (SELECT ro.term FROM {routes} ro WHERE ro.route = $2 AND ro.partitions = 0), 0) > $10 THEN 1
+            ELSE 3 END`
+
+type giveUpStatements struct{ lockPartition, giveUp string }
+
+func newGiveUpStatements(n schema.Names) giveUpStatements {
+	return giveUpStatements{lockPartition: n.SQL(lockPartitionSQL), giveUp: n.SQL(giveUpSQL)}
+}
+
+// ReleasePartition writes holds of self for exactly the records of out in the partition and frees it, or reports that
+// one of them, or of self's other holds in the partition, is locked.
+func (o *Outbox) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {
+	var now time.Time
+	var answer int
+	c, u := refs(out), partition.Partition
+	err := o.transact(ctx, "release a partition", writeSQL, func(b *batch) {
+		b.fence(self, &now)
+		b.Queue(b.sql.giveUp.lockPartition, u.Route, int16(u.From))
+		b.Queue(b.sql.giveUp.giveUp, int64(self), u.Route, int16(u.From), int16(u.To), partition.ReadAfter,
+			c.routes, c.seqs, c.ids, c.versions, partition.Term).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
+	})
+	if err == nil && (now.IsZero() || answer == 3) {
+		err = core.Fenced("waybill/postgres: release a partition", self)
+	}
+	return err == nil && answer == 1, err
+}

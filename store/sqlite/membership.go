@@ -1,0 +1,118 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Relays ask for the membership all the time, so it must not depend on the number of records. The routes of the outbox
+// are found by a skip through an index: from each route to the next greater one.
+
+// maxUnserved bounds Membership.UnservedRoutes.
+const maxUnserved = 100
+
+const (
+	membersText    = `SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session`
+	partitionsText = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot`
+
+	// unservedText goes from route to route.
+	unservedText = `WITH RECURSIVE n(route) AS (
+			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
+			UNION ALL
+				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
+				FROM n
+				WHERE n.route IS NOT NULL)
+		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = n.route) AND (
+			EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
+				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+				WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?1)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+				WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
+		LIMIT ?2`
+
+	toldText = `SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 LIMIT 1`
+)
+
+// membership returns the members, and the partitions with their owners.
+func (w *work) membership(ctx context.Context, self core.Session) (out core.Membership, err error) {
+	if out.Epoch, err = w.epoch(ctx); err != nil {
+		return out, err
+	}
+	if out.Members, err = w.members(ctx); err != nil {
+		return out, err
+	}
+	for i := range out.Members {
+		out.Known = out.Known || self != 0 && out.Members[i].Session == self
+	}
+	out.Partitions, err = w.partitions(ctx)
+	return out, err
+}
+
+// beside fills in the routes without partitions that have due records, and whether there is something to read on
+// serves.
+func (w *work) beside(ctx context.Context, out *core.Membership, serves []core.ServedRoute) error {
+	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var route string
+		err := rows.Scan(&route)
+		out.UnservedRoutes = append(out.UnservedRoutes, route)
+		return true, err
+	}, unservedText, w.now, maxUnserved)
+	if err != nil {
+		return err
+	}
+	out.HasNotices, err = w.told(ctx, serves)
+	return err
+}
+
+// told reports whether there are notices on one of the routes.
+func (w *work) told(ctx context.Context, serves []core.ServedRoute) (bool, error) {
+	var one int
+	some, err := w.one(ctx, []any{&one}, anyNoticeText)
+	if err != nil || !some {
+		return false, err
+	}
+	for _, sv := range serves {
+		if found, err := w.one(ctx, []any{&one}, toldText, sv.Route); err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
+}
+
+func (w *work) members(ctx context.Context) (out []core.Member, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var m core.Member
+		var lease int64
+		var serves string
+		if err := rows.Scan(
+			(*int64)(&m.Session), &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &serves,
+		); err != nil {
+			return false, err
+		}
+		m.Lease = duration(lease)
+		if m.Routes, err = decodeServes(serves); err != nil {
+			return false, misconfigured("heartbeat", fmt.Errorf("column serves of %soutbox_members holds a foreign value: "+
+				"delete the row (%w)", w.s.opts.Prefix, err))
+		}
+		out = append(out, m)
+		return true, nil
+	}, membersText)
+	return out, err
+}
+
+func (w *work) partitions(ctx context.Context) (out []core.PartitionState, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var u core.PartitionState
+		err := rows.Scan(&u.Partition.Route, &u.Partition.From, &u.Partition.To, (*int64)(&u.Owner), &u.Term, &u.ReadAfter, &u.UncertainUpTo)
+		out = append(out, u)
+		return true, err
+	}, partitionsText)
+	return out, err
+}
