@@ -68,7 +68,7 @@ type memberRow struct {
 type memberRoute struct {
 	Route             string
 	Owned, Partitions int
-	Unable            bool
+	Unavailable       bool
 }
 
 // rows lists the members, dead ones first, then by name.
