@@ -13,7 +13,7 @@ import (
 // DecisionResult is what has become of a decision.
 type DecisionResult uint8
 
-// The fates of a decision.
+// The results of a decision.
 const (
 	// DecisionPending: the owner of the record is told, and has not carried it out yet. The decision stands.
 	DecisionPending DecisionResult = iota + 1
@@ -26,12 +26,12 @@ const (
 	DecisionLocked
 )
 
-// String returns the name of the fate.
+// String returns the name of the result.
 func (f DecisionResult) String() string {
-	return enum.Name("Fate", f, 1, "pending", "ended", "otherwise", "locked")
+	return enum.Name("DecisionResult", f, 1, "pending", "ended", "otherwise", "locked")
 }
 
-// Decision is an operator's decision to end one record, with its fate.
+// Decision is an operator's decision to end one record, with its result.
 type Decision struct {
 	// Route, Seq and ID name the record, as [Stored] does.
 	Route string
@@ -40,8 +40,8 @@ type Decision struct {
 	// Number is 0 for a new decision. A decision that the owner of the record was told about has a number. With it
 	// the call only asks what has become of it.
 	Number int64
-	// DecisionResult is set by the store.
-	Fate DecisionResult
+	// Result is set by the store.
+	Result DecisionResult
 }
 
 // DecideRequest asks to end records that have not ended.
@@ -52,12 +52,13 @@ type DecideRequest struct {
 	Decisions []Decision
 }
 
-// Decider ends records that are due, scheduled, wait for a retry, or are being processed. [DecideAll] does it for all
-// that a filter selects.
-type Decider interface {
-	// DecideRecords returns req.Decisions with their fates. A record that cannot be out is ended at once: one that
-	// waits for a time, a cancelable one without a hold, a due one whose partition has no owner. Any other can be
-	// out without a hold, and only the owner of its partition knows. So the owner is told. It ends the record as
+// Terminator ends records that are due, scheduled, wait for a retry, or are being processed. [DecideAll] does it for
+// all that a filter selects.
+type Terminator interface {
+	Inspector
+	// DecideRecords returns req.Decisions with their results. A record that cannot be out is ended at once: one
+	// that waits for a time, a cancelable one without a hold, a due one whose partition has no owner. Any other can
+	// be out without a hold, and only the owner of its partition knows. So the owner is told. It ends the record as
 	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
 	// decisions that it returned, until none is pending. If the partition has no owner any more, that call carries
 	// the decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an error the
@@ -72,10 +73,10 @@ const (
 )
 
 // AwaitHead waits until the owner of a key has carried out the decision in told, and returns the decision with its
-// fate. Every store's DecideHead ends with it if the owner must be told. If the partition loses its owner meanwhile,
+// result. Every store's DecideHead ends with it if the owner must be told. If the partition loses its owner meanwhile,
 // AwaitHead carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts
 // of its errors begin with op.
-func AwaitHead(ctx context.Context, op string, store Decider, told *core.Notice) error {
+func AwaitHead(ctx context.Context, op string, store Terminator, told *core.Notice) error {
 	look := time.NewTicker(headLook)
 	defer look.Stop()
 	req := DecideRequest{Reason: told.Reason, Decisions: []Decision{{Route: told.Route, Seq: told.Seq, ID: told.ID, Number: told.Number}}}
@@ -84,7 +85,7 @@ func AwaitHead(ctx context.Context, op string, store Decider, told *core.Notice)
 		if err != nil {
 			return err
 		}
-		switch decided[0].Fate {
+		switch decided[0].Result {
 		case DecisionCarriedOut:
 			return nil
 		case DecisionSuperseded:
@@ -102,7 +103,7 @@ func AwaitHead(ctx context.Context, op string, store Decider, told *core.Notice)
 	}
 }
 
-// CheckDecideRecords returns a copy of the decisions of req without their fates, or an [*waybill.InvalidError]. Every
+// CheckDecideRecords returns a copy of the decisions of req without their results, or an [*waybill.InvalidError]. Every
 // store's DecideRecords begins with it.
 func CheckDecideRecords(req DecideRequest) ([]Decision, error) {
 	p := checkReason(nil, req.Reason)
@@ -112,7 +113,7 @@ func CheckDecideRecords(req DecideRequest) ([]Decision, error) {
 	out := make([]Decision, len(req.Decisions))
 	seen := make(map[Decision]bool, len(out))
 	for i, d := range req.Decisions {
-		d.Fate = 0
+		d.Result = 0
 		out[i] = d
 		if d.Route == "" || d.ID == "" || d.Seq <= 0 || d.Number < 0 {
 			p = append(p, fmt.Sprintf("Decisions[%d]: has no Route, ID or Seq, or a negative Number: take them from List", i))

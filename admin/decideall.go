@@ -41,23 +41,17 @@ type TerminateOptions struct {
 	Wait time.Duration
 	// Progress, if not nil, is called after each step and each look, with the sum so far.
 	Progress func(sum TerminateResult)
-	// Result, if not nil, is called for each record whose fate is known, and in the end for those whose decision is
-	// still pending. Both functions are called by the goroutine that called DecideAll.
+	// Result, if not nil, is called for each record whose result is known, and in the end for those whose decision
+	// is still pending. Both functions are called by the goroutine that called DecideAll.
 	Result func(d Decision)
 }
 
 // TerminateResult is the sum of a DecideAll. In a dry run it has Matched and Next only.
 type TerminateResult struct {
-	// Matched is how many records matched. The others are how many of them had which fate.
+	// Matched is how many records matched. The others are how many of them had which result.
 	Matched, Ended, Otherwise, Locked, Pending int
-	// Next is where to go on after an error, as ReadResult.After; 0 = the end was reached.
+	// Next is where to go on after an error, as PageRequest.After; 0 = the end was reached.
 	Next int64
-}
-
-// Terminator is what DecideAll needs of a store.
-type Terminator interface {
-	Inspector
-	Decider
 }
 
 // DecideAll ends all records that req selects, step by step, and waits until the owners of the records have carried
@@ -153,7 +147,7 @@ func (e *ender) decide(ctx context.Context, found []Stored) error {
 	return nil
 }
 
-// ask has the store decide, counts the fates that are known, and returns the decisions that are pending.
+// ask has the store decide, counts the results that are known, and returns the decisions that are pending.
 func (e *ender) ask(ctx context.Context, asked []Decision) (pending []Decision, err error) {
 	if len(asked) == 0 {
 		return nil, nil
@@ -163,7 +157,7 @@ func (e *ender) ask(ctx context.Context, asked []Decision) (pending []Decision, 
 		return nil, err
 	}
 	for _, d := range all {
-		switch d.Fate {
+		switch d.Result {
 		case DecisionPending:
 			pending = append(pending, d)
 			continue

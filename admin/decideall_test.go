@@ -64,16 +64,16 @@ func (l *line) DecideRecords(_ context.Context, req admin.DecideRequest) ([]admi
 		}
 		switch {
 		case d.Seq%100 == 0:
-			d.Fate = admin.DecisionSuperseded
+			d.Result = admin.DecisionSuperseded
 		case d.Seq%10 == 0:
-			d.Fate = admin.DecisionCarriedOut
+			d.Result = admin.DecisionCarriedOut
 		case d.Number == 0:
-			d.Fate, d.Number, l.told[d.Seq] = admin.DecisionPending, d.Seq, true
+			d.Result, d.Number, l.told[d.Seq] = admin.DecisionPending, d.Seq, true
 			l.order = append(l.order, d.Seq)
 		case l.told[d.Seq]:
-			d.Fate = admin.DecisionPending
+			d.Result = admin.DecisionPending
 		default:
-			d.Fate = admin.DecisionCarriedOut
+			d.Result = admin.DecisionCarriedOut
 		}
 	}
 	l.most = max(l.most, len(l.told))
@@ -86,23 +86,23 @@ func newLine(n, pace int) *line {
 
 var all = admin.TerminateRequest{All: true, Reason: waybill.ReasonSkipped}
 
-// Everything is decided about once, a bounded number is pending at any time, and each fate is told once.
+// Everything is decided about once, a bounded number is pending at any time, and each result is told once.
 func TestDecideAll(t *testing.T) { // OP-18
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(30_000, 700)
-		fates := map[admin.DecisionResult]int{}
+		results := map[admin.DecisionResult]int{}
 		var last admin.TerminateResult
 		sum, err := admin.DecideAll(t.Context(), l, all, admin.TerminateOptions{
-			Result:   func(d admin.Decision) { fates[d.Fate]++ },
+			Result:   func(d admin.Decision) { results[d.Result]++ },
 			Progress: func(sum admin.TerminateResult) { last = sum },
 		})
 		want := admin.TerminateResult{Matched: 30_000, Ended: 29_700, Otherwise: 300}
 		if err != nil || sum != want || last != want {
 			t.Fatalf("%+v, %v; the last progress was %+v", sum, err, last)
 		}
-		if fates[admin.DecisionCarriedOut] != 29_700 || fates[admin.DecisionSuperseded] != 300 || len(fates) != 2 {
-			t.Errorf("told: %v", fates)
+		if results[admin.DecisionCarriedOut] != 29_700 || results[admin.DecisionSuperseded] != 300 || len(results) != 2 {
+			t.Errorf("told: %v", results)
 		}
 		for seq, n := range l.ended {
 			if n != 1 || len(l.ended) != 30_000 {
@@ -121,14 +121,14 @@ func TestDecideAllGivesUp(t *testing.T) { // OP-18
 	for wait, want := range map[time.Duration]time.Duration{0: admin.DefaultDecideWait, time.Second: time.Second, -1: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLine(20, 0)
-			fates := map[admin.DecisionResult]int{}
+			results := map[admin.DecisionResult]int{}
 			began := time.Now()
-			sum, err := admin.DecideAll(t.Context(), l, all, admin.TerminateOptions{Wait: wait, Result: func(d admin.Decision) { fates[d.Fate]++ }})
+			sum, err := admin.DecideAll(t.Context(), l, all, admin.TerminateOptions{Wait: wait, Result: func(d admin.Decision) { results[d.Result]++ }})
 			if !errors.Is(err, waybill.ErrInFlight) || !strings.Contains(err.Error(), `18 decisions`) || !strings.Contains(err.Error(), `"1"`) {
 				t.Errorf("%v", err)
 			}
-			if sum != (admin.TerminateResult{Matched: 20, Ended: 2, Pending: 18}) || fates[admin.DecisionPending] != 18 {
-				t.Errorf("%+v, told: %v", sum, fates)
+			if sum != (admin.TerminateResult{Matched: 20, Ended: 2, Pending: 18}) || results[admin.DecisionPending] != 18 {
+				t.Errorf("%+v, told: %v", sum, results)
 			}
 			if took := time.Since(began); took < want || took > want+time.Second {
 				t.Errorf("it took %s, want %s", took, want)

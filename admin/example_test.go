@@ -29,7 +29,11 @@ func ExamplePurgeAll() {
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
-	erase := func(outbox admin.PurgeTerminator) error {
+	erase := func(outbox interface {
+		admin.Terminator
+		admin.Purger
+	},
+	) error {
 		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}}
 		sum, err := admin.PurgeAll(ctx, outbox, req, admin.TerminateOptions{})
 		if err != nil {
@@ -38,7 +42,10 @@ func ExamplePurgeAll() {
 		fmt.Println(sum.Purged.Deleted, "deleted,", sum.Ended.Otherwise, "published meanwhile")
 		return nil
 	}
-	eraser, ok := core.As[admin.PurgeTerminator](outbox)
+	eraser, ok := core.As[interface {
+		admin.Terminator
+		admin.Purger
+	}](outbox)
 	if !ok {
 		panic("this store cannot delete records")
 	}

@@ -26,10 +26,10 @@ type PurgeRequest struct {
 // Purged is the result of one call of PurgeRecords, or with DryRun the result that it would have.
 type Purged struct {
 	// Matched is how many records matched, and Deleted how many of them were deleted. The rest stays: it is due or
-	// being processed, waits for a time and Blocked is not set, or another transaction has locked it. Call again
+	// being processed, waits for a time and Waiting is not set, or another transaction has locked it. Call again
 	// later, until a whole pass matches nothing.
 	Matched, Deleted int
-	// Next is the value of ReadResult.After for the next call; 0 = the end was reached.
+	// Next is the value of PageRequest.After for the next call; 0 = the end was reached.
 	Next int64
 }
 

@@ -6,12 +6,6 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// PurgeTerminator is what PurgeAll needs of a store.
-type PurgeTerminator interface {
-	Terminator
-	Purger
-}
-
 // PurgeResult is the sum of a PurgeAll. In a dry run it has Purged only: the count of the records that would be deleted
 // if none were due.
 type PurgeResult struct {
@@ -19,11 +13,17 @@ type PurgeResult struct {
 	Purged Purged
 }
 
+// purgeTerminator ends records, and deletes them.
+type purgeTerminator interface {
+	Terminator
+	Purger
+}
+
 // PurgeAll deletes all records that req selects, those that are due and those that wait for a time, too. First it ends
 // the records that have not ended, as [DecideAll] does with opts and waybill.ReasonSkipped. Then it deletes step by
 // step. A message that was published meanwhile is at the broker. After an error call it again from the beginning.
 // req.Filter must name neither states nor reasons; req.Waiting is not heeded.
-func PurgeAll(ctx context.Context, store PurgeTerminator, req PurgeRequest, opts TerminateOptions) (sum PurgeResult, err error) {
+func PurgeAll(ctx context.Context, store purgeTerminator, req PurgeRequest, opts TerminateOptions) (sum PurgeResult, err error) {
 	var p []string
 	if len(req.Filter.States)+len(req.Filter.Reasons) > 0 {
 		p = append(p, "Filter: names states or reasons, and they change while records are ended: leave them out, or use PurgeRecords")

@@ -41,7 +41,7 @@ type Redriven struct {
 	// cause.
 	Matched, Changed int
 	Refused          map[string]int
-	// Next is the value of ReadResult.After for the next call; 0 = the end was reached.
+	// Next is the value of PageRequest.After for the next call; 0 = the end was reached.
 	Next int64
 }
 

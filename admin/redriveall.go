@@ -21,7 +21,7 @@ type RedriveOptions struct {
 
 // RedriveAll calls Redrive step by step until the end is reached, and returns the sum. Each step is a transaction of
 // its own, with [MaxPageLimit] records unless req says otherwise. So what was put back stays so when ctx ends, or a
-// step fails. To go on after that, pass the sum's Next as ReadResult.After. Dry runs do not wait.
+// step fails. To go on after that, pass the sum's Next as PageRequest.After. Dry runs do not wait.
 func RedriveAll(ctx context.Context, store Redriver, req RedriveRequest, opts RedriveOptions) (sum Redriven, err error) {
 	if !(opts.PerSecond >= 0) || math.IsInf(opts.PerSecond, 0) { // not a number is refused too
 		return sum, waybill.Invalid("waybill: redrive", fmt.Sprintf("PerSecond: %v is not a rate; leave it 0 for no bound", opts.PerSecond))

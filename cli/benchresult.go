@@ -28,7 +28,7 @@ type benchResult struct {
 	Stage          phase  `json:"stage"`
 	Drain          phase  `json:"drain"`
 	Paced          phase  `json:"paced"`
-	// Each of Staged messages was counted at least once, and Recheck deliveries came on top.
+	// Each of Staged messages was counted at least once, and Again deliveries came on top.
 	Staged int `json:"staged"`
 	Again  int `json:"again"`
 }

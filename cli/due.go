@@ -86,7 +86,7 @@ func (c *command) cancelDue(ctx context.Context, s *Store, f admin.Filter, dryRu
 
 // purgeDue deletes the records that req selects, due ones included.
 func (c *command) purgeDue(ctx context.Context, s *Store, req admin.PurgeRequest) error {
-	store, err := able[admin.PurgeTerminator](s.Outbox, "store", "delete messages that are due")
+	store, err := able[purgeTerminator](s.Outbox, "store", "delete messages that are due")
 	if err != nil {
 		return err
 	}
@@ -133,4 +133,10 @@ func (c *command) showEnded(out ended, failed error) error {
 		return withCode(ExitRefused, "%s locked by a transaction: repeat it", records(out.Locked))
 	}
 	return nil
+}
+
+// purgeTerminator ends records, and deletes them.
+type purgeTerminator interface {
+	admin.Terminator
+	admin.Purger
 }

@@ -14,8 +14,8 @@ type Member struct {
 	Lease time.Duration
 	// Routes are the routes it serves.
 	Routes []ServedRoute
-	// Capacity is the number of records that the member can have out at once, and Free the number that it can take
-	// now. A relay says 1 and 1.
+	// Capacity is the number of records that the member can have out at once, and FreeCapacity the number that it
+	// can take now. A relay says 1 and 1.
 	Capacity, FreeCapacity int
 	// Presence is the token of a resource that ends with the member's connection, see [Presence]; 0 = none.
 	Presence int64
@@ -23,7 +23,7 @@ type Member struct {
 	// token, and if the server was restarted since the member's latest renewal: a restart loses all tokens. It does
 	// not name the cause: a lost connection does not mean a dead process.
 	PresenceLost bool
-	// Suspected was set by another member that misses the presence. A renewal with another Presence clears it, also
+	// Suspected was set by another member that found no presence. A renewal with another Presence clears it, also
 	// with 0.
 	Suspected bool
 }
@@ -40,15 +40,15 @@ type ServedRoute struct {
 
 // HeartbeatRequest is one call of Heartbeat.
 type HeartbeatRequest struct {
-	// Self joins if it is unknown and Join is set. It is renewed if it is known and its beat has risen. A member
-	// that only looks passes its latest beat. A zero Session only looks, too.
+	// Self joins if it is unknown and Join is set. It is renewed if it is known and its Heartbeats has risen. A
+	// member that only reads the membership passes its latest Heartbeats. A zero Session only reads, too.
 	Self Member
 	Join bool
 	// Leave removes Self, after Transfers: its holds end without counting crashes, its partitions become free, and
 	// their UncertainUpTo stays.
 	Leave bool
 	Evict []Eviction
-	// Suspect sets the flag of members that still have the given Presence.
+	// Suspect marks members that still have the given Presence as Suspected.
 	Suspect   []Suspicion
 	Transfers []Transfer
 	// AfterNotice: Membership.HasNotices need not report notices with a number up to this one. A store can ignore
@@ -56,25 +56,26 @@ type HeartbeatRequest struct {
 	AfterNotice int64
 }
 
-// Eviction removes a member if its beat is still Heartbeats.
+// Eviction removes a member if it has sent no heartbeat since Heartbeats.
 type Eviction struct {
 	Session    Session
 	Heartbeats int64
 }
 
-// Suspicion flags a member if its token is still Presence.
+// Suspicion marks a member as Suspected if its token is still Presence.
 type Suspicion struct {
 	Session  Session
 	Presence int64
 }
 
-// Transfer gives a partition to To, if From owns it; session 0 stands for a free partition. A move from a session to
-// itself stores ReadAfter and UncertainUpTo. A late call stores nothing: one whose Self.Beat is below the stored beat.
+// Transfer gives a partition to To, if From owns it; session 0 stands for a free partition. A transfer from a session
+// to itself stores ReadAfter and UncertainUpTo. A late call stores nothing: its Self.Heartbeats is below the stored
+// one.
 type Transfer struct {
 	Partition Partition
 	From, To  Session
-	// ReadAfter: a new owner must look at records with a greater sequence. Careful: a member that died can have
-	// handed out records up to this sequence. Both count only in a move from a session to itself.
+	// ReadAfter: a new owner must read the records with a greater sequence. UncertainUpTo: a member that died can
+	// have handed out records up to this sequence. Both count only in a transfer from a session to itself.
 	ReadAfter, UncertainUpTo int64
 }
 

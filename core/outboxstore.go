@@ -40,20 +40,20 @@ func Fenced(op string, self Session) error {
 // topics and dedupe keys. A Stage that has no key, id or dedupe key in common with the records of a call neither waits
 // for the call nor fails because of it, unless the database has one writer.
 type OutboxStore interface {
-	// Heartbeat joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the
-	// partitions of routes that have none, removes m.Evict, makes m.Transfers, and returns the resulting
-	// membership. It leaves out a removal that meets a lock, or whose member has another beat now. It leaves out a
-	// move whose partition has another owner than From. Removing a member counts a crash for each record it holds,
-	// ends its holds, frees its partitions, and sets their UncertainUpTo to the last sequence drawn. Remove can
-	// contain Self: its removal is no exception. In the end it removes the partitions of routes that no member
-	// serves and of which no member owns a partition. The partitions that such a route is given later begin with
-	// the least ReadAfter and the greatest UncertainUpTo of these, and a later term.
+	// Heartbeat joins, renews or only reads the membership, in one transaction and in this order: it renews m.Self,
+	// makes the partitions of routes that have none, evicts m.Evict, makes m.Transfers, and returns the resulting
+	// membership. It skips an eviction or a transfer whose row is locked, an eviction whose member has sent another
+	// heartbeat, and a transfer whose partition has another owner than From. Evicting a member counts a crash for
+	// each record it holds, ends its holds, frees its partitions, and sets their UncertainUpTo to the last sequence
+	// drawn. Evict can contain Self: its eviction is no exception. In the end Heartbeat deletes the partitions of
+	// routes that no member serves and of which no member owns a partition. The partitions that such a route is
+	// given later begin with the least ReadAfter and the greatest UncertainUpTo of these, and a later term.
 	Heartbeat(ctx context.Context, m HeartbeatRequest) (Membership, error)
-	// Read answers all parts of look from one snapshot and locks nothing.
-	Read(ctx context.Context, self Session, look ReadRequest) (ReadResult, error)
+	// Read answers all parts of req from one snapshot and locks nothing.
+	Read(ctx context.Context, self Session, req ReadRequest) (ReadResult, error)
 	// Hold writes holds. It does not wait for a record that a transaction has locked, but answers HoldLocked. Of
 	// one that self holds already, it can answer HoldGranted as well. A removed session gets ErrFenced.
-	Hold(ctx context.Context, self Session, want HoldRequest) ([]HoldResult, error)
+	Hold(ctx context.Context, self Session, req HoldRequest) ([]HoldResult, error)
 	// ReleasePartition does all of the following or nothing: it writes holds of self for exactly the records of out
 	// in the partition, ends self's other holds in it, stores partition.ReadAfter, and frees the partition. It
 	// returns false, and changes nothing, if a record of out is locked. It leaves out a record of out that no
@@ -63,9 +63,9 @@ type OutboxStore interface {
 	// member, each of another partition, can run at once.
 	ReleasePartition(ctx context.Context, self Session, partition PartitionState, out []Ref) (bool, error)
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
-	// returns up to limit retries, first those that self holds already, unless the part says DueNew. It gives up to
-	// limit timers a new number, greater than any drawn before. These are then ready, and the engine reads them
-	// like any staged record. Locked records are left for later. With a limit below 1 it does nothing but answer
+	// returns up to limit retries, first those that self holds already, unless the part says DueNew. Up to limit
+	// timers get a new number, greater than any drawn before. These are then ready, and the engine reads them
+	// like any staged record. Locked records stay for a later Due. With a limit below 1 it does nothing but answer
 	// NextIn.
 	Due(ctx context.Context, self Session, parts []RouteSlots, limit int) (DueResult, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
@@ -89,7 +89,7 @@ type StoreTraits struct {
 	SessionFence bool
 	// Durable: committed data survives a crash of the process and of the database.
 	Durable bool
-	// SharedAcrossProcesses: members of several processes can meet in it.
+	// SharedAcrossProcesses: several processes can share it.
 	SharedAcrossProcesses bool
 }
 
@@ -107,14 +107,14 @@ type RouteSlots struct {
 	DueNew bool
 }
 
-// Partition is the range of slots [From, To) of a route. One member owns it.
+// Partition is the range of slots [From, To) of a route. At most one member owns it.
 type Partition struct {
 	Route    string
 	From, To uint8
 }
 
 // Slots returns the partition's slots.
-func (u Partition) Slots() Slots { return SlotRange(u.From, u.To) }
+func (p Partition) Slots() Slots { return SlotRange(p.From, p.To) }
 
 // Presence is a store on which a member can show that its process is alive. Without it, other members notice that a
 // member was killed only when its lease is over.
@@ -122,7 +122,7 @@ type Presence interface {
 	// Acquire acquires a resource that the database releases when the process ends or its connection is lost. It
 	// returns the token of the resource for Member.Presence: above 0 and never used before. It returns 0 if the
 	// database has no such resource, for example behind a pooler. lost is closed when the resource is gone. When
-	// ctx ends, the resource is given back, too. Attend waits for no other member.
+	// ctx ends, the resource is given back, too. Acquire waits for no other member.
 	Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error)
 }
 

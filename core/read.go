@@ -9,14 +9,14 @@ import (
 
 // ReadRequest is one call of Read.
 type ReadRequest struct {
-	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen. The page has Upper if more
+	// Last is the greatest ReadResult.Last of this Epoch that the caller has seen. The result has Upper if more
 	// numbers were drawn since.
 	Last int64
-	// LastNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The page has Upper,
-	// too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a store can
-	// ignore it.
+	// LastNotice is the greatest ReadResult.LastNotice of this Epoch that the caller has seen. The result has
+	// Upper, too, if more notices were numbered since. Those with a number up to AfterNotice need not come; a store
+	// can ignore it.
 	LastNotice, AfterNotice int64
-	// Slots are slots; the page tells which of them the session owns.
+	// Slots are slots of routes; the result tells which of them the session owns.
 	Slots []RouteSlots
 	// NewlyOwned asks for every waiting record of these slots: retries and blocking records that have a key, and
 	// the records, keyed or not, that other live sessions hold. They come by sequence, above NewlyOwnedAfter, up to
@@ -36,12 +36,12 @@ type ReadRequest struct {
 	Bytes int64
 }
 
-// Range asks for the ready records of a part with From < sequence ≤ To, in order. A record is ready if it is due, and
-// neither settled nor waiting for a time. Held records are ready, too.
+// Range asks for the ready records of some slots with From < sequence ≤ To, in order. A record is ready if it is due,
+// and neither settled nor waiting for a time. Held records are ready, too.
 type Range struct {
 	RouteSlots
 	From, To int64
-	// ExcludeKeys lists keys to leave out, and Skip sequences. A store can ignore both.
+	// ExcludeKeys lists keys to leave out, and ExcludeSeqs sequences. A store can ignore both.
 	ExcludeKeys []string
 	ExcludeSeqs []int64
 	// KeyedOnly leaves out records without a key.
@@ -59,7 +59,8 @@ type KeyRange struct {
 
 // ReadResult is the answer to a ReadRequest, from one snapshot.
 type ReadResult struct {
-	// Known reports that the session is a member. Flag is its flag. If it is not known, the rest is empty.
+	// Known reports that the session is a member, and Suspected that another member has suspected it. If it is not
+	// known, the rest is empty.
 	Known, Suspected bool
 	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
 	Epoch string
@@ -127,7 +128,7 @@ func (k NoticeKind) String() string {
 
 // Notice tells the owner of a slot that another process changed a record that the owner remembers. The transaction of
 // the change writes it. The owner deletes it by an outcome of [NoticeDone]. A NoticeFrom concerns all owners of its
-// route; it stays until each of them has heeded it.
+// route; it stays until each of them has done it.
 type Notice struct {
 	Number int64
 	Kind   NoticeKind
@@ -152,10 +153,10 @@ type HoldRequest struct {
 	Bytes int64
 	// To bounds where these N are looked for, so that a Hold walks over few records that are gone; 0 =
 	// everywhere. A store can ignore it. They are looked for among those with From < sequence ≤ To, and among
-	// Passed, sequences outside of that. Then the answer also has records that the Hold met and did not take,
+	// Passed, sequences outside of that. Then the answer also has records that the Hold found and did not hold,
 	// although they are ready, have no key and are not in Out: those that another session holds, or a
 	// transaction has locked, and those beyond Bytes. Each comes with HoldLocked and without a Record: all
-	// those of Passed, and the first Most of the range, up to the greatest that was taken if N were taken.
+	// those of Passed, and the first Most of the range, up to the greatest that was held if N were held.
 	From, To int64
 	Passed   []int64
 	Most     int
@@ -179,7 +180,7 @@ func (g HoldStatus) String() string {
 }
 
 // HoldResult is one record of a Hold: one for each of HoldRequest.Refs, in their order, or one of the N with its
-// record, or one that was met and not taken. Of the last kind only the sequence need be set in Ref.
+// record, or one that was found and not held. Of the last kind only the sequence need be set in Ref.
 type HoldResult struct {
 	Ref    Ref
 	Status HoldStatus

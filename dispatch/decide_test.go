@@ -29,7 +29,7 @@ func (w *small) decideAbout(ids []string) {
 		got, err := w.st.DecideRecords(w.t.Context(), req)
 		w.must(err)
 		for _, d := range got {
-			if d.Fate != admin.DecisionPending {
+			if d.Result != admin.DecisionPending {
 				w.t.Fatalf("%+v", d)
 			}
 		}
@@ -154,7 +154,7 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 	var pending []admin.Decision
 	for _, d := range got {
 		msg := s.msgs[d.ID]
-		switch d.Fate {
+		switch d.Result {
 		case admin.DecisionPending:
 			pending = append(pending, d)
 			msg.abandoned, msg.redriven = true, true
@@ -164,7 +164,7 @@ func (s *sim) askAbout(req admin.DecideRequest, over func() bool) {
 			}
 		case admin.DecisionSuperseded, admin.DecisionLocked:
 		}
-		s.logf("an operator ends %s: %s", d.ID, d.Fate)
+		s.logf("an operator ends %s: %s", d.ID, d.Result)
 	}
 	req.Decisions = pending
 	s.after(s.between(10*time.Millisecond, 500*time.Millisecond), func() { s.askAbout(req, over) })

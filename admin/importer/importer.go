@@ -79,7 +79,7 @@ type Importer interface {
 	// not have.
 	ImportSQL(req Request) (string, error)
 	// Import moves one batch: a single statement deletes the old rows and inserts the new ones, in the old order.
-	// An end in the middle changes nothing. Call again until TimersReady is 0.
+	// An end in the middle changes nothing. Call again until Moved is 0.
 	Import(ctx context.Context, req Request) (Result, error)
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Part is a named piece of what Print shows: a struct, or Slots inside it.
+// Part is a named piece of what Print shows: a struct, or a Part inside it.
 type Part struct {
 	Key   string
 	Value any
 }
 
-// Inline is the Value of a Slots without a key: its fields stand beside the parts around it.
+// Inline is the Value of a Part without a key: its fields stand beside the parts around it.
 type Inline struct{ Value any }
 
 // Print returns settings as YAML, with secrets and the passwords in URLs hidden, and empty settings left out.

@@ -21,7 +21,7 @@ const (
 	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
 )
 
-// Heartbeat joins, renews or looks, as [rules.Heartbeat] says. A call that changes something waits for others that do.
+// Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that changes something waits for others that do.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out core.Membership, err error) {
 	self := m.Self.Session
 	if err = s.read(ctx, "heartbeat", func(w *work) error { return w.membership(ctx, &m.Self, &out) }); err != nil {

@@ -13,7 +13,7 @@ import (
 // transaction that has ended by then is in the snapshot; see horizon.go. Rows of a range are asked for in the same
 // round trip as the head of the page, as many as are likely to be wanted. Only a page that wants more asks again.
 
-// maxControl bounds ReadResult.Notices, and maxRows the rows of one statement.
+// maxNotice bounds ReadResult.Notices, and maxRows the rows of one statement.
 const (
 	maxNotice = 1000
 	maxRows   = 4096

@@ -31,8 +31,8 @@ func fated(from, to admin.DecisionResult) brokenOps {
 	return brokenOps{many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		got, err := b.inner.DecideRecords(ctx, req)
 		for i := range got {
-			if got[i].Fate == from {
-				got[i].Fate = to
+			if got[i].Result == from {
+				got[i].Result = to
 			}
 		}
 		return got, err
@@ -40,10 +40,10 @@ func fated(from, to admin.DecisionResult) brokenOps {
 }
 
 // says answers every decision so, and does nothing.
-func says(fate admin.DecisionResult) brokenOps {
+func says(result admin.DecisionResult) brokenOps {
 	return brokenOps{many: func(_ context.Context, _ *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 		for i := range req.Decisions {
-			req.Decisions[i].Fate = fate
+			req.Decisions[i].Result = result
 		}
 		return req.Decisions, nil
 	}}
@@ -62,7 +62,7 @@ func keepsDecisions() brokenOps {
 		many: func(ctx context.Context, b *brokenOps, req admin.DecideRequest) ([]admin.Decision, error) {
 			got, err := b.inner.DecideRecords(ctx, req)
 			for _, d := range got {
-				if d.Fate == admin.DecisionPending {
+				if d.Result == admin.DecisionPending {
 					b.left = append(b.left, core.Notice{Number: d.Number, Kind: core.NoticeDecide, Route: d.Route, ID: d.ID, Seq: d.Seq, Reason: req.Reason})
 				}
 			}

@@ -24,10 +24,10 @@ var decideManyChecks = []named{
 	{"purge-all", purgeAll},
 }
 
-func (k *kit) decider() admin.Decider {
-	d, ok := core.As[admin.Decider](k.store)
+func (k *kit) terminator() admin.Terminator {
+	d, ok := core.As[admin.Terminator](k.store)
 	if !ok {
-		k.undeclared("admin.Decider")
+		k.undeclared("admin.Terminator")
 	}
 	return d
 }
@@ -40,16 +40,16 @@ func (k *kit) decisions(ids ...string) (out []admin.Decision) {
 	return out
 }
 
-// fates decides, and requires these fates. It returns the decisions to ask about again.
-func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.DecisionResult) []admin.Decision {
-	got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: reason, Decisions: asked})
+// results decides, and requires these results. It returns the decisions to ask about again.
+func (k *kit) results(why string, reason waybill.Reason, asked []admin.Decision, want ...admin.DecisionResult) []admin.Decision {
+	got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: reason, Decisions: asked})
 	k.must("decide about records", err)
 	if len(got) != len(asked) {
 		k.fail("%s: %d answers to %d decisions", why, len(got), len(asked))
 	}
 	for i, d := range got {
 		same := d.Route == asked[i].Route && d.Seq == asked[i].Seq && d.ID == asked[i].ID
-		if !same || d.Fate != want[min(i, len(want)-1)] || (d.Fate == admin.DecisionPending) != (d.Number != 0) && asked[i].Number == 0 {
+		if !same || d.Result != want[min(i, len(want)-1)] || (d.Result == admin.DecisionPending) != (d.Number != 0) && asked[i].Number == 0 {
 			k.fail("%s: decision %d is answered with %+v, want it %s", why, i, d, want[min(i, len(want)-1)])
 		}
 	}
@@ -59,20 +59,20 @@ func (k *kit) fates(why string, reason waybill.Reason, asked []admin.Decision, w
 // A record that waits for a time, or is cancelable, is out only if a member holds it. Without a hold it is ended at
 // once, though its partition has an owner. That owner is told that its key goes on. OP-18 OR-05.
 func decisionsEndWhatIsFree(k *kit) {
-	k.decider()
+	k.terminator()
 	r := k.out(waybill.Key("a"))
 	k.retry(r, far)
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Delay(far)))
 	k.told("a decision about a head that waits for a retry", r, func() {
-		k.fates("a retry", waybill.ReasonSkipped, k.decisions(r.ID), admin.DecisionCarriedOut)
+		k.results("a retry", waybill.ReasonSkipped, k.decisions(r.ID), admin.DecisionCarriedOut)
 	})
-	k.fates("a scheduled one", waybill.ReasonSetAside, k.decisions(ids[1]), admin.DecisionCarriedOut)
+	k.results("a scheduled one", waybill.ReasonSetAside, k.decisions(ids[1]), admin.DecisionCarriedOut)
 	k.gaveUp(r.ID, waybill.ReasonSkipped, 1)
 	k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	k.drainIDs(ids[:1])
 	k.canCancel()
 	dedupe := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("d")), k.msg(waybill.Key("a")))
-	k.fates("a cancelable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
+	k.results("a cancelable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
 	k.drainIDs(dedupe[1:])
 	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; s.Duplicate {
 		k.fail("the dedupe key of an ended message is not free")
@@ -82,13 +82,13 @@ func decisionsEndWhatIsFree(k *kit) {
 // Due records in partitions without an owner are ended at once, wherever they are in their key. The rest keeps its
 // order, also on a route on which an abandoned record blocks its key. OP-18 OR-05.
 func decisionsWithoutOwner(k *kit) {
-	k.decider()
+	k.terminator()
 	k = k.blocking()
 	ids := k.keys(5, "a", "")
 	k.unowned()
 	ended := slices.Concat([]string{ids["a"][0], ids["a"][2]}, ids[""][1:3])
-	asked := k.fates("due ones without an owner", waybill.ReasonSkipped, k.decisions(ended...), admin.DecisionCarriedOut)
-	k.fates("the same again", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
+	asked := k.results("due ones without an owner", waybill.ReasonSkipped, k.decisions(ended...), admin.DecisionCarriedOut)
+	k.results("the same again", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
 	for _, id := range ended {
 		k.gaveUp(id, waybill.ReasonSkipped, 0)
 	}
@@ -106,13 +106,13 @@ func decisionsWithoutOwner(k *kit) {
 // Due records whose partition has an owner are ended by it. A record that it has out, held or not, is ended when it
 // comes back, unless it was published. OP-18 OR-05.
 func decisionsThroughOwner(k *kit) {
-	k.decider()
+	k.terminator()
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("b")), k.msg(), k.msg(waybill.Key("b")), k.msg(waybill.Key("b")))
 	held := k.takeIDs(ids[:1])
 	line := slices.DeleteFunc(k.mustLook(), func(r core.Record) bool { return !slices.Contains(ids[1:3], r.ID) })
 	out := k.driver.promise(line) // b, and the one without a key
-	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.DecisionPending)
-	again := k.fates("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.DecisionPending)
+	asked := k.results("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:4]...), admin.DecisionPending)
+	again := k.results("those of an owner, asked again", waybill.ReasonSetAside, asked, admin.DecisionPending)
 	if !slices.Equal(asked, again) || len(k.notices()) != len(asked) {
 		k.fail("asked again about %+v the answer is %+v, with %d notices", asked, again, len(k.notices()))
 	}
@@ -131,7 +131,7 @@ func decisionsThroughOwner(k *kit) {
 		}
 	})
 	other, ended := admin.DecisionSuperseded, admin.DecisionCarriedOut
-	k.fates("carried out", waybill.ReasonSetAside, asked, other, other, ended, ended)
+	k.results("carried out", waybill.ReasonSetAside, asked, other, other, ended, ended)
 	k.gaveUp(ids[2], waybill.ReasonSetAside, 1)
 	k.gaveUp(ids[3], waybill.ReasonSetAside, 0)
 	k.drainIDs(ids[4:])
@@ -140,15 +140,15 @@ func decisionsThroughOwner(k *kit) {
 // A decision stands when the owner leaves before it has carried it out. Asked again, the store does it, and nothing is
 // left for the next owner: a record that is redriven then goes out. OP-18.
 func decisionsOfAnOwnerThatLeft(k *kit) {
-	k.decider()
+	k.terminator()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("a")))
 	k.release(k.takeIDs(ids[:1])...)
-	asked := k.fates("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:2]...), admin.DecisionPending)
+	asked := k.results("those of an owner", waybill.ReasonSetAside, k.decisions(ids[:2]...), admin.DecisionPending)
 	k.unowned()
-	k.fates("those of an owner that left", waybill.ReasonSetAside, asked, admin.DecisionCarriedOut)
+	k.results("those of an owner that left", waybill.ReasonSetAside, asked, admin.DecisionCarriedOut)
 	if _, ok := core.As[admin.Redriver](k.store); ok {
 		k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
-		k.fates("those that were redriven", waybill.ReasonSetAside, asked, admin.DecisionSuperseded)
+		k.results("those that were redriven", waybill.ReasonSetAside, asked, admin.DecisionSuperseded)
 		k.drainIDs(ids)
 		return
 	}
@@ -157,7 +157,7 @@ func decisionsOfAnOwnerThatLeft(k *kit) {
 
 // A decision comes too late for an ended record, and for a number or id that is another's. OP-18.
 func decisionsLeaveWhatEnded(k *kit) {
-	k.decider()
+	k.terminator()
 	ids := k.stage(k.msgs(5)...)
 	asked := k.decisions(ids...)
 	k.published(k.takeIDs(ids[:1])...)
@@ -166,7 +166,7 @@ func decisionsLeaveWhatEnded(k *kit) {
 	wrong := asked[3]
 	wrong.ID, wrong.Seq = asked[4].ID, asked[4].Seq+1000
 	asked = append(asked[:3:3], wrong, admin.Decision{Route: "no-" + k.route, Seq: asked[4].Seq, ID: ids[4]})
-	k.fates("those that ended", waybill.ReasonSkipped, asked,
+	k.results("those that ended", waybill.ReasonSkipped, asked,
 		admin.DecisionSuperseded, admin.DecisionSuperseded, admin.DecisionCarriedOut, admin.DecisionSuperseded, admin.DecisionSuperseded)
 	if st := k.inspect(ids[1]); st.Reason != waybill.ReasonRejected {
 		k.fail("a decision changed the reason of an abandoned message to %s", st.Reason)
@@ -177,11 +177,11 @@ func decisionsLeaveWhatEnded(k *kit) {
 // The later command counts: a record that an operator puts back goes out, although its owner has not yet carried out an
 // earlier decision to end it. OP-18 DB-12.
 func decisionsVoidAfterRedrive(k *kit) {
-	k.decider()
+	k.terminator()
 	k.redriver()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")), k.msg(waybill.Key("b")))
 	held := k.takeIDs(ids)
-	k.fates("those that their owner holds", waybill.ReasonSetAside, k.decisions(ids...), admin.DecisionPending)
+	k.results("those that their owner holds", waybill.ReasonSetAside, k.decisions(ids...), admin.DecisionPending)
 	k.settle(core.Abandon(&held[0], waybill.ReasonRejected, errNo), core.Abandon(&held[1], waybill.ReasonRejected, errNo))
 	k.retry(held[2], far)
 	k.redriven("both", admin.RedriveRequest{Filter: admin.Filter{IDs: ids[:2]}, Force: true}, 2, nil)
@@ -195,7 +195,7 @@ func decisionsVoidAfterRedrive(k *kit) {
 
 // A record that a transaction has locked is passed over, without waiting. OP-18.
 func decisionsPassOverLocked(k *kit) {
-	k.decider()
+	k.terminator()
 	k.canCancel()
 	ids := k.stage(k.msg(waybill.Delay(far)), k.msg(waybill.Delay(far)))
 	asked := k.decisions(ids...)
@@ -207,20 +207,20 @@ func decisionsPassOverLocked(k *kit) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: asked})
+		got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: asked})
 		done <- answer{got, err}
 	}()
 	t := time.NewTimer(soon())
 	defer t.Stop()
 	select {
 	case a := <-done: // a store with a single writer may be busy
-		if a.err == nil && (a.got[0].Fate != admin.DecisionLocked || a.got[1].Fate != admin.DecisionCarriedOut) {
-			k.fail("of two records, the first of which is locked, the fates are %s and %s", a.got[0].Fate, a.got[1].Fate)
+		if a.err == nil && (a.got[0].Result != admin.DecisionLocked || a.got[1].Result != admin.DecisionCarriedOut) {
+			k.fail("of two records, the first of which is locked, the results are %s and %s", a.got[0].Result, a.got[1].Result)
 		}
 	case <-t.C: // or wait for it
 	}
 	k.rollback(tx)
-	k.fates("after the transaction", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
+	k.results("after the transaction", waybill.ReasonSkipped, asked, admin.DecisionCarriedOut)
 }
 
 // Bad input is refused with everything that is wrong. OP-18.
@@ -233,24 +233,27 @@ func decisionsRefuseBadInput(k *kit) {
 		{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{{Route: k.route, ID: "x"}}},
 		{Reason: waybill.ReasonSkipped, Decisions: make([]admin.Decision, admin.MaxPageLimit+1)},
 	} {
-		_, err := k.decider().DecideRecords(k.ctx, req)
+		_, err := k.terminator().DecideRecords(k.ctx, req)
 		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
 			k.fail("%d decisions for reason %q: %v, want a *waybill.InvalidError", len(req.Decisions), req.Reason, err)
 		}
 	}
-	if got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped}); err != nil || len(got) > 0 {
+	if got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped}); err != nil || len(got) > 0 {
 		k.fail("no decision: %v, %v", got, err)
 	}
 }
 
-func (k *kit) eraser() admin.PurgeTerminator {
-	k.decider()
-	k.purger()
+// purgeTerminator ends records, and deletes them.
+type purgeTerminator interface {
+	admin.Terminator
+	admin.Purger
+}
+
+func (k *kit) purgeTerminator() purgeTerminator {
 	return struct {
-		admin.Inspector
-		admin.Decider
+		admin.Terminator
 		admin.Purger
-	}{k.inspector(), k.decider(), k.purger()}
+	}{k.terminator(), k.purger()}
 }
 
 // mixed stages messages of two tenants in all live states, one of them out, and returns the ids of each.
@@ -267,7 +270,7 @@ func (k *kit) mixed() (x, y []string) {
 
 // All that a filter selects is ended, by the owner or at once, and each result is told. OP-18 ST-09.
 func decideAll(k *kit) {
-	e := k.eraser()
+	e := k.purgeTerminator()
 	x, y := k.mixed()
 	req := admin.TerminateRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}}), Reason: waybill.ReasonSkipped, Page: admin.PageRequest{Limit: 2}}
 	dry := req
@@ -277,14 +280,14 @@ func decideAll(k *kit) {
 	}
 	told := map[string]admin.DecisionResult{}
 	k.attended(func() {
-		sum, err := admin.DecideAll(k.ctx, e, req, admin.TerminateOptions{Result: func(d admin.Decision) { told[d.ID] = d.Fate }})
+		sum, err := admin.DecideAll(k.ctx, e, req, admin.TerminateOptions{Result: func(d admin.Decision) { told[d.ID] = d.Result }})
 		if err != nil || sum != (admin.TerminateResult{Matched: 5, Ended: 5}) {
 			k.fail("five of a tenant: %+v, %v", sum, err)
 		}
 	})
 	for i, id := range x {
 		if told[id] != admin.DecisionCarriedOut || len(told) != 5 {
-			k.fail("the fate of record %d is told as %s, with %d others", i, told[id], len(told)-1)
+			k.fail("the result of record %d is told as %s, with %d others", i, told[id], len(told)-1)
 		}
 		k.gaveUp(id, waybill.ReasonSkipped, map[int]int{0: 1}[i])
 	}
@@ -293,7 +296,7 @@ func decideAll(k *kit) {
 
 // All records that a filter selects are deleted, in every state. OP-18.
 func purgeAll(k *kit) {
-	e := k.eraser()
+	e := k.purgeTerminator()
 	x, y := k.mixed()
 	k.attended(func() {
 		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.TerminateOptions{})

@@ -85,7 +85,7 @@ func purgeDeletesWhatEnded(k *kit) {
 	k.drainIDs(ids[:1])
 }
 
-// With Blocked, scheduled records and those that wait for a retry are deleted too, and are never sent.
+// With Waiting, scheduled records and those that wait for a retry are deleted too, and are never sent.
 func purgeDeletesWhatWaits(k *kit) {
 	k.purger()
 	ids := k.stage(k.msg(waybill.Key("a")), k.msg(waybill.Key("a")), k.msg(), k.msg(waybill.Delay(lax())))

@@ -305,7 +305,7 @@ func rulesSweep(k *kit) {
 
 // A decision ends what rules.Decides says, and tells the owner of anything else. OP-18.
 func rulesDecide(k *kit) {
-	k.decider()
+	k.terminator()
 	t := k.table(combinations(func(f facts) bool {
 		return f.held != self && f.partition != other && f.past != left && f.past != unknown
 	}))
@@ -314,7 +314,7 @@ func rulesDecide(k *kit) {
 		asked = append(asked, admin.Decision{Route: k.route, Seq: r.Seq, ID: r.ID})
 	}
 	told := t.told(func() {
-		got, err := k.decider().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSetAside, Decisions: asked})
+		got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSetAside, Decisions: asked})
 		k.must("decide about records", err)
 		if len(got) != len(asked) {
 			k.fail("%d answers to %d decisions", len(got), len(asked))
@@ -324,7 +324,7 @@ func rulesDecide(k *kit) {
 			if ends, _ := rules.Decides(&r.Row, r.in); ends {
 				want = admin.DecisionCarriedOut
 			}
-			return got[i].Fate.String(), want.String()
+			return got[i].Result.String(), want.String()
 		})
 		t.now("after a decision", func(r *truth) *rules.Row {
 			var ends bool

@@ -161,7 +161,7 @@ func (s *Store) spell(d *Dice) bool {
 	return time.Now().UnixNano() < s.p.spell.Load() && !d.calm.Load()
 }
 
-// Acquire attends, if the store knows presence. The presence ends when the process is killed or cut off.
+// Acquire shows presence, if the store knows presence. The presence ends when the process is killed or cut off.
 func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	if s.presence == nil {
 		return 0, nil, nil

@@ -173,7 +173,7 @@ func (a *adapter) capabilities() string {
 	note("Cleaner", has[core.Cleaner](a.value))
 	note("ClockSeeder", has[core.ClockSeeder](a.value))
 	note("Counter", has[admin.Counter](a.value))
-	note("Decider", has[admin.Decider](a.value))
+	note("Decider", has[admin.Terminator](a.value))
 	note("DriftChecker", has[admin.DriftChecker](a.value))
 	note("Inspector", has[admin.Inspector](a.value))
 	note("BlockedKeys", has[admin.BlockedKeys](a.value))

@@ -11,9 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-var _ admin.Decider = (*Store)(nil)
+var _ admin.Terminator = (*Store)(nil)
 
-// DecideRecords ends records, or tells their owners to; see [admin.Decider].
+// DecideRecords ends records, or tells their owners to; see [admin.Terminator].
 func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]admin.Decision, error) {
 	out, err := admin.CheckDecideRecords(req)
 	if err != nil {
@@ -41,13 +41,13 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 	_, told := slices.BinarySearchFunc(s.notice, d.Number, byNumber)
 	switch {
 	case r == nil || r.seq != d.Seq || r.live() && d.Number != 0 && !told:
-		d.Fate = admin.DecisionSuperseded
+		d.Result = admin.DecisionSuperseded
 	case !r.live() && r.reason == reason:
-		d.Fate = admin.DecisionCarriedOut
+		d.Result = admin.DecisionCarriedOut
 	case !r.live():
-		d.Fate = admin.DecisionSuperseded
+		d.Result = admin.DecisionSuperseded
 	case !ends:
-		d.Fate = admin.DecisionPending
+		d.Result = admin.DecisionPending
 		if d.Number == 0 {
 			c := s.about(r)
 			c.Kind, c.Reason = core.NoticeDecide, reason
@@ -55,9 +55,9 @@ func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.
 			d.Number = c.Number
 		}
 	case r.lock != nil:
-		d.Fate = admin.DecisionLocked
+		d.Result = admin.DecisionLocked
 	default:
-		d.Fate = admin.DecisionCarriedOut
+		d.Result = admin.DecisionCarriedOut
 		s.undecide(r)
 		s.abandon(r, reason, now)
 		if tells {

@@ -13,7 +13,7 @@ import (
 // maxUnserved bounds Membership.UnservedRoutes.
 const maxUnserved = 100
 
-// Heartbeat joins, renews or looks, as [rules.Heartbeat] says.
+// Heartbeat joins, renews or reads, as [rules.Heartbeat] says.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	if err := ctx.Err(); err != nil {
 		return core.Membership{}, outage("heartbeat", err)

@@ -14,10 +14,10 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-var _ admin.Decider = (*Store)(nil)
+var _ admin.Terminator = (*Store)(nil)
 
-// DecideRecords ends records, or tells their owners to; see [admin.Decider]. Mostly it is one transaction. If another
-// transaction has locked some of the records, it is several.
+// DecideRecords ends records, or tells their owners to; see [admin.Terminator]. Mostly it is one transaction. If
+// another transaction has locked some of the records, it is several.
 func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]admin.Decision, error) {
 	out, err := admin.CheckDecideRecords(req)
 	if err != nil || len(out) == 0 {
@@ -30,7 +30,7 @@ func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]a
 			err := d.run(ctx)
 			return func() { copy(out[from:to], d.list) }, err
 		},
-		busy: func(i int) { out[i].Fate = admin.DecisionLocked },
+		busy: func(i int) { out[i].Result = admin.DecisionLocked },
 	}
 	if err := p.run(ctx, 0, len(out)); err != nil {
 		return nil, err
@@ -85,13 +85,13 @@ func (d *decider) run(ctx context.Context) error {
 	for i := range d.list {
 		to := &d.list[i]
 		r := now[recordID{to.Route, to.ID}]
-		to.Fate = d.fate(r, to, pending[to.Number])
+		to.Result = d.fate(r, to, pending[to.Number])
 		switch {
-		case to.Fate == admin.DecisionPending && to.Number == 0:
+		case to.Result == admin.DecisionPending && to.Number == 0:
 			c := noticeOf(core.NoticeDecide, r)
 			c.Reason = d.reason
 			d.told, d.asked = append(d.told, c), append(d.asked, i)
-		case to.Fate == admin.DecisionCarriedOut && r.live():
+		case to.Result == admin.DecisionCarriedOut && r.live():
 			if _, tells := rules.Decides(r.facts(), d.routes[r.Route].partitionOf(r)); tells {
 				keys = append(keys, noticeOf(core.NoticeKey, r))
 			}

@@ -49,7 +49,7 @@ type removalError struct {
 func (e *removalError) Error() string { return "a removal meets a lock: " + e.err.Error() }
 func (e *removalError) Unwrap() error { return e.err }
 
-// Heartbeat joins, renews or looks, as [rules.Heartbeat] says. A removal that conflicts is left out, and the rest runs
+// Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A removal that conflicts is left out, and the rest runs
 // again. A move from another member conflicts with the calls of that member that run.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	for {

@@ -18,7 +18,7 @@ import (
 // and its ticket tells whether it has committed. See sequence.go.
 
 const (
-	// maxNotice bounds ReadResult.Notices, and maxControlRead the documents that are looked at for it.
+	// maxNotice bounds ReadResult.Notices, and maxNoticeRead the documents that are looked at for it.
 	maxNotice, maxNoticeRead = 1000, 10_000
 	// maxLeave bounds the keys and sequences of a Range that the server leaves out. A store can ignore both.
 	maxLeave = 200

@@ -83,7 +83,7 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 	many := func(ctx context.Context, o *postgres.Outbox, st *admin.Stored) error {
 		d := admin.Decision{Route: st.Route, Seq: st.Seq, ID: st.Envelope.ID}
 		got, err := o.DecideRecords(ctx, admin.DecideRequest{Reason: waybill.ReasonSkipped, Decisions: []admin.Decision{d}})
-		if err == nil && got[0].Fate != admin.DecisionCarriedOut {
+		if err == nil && got[0].Result != admin.DecisionCarriedOut {
 			err = fmt.Errorf("%+v", got[0])
 		}
 		return err

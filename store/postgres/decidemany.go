@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-var _ admin.Decider = (*Outbox)(nil)
+var _ admin.Terminator = (*Outbox)(nil)
 
 const (
 	// These keep partitions without an owner as they are until the transaction ends; see keepUnservedSQL.
@@ -84,8 +84,8 @@ func newDecideRecordsStatements(n schema.Names) decideRecordsStatements {
 	}
 }
 
-// DecideRecords ends records, or tells their owners to, in one transaction of four statements; see [admin.Decider]. It
-// passes over rows that another transaction has locked at this moment. Owners that sleep are woken, unless
+// DecideRecords ends records, or tells their owners to, in one transaction of four statements; see [admin.Terminator].
+// It passes over rows that another transaction has locked at this moment. Owners that sleep are woken, unless
 // Options.DisableNotify. The role needs the grants of an operator.
 func (o *Outbox) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]admin.Decision, error) {
 	asked, err := admin.CheckDecideRecords(req)
@@ -106,7 +106,7 @@ func (o *Outbox) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]
 		b.Queue(b.sql.decideRecords.keepPartitions, distinct)
 		b.each(func(rows pgx.Rows) error {
 			d := asked[len(out)]
-			err := rows.Scan(&d.Number, &d.Fate, nil)
+			err := rows.Scan(&d.Number, &d.Result, nil)
 			out = append(out, d)
 			return err
 		}, b.sql.decideRecords.decide, routes, seqs, ids, numbers, string(req.Reason), !o.opts.DisableNotify,

@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
-// Heartbeat joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal,
+// Heartbeat joins, renews or reads. It is one transaction, but for removals: each is one of its own after the renewal,
 // so that no renewal waits for the locks of a removal. Of a member whose records a transaction has locked, the holds on
 // these stay, as holds of no member, uncounted.
 func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {

@@ -11,15 +11,15 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-var _ admin.Decider = (*Store)(nil)
+var _ admin.Terminator = (*Store)(nil)
 
 const (
 	decisionsText = `SELECT number, route, seq, id FROM waybill_outbox_notices WHERE kind = {tell_decide}`
 	undecideText  = `DELETE FROM waybill_outbox_notices WHERE number = ?1`
 )
 
-// DecideRecords ends records, or tells their owners to; see [admin.Decider]. It is one transaction with SQLite's write
-// lock.
+// DecideRecords ends records, or tells their owners to; see [admin.Terminator]. It is one transaction with SQLite's
+// write lock.
 func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) (out []admin.Decision, err error) {
 	asked, err := admin.CheckDecideRecords(req)
 	if err != nil || len(asked) == 0 {
@@ -77,14 +77,14 @@ func (p *pending) undecide(ctx context.Context, w *work, ref core.Ref) error {
 }
 
 func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
-	to.Fate = admin.DecisionSuperseded
+	to.Result = admin.DecisionSuperseded
 	r, err := d.lookup(ctx, nil, storedText, to.Seq)
 	if err != nil || r == nil || r.Route != to.Route || r.Envelope.ID != to.ID {
 		return err
 	}
 	if r.State.Terminal() {
 		if r.State == core.StateAbandoned && r.Reason == d.reason {
-			to.Fate = admin.DecisionCarriedOut
+			to.Result = admin.DecisionCarriedOut
 		}
 		return nil
 	}
@@ -100,14 +100,14 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 	case err != nil:
 		return err
 	case ends:
-		to.Fate = admin.DecisionCarriedOut
+		to.Result = admin.DecisionCarriedOut
 		return d.end(ctx, &r.row, u, tells)
 	case to.Number == 0:
 		d.changed = true
 		_, err = d.one(ctx, []any{&to.Number}, tellOwnerText,
 			int64(core.NoticeDecide), to.Route, int64(r.row.Slot), r.row.key, to.ID, to.Seq, string(d.reason))
 	}
-	to.Fate = admin.DecisionPending
+	to.Result = admin.DecisionPending
 	return err
 }
 

@@ -36,7 +36,7 @@ const (
 	dropPartitionsText = `DELETE FROM waybill_outbox_partitions WHERE route = ?1`
 )
 
-// Heartbeat joins, renews or looks, as [rules.Heartbeat] says. A call that only looks takes no lock.
+// Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that only looks takes no lock.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (membership core.Membership, err error) {
 	heartbeat := func(w *work) (known bool, err error) {
 		if membership, err = w.membership(ctx, m.Self.Session); err != nil {

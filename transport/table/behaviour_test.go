@@ -85,7 +85,7 @@ func TestPolling(t *testing.T) {
 		s := newStore(t)
 		var times []time.Time
 		s.call = func(what string) error {
-			if what == "take" {
+			if what == "hold" {
 				times = append(times, time.Now())
 			}
 			return nil
@@ -276,7 +276,7 @@ func TestCancelledReceiveLosesNothing(t *testing.T) {
 		s := newStore(t)
 		stage(t, s, message("a"), message("b"))
 		s.call = func(what string) error {
-			if what == "take" {
+			if what == "hold" {
 				time.Sleep(time.Second) // virtual time
 			}
 			return nil

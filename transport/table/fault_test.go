@@ -119,7 +119,7 @@ func TestHangingCallIsGivenUp(t *testing.T) {
 		stage(t, s, message("a"))
 		var once sync.Once
 		hangs := &sharedtest.Store{OutboxStore: s, Before: func(ctx context.Context, call string, _ any) (err error) {
-			if call == "take" {
+			if call == "hold" {
 				once.Do(func() {
 					<-ctx.Done()
 					err = ctx.Err()

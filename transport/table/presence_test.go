@@ -108,6 +108,7 @@ func TestPresence(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		synctest.Wait() // each resource is given back beside its Close
 		if there := s.There(); len(there) != 0 || len(s.Asked()) != 3 {
 			t.Errorf("%v are still taken; asked %d times, want 3", there, len(s.Asked()))
 		}

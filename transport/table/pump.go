@@ -85,7 +85,7 @@ func (r *receiver) wake(now time.Time) {
 // call makes a call to the store, on a goroutine of its own, when one of the transport's places is free. A call that
 // gets none within its limit counts as lost: the dispatcher makes it again. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
-	looks := c.Name() == "read" || c.Name() == "take" || c.Name() == "due"
+	looks := c.Name() == "read" || c.Name() == "hold" || c.Name() == "due"
 	r.calls.running++
 	if looks {
 		r.calls.looking++
@@ -116,11 +116,11 @@ func (r *receiver) call(c *dispatch.Call) {
 func (r *receiver) answered(c *dispatch.Call, ended error) {
 	settles := c.Name() == "settle"
 	switch c.Name() {
-	case "take":
+	case "hold":
 		r.t.stats.Claims++
 	case "settle":
 		r.t.stats.Settles++
-	case "meet":
+	case "heartbeat":
 		r.sayLong()
 	}
 	r.d.Done(time.Now(), c)
