@@ -29,11 +29,7 @@ func ExamplePurgeAll() {
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
-	erase := func(outbox interface {
-		admin.Terminator
-		admin.Purger
-	},
-	) error {
+	erase := func() error {
 		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}}
 		sum, err := admin.PurgeAll(ctx, outbox, req, admin.TerminateOptions{})
 		if err != nil {
@@ -42,14 +38,7 @@ func ExamplePurgeAll() {
 		fmt.Println(sum.Purged.Deleted, "deleted,", sum.Ended.Otherwise, "published meanwhile")
 		return nil
 	}
-	eraser, ok := core.As[interface {
-		admin.Terminator
-		admin.Purger
-	}](outbox)
-	if !ok {
-		panic("this store cannot delete records")
-	}
-	if err := erase(eraser); err != nil {
+	if err := erase(); err != nil {
 		panic(err)
 	}
 	// Output:
