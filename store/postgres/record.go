@@ -23,15 +23,33 @@ type recordReader struct {
 	expires *time.Time
 	attrs   []byte
 	dest    []any
+
+	topic, key, kind, source, contentType repeated
+}
+
+// repeated reads a text that is mostly that of the row before. It allocates memory only if the text is another one.
+type repeated struct {
+	to   *string
+	last string
+}
+
+// ScanBytes implements pgtype.BytesScanner.
+func (r *repeated) ScanBytes(text []byte) error {
+	if string(text) != r.last {
+		r.last = string(text)
+	}
+	*r.to = r.last
+	return nil
 }
 
 // reader returns a recordReader. The columns behind the body go to more.
 func (o *Outbox) reader(more ...any) *recordReader {
 	d := &recordReader{}
 	r, e := &d.record, &d.record.Envelope
+	d.topic.to, d.key.to, d.kind.to, d.source.to, d.contentType.to = &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType
 	d.dest = append([]any{
 		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancelable, (*int64)(&r.Holder),
-		&e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
+		&d.topic, &d.key, &d.kind, &d.source, &d.contentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
 		&d.since, &d.attrs, &e.Body,
 	}, more...)
 	return d
