@@ -118,7 +118,8 @@ func TestPassiveStartErrors(t *testing.T) {
 			if c.sub != nil {
 				c.sub(&sub)
 			}
-			opts.Lazy, opts.Logger, opts.ConnectTimeout = true, quiet(), 5*time.Minute // a busy management API answers late
+			opts.Lazy, opts.Logger = true, quiet()
+			opts.ConnectTimeout = 5 * time.Minute // a busy management API answers late
 			bus, err := rabbitmq.Dial(t.Context(), url, opts)
 			if err != nil {
 				t.Fatal(err)
