@@ -13,7 +13,7 @@ const (
 	// knownSQL is the source of the message with the id of r on its route; null = there is none.
 	knownSQL = `(SELECT o.source FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)`
 
-	// holderOfSQL is the live message with the dedupe key of r. A producer may read no more of it than id and source.
+	// holderOfSQL is the live message with the dedupe key of r. A producer may read its id and its source, no more.
 	holderOfSQL  = `CROSS JOIN LATERAL (SELECT ` + lookedUpSQL + `, o.source` + liveOfKeySQL
 	holderIDSQL  = `CROSS JOIN LATERAL (SELECT o.id, o.source` + liveOfKeySQL
 	liveOfKeySQL = ` FROM {outbox} o
