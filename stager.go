@@ -8,8 +8,8 @@ type Staged struct {
 	// the live message that has the key.
 	ID, Route string
 	// Duplicate reports that nothing was written: a record with this (route, source, id), or a live one with this
-	// (route, topic, tenant, dedupe key), exists already. The same id on the route with another source is an error
-	// with [ReasonIDConflict].
+	// (route, topic, tenant, dedupe key), exists already. The same id or dedupe key there with another source is
+	// an error with [ReasonIDConflict].
 	Duplicate bool
 	// Replaced is the outcome for the message that this one replaces; CancelNotFound if there was none.
 	Replaced CancelStatus

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -109,6 +110,20 @@ func (r *StagedRow) IDTaken(op string) error {
 		Op: op, Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict,
 		Err: fmt.Errorf("the id %.80q on route %q is that of a message of another source: put the name of the service into ids that it chooses, "+
 			"or give each service a route of its own", r.Envelope.ID, r.Route),
+	}
+}
+
+// KeyTaken is the error of a Stage whose row has the dedupe key of a live record of its route and topic with another
+// source. As a duplicate it would be lost without a word. Op is the operation, such as "waybill/postgres: stage".
+func (r *StagedRow) KeyTaken(op string) error {
+	key := r.DedupeKey
+	if _, own, ok := strings.Cut(key, check.TenantEnd); ok {
+		key = own
+	}
+	return &waybill.Error{
+		Op: op, Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict,
+		Err: fmt.Errorf("the dedupe key %.80q of topic %q on route %q is that of a live message of another source: put the name of the service "+
+			"into its dedupe keys, or give each service a route of its own", key, r.Envelope.Topic, r.Route),
 	}
 }
 

@@ -73,6 +73,9 @@ func (r *Recorder[Tx]) record(tx Tx, row *core.StagedRow) (waybill.Staged, error
 		return out, nil
 	}
 	if i := slices.IndexFunc(r.recorded, sameKey); i >= 0 {
+		if r.recorded[i].Envelope.Source != row.Envelope.Source {
+			return out, row.KeyTaken("waybilltest: stage")
+		}
 		if !row.Replace {
 			out.ID, out.Duplicate = r.recorded[i].Envelope.ID, true
 			return out, nil

@@ -170,6 +170,8 @@ func (w *work) excluded(ctx context.Context, seq int64, r *core.StagedRow, out *
 	switch {
 	case err != nil:
 		return err
+	case len(live) > 0 && live[0].Envelope.Source != r.Envelope.Source:
+		return r.KeyTaken("waybill/mysql: stage")
 	case !r.Replace && len(live) > 0:
 		out.ID, out.Duplicate = id, true
 		return w.deleteFrom(ctx, "waybill_outbox", `seq = ?`, seq)

@@ -235,6 +235,7 @@ var lastingFaults = []struct {
 	{"dedupe keys without spaces", "dedupe-keys-are-compared-exactly", without(noSpace, dedupeOf)},
 	{"tenants share dedupe keys", "dedupe-keys-belong-to-tenants", without(func(string) string { return "" }, func(m *waybill.Message) *string { return &m.Tenant })},
 	{"sources share ids", "id-of-another-source-is-refused", without(func(string) string { return "/x" }, func(m *waybill.Message) *string { return &m.Source })},
+	{"sources share dedupe keys", "dedupe-key-of-another-source-is-refused", without(func(string) string { return "/x" }, func(m *waybill.Message) *string { return &m.Source })},
 	{"writes a line twice", "audit-record-is-added-to", broken{recorded: func(*audit.Entry) bool { return true }}},
 	{"takes any phase", "audit-record-is-added-to", broken{recorded: func(e *audit.Entry) bool {
 		if e.Action == "" {

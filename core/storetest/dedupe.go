@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ var dedupeChecks = []named{
 	{"dedupe-key-makes-duplicate", dedupeKeyMakesDuplicate},
 	{"dedupe-key-beside-others", dedupeKeyBesideOthers},
 	{"dedupe-keys-belong-to-tenants", dedupeKeysBelongToTenants},
+	{"dedupe-key-of-another-source-is-refused", dedupeKeyOfAnotherSourceIsRefused},
 	{"dedupe-key-is-free-when-settled", dedupeKeyIsFreeWhenSettled},
 	{"dedupe-key-of-running-transaction-waits", dedupeKeyOfRunningTransactionWaits},
 	{"replace-takes-the-place", replaceTakesThePlace},
@@ -60,6 +62,64 @@ func dedupeKeysBelongToTenants(k *kit) {
 	k.expect("acme's after evil's was cancelled", k.stageNow(of("acme", waybill.DedupeKey("k")))[0], waybill.Staged{ID: acme.ID, Route: k.route, Duplicate: true})
 	k.cancel("acme's", waybill.CancelDone, key("acme"))
 	k.cancel("that of no tenant", waybill.CancelDone, key(""))
+}
+
+// The dedupe key of another source's live message makes no duplicate, which would be lost without a word, and replaces
+// nothing. Stage fails: alone and beside others, within a call and across transactions, and while that message is held.
+// When the message is settled its key is free for every source. ST-08.
+func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
+	k.canCancel()
+	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
+		m := k.msg(opts...)
+		m.Source = source
+		return m
+	}
+	const a, b = "/storetest/a", "/storetest/b"
+	refused := func(where string, msgs ...waybill.Message) {
+		tx := k.begin()
+		_, err := tx.Stage(k.ctx, msgs...)
+		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict {
+			k.fail("%s: the dedupe key of another source's message: stage answered %v, want class %v and reason %q", where,
+				err, waybill.ClassPermanent, waybill.ReasonIDConflict)
+		}
+		k.rollback(tx)
+	}
+	key, replace := waybill.DedupeKey("k"), waybill.Replace("k")
+	refused("within one call", of(a, key), of(b, key))
+	refused("within one call, to replace it", of(a, key), of(b, replace))
+	tx, first := k.begin(), of(a, key)
+	k.mustStage(tx, first)
+	if _, err := tx.Stage(k.ctx, of(b, key)); waybill.ReasonOf(err) != waybill.ReasonIDConflict {
+		k.fail("within one transaction: the dedupe key of another source's message: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
+	}
+	k.rollback(tx)
+	k.stageNow(first)
+	refused("alone", of(b, key))
+	refused("beside others", k.msg(key, waybill.Tenant("x")), k.msg(), of(b, key), k.msg())
+	refused("to replace it", of(b, replace))
+	refused("to replace it, beside others", k.msg(), of(b, replace), k.msg())
+	k.expect("the same source", k.stageNow(of(a, key))[0], waybill.Staged{ID: first.ID, Route: k.route, Duplicate: true})
+	r := k.takeIDs([]string{first.ID})[0]
+	refused("while it is held", of(b, key))
+	refused("to replace it while it is held", of(b, replace))
+	k.expect("the same source, while it is held", k.stageNow(of(a, key))[0], waybill.Staged{ID: first.ID, Route: k.route, Duplicate: true})
+	k.published(r)
+	next := of(b, key)
+	k.expect("another source after it is published", k.stageNow(next)[0], waybill.Staged{ID: next.ID, Route: k.route})
+	refused("the first source then", of(a, key))
+	k.published(k.takeIDs([]string{next.ID})...)
+	for _, opt := range []waybill.MessageOption{key, replace} {
+		mine, running, late := of(a, key), k.begin(), make(chan error, 1)
+		k.mustStage(running, mine)
+		go func() { late <- k.eager(func(tx Tx) error { _, err := tx.Stage(k.ctx, of(b, opt)); return err }) }()
+		k.sleep(20 * pause)
+		k.commit(running)
+		if err := <-late; waybill.ReasonOf(err) != waybill.ReasonIDConflict {
+			k.fail("beside the transaction that staged the key: stage answered %v, want reason %q", err, waybill.ReasonIDConflict)
+		}
+		k.published(k.takeIDs([]string{mine.ID})...)
+	}
+	k.none("all others were refused or are duplicates")
 }
 
 // A second message with the dedupe key of a live one on its route and topic is a no-op that names the live one: within
@@ -175,18 +235,19 @@ func one(s []waybill.Staged) waybill.Staged {
 	return s[0]
 }
 
-// eager runs fn in a transaction, and again while that fails: a store that cannot wait is busy.
-func (k *kit) eager(fn func(tx Tx) error) error {
-	return suitetest.Guard(func() {
+// eager runs fn in a transaction, and again while that fails, since a store that cannot wait is busy. A conflict of ids
+// is not tried again.
+func (k *kit) eager(fn func(tx Tx) error) (err error) {
+	failed := suitetest.Guard(func() {
 		for w := (suitetest.Wait{}); ; {
-			tx, err := k.h.Begin(k.ctx)
-			if err == nil {
+			var tx Tx
+			if tx, err = k.h.Begin(k.ctx); err == nil {
 				if err = fn(tx); err == nil {
 					err = tx.Commit(k.ctx)
 				}
 				_ = tx.Rollback(k.ctx)
 			}
-			if err == nil {
+			if err == nil || waybill.ReasonOf(err) == waybill.ReasonIDConflict {
 				return
 			}
 			if !w.Again(k.ctx) {
@@ -194,6 +255,7 @@ func (k *kit) eager(fn func(tx Tx) error) error {
 			}
 		}
 	})
+	return cmp.Or(failed, err)
 }
 
 // The newest message with a dedupe key takes the place of the live one, whether that is due, scheduled, or waits for a

@@ -386,8 +386,9 @@ func TestCancellerOfItsOwnRoute(t *testing.T) {
 	}
 }
 
-// On a route that services share an id names one message. The stage of another source's is refused, so that no service
-// loses a message silently: with a transaction by hand, and with the unit of work, which is not told of duplicates.
+// On a route that services share an id and a dedupe key name one message. The stage of another source's is refused, so
+// that no service loses a message silently: with a transaction by hand, and with the unit of work, which is not told of
+// duplicates. A role that is bound to its source cannot take the name of another one's.
 func TestIDOfAnotherIsTold(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -399,6 +400,11 @@ func TestIDOfAnotherIsTold(t *testing.T) {
 	exec(t, admin, m.Grants(postgres.Roles{Producer: goodName}))
 	for _, id := range []string{"pay-1", "pay-2", "pay-3"} {
 		exec(t, evil, `INSERT INTO waybill.waybill_outbox (topic, source, body, id, slot, due_at) VALUES ('t.x', '/evil', 'x', '`+id+`', 3, now() + interval '100 years')`)
+	}
+	const keyed = `INSERT INTO waybill.waybill_outbox (topic, source, body, id, slot, dedupe_key, due_at) VALUES ('t.x', '%s', 'x', 'evil-%[2]s', 3, 'pay-%[2]s', now() + interval '100 years')`
+	exec(t, evil, fmt.Sprintf(keyed, "/evil", "month"))
+	if _, err := evil.Exec(t.Context(), fmt.Sprintf(keyed, "/app", "year")); err == nil {
+		t.Error("a role that is bound to its source stages with another one")
 	}
 	o := newOutbox(t, good, postgres.Options{})
 	told := func(what string, err error) {
@@ -412,6 +418,11 @@ func TestIDOfAnotherIsTold(t *testing.T) {
 	told("one message", err)
 	_, err = stageOn(t, good, o, raw("t.x"), raw("t.x", waybill.ID("pay-2")), raw("t.x", waybill.ID("other")))
 	told("among others", err)
+	_, err = stageOn(t, good, o, raw("t.x", waybill.DedupeKey("pay-month")), raw("t.x"))
+	told("a dedupe key", err)
+	told("a dedupe key in a unit of work", o.UnitOfWork().Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		return o.UnitOfWork().Stage(ctx, raw("t.x", waybill.DedupeKey("pay-month")))
+	}))
 	for _, id := range []string{"pay-3", "fine", "fine"} {
 		err = o.UnitOfWork().Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
 			return o.UnitOfWork().Stage(ctx, raw("t.x", waybill.ID(id)))

@@ -91,15 +91,15 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 		return out, 0, twin.staging, nil
 	case twin.cancelled() && twin.lock != tx:
 		return out, 0, twin.lock, nil
-	case twin.env.Source != row.Envelope.Source && twin.env.Source != "" && row.Envelope.Source != "":
+	case twin.foreign(row):
 		return out, 0, nil, row.IDTaken("waybill/memory: stage")
 	default:
 		out.Duplicate = true
 		return out, 0, nil, nil
 	}
 	if row.DedupeKey != "" {
-		if wait := tx.dedupe(name, row, &out); wait != nil || out.Duplicate {
-			return out, 0, wait, nil
+		if wait, err := tx.dedupe(name, row, &out); wait != nil || err != nil || out.Duplicate {
+			return out, 0, wait, err
 		}
 	}
 	if other := rt.bySeq[seq]; other != nil {
@@ -137,25 +137,32 @@ func (tx *Tx) vacates(r *record) bool {
 	return r.staging == nil && tx.made[r].cancels() && core.RetentionCancelled.DroppedAtOnce(tx.s.retention)
 }
 
+// foreign reports that row is of another source than r. Rows of no stamper can have none.
+func (r *record) foreign(row *core.StagedRow) bool {
+	return r.env.Source != row.Envelope.Source && r.env.Source != "" && row.Envelope.Source != ""
+}
+
 // dedupe decides about a row with a dedupe key: it is a duplicate, replaces another, or is new. Otherwise it returns
 // the transaction for which tx must wait.
-func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wait *Tx) {
+func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wait *Tx, err error) {
 	key := liveKey{route, row.Envelope.Topic, row.DedupeKey}
 	if wait := tx.reserve(key); wait != nil {
-		return wait
+		return wait, nil
 	}
 	r := tx.holder(key)
 	switch {
 	case r == nil:
-		return nil
+		return nil, nil
 	case r.lock != nil && r.lock != tx && (row.Replace || r.cancelled()):
-		return r.lock
+		return r.lock, nil
+	case r.foreign(row):
+		return nil, row.KeyTaken("waybill/memory: stage")
 	case !row.Replace:
 		out.ID, out.Duplicate = r.env.ID, true
-		return nil
+		return nil, nil
 	}
 	out.Replaced, wait = tx.cancelRecord(r, replaced)
-	return wait
+	return wait, nil
 }
 
 // holder returns the live record with a dedupe key as tx sees it, or nil.

@@ -104,8 +104,7 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	id := recordID{r.Route, r.Envelope.ID}
 	out := waybill.Staged{ID: id.ID, Route: id.Route}
 	if twin := l.byID[id]; twin != nil {
-		// A document that cannot be read has no source.
-		if e, _ := l.s.envelope(twin); e.Source != r.Envelope.Source {
+		if l.foreign(twin, r) {
 			return out, r.IDTaken("waybill/mongo: stage")
 		}
 		out.Duplicate = true
@@ -115,6 +114,9 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	if r.DedupeKey != "" {
 		dedupe = &dedupeID{r.Route, r.Envelope.Topic, r.DedupeKey}
 		holder := l.byKey[*dedupe]
+		if holder != nil && l.foreign(holder, r) {
+			return out, r.KeyTaken("waybill/mongo: stage")
+		}
 		if holder != nil && !r.Replace {
 			out.ID, out.Duplicate = holder.ID.ID, true
 			return out, nil
@@ -128,6 +130,12 @@ func (l *ledger) stage(r *core.StagedRow, seq int64) (waybill.Staged, error) {
 	}
 	l.add(l.s.newRecord(r, id, dedupe, seq, l.now))
 	return out, nil
+}
+
+// foreign reports whether r is of another source than doc. A document that cannot be read has no source.
+func (l *ledger) foreign(doc *record, r *core.StagedRow) bool {
+	e, _ := l.s.envelope(doc)
+	return e.Source != r.Envelope.Source
 }
 
 // newRecord returns the document of a row.

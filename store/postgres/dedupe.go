@@ -75,6 +75,7 @@ type chunk struct {
 
 	inserted, known []bool
 	holder          []string // the id of the live message with the row's key
+	foreign         []bool   // that message is another source's
 	status          []waybill.CancelStatus
 }
 
@@ -83,7 +84,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 	if err := c.run(ctx); err != nil {
 		return 0, err
 	}
-	live := map[liveKey]string{}
+	live := map[liveKey]*core.StagedRow{}
 	// Duplicates, with and without a dedupe key, of messages that were committed after the statement had begun.
 	var raced, others []int
 	resolve := func() error {
@@ -98,12 +99,14 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 		*out = waybill.Staged{ID: row.Envelope.ID, Route: row.Route, Duplicate: !c.inserted[i], Replaced: max(out.Replaced, c.status[i])}
 		switch {
 		case c.inserted[i]:
-			live[key] = out.ID
+			live[key] = row
 		case row.DedupeKey == "":
 			if !c.known[i] {
 				others = append(others, i)
 			}
 		case c.known[i] && out.Replaced == waybill.CancelNotFound:
+		case c.foreign[i], live[key] != nil && live[key].Envelope.Source != row.Envelope.Source:
+			return 0, row.KeyTaken("waybill/postgres: stage")
 		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
 			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New(
 				"another transaction staged the same id at the same time: roll back and try again")}
@@ -112,8 +115,8 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 				return 0, err
 			}
 			return i, c.unstage(ctx, i+1)
-		case live[key] != "":
-			out.ID = live[key]
+		case live[key] != nil:
+			out.ID = live[key].Envelope.ID
 		case c.holder[i] != "":
 			out.ID = c.holder[i]
 		default:
@@ -127,7 +130,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 func (c *chunk) run(ctx context.Context) error {
 	n := len(c.rows)
 	c.inserted, c.known = make([]bool, n), make([]bool, n)
-	c.holder, c.status = make([]string, n), make([]waybill.CancelStatus, n)
+	c.holder, c.foreign, c.status = make([]string, n), make([]bool, n), make([]waybill.CancelStatus, n)
 	args, _, err := columns(c.rows)
 	if err != nil {
 		return err
@@ -159,8 +162,8 @@ func (c *chunk) run(ctx context.Context) error {
 			if c.known[at-1] = true; status != 0 {
 				return c.rows[at-1].IDTaken("waybill/postgres: stage")
 			}
-		case 2:
-			c.holder[at-1], c.status[at-1] = id, waybill.CancelStatus(status)
+		case 2, 3:
+			c.holder[at-1], c.foreign[at-1], c.status[at-1] = id, kind == 3, waybill.CancelStatus(status)
 		default:
 			i, ok := place[[2]string{route, id}]
 			if !ok {
@@ -172,20 +175,27 @@ func (c *chunk) run(ctx context.Context) error {
 	})
 }
 
-// resolve finds the live messages of duplicates. If one was settled meanwhile its duplicate keeps its own id.
+// resolve finds the live messages of duplicates, and refuses the keys of other sources. If one was settled meanwhile
+// its duplicate keeps its own id.
 func (c *chunk) resolve(ctx context.Context, at []int) error {
 	if len(at) == 0 {
 		return nil
 	}
-	routes, topics, keys := make([]string, len(at)), make([]string, len(at)), make([]string, len(at))
-	for i, j := range at {
-		routes[i], topics[i], keys[i] = c.rows[j].Route, c.rows[j].Envelope.Topic, c.rows[j].DedupeKey
+	var routes, topics, keys, sources []string
+	for _, i := range at {
+		r := &c.rows[i]
+		routes, topics = append(routes, r.Route), append(topics, r.Envelope.Topic)
+		keys, sources = append(keys, r.DedupeKey), append(sources, r.Envelope.Source)
 	}
-	return c.query(ctx, c.sql.holders, []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
+	return c.query(ctx, c.sql.holders, []any{replan{}, routes, topics, keys, sources}, func(scan func(...any) error) error {
 		var n int64
 		var id string
-		if err := scan(&n, &id); err != nil {
+		var foreign bool
+		if err := scan(&n, &id, &foreign); err != nil {
 			return err
+		}
+		if foreign {
+			return c.rows[at[n-1]].KeyTaken("waybill/postgres: stage")
 		}
 		c.staged[at[n-1]].ID = id
 		return nil

@@ -13,9 +13,9 @@ const (
 	// knownSQL is the source of the message with the id of r on its route; null = there is none.
 	knownSQL = `(SELECT o.source FROM {outbox} o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1)`
 
-	// holderOfSQL is the live message with the dedupe key of r; a producer may read no more of it than its id.
-	holderOfSQL  = `CROSS JOIN LATERAL (SELECT ` + lookedUpSQL + liveOfKeySQL
-	holderIDSQL  = `CROSS JOIN LATERAL (SELECT o.id` + liveOfKeySQL
+	// holderOfSQL is the live message with the dedupe key of r. A producer may read its id and its source, no more.
+	holderOfSQL  = `CROSS JOIN LATERAL (SELECT ` + lookedUpSQL + `, o.source` + liveOfKeySQL
+	holderIDSQL  = `CROSS JOIN LATERAL (SELECT o.id, o.source` + liveOfKeySQL
 	liveOfKeySQL = ` FROM {outbox} o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
@@ -50,14 +50,14 @@ UNION ALL (
     WITH left_out AS MATERIALIZED (SELECT r.* FROM r WHERE (r.route, r.id) NOT IN (SELECT i.route, i.id FROM i))
     SELECT 1, r.n, '', '', (k.source <> r.source)::int FROM left_out r CROSS JOIN LATERAL (SELECT ` + knownSQL + ` AS source) k WHERE k.source IS NOT NULL
     UNION ALL
-    SELECT 2, r.n, '', o.id, 0 FROM left_out r ` + holderIDSQL + ` WHERE r.dedupe_key <> ''
+    SELECT 2 + (o.source <> r.source)::int, r.n, '', o.id, 0 FROM left_out r ` + holderIDSQL + ` WHERE r.dedupe_key <> ''
 )`
 }
 
 // replacingSQL is for calls in which a message replaces another one. It does in this order:
 //
 //	r  what is to be staged, and whether its (route, id) is there already
-//	f  the live messages with these dedupe keys
+//	f  the live messages with these dedupe keys; other is whether another source has one
 //	l  those of them that are to be replaced, locked in the order of sequences
 //	t  those of l that can be cancelled
 //	x  their cancellation, and c, what their owners are told
@@ -68,7 +68,7 @@ func replacingSQL(notify, keep bool) string {
 WITH r AS MATERIALIZED (
     SELECT r.*, k.source AS known FROM ` + keyedFromSQL + ` CROSS JOIN LATERAL (SELECT ` + knownSQL + ` AS source) k
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND r.known IS NULL AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status
+    SELECT r.n, o.source <> r.source AS other, r.replace AND r.known IS NULL AND o.source = r.source AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status
     FROM r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
 ), l AS MATERIALIZED (
     SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f ` + lockFoundSQL + `
@@ -81,12 +81,13 @@ WITH r AS MATERIALIZED (
 ), ` + insertKeyedSQL(notify, `
     WHERE r.known IS NULL AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0`) + `
 UNION ALL SELECT 1, r.n, '', '', (r.known <> r.source)::int FROM r WHERE r.known IS NOT NULL
-UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n`
+UNION ALL SELECT 2 + f.other::int, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n`
 }
 
 // holdersSQL finds the live messages with dedupe keys.
 const holdersSQL = `
-SELECT r.n, o.id FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, n) ` + holderIDSQL
+SELECT r.n, o.id, o.source <> r.source
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, source, n) ` + holderIDSQL
 
 // unstageSQL takes back what this transaction has just staged.
 const unstageSQL = `

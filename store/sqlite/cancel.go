@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 
@@ -27,8 +28,9 @@ const (
 		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3, blocks = ?4, maybe_sent = ?5
 		WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
-	// holderText selects the live message with a dedupe key, unless the id is staged.
-	holderText = `SELECT id
+	// holderText selects the live message with a dedupe key, and whether it is another source's, unless the id is
+	// staged.
+	holderText = `SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END
 		FROM waybill_outbox
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
@@ -175,6 +177,9 @@ func (w *canceller) replace(ctx context.Context, r *core.StagedRow) (waybill.Can
 	if staged, err := w.one(ctx, []any{&one}, stagedText, r.Route, r.Envelope.ID); err != nil || staged {
 		return waybill.CancelNotFound, err
 	}
+	if foreign, err := w.holder(ctx, r, new(string)); err != nil || foreign {
+		return waybill.CancelNotFound, cmp.Or(err, r.KeyTaken("waybill/sqlite: stage"))
+	}
 	t, err := w.target(ctx, byKeyText, r.Route, r.Envelope.Topic, r.DedupeKey)
 	if err != nil || t == nil {
 		return waybill.CancelNotFound, err
@@ -184,4 +189,11 @@ func (w *canceller) replace(ctx context.Context, r *core.StagedRow) (waybill.Can
 		_, err = w.exec(ctx, giveUpKeyText, t.Seq)
 	}
 	return status, err
+}
+
+// holder sets id to that of the live message with the dedupe key of r, which has another id, and reports whether it is
+// another source's.
+func (w *canceller) holder(ctx context.Context, r *core.StagedRow, id *string) (foreign bool, err error) {
+	_, err = w.one(ctx, []any{id, &foreign}, holderText, r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID, r.Envelope.Source)
+	return foreign, err
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"strings"
@@ -117,8 +118,8 @@ func (w *canceller) stage(ctx context.Context, rows []core.StagedRow, staged []w
 			continue
 		}
 		// Is it a duplicate of its own id, or of the live message with its key?
-		if _, err := w.one(ctx, []any{&staged[i].ID}, holderText, r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID); err != nil {
-			return err
+		if foreign, err := w.holder(ctx, r, &staged[i].ID); err != nil || foreign {
+			return cmp.Or(err, r.KeyTaken("waybill/sqlite: stage"))
 		}
 	}
 	return nil

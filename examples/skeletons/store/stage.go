@@ -83,8 +83,12 @@ func (tx *Tx) stage(rows []core.StagedRow) ([]waybill.Staged, error) {
 		}
 		out[i] = waybill.Staged{ID: in.Envelope.ID, Route: in.Route}
 		if twin := tx.twin(in); twin != nil {
-			if twin.ID == in.Envelope.ID && twin.env.Source != in.Envelope.Source {
+			foreign := twin.env.Source != in.Envelope.Source
+			switch {
+			case foreign && twin.ID == in.Envelope.ID:
 				return nil, in.IDTaken("skeleton: stage")
+			case foreign:
+				return nil, in.KeyTaken("skeleton: stage")
 			}
 			out[i].ID, out[i].Duplicate = twin.ID, true
 			continue

@@ -2160,7 +2160,7 @@ WITH k AS MATERIALIZED (
         WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
-    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+    o.crashes, o.xmin, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
     ) o WHERE r.dedupe_key <> ''
@@ -2203,7 +2203,8 @@ SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END
 FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq
 
 -- statement stage.holders
-SELECT r.n, o.id FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, n) CROSS JOIN LATERAL (SELECT o.id FROM "waybill"."waybill_outbox" o
+SELECT r.n, o.id, o.source <> r.source
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, source, n) CROSS JOIN LATERAL (SELECT o.id, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
     ) o
@@ -2403,7 +2404,7 @@ UNION ALL (
     WITH left_out AS MATERIALIZED (SELECT r.* FROM r WHERE (r.route, r.id) NOT IN (SELECT i.route, i.id FROM i))
     SELECT 1, r.n, '', '', (k.source <> r.source)::int FROM left_out r CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k WHERE k.source IS NOT NULL
     UNION ALL
-    SELECT 2, r.n, '', o.id, 0 FROM left_out r CROSS JOIN LATERAL (SELECT o.id FROM "waybill"."waybill_outbox" o
+    SELECT 2 + (o.source <> r.source)::int, r.n, '', o.id, 0 FROM left_out r CROSS JOIN LATERAL (SELECT o.id, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
     ) o WHERE r.dedupe_key <> ''
@@ -2419,7 +2420,7 @@ WITH r AS MATERIALIZED (
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
         AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND r.known IS NULL AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
+    SELECT r.n, o.source <> r.source AS other, r.replace AND r.known IS NULL AND o.source = r.source AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
         WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 3
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
@@ -2429,7 +2430,7 @@ WITH r AS MATERIALIZED (
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
     FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
-    o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
+    o.crashes, o.xmin, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
     ) o WHERE r.dedupe_key <> ''
@@ -2463,7 +2464,7 @@ WITH r AS MATERIALIZED (
 )
 SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
 UNION ALL SELECT 1, r.n, '', '', (r.known <> r.source)::int FROM r WHERE r.known IS NOT NULL
-UNION ALL SELECT 2, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
+UNION ALL SELECT 2 + f.other::int, f.n, '', f.id, coalesce(l.status, 0) FROM f LEFT JOIN l ON l.n = f.n
 
 -- statement stage.seed
 SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce(max(s.hlc), 0),

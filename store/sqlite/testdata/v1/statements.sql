@@ -149,7 +149,7 @@ SELECT count(*) FROM (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_k
 SELECT flag FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
-SELECT id
+SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END
 		FROM waybill_outbox
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)
