@@ -5,9 +5,10 @@
 // # Guarantees
 //
 // Each rule stands here and nowhere else. A store reads the facts in its transaction, asks the rule, and writes what it
-// answers; [Heartbeat] asks the store itself, through a [Membership]. A store that decides in its own language, as
-// store/postgres does in SQL, is compared with the rules: the checks of package storetest whose names begin with
-// "rules-" bring records into all combinations of facts, and compare the store's answers and its stored records.
+// answers; [Heartbeat], [BlockedKeys] and [Hindrances] ask the store themselves. A store that decides in its own
+// language, as store/postgres does in SQL, is compared with the rules: the checks of package storetest whose names
+// begin with "rules-" bring records into all combinations of facts, and compare the store's answers and its stored
+// records.
 //
 // # Concurrency and ownership
 //

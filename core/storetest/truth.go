@@ -60,6 +60,7 @@ type facts struct {
 	held, partition            who // its holder, and the owner of its partition
 	keyed, cancelable, careful bool
 	expires                    bool // soon
+	follows                    bool // it has the key of the record before it
 }
 
 func (f facts) String() string {
@@ -85,7 +86,7 @@ func combinations(keep func(f facts) bool) (out []facts) {
 					for _, keyed := range bools {
 						for _, cancelable := range bools {
 							for _, careful := range bools {
-								f := facts{l, p, held, partition, keyed, cancelable, careful, false}
+								f := facts{line: l, past: p, held: held, partition: partition, keyed: keyed, cancelable: cancelable, careful: careful}
 								if keep(f) && (l != timer || p == untouched && held == nobody) {
 									out = append(out, f)
 								}
@@ -103,6 +104,7 @@ func combinations(keep func(f facts) bool) (out []facts) {
 type truth struct {
 	facts
 	rules.Row
+	key       string
 	in        rules.Partition
 	rec       core.Record // as it was read; not of a timer
 	was, next rules.Row   // before the last step, and after the next one
@@ -284,6 +286,9 @@ func (t *table) stage(list []facts) {
 	msgs := make([]waybill.Message, 0, len(list))
 	for i, f := range list {
 		id, key, partition := waybill.NewID(), "", partitionOf(f)
+		if f.follows {
+			key = t.rows[i-1].key
+		}
 		for n := 0; f.keyed && (key == "" || core.SlotOf(k.route, key, "")/size != partition); n++ {
 			key = fmt.Sprintf("k-%d-%d", i, n)
 		}
@@ -304,7 +309,7 @@ func (t *table) stage(list []facts) {
 			opts = append(opts, waybill.TTL(short))
 		}
 		msgs = append(msgs, k.msg(opts...))
-		r := &truth{facts: f, Row: rules.Row{
+		r := &truth{facts: f, key: key, Row: rules.Row{
 			Ref: core.Ref{Route: k.route, ID: id, Version: 1}, Slot: core.SlotOf(k.route, key, id), State: core.StatePending,
 			Keyed: f.keyed, Cancelable: f.cancelable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
 		}}

@@ -21,6 +21,7 @@ var ruleChecks = []named{
 	{"rules-redrive", rulesRedrive},
 	{"rules-sweep", rulesSweep},
 	{"rules-decide", rulesDecide},
+	{"rules-heads", rulesHeads},
 	{"rules-purge", rulesPurge},
 	{"rules-moves", rulesMoves},
 	{"rules-renew", rulesRenew},

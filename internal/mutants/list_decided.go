@@ -21,6 +21,8 @@ func decided() []mutant {
 		mutant{id: "rules-sweep-owned", fault: "the cleaning ends what its owner can have out", file: heads, old: "(r.Waits || u.Owner == 0)\n\treturn ends, ends && r.Keyed", new: "true\n\treturn ends, ends && r.KeyedOnly", tests: "^TestSuiteAcceptsGoodStore$/^clean-"},
 		mutant{id: "rules-sweep-tell", fault: "a key waits for a retry that was swept", file: heads, old: "r.Keyed && r.Retry()\n}", new: "r.KeyedOnly && r.Timer()\n}", tests: "^TestSuiteAcceptsGoodStore$/^owner-is-told-of-sweep$"},
 		mutant{id: "rules-decide-owned", fault: "an operator ends what its owner can have out", file: heads, old: "r.Cancelable || u.Owner == 0)", new: "true)", tests: "^TestSuiteAcceptsGoodStore$/^decisions-through-owner$"},
+		mutant{id: "rules-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "topic && trials[st.Envelope.Topic] == 0 {", new: "topic {", tests: "^TestSuiteAcceptsGoodStore$/^keys-behind-a-paused-topic$"},
+		mutant{id: "rules-blocked-behind", fault: "a key behind which nothing waits is blocked by its topic", file: heads, old: "topic && k.Behind == 0 {", new: "topic && k.Behind < 0 {", tests: "^TestSuiteAcceptsGoodStore$/^rules-heads$"},
 	), group{pkg: "./core/outboxtest"}.of(
 		mutant{id: "rules-version", fault: "a stale outcome is stored", file: row, old: "r.Live() && r.Ref == ref", new: "r.Live() && r.Seq == ref.Seq", tests: "^TestMemory$"},
 		mutant{id: "rules-settle-owner", fault: "an outcome of who lost the partition is stored", file: settle, old: "case r.Holder != self && !owns:", new: "case false:", tests: "^TestMemory$"},
@@ -31,6 +33,11 @@ func decided() []mutant {
 		mutant{id: "rules-take-own", fault: "records of foreign partitions are taken", file: hold, old: "case !owns:", new: "case false:", tests: "^TestMemory$"},
 		mutant{id: "rules-giveup-term", fault: "a partition that was released before is fenced", file: hold, old: "case term > asked:", new: "case false:", tests: "^TestMemory$"},
 	), group{pkg: "./core/rules"}.of(
+		mutant{id: "rules-ahead-ready", fault: "a due record before another one of its key is not in its way", file: heads, old: "if k.Ready < seq {", new: "if k.Ready > seq {", tests: "^TestHeads$"},
+		mutant{id: "rules-next-held", fault: "an operator ends a record behind one that is being sent", file: heads, old: "k.Retry != 0 || k.Held != 0", new: "k.Retry != 0", tests: "^TestHeads$"},
+		mutant{id: "rules-head-abandoned", fault: "an abandoned record behind a retry is the head", file: heads, old: "r.Seq == k.Head(true), r", new: "r.Seq == k.Abandoned, r", tests: "^TestHeads$"},
+		mutant{id: "rules-head-owned", fault: "an operator ends the first in line, which its owner can have out", file: heads, old: "case next && u.Owner != 0:", new: "case next && u.Owner < 0:", tests: "^TestHeads$"},
+		mutant{id: "rules-decided-told", fault: "a decision that was void is pending for ever", file: heads, old: "d.Number != 0 && !told ||", new: "d.Number < 0 && !told ||", tests: "^TestDecided$"},
 		mutant{id: "rules-heartbeat-beat", fault: "a member that lives is removed", file: heartbeat, old: "m != nil && m.Heartbeats == r.Heartbeats", new: "m != nil", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-owner", fault: "a partition is taken from its owner", file: heartbeat, old: "return u.Owner == m.From && u.Partition == m.Partition", new: "return u.Partition == m.Partition", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-late", fault: "a late renewal sets the beat back", file: heartbeat, old: "case self.Heartbeats > old.Heartbeats:", new: "case self.Heartbeats != old.Heartbeats:", tests: "^TestHeartbeat$"},
@@ -46,6 +53,7 @@ func decided() []mutant {
 		mutant{id: "rules-heartbeat-itself", fault: "a member that removed itself moves partitions", file: heartbeat, old: "at < 0 || self == nil ||", new: "at < 0 ||", tests: "^TestHeartbeat$"},
 	), group{pkg: "./store/postgres", server: true}.of( // whose SQL is compared with the rules
 		mutant{id: "rules-giveup-foreign", fault: "a partition goes with records that another holds", file: hold, old: "(r.Holder == 0 || r.Holder == self)", new: "true", tests: "^TestSuite$/^rules-release$"},
+		mutant{id: "postgres-head-held", fault: "a record behind one that is being sent is the head", file: "store/postgres/decide.go", old: "AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due", new: "AND e.retry) AS due", tests: "^TestSuite$/^rules-heads$"},
 		mutant{id: "rules-block reason", fault: "a retry without a key holds the others without one", file: heads, old: "case r.Retry() && r.Keyed:", new: "case r.Retry():", tests: "^TestSuite$/^rules-hold$"},
 	))
 }

@@ -205,11 +205,13 @@ func (w *world) step(d []int) string {
 			return fmt.Sprint(done, err)
 		}
 		key := []string{"x", "y", "z"}[d[4]%3]
-		if k := w.routes["r"]; k == nil || k.keys[key] == nil {
+		rt := w.routes["r"]
+		if rt == nil {
 			return ""
 		}
-		for _, r := range []*record{w.routes["r"].keys[key].head(d[5]%2 == 0), w.routes["r"].keys[key].next()} {
-			if r != nil {
+		heads := rt.keys[key].heads(0)
+		for _, seq := range []int64{heads.Head(d[5]%2 == 0), heads.Next()} {
+			if r := rt.bySeq[seq]; r != nil {
 				c, err := w.Decide("r", key, r.env.ID, admin.HeadAction(1+d[3]%3))
 				return fmt.Sprint(c != nil, err)
 			}

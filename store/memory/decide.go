@@ -33,31 +33,24 @@ func (s *Store) DecideRecords(ctx context.Context, req admin.DecideRequest) ([]a
 
 func (s *Store) decideRecord(d *admin.Decision, reason waybill.Reason, now time.Time) {
 	r := s.stored(d.Route, d.ID)
-	var ends, tells bool
-	if r != nil {
-		f := r.facts()
-		ends, tells = rules.Decides(&f, r.partition())
-	}
 	_, told := slices.BinarySearchFunc(s.notice, d.Number, byNumber)
+	if r == nil || r.seq != d.Seq {
+		d.Result = admin.DecisionSuperseded
+		return
+	}
+	f := r.facts()
+	var tells bool
+	d.Result, tells = rules.Decided(&f, r.partition(), d, told, reason)
 	switch {
-	case r == nil || r.seq != d.Seq || r.live() && d.Number != 0 && !told:
-		d.Result = admin.DecisionSuperseded
-	case !r.live() && r.reason == reason:
-		d.Result = admin.DecisionCarriedOut
-	case !r.live():
-		d.Result = admin.DecisionSuperseded
-	case !ends:
-		d.Result = admin.DecisionPending
-		if d.Number == 0 {
-			c := s.about(r)
-			c.Kind, c.Reason = core.NoticeDecide, reason
-			s.tell(c)
-			d.Number = c.Number
-		}
+	case d.Result == admin.DecisionPending && d.Number == 0:
+		c := s.about(r)
+		c.Kind, c.Reason = core.NoticeDecide, reason
+		s.tell(c)
+		d.Number = c.Number
+	case d.Result != admin.DecisionCarriedOut || !r.live():
 	case r.lock != nil:
 		d.Result = admin.DecisionLocked
 	default:
-		d.Result = admin.DecisionCarriedOut
 		s.undecide(r)
 		s.abandon(r, reason, now)
 		if tells {

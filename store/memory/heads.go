@@ -2,12 +2,13 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"strings"
+	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var (
@@ -15,44 +16,7 @@ var (
 	_ admin.Explainer   = (*Store)(nil)
 )
 
-// maxTrials is how many retries are looked at for topics that no queue is bound for.
-const maxTrials = 1000
-
-// obstructed returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "". A retry
-// stops doing so when a member holds it.
-func (r *record) obstructed(block bool) string {
-	switch {
-	case r.env.Key == "", r.holder != 0, r.cancelled():
-	case r.blocks() && block:
-		return "abandoned"
-	case r.retry():
-		return "retry"
-	}
-	return ""
-}
-
-// head returns the first record of the key that keeps later ones waiting, or nil.
-func (k *keyed) head(block bool) *record {
-	for r := range k.odd.all() {
-		if r.obstructed(block) != "" {
-			return r
-		}
-	}
-	return nil
-}
-
-// next returns the first record of the key that is due, if no other record keeps it waiting, or nil.
-func (k *keyed) next() *record {
-	for r := range k.odd.all() {
-		if r.holder != 0 || r.retry() {
-			return nil
-		}
-	}
-	return k.ready.first()
-}
-
-// BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head, and from the first due time
-// of a head that waits for a retry.
+// BlockedKeys lists keys whose head waits; see [admin.BlockedKeys].
 func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
 	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
@@ -67,62 +31,7 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 	if rt == nil {
 		return nil, false, nil
 	}
-	now, unbound := s.now(), rt.unbound()
-	for key, k := range rt.keys {
-		r, cause := k.blocked(req.BlockAfterAbandon, unbound)
-		if r == nil || key <= req.After {
-			continue
-		}
-		b := admin.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: cause, Behind: k.behind(r)}
-		if b.Since = max(b.Head.Age, 0); r.state == core.StateAbandoned {
-			b.Since = max(now.Sub(r.settledAt), 0)
-		}
-		keys = append(keys, b)
-	}
-	slices.SortFunc(keys, func(a, b admin.BlockedKey) int { return strings.Compare(a.Key, b.Key) })
-	if len(keys) > req.Limit {
-		keys, more = keys[:req.Limit], true
-	}
-	return keys, more, nil
-}
-
-// unbound returns, by topic that no queue is bound for, a record that tries.
-func (rt *route) unbound() map[string]*record {
-	out := map[string]*record{}
-	n := 0
-	for r := range rt.retries.all() {
-		if n++; n > maxTrials {
-			break
-		}
-		if admin.Unbound(r.lastErr) && out[r.env.Topic] == nil {
-			out[r.env.Topic] = r
-		}
-	}
-	return out
-}
-
-// blocked returns the record that keeps others of the key waiting, and why; nil if none does.
-func (k *keyed) blocked(block bool, unbound map[string]*record) (r *record, cause string) {
-	if r = k.head(block); r != nil {
-		return r, r.obstructed(block)
-	}
-	if r = k.next(); r != nil && unbound[r.env.Topic] != nil && k.behind(r) > 0 {
-		return r, "topic"
-	}
-	return nil, ""
-}
-
-// behind counts the due records of the key but its head.
-func (k *keyed) behind(head *record) (n int) {
-	for r := range k.ready.all() {
-		if r != head {
-			n++
-		}
-		if n == admin.MaxPageLimit {
-			break
-		}
-	}
-	return n
+	return rules.BlockedKeys(ctx, &heads{s, rt, s.now(), slices.Sorted(maps.Keys(rt.keys))}, req)
 }
 
 // Hindrances returns the reasons why a record is not handed out; see [admin.Explainer]. It names no process of a lock,
@@ -137,34 +46,81 @@ func (s *Store) Hindrances(ctx context.Context, rec *admin.Stored, blockAfterAba
 	if r == nil {
 		return in, nil
 	}
-	now := s.now()
-	if ahead := r.ahead(blockAfterAbandon); ahead != nil {
-		shown := s.show(ahead, now)
-		in.Ahead = &shown
-	}
-	if trial := r.route.unbound()[r.env.Topic]; trial != nil && trial != r {
-		shown := s.show(trial, now)
-		in.Trial = &shown
-	}
+	in, err = rules.Hindrances(ctx, &heads{s, r.route, s.now(), nil}, rec, blockAfterAbandon)
 	in.Locked = r.lock != nil
-	return in, nil
+	return in, err
 }
 
-// ahead returns the record that r waits for in its key, or nil.
-func (r *record) ahead(block bool) *record {
-	k := r.route.keys[r.env.Key]
-	if k == nil {
-		return nil
-	}
-	for o := range k.odd.all() {
-		if o != r && (o.holder != 0 || o.obstructed(block) != "") {
-			return o
+// heads is a route for the rules of heads, while the store is locked.
+type heads struct {
+	s     *Store
+	route *route
+	now   time.Time
+	keys  []string // sorted
+}
+
+var _ rules.HeadTx = (*heads)(nil)
+
+func (h *heads) Now() time.Time { return h.now }
+
+func (h *heads) Retries(_ context.Context, _ string, limit int, fn func(seq int64, topic, lastError string)) error {
+	for r := range h.route.retries.all() {
+		if limit--; limit < 0 {
+			break
 		}
-	}
-	if first := k.ready.first(); first != nil && first.seq < r.seq {
-		return first
+		fn(r.seq, r.env.Topic, r.lastErr)
 	}
 	return nil
+}
+
+func (h *heads) NextKey(_ context.Context, _, after string, _ bool) (string, error) {
+	i, found := slices.BinarySearch(h.keys, after)
+	if found {
+		i++
+	}
+	if i == len(h.keys) {
+		return "", nil
+	}
+	return h.keys[i], nil
+}
+
+func (h *heads) Heads(_ context.Context, _, key string, except int64, _ bool) (rules.KeyHeads, error) {
+	return h.route.keys[key].heads(except), nil
+}
+
+func (h *heads) Stored(_ context.Context, _ string, seq int64) (*admin.Stored, error) {
+	st := h.s.show(h.route.bySeq[seq], h.now)
+	return &st, nil
+}
+
+func (h *heads) Behind(_ context.Context, _, key string, seq int64) (n int, err error) {
+	for r := range h.route.keys[key].ready.all() {
+		if r.seq != seq {
+			n++
+		}
+		if n == admin.MaxPageLimit {
+			break
+		}
+	}
+	return n, nil
+}
+
+// heads returns the heads of a key, which can have no records, without record except.
+func (k *keyed) heads(except int64) (heads rules.KeyHeads) {
+	if k == nil {
+		return heads
+	}
+	add := func(r *record) {
+		if r != nil && r.seq != except {
+			f := r.facts()
+			heads.Add(&f)
+		}
+	}
+	for r := range k.odd.all() {
+		add(r)
+	}
+	add(k.ready.first())
+	return heads
 }
 
 const decideOp = "waybill/memory: decide head"
@@ -198,23 +154,27 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.No
 	defer s.mu.Unlock()
 	now := s.now()
 	r := s.stored(route, id)
-	switch {
-	case r == nil || r.env.Key != key:
+	if r == nil || r.env.Key != key {
 		return nil, admin.NotHead(op, route, key, id)
-	case r.holder != 0 || r.lock != nil:
+	}
+	heads, f := r.route.keys[key].heads(0), r.facts()
+	change := heads.Decide(&f, r.partition(), action)
+	if r.lock != nil {
+		change = rules.HeadInFlight
+	}
+	switch change {
+	case rules.HeadNone:
+		return nil, admin.NotHead(op, route, key, id)
+	case rules.HeadInFlight:
 		return nil, admin.HeadInFlight(op, route, key, id)
-	case !r.isHead(), r.ready() && action == admin.HeadRequeue:
-		return nil, admin.NotHead(op, route, key, id)
-	case r.ready() && r.partition().Owner != 0:
+	case rules.HeadTold:
 		c := s.about(r)
-		c.Kind, c.Reason = core.NoticeDecide, headReason(action)
+		c.Kind, c.Reason = core.NoticeDecide, rules.HeadReason(action)
 		s.tell(c)
 		return c, nil
-	}
-	switch action {
-	case admin.HeadSkip, admin.HeadSetAside:
-		s.abandon(r, headReason(action), now)
-	case admin.HeadRequeue:
+	case rules.HeadEnded:
+		s.abandon(r, rules.HeadReason(action), now)
+	case rules.HeadRequeued:
 		if r.env.Expired(now) {
 			return nil, admin.HeadExpired(id, r.env.Expires)
 		}
@@ -225,20 +185,4 @@ func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.No
 	}
 	s.tellOwner(r)
 	return nil, nil //nolint:nilnil // nobody needs to be waited for
-}
-
-func headReason(action admin.HeadAction) waybill.Reason {
-	if action == admin.HeadSetAside {
-		return waybill.ReasonSetAside
-	}
-	return waybill.ReasonSkipped
-}
-
-// isHead reports whether an operator can decide about r. No session holds r, and no transaction has locked it.
-func (r *record) isHead() bool {
-	k := r.route.keys[r.env.Key]
-	if k == nil {
-		return false
-	}
-	return k.head(true) == r || k.head(false) == r || k.next() == r
 }

@@ -85,14 +85,22 @@ func (d *decider) run(ctx context.Context) error {
 	for i := range d.list {
 		to := &d.list[i]
 		r := now[recordID{to.Route, to.ID}]
-		to.Result = d.fate(r, to, pending[to.Number])
+		if r != nil && r.Seq != to.Seq {
+			r = nil
+		}
+		var u rules.Partition
+		if r != nil {
+			u = d.routes[r.Route].partitionOf(r)
+		}
+		var tells bool
+		to.Result, tells = rules.Decided(r.facts(), u, to, pending[to.Number], d.reason)
 		switch {
 		case to.Result == admin.DecisionPending && to.Number == 0:
 			c := noticeOf(core.NoticeDecide, r)
 			c.Reason = d.reason
 			d.told, d.asked = append(d.told, c), append(d.asked, i)
 		case to.Result == admin.DecisionCarriedOut && r.live():
-			if _, tells := rules.Decides(r.facts(), d.routes[r.Route].partitionOf(r)); tells {
+			if tells {
 				keys = append(keys, noticeOf(core.NoticeKey, r))
 			}
 			d.end(r)
@@ -123,22 +131,6 @@ func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool
 		there[c.Number] = true
 	}
 	return there, nil
-}
-
-// fate returns the fate of r under a decision. Told says that its owner was told, and has not carried it out.
-func (d *decider) fate(r *record, to *admin.Decision, told bool) admin.DecisionResult {
-	switch {
-	case r == nil || r.Seq != to.Seq || r.live() && to.Number != 0 && !told:
-		return admin.DecisionSuperseded
-	case !r.live() && r.Phase == phaseAbandoned && r.Reason == string(d.reason):
-		return admin.DecisionCarriedOut
-	case !r.live():
-		return admin.DecisionSuperseded
-	}
-	if ends, _ := rules.Decides(r.facts(), d.routes[r.Route].partitionOf(r)); !ends {
-		return admin.DecisionPending
-	}
-	return admin.DecisionCarriedOut
 }
 
 // end ends r, which no process can have out.

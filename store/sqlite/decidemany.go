@@ -82,32 +82,27 @@ func (d *decider) decide(ctx context.Context, to *admin.Decision) error {
 	if err != nil || r == nil || r.Route != to.Route || r.Envelope.ID != to.ID {
 		return err
 	}
-	if r.State.Terminal() {
-		if r.State == core.StateAbandoned && r.Reason == d.reason {
-			to.Result = admin.DecisionCarriedOut
-		}
-		return nil
-	}
-	var one int
-	if to.Number != 0 {
-		if told, err := d.one(ctx, []any{&one}, untoldText, to.Number); err != nil || !told {
+	told := false
+	if to.Number != 0 && r.row.Live() {
+		var one int
+		if told, err = d.one(ctx, []any{&one}, untoldText, to.Number); err != nil {
 			return err
 		}
 	}
 	u, err := d.partition(ctx, &r.row)
-	ends, tells := rules.Decides(&r.row.Row, u)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case ends:
-		to.Result = admin.DecisionCarriedOut
-		return d.end(ctx, &r.row, u, tells)
-	case to.Number == 0:
+	}
+	var tells bool
+	to.Result, tells = rules.Decided(&r.row.Row, u, to, told, d.reason)
+	switch {
+	case to.Result == admin.DecisionPending && to.Number == 0:
 		d.changed = true
 		_, err = d.one(ctx, []any{&to.Number}, tellOwnerText,
 			int64(core.NoticeDecide), to.Route, int64(r.row.Slot), r.row.key, to.ID, to.Seq, string(d.reason))
+	case to.Result == admin.DecisionCarriedOut && r.row.Live():
+		return d.end(ctx, &r.row, u, tells)
 	}
-	to.Result = admin.DecisionPending
 	return err
 }
 

@@ -69,6 +69,7 @@ func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 	}
 	r.Seq, r.Route, r.State, r.Attempts, r.Crashes = r.row.Seq, r.row.Route, r.row.State, r.row.Attempts, r.row.Crashes
 	e.ID, e.Key, e.HLC = r.row.ID, r.row.key, hlc.Timestamp(stamp)
+	r.row.Reason = r.Reason
 	r.SetDedupeKey(r.dedupe)
 	r.Age, r.LastErrorAt, r.SettledAt = duration(w.now-since), at(failed), at(settled)
 	switch {

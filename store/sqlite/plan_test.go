@@ -16,7 +16,7 @@ func allTexts() []string {
 	return append(hot(),
 		flagText, keptText, hintText, ownerText, savePartitionText, keepHintText, unservedText, endHoldsText, endText,
 		dropPartitionsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
-		partitionText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, nextText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, firstDueText, behindText, trialsText, beforeText, electText,
+		partitionText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, behindText, trialsText, electText,
 		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)
 }
 

@@ -64,20 +64,6 @@ INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, r
 INSERT OR REPLACE INTO waybill_outbox_routes (route, read_after, uncertain_up_to, term) VALUES (?1, ?2, ?3, ?4)
 
 -- statement
-SELECT
-		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
-			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.seq <> ?3),
-		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
-			WHERE ?4 AND r.route = ?1 AND r.key = ?2 AND r.blocks = 1 AND r.seq <> ?3),
-		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq < ?3)
-
--- statement
-SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
-			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0)
-				AND r.state = 4 AND r.hold = 0),
-		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)
-
--- statement
 SELECT (SELECT seq
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
@@ -135,6 +121,15 @@ SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outb
 		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_notices'), 0)
 
 -- statement
+SELECT coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.seq <> ?3 AND r.state = 4 AND r.hold = 0), 0),
+		coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+			WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 AND r.seq <> ?3), 0),
+		coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.seq <> ?3 AND r.hold <> 0), 0),
+		coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3), 0)
+
+-- statement
 SELECT coalesce(max(hlc), 0) FROM (
 		SELECT value AS hlc FROM waybill_meta WHERE name = 'hlc'
 		UNION ALL SELECT hlc FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)) WHERE hlc BETWEEN 0 AND ?1
@@ -158,10 +153,6 @@ SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?
 SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key > ?2
 
 -- statement
-SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND NOT EXISTS (SELECT 1 FROM waybill_outbox h INDEXED BY waybill_outbox_waiting_key
-			WHERE h.route = ?1 AND h.key = ?2 AND h.key <> '' AND (h.state = 4 OR h.hold <> 0) AND h.hold <> 0)
-
--- statement
 SELECT min(x) FROM (
 			SELECT min(r.key) AS x
 				FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
@@ -181,14 +172,6 @@ SELECT owner, term FROM waybill_outbox_partitions WHERE route = ?1 AND from_slot
 -- statement
 SELECT owner, uncertain_up_to FROM waybill_outbox_partitions WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2
 		UNION ALL SELECT 0, uncertain_up_to FROM waybill_outbox_routes WHERE route = ?1 LIMIT 1
-
--- statement
-SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
-		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
-			SELECT 1
-				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
-				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = 4 OR x.hold <> 0))
-		ORDER BY r.seq LIMIT 1
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
