@@ -21,13 +21,14 @@
 // the fields of the settings types here.
 package adapters
 
-import "github.com/waybill-go/waybill/cli"
+import (
+	"github.com/waybill-go/waybill/cli"
+	"github.com/waybill-go/waybill/cli/adapters/sqlstores"
+)
 
 // Stores returns the kinds of stores.
 func Stores() []cli.StoreKind {
-	return []cli.StoreKind{
-		cli.NewStoreKind("postgres", openPostgres), cli.NewStoreKind("sqlite", openSQLite), cli.NewStoreKind("mongo", openMongo),
-	}
+	return append(sqlstores.Stores(), cli.NewStoreKind("mongo", openMongo))
 }
 
 // Transports returns the kinds of transports.

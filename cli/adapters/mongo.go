@@ -22,7 +22,7 @@ type Mongo struct {
 }
 
 func openMongo(ctx context.Context, s *Mongo, env cli.Env) (*cli.Store, error) {
-	text, err := secret(s.URL, "URL", "mongodb://user:password@host:27017/?replicaSet=rs0")
+	text, err := s.URL.Required("URL", "mongodb://user:password@host:27017/?replicaSet=rs0")
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type RabbitMQ struct {
 
 func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport, error) {
 	const example = "amqp://user:password@host:5672/vhost" //nolint:gosec // an example, no credentials
-	text, err := secret(s.URL, "URL", example)
+	text, err := s.URL.Required("URL", example)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func openRabbitMQ(ctx context.Context, s *RabbitMQ, env cli.Env) (*cli.Transport
 	var address string
 	address, opts.Connection.Credentials = rotating(s.URL, text, "url")
 	if !s.ManagementURL.IsZero() {
-		management, err := secret(s.ManagementURL, "ManagementURL", "http://user:password@host:15672")
+		management, err := s.ManagementURL.Required("ManagementURL", "http://user:password@host:15672")
 		if err != nil {
 			return nil, err
 		}

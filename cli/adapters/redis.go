@@ -24,7 +24,7 @@ type Redis struct {
 }
 
 func openRedis(ctx context.Context, s *Redis, env cli.Env) (*cli.Transport, error) {
-	text, err := secret(s.URL, "URL", "redis://user:password@host:6379/0")
+	text, err := s.URL.Required("URL", "redis://user:password@host:6379/0")
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/waybill-go/waybill"
 )
 
 const maxSecretBytes = 64 << 10
@@ -47,6 +49,18 @@ func (s Secret) Value() (string, error) {
 	text := strings.TrimRight(string(b), " \t\r\n")
 	if text == "" {
 		return "", fmt.Errorf("the file %s is empty", s.file)
+	}
+	return text, nil
+}
+
+// Required returns the text of a secret that must be there, and must look like example. Errors name the field.
+func (s Secret) Required(field, example string) (string, error) {
+	if s.IsZero() {
+		return "", waybill.Invalid("waybill: settings", field+": is missing; it must look like "+example)
+	}
+	text, err := s.Value()
+	if err != nil {
+		return "", waybill.Invalid("waybill: settings", field+": "+err.Error())
 	}
 	return text, nil
 }

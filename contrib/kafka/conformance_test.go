@@ -37,17 +37,18 @@ func TestConformanceOnKafka(t *testing.T) {
 // TestRestart kills a real broker, and starts it again.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	s := testenv.OwnKafka(t)
+	s := testenv.OwnKafka(t, testenv.KafkaOptions{})
 	admin := ask(t, s.Addr())
-	if err := ready(t.Context(), admin); err != nil {
+	if err := ready(t.Context(), admin, 1); err != nil {
 		t.Fatal(err)
 	}
 	h := harness(t, s.Addr(), options())
 	h.Restart = func(ctx context.Context) error {
-		if err := s.Restart(ctx); err != nil {
+		s.Kill(0)
+		if err := s.Start(ctx, 0); err != nil {
 			return err
 		}
-		return ready(ctx, admin)
+		return ready(ctx, admin, 1)
 	}
 	for _, c := range transporttest.Checks() {
 		if c.Name == "restart" {

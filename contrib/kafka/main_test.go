@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -193,7 +194,7 @@ type tools struct {
 // ask returns tools for the broker at address.
 func ask(tb testing.TB, address string) *tools {
 	tb.Helper()
-	c, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.MetadataMinAge(10*time.Millisecond))
+	c, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(address, ",")...), kgo.MetadataMinAge(10*time.Millisecond))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -201,13 +202,13 @@ func ask(tb testing.TB, address string) *tools {
 	return &tools{kadm.NewClient(c), c}
 }
 
-// ready waits until the broker at address lists itself.
-func ready(ctx context.Context, admin *tools) error {
+// ready waits until brokers list so many nodes.
+func ready(ctx context.Context, admin *tools, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience.For(patience.Limit))
 	defer cancel()
 	for {
 		list, err := admin.ListBrokers(ctx)
-		if err == nil && len(list) > 0 {
+		if err == nil && len(list) == nodes {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -230,13 +231,14 @@ func node(tb testing.TB) string {
 	sharedNode.Lock()
 	defer sharedNode.Unlock()
 	if sharedNode.address == "" {
-		s, err := testenv.StartKafka(context.WithoutCancel(tb.Context())) // it ends with the process
+		// It ends with the process.
+		s, err := testenv.StartKafka(context.WithoutCancel(tb.Context()), testenv.KafkaOptions{})
 		if errors.Is(err, testenv.ErrUnavailable) {
 			tier.Missing(tb, "%v", err)
 		} else if err != nil {
 			tb.Fatal(err)
 		}
-		if err := ready(tb.Context(), ask(tb, s.Addr())); err != nil {
+		if err := ready(tb.Context(), ask(tb, s.Addr()), 1); err != nil {
 			tb.Fatal(err)
 		}
 		sharedNode.address = s.Addr()

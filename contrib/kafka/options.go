@@ -35,6 +35,9 @@ type Options struct {
 	Timeout time.Duration
 	// Passive: all logs exist already. Nothing is declared.
 	Passive bool
+	// Lazy leaves the bus to the first use, so that Dial does not wait for brokers that are down: it asks for two
+	// seconds at most. Until then the publisher promises what the brokers' default settings allow.
+	Lazy bool
 	// Client are options of the client for every connection, such as kgo.DialTLSConfig and kgo.SASL.
 	Client []kgo.Opt
 }

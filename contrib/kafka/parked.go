@@ -229,6 +229,9 @@ func (t *Transport) changeParked(
 func (t *Transport) store(ctx context.Context, op string, rec *kgo.Record) error {
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
+	if err := t.open(ctx); err != nil {
+		return err
+	}
 	c := newCall()
 	res := make(core.Results, 1)
 	f := t.send(ctx, "", &flight{call: c, record: rec})

@@ -22,8 +22,8 @@ const (
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
-		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings.synced, KeepsUnread: true,
-		MaxMessageBytes: max(t.settings.maxMessage-headerRoom, 1),
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings().synced, KeepsUnread: true,
+		MaxMessageBytes: max(t.settings().maxMessage-headerRoom, 1),
 	}
 }
 
@@ -71,6 +71,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	if ctx.Err() != nil {
 		return core.AllFailed(len(batch), classify(op, context.Cause(ctx)))
 	}
+	if err := t.open(ctx); err != nil {
+		return core.AllFailed(len(batch), err)
+	}
 	res := make(core.Results, len(batch))
 	flights := make([]*flight, len(batch))
 	own := make([]flight, len(batch))
@@ -92,8 +95,8 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 
 // tooLarge returns an error if a record cannot be stored, or its copies could not.
 func (t *Transport) tooLarge(e *waybill.Envelope, rec *kgo.Record) error {
-	size, bound := e.Size(), t.settings.maxMessage-headerRoom
-	if n := sizeOf(rec); size > bound || n > t.settings.maxMessage-copyRoom {
+	size, bound := e.Size(), t.settings().maxMessage-headerRoom
+	if n := sizeOf(rec); size > bound || n > t.settings().maxMessage-copyRoom {
 		return fail("publish", waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf(
 			"topic %q: the message has %d bytes, with its headers %d; at most %d are allowed: raise max.message.bytes of the log %q, or send a reference",
 			e.Topic, size, n, bound, t.opts.Bus))

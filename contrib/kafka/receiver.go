@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -31,7 +28,7 @@ const (
 // SubscriberTraits declares the subscriber's promises.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: t.settings.retention / 2, Parks: true, CountsRedeliveries: true, SingleActive: true,
+		KeyOrder: true, RetryLater: true, MaxRetryDelay: t.settings().retention / 2, Parks: true, CountsRedeliveries: true, SingleActive: true,
 		SharesByPartition: true, Wildcards: core.WildcardsAll,
 	}
 }
@@ -85,19 +82,7 @@ type handle struct {
 // Subscribe implements core.Subscriber.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	op := "subscribe to queue " + sub.Queue
-	var p []string
-	if sub.Queue == "" {
-		p = append(p, "Queue: is empty; name it")
-	}
-	if strings.Contains(sub.Queue, "\x00") {
-		p = append(p, "Queue: holds a zero byte; choose another name")
-	}
-	for _, b := range sub.Bindings {
-		if b == "" {
-			p = append(p, "Bindings: one is empty; name topics")
-		}
-	}
-	if err := waybill.Invalid("waybill/kafka: subscription", p...); err != nil {
+	if err := problems(&sub); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -140,17 +125,17 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	return r, nil
 }
 
-// open makes what the queue lacks: its logs, its place at the beginning of them, its bindings.
+// open makes what the queue lacks, and learns the ids of its topics.
 func (r *receiver) open(ctx context.Context, op string) error {
 	t := r.t
+	if err := t.open(ctx); err != nil {
+		return err
+	}
+	if err := t.prepare(ctx, op, &r.sub, !t.opts.Passive); err != nil {
+		return err
+	}
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
-	if err := t.declare(ctx, op, map[string]bool{r.retry: false, r.parked: true}); err != nil {
-		return err
-	}
-	if err := t.bindings.learn(ctx, op); err != nil {
-		return err
-	}
 	list, err := t.admin.ListTopics(ctx, t.opts.Bus, r.retry)
 	if err != nil {
 		return t.link.because(op, err)
@@ -158,54 +143,7 @@ func (r *receiver) open(ctx context.Context, op string) error {
 	for name, d := range list {
 		r.topics[d.ID] = name
 	}
-	have, known := t.bindings.of(r.sub.Queue)
-	if t.opts.Passive && len(have) == 0 && len(r.sub.Bindings) == 0 {
-		return misconfigured(op, "the queue has no bindings: name some")
-	}
-	offsets, err := t.ofGroup(ctx, op, func() (kadm.OffsetResponses, error) { return t.admin.FetchOffsets(ctx, r.group) })
-	switch {
-	case err != nil:
-		return err
-	case known && len(offsets) == 0:
-		return misconfigured(op, "the brokers have forgotten the positions of the group %q (offsets.retention.minutes): set them by kafka-consumer-groups.sh "+
-			"--reset-offsets to where the queue should go on", r.group)
-	case len(offsets) == 0:
-		starts, err := t.admin.ListStartOffsets(ctx, t.opts.Bus, r.retry)
-		if err == nil {
-			err = starts.Error()
-		}
-		if err != nil {
-			return t.link.because(op, err)
-		}
-		_, err = t.ofGroup(ctx, op, func() (kadm.OffsetResponses, error) {
-			res, err := t.admin.CommitOffsets(ctx, r.group, starts.Offsets())
-			if err == nil {
-				err = res.Error()
-			}
-			if moved(err) { // another member was faster
-				err = nil
-			}
-			return res, err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return t.bindings.add(ctx, op, r.sub.Queue, r.sub.Bindings)
-}
-
-// ofGroup asks the coordinator of a group, again while there is none: brokers make their log of positions at the first
-// use.
-func (t *Transport) ofGroup(ctx context.Context, op string, ask func() (kadm.OffsetResponses, error)) (kadm.OffsetResponses, error) {
-	for {
-		res, err := ask()
-		switch {
-		case err == nil, errors.Is(err, kerr.GroupIDNotFound):
-			return res, nil
-		case !matches(err, kerr.CoordinatorNotAvailable, kerr.CoordinatorLoadInProgress, kerr.NotCoordinator) || pause(ctx, 100*time.Millisecond) != nil:
-			return nil, t.link.because(op, err)
-		}
-	}
+	return nil
 }
 
 // assigned takes the partitions that the group has given to this member, with their committed state. The client calls

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +23,10 @@ const (
 	unclean       = "unclean.leader.election.enable"
 )
 
-// settings are what the brokers say about the log of the bus, read when the transport is opened.
+// defaultMaxBytes is the brokers' default of max.message.bytes.
+const defaultMaxBytes = 1048588
+
+// settings are what the brokers say about the log of the bus, read when it is opened.
 type settings struct {
 	maxMessage, minInSync int
 	synced                bool
@@ -40,25 +45,12 @@ func (o *Options) logConfig(compacted bool) map[string]*string {
 	return c
 }
 
-// declareBus makes the logs of the bus if they are missing, and reads their settings.
-func (t *Transport) declareBus(ctx context.Context) error {
+// declare makes the logs that are missing, compacted or not, and waits until the brokers know them. Without make it
+// only looks.
+func (t *Transport) declare(ctx context.Context, op string, logs map[string]bool, make bool) error {
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
-	err := t.declare(ctx, "declare the bus", map[string]bool{t.opts.Bus: false, t.opts.bindings(): true})
-	if err != nil {
-		return err
-	}
-	t.settings, err = t.look(ctx)
-	return err
-}
-
-// declare makes the logs that are missing, compacted or not, and waits until the brokers know them. With
-// Options.Passive it only looks.
-func (t *Transport) declare(ctx context.Context, op string, logs map[string]bool) error {
-	names := make([]string, 0, len(logs))
-	for name := range logs {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(logs))
 	for made := false; ; made = true {
 		have, err := t.admin.ListTopics(ctx, names...)
 		if err != nil {
@@ -67,7 +59,7 @@ func (t *Transport) declare(ctx context.Context, op string, logs map[string]bool
 		missing := false
 		for name, compacted := range logs {
 			switch err := have[name].Err; {
-			case errors.Is(err, kerr.UnknownTopicOrPartition) && t.opts.Passive:
+			case errors.Is(err, kerr.UnknownTopicOrPartition) && !make:
 				return misconfigured(op, "the topic %q does not exist: create it, or leave Options.Passive off (%w)", name, err)
 			case errors.Is(err, kerr.UnknownTopicOrPartition):
 				missing = true
@@ -165,7 +157,7 @@ func (t *Transport) look(ctx context.Context) (settings, error) {
 		}
 		return otherwise
 	}
-	s := settings{maxMessage: number(maxBytes, 1048588), minInSync: number(minInSync, 1)}
+	s := settings{maxMessage: number(maxBytes, defaultMaxBytes), minInSync: number(minInSync, 1)}
 	if ms := number(retentionTime, -1); ms > 0 {
 		s.retention = time.Duration(ms) * time.Millisecond
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -22,13 +23,15 @@ import (
 type Transport struct {
 	opts     Options
 	seeds    []string
-	client   *kgo.Client // publishes and asks; each receiver has another one
 	admin    *kadm.Client
 	link     *link
-	settings settings
 	bindings *bindings
 	life     context.Context //nolint:containedctx // of the transport; it ends by Close
 	end      context.CancelFunc
+	known    atomic.Pointer[settings]
+	opening  chan struct{} // holds a token while somebody opens
+	opened   atomic.Bool
+	client   *kgo.Client // publishes, once opened; each receiver has another one
 
 	closeOnce sync.Once
 	mu        sync.Mutex
@@ -46,8 +49,8 @@ var (
 )
 
 // Dial connects to the brokers at addresses, host:port with commas between them, and returns a transport that
-// reconnects by itself. It makes the log of the bus if it is missing, and reads its settings. An error is of class
-// outage, and matches waybill.ErrMisconfigured if an operator must repair something.
+// reconnects by itself. It makes the log of the bus if it is missing, and reads its settings, unless Options.Lazy. An
+// error is of class outage, and matches waybill.ErrMisconfigured if an operator must repair something.
 func Dial(ctx context.Context, addresses string, opts Options) (*Transport, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -55,31 +58,70 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 	}
 	t := &Transport{
 		opts: opts, seeds: strings.FieldsFunc(addresses, func(r rune) bool { return r == ',' || r == ' ' }), link: &link{},
-		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{},
+		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, opening: make(chan struct{}, 1),
 	}
+	t.known.Store(&settings{maxMessage: defaultMaxBytes, minInSync: 1, retention: opts.Retention})
 	if len(t.seeds) == 0 {
 		return nil, waybill.Invalid("waybill/kafka: dial", "addresses: is empty; name a broker as host:port")
 	}
-	first, err := t.newClient(t.link)
+	asker, err := t.newClient(t.link)
 	if err != nil {
 		return nil, err
 	}
-	t.admin = kadm.NewClient(first)
-	err = t.declareBus(ctx)
-	first.Close()
-	if err != nil {
+	t.admin, t.bindings = kadm.NewClient(asker), newBindings(t)
+	t.life, t.end = context.WithCancel(context.WithoutCancel(ctx))
+	if opts.Lazy {
+		ctx, cancel := context.WithTimeout(ctx, moment)
+		defer cancel()
+		if s, err := t.look(ctx); err == nil {
+			t.known.Store(&s)
+		}
+	} else if err := t.open(ctx); err != nil {
+		_ = t.Close(ctx)
 		return nil, err
+	}
+	return t, nil
+}
+
+// settings returns the known settings of the log of the bus.
+func (t *Transport) settings() settings { return *t.known.Load() }
+
+// open makes the logs of the bus if they are missing, reads their settings, and makes the client that publishes.
+func (t *Transport) open(ctx context.Context) error {
+	const op = "open the bus"
+	if t.opened.Load() {
+		return nil
+	}
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	select {
+	case t.opening <- struct{}{}:
+		defer func() { <-t.opening }()
+	case <-ctx.Done():
+		return t.link.because(op, context.Cause(ctx))
+	}
+	switch {
+	case t.life.Err() != nil:
+		return closed(op)
+	case t.opened.Load():
+		return nil
+	}
+	if err := t.declare(ctx, op, map[string]bool{t.opts.Bus: false, t.opts.bindings(): true}, !t.opts.Passive); err != nil {
+		return err
+	}
+	s, err := t.look(ctx)
+	if err != nil {
+		return err
 	}
 	t.client, err = t.newClient(t.link,
-		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(min(t.settings.maxMessage, 100<<20))), kgo.ProduceRequestTimeout(produceTimeout),
+		kgo.ProducerLinger(0), kgo.ProducerBatchMaxBytes(int32(min(s.maxMessage, 100<<20))), kgo.ProduceRequestTimeout(produceTimeout),
 		kgo.MaxBufferedRecords(1<<30), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	t.admin = kadm.NewClient(t.client)
-	t.bindings = newBindings(t)
-	t.life, t.end = context.WithCancel(context.WithoutCancel(ctx))
-	return t, nil
+	t.known.Store(&s)
+	t.opened.Store(true)
+	return nil
 }
 
 // newClient returns a client of the caller's options, and more. The client's own defaults are idempotent and wait for
@@ -114,6 +156,9 @@ func (t *Transport) Check(ctx context.Context) error {
 	}
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
+	if err := t.open(ctx); err != nil {
+		return err
+	}
 	s, err := t.look(ctx)
 	if err == nil {
 		err = t.writable(ctx, s.minInSync)
@@ -124,9 +169,6 @@ func (t *Transport) Check(ctx context.Context) error {
 // bounded returns ctx with the limit of one request. It ends with the transport.
 func (t *Transport) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
-	if t.life == nil {
-		return ctx, cancel
-	}
 	stop := context.AfterFunc(t.life, cancel)
 	return ctx, func() { stop(); cancel() }
 }
@@ -149,7 +191,12 @@ func (t *Transport) Close(ctx context.Context) error {
 		}
 		wg.Wait()
 		t.end()
-		t.client.Close()
+		t.opening <- struct{}{} // nobody opens any more
+		if t.opened.Load() {
+			t.client.Close()
+		}
+		<-t.opening
+		t.admin.Close()
 		err = errors.Join(errs...)
 	})
 	return err

@@ -1,9 +1,10 @@
-package adapters
+package sqlstores
 
 import (
 	"context"
 	"database/sql"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/store/sqlite"
@@ -18,7 +19,7 @@ type SQLite struct {
 
 func openSQLite(ctx context.Context, s *SQLite, env cli.Env) (*cli.Store, error) {
 	if s.Path == "" {
-		return nil, invalid("Path: is missing; name the file of the database")
+		return nil, waybill.Invalid("waybill: settings", "Path: is missing; name the file of the database")
 	}
 	opts := s.Options
 	if opts.Source == "" {

@@ -1,4 +1,4 @@
-package adapters
+package sqlstores
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/cli"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -26,17 +27,17 @@ type Postgres struct {
 }
 
 func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, error) {
-	text, err := secret(s.URL, "URL", "postgres://user:password@host:5432/database")
+	text, err := s.URL.Required("URL", "postgres://user:password@host:5432/database")
 	if err != nil {
 		return nil, err
 	}
 	cfg, err := pgxpool.ParseConfig(text)
 	if err != nil {
-		return nil, invalid("URL: is no connection string; it must look like postgres://user:password@host:5432/database")
+		return nil, waybill.Invalid("waybill: settings", "URL: is no connection string; it must look like postgres://user:password@host:5432/database")
 	}
 	tls, err := s.TLS.Config()
 	if err != nil {
-		return nil, invalid("%s", err)
+		return nil, waybill.Invalid("waybill: settings", err.Error())
 	}
 	if tls != nil {
 		if tls.ServerName == "" {
