@@ -17,7 +17,8 @@ func (c *command) importCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import --from SYSTEM --source SOURCE", Short: "move the rows of another system's table into the outbox", Args: cobra.NoArgs,
 		Long: `import moves the unsent rows of another system's table into the outbox of the same database: see docs/migrating.md. The
-systems are sqlalchemy, faststream, faststream-dlq, forze and protean. Stop the old relay first.
+systems are sqlalchemy, faststream, faststream-dlq, forze, protean, watermill, watermill-queue, river, go-outbox and
+debezium. Stop the old relay first.
 
 A batch is one statement, which deletes the old rows and inserts the new ones in the old order. A command that is killed
 has lost nothing: run it again. It begins with a dry run of the first batch. --print shows the statement, --column
@@ -50,7 +51,7 @@ replaces the expression of a column, in which the old row is called old:
 	storeFlag(cmd, &store)
 	c.progressFlag(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&req.From, "from", "", "the system: sqlalchemy, faststream, faststream-dlq, forze or protean")
+	fl.StringVar(&req.From, "from", "", "the system, such as river; the text above lists them")
 	fl.StringVar(&req.Table, "table", "", "the old table, as table or schema.table; the system's own name if empty")
 	fl.StringVar(&req.Source, "source", "", "CloudEvents source of the messages")
 	fl.StringVar(&req.Where, "where", "", "SQL condition of the rows that move, instead of the system's own")

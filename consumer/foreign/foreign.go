@@ -110,8 +110,31 @@ func decimalHLC(text string) (hlc.Timestamp, error) {
 	return hlc.Timestamp(m<<counterBits | n), nil
 }
 
-// IDFromHeader takes the id from the header name, for producers that put it there. Source stands for the source of
-// messages without one.
+// Watermill reads the header _watermill_message_uuid, in which Watermill's transports send the id of a message. The
+// correlation id of its middleware is taken over. Source stands for the source of messages without one.
+func Watermill(source string) Reader {
+	return func(e *waybill.Envelope) error {
+		if id := e.Headers["_watermill_message_uuid"]; id != "" {
+			known(e, id, source)
+			e.CorrelationID = cmp.Or(e.CorrelationID, e.Headers["correlation_id"])
+		}
+		return nil
+	}
+}
+
+// MessageID is for producers that set the message id of the broker, and nothing else, such as the dispatcher of
+// efureev/go-outbox. Source stands for the source of messages without one.
+func MessageID(source string) Reader {
+	return func(e *waybill.Envelope) error {
+		if e.ID != "" && e.Source == "" {
+			known(e, e.ID, source)
+		}
+		return nil
+	}
+}
+
+// IDFromHeader takes the id from the header name, for producers that put it there: Debezium's outbox event router has
+// the header id, and efureev/go-outbox on Kafka has message_id. Source stands for the source of messages without one.
 func IDFromHeader(name, source string) Reader {
 	return func(e *waybill.Envelope) error {
 		if id := e.Headers[name]; id != "" {

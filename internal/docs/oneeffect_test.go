@@ -5,6 +5,7 @@ package docs_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -78,8 +79,65 @@ func oldForze(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, 
 	return sent, keys
 }
 
-// MV-01: the old relay sends each message twice, each time with a new message-id, as after a crash. Then its row moves,
-// and Waybill sends it. Each message has one effect, and its lineage or conversation is known.
+// oldWatermill is oldSQLAlchemy for the forwarder of Watermill and its AMQP transport, with topics as routing keys.
+func oldWatermill(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, keys []string) {
+	t.Helper()
+	for _, r := range queryRows[struct{ Payload []byte }](t, c, `SELECT convert_to(payload::text, 'UTF8') AS payload
+		FROM watermill_forwarder_topic WHERE `+where+` ORDER BY "offset"`) {
+		var f forwarded
+		if err := json.Unmarshal(r.Payload, &f); err != nil {
+			t.Fatal(err)
+		}
+		body, err := base64.StdEncoding.DecodeString(f.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers := amqp.Table{"_watermill_message_uuid": f.UUID}
+		for name, v := range f.Metadata {
+			headers[name] = v
+		}
+		keys = append(keys, f.DestinationTopic)
+		sent = append(sent, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body, Headers: headers})
+	}
+	return sent, keys
+}
+
+// oldGoOutbox is oldSQLAlchemy for the dispatcher of go-outbox.
+func oldGoOutbox(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, keys []string) {
+	t.Helper()
+	for _, r := range queryRows[struct {
+		ID, Topic string
+		Payload   []byte
+		Headers   map[string]string
+	}](t, c, `SELECT id::text, topic, payload, headers FROM outbox.messages WHERE `+where+` ORDER BY available_at, id`) {
+		p := amqp.Publishing{MessageId: r.ID, DeliveryMode: amqp.Persistent, ContentType: "application/octet-stream", Body: r.Payload, Headers: amqp.Table{}}
+		for name, v := range r.Headers {
+			p.Headers[name] = v
+			if name == "content-type" {
+				p.ContentType = v
+			}
+		}
+		keys = append(keys, r.Topic)
+		sent = append(sent, p)
+	}
+	return sent, keys
+}
+
+// oldDebezium is oldSQLAlchemy for the outbox event router of Debezium.
+func oldDebezium(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishing, keys []string) {
+	t.Helper()
+	for _, r := range queryRows[struct {
+		ID, Aggregatetype string
+		Payload           *string
+	}](t, c, `SELECT id::text, aggregatetype, payload::text FROM outboxevent WHERE `+where+` ORDER BY "timestamp"`) {
+		keys = append(keys, "outbox.event."+r.Aggregatetype)
+		sent = append(sent, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(deref(r.Payload)), Headers: amqp.Table{"id": r.ID}})
+	}
+	return sent, keys
+}
+
+// MV-01, MV-02: the old relay sends each message twice, each time with a new message-id, as after a crash. Then its row
+// moves, and Waybill sends it. Each message has one effect, and its lineage or conversation is known.
 func TestMovedMessageHasOneEffect(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -88,6 +146,7 @@ func TestMovedMessageHasOneEffect(t *testing.T) {
 		reads foreign.Reader
 		inbox inbox.Options
 		chain string // the column for what is told of the context of a message
+		key   string // the expression of the key, if the old broker does not carry it
 	}{
 		"sqlalchemy": {
 			where: "sent_at IS NULL AND send_after <= now() AND expiration IS NULL AND length(routing_key) < 256",
@@ -98,6 +157,12 @@ func TestMovedMessageHasOneEffect(t *testing.T) {
 			where: "status = 'pending' AND attempts = 0 AND outbox_route = 'order-events'", old: oldForze, reads: foreign.Forze("/orders"),
 			inbox: inbox.Options{AnyBody: true}, chain: "correlation_id",
 		},
+		"watermill": {where: `"offset" > 6`, old: oldWatermill, reads: foreign.Watermill("/orders"), chain: "correlation_id"},
+		"go-outbox": {
+			where: "status = 0 AND stream = 'local' AND target->>'version' IS NULL AND available_at <= now()", old: oldGoOutbox,
+			reads: foreign.MessageID("/orders"), chain: "correlation_id", key: "''",
+		},
+		"debezium": {where: "true", old: oldDebezium, reads: foreign.IDFromHeader("id", "/orders"), chain: "correlation_id", key: "''"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -145,7 +210,7 @@ func TestMovedMessageHasOneEffect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := inbox.Handler(box, waybill.NewTopic("any", waybill.Bytes("application/json")), func(ctx context.Context, tx pgx.Tx, _ []byte) error {
+			h := inbox.Handler(box, waybill.NewTopic("any", waybill.Bytes("")), func(ctx context.Context, tx pgx.Tx, _ []byte) error {
 				d, _ := waybill.DeliveryFrom(ctx)
 				chain := d.Envelope.CorrelationID
 				if name == "sqlalchemy" {
@@ -194,13 +259,19 @@ func TestMovedMessageHasOneEffect(t *testing.T) {
 
 			sent, keys := tc.old(t, c.Conn(), tc.where)
 			for i, p := range append(sent, sent...) {
-				p.MessageId = fmt.Sprintf("random-%d", i)
+				if name != "go-outbox" { // the others send no id, or a new one each time
+					p.MessageId = fmt.Sprintf("random-%d", i)
+				}
 				if err := ch.PublishWithContext(ctx, "waybill", keys[i%len(keys)], true, false, p); err != nil {
 					t.Fatal(err)
 				}
 			}
+			columns := map[string]string{"route": "'default'"}
+			if tc.key != "" {
+				columns["key"] = tc.key
+			}
 			for {
-				batch, err := store.Import(ctx, importer.Request{From: name, Source: "/orders", Where: tc.where, Limit: 7, Columns: map[string]string{"route": "'default'"}})
+				batch, err := store.Import(ctx, importer.Request{From: name, Source: "/orders", Where: tc.where, Limit: 7, Columns: columns})
 				if err != nil {
 					t.Fatal(err)
 				}

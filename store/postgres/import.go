@@ -24,8 +24,12 @@ var _ importer.Importer = (*Outbox)(nil)
 // of the old row.
 type foreign struct {
 	importer.System
-	where   string
-	order   []string
+	// number is the column by which a row is deleted; id if it is empty.
+	number string
+	where  string
+	order  []string
+	// beside follows "FROM old ": what several expressions share.
+	beside  string
 	columns []foreignColumn
 }
 
@@ -48,6 +52,38 @@ var fastStream = []foreignColumn{
 	{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
         FROM jsonb_each_text(old.headers) h WHERE h.key NOT IN ('content-type', 'correlation_id')))`},
 	{name: "deliveries", expression: "old.deliveries_count"},
+}
+
+// bytesOf are the bytes of a column of any type: binary ones as they are, others as their text.
+func bytesOf(column string) string {
+	return "CASE WHEN pg_typeof(" + column + ") = 'bytea'::regtype THEN " + column + "::text::bytea\n        ELSE convert_to(" + column + "::text, 'UTF8') END"
+}
+
+// The states of a row of efureev/go-outbox that move.
+const (
+	theirPending = "0"
+	theirLeased  = "1"
+	theirFailed  = "3"
+)
+
+// watermill returns the move of a table of watermill-sql, whose payloads are the envelopes of Watermill's forwarder.
+func watermill(name, schema, where string, order []string, columns ...foreignColumn) foreign {
+	return foreign{
+		System: importer.System{Name: name, Title: "the forwarder of Watermill, on the " + schema + " schema of watermill-sql", Table: "watermill_forwarder_topic"},
+		number: `"offset"`, where: where, order: order,
+		beside: "CROSS JOIN LATERAL (\n    SELECT convert_from(" + bytesOf("old.payload") + ", 'UTF8')::json AS message) m\n",
+		columns: slices.Concat([]foreignColumn{
+			{name: "id", expression: "coalesce(nullif(m.message->>'uuid', ''), old.uuid)"},
+			{name: "topic", expression: "m.message->>'destination_topic'"},
+			{name: "source", expression: "{source}"},
+			{name: "body", expression: "coalesce(decode(m.message->>'payload', 'base64'), '')"},
+			{name: "content_type", expression: "''"},
+			{name: "correlation_id", expression: "coalesce(m.message->'metadata'->>'correlation_id', '')"},
+			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
+        FROM jsonb_each_text(coalesce(nullif((m.message->'metadata')::jsonb, 'null'), '{}')) h
+        WHERE h.key <> 'correlation_id'))`},
+		}, columns),
+	}
 }
 
 // foreigns are the tables that Import knows.
@@ -162,6 +198,99 @@ var foreigns = []foreign{
 			{name: "ready_since", expression: "old.created_at AT TIME ZONE 'UTC'"},
 		},
 	},
+	watermill(
+		"watermill", "default", `NOT EXISTS (SELECT FROM {offsets}
+            WHERE consumer_group = '' AND (transaction_id, "offset") <= (last_processed_transaction_id, offset_acked))`,
+		[]string{"transaction_id", `"offset"`},
+		// The column has no time zone, and the database filled it in by the zone of the old session.
+		foreignColumn{name: "occurred_at", expression: "old.created_at AT TIME ZONE (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')"},
+		foreignColumn{name: "ready_since", expression: "old.created_at AT TIME ZONE (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')"},
+	),
+	watermill(
+		"watermill-queue", "queue", "NOT acked", []string{`"offset"`},
+		foreignColumn{name: "occurred_at", expression: "old.created_at"},
+		foreignColumn{name: "ready_since", expression: "coalesce((old.metadata->>'_watermill_delayed_until')::timestamptz, old.created_at)"},
+		foreignColumn{name: "due_at", expression: `CASE WHEN (old.metadata->>'_watermill_delayed_until')::timestamptz > now()
+        THEN (old.metadata->>'_watermill_delayed_until')::timestamptz END`},
+	),
+	{
+		System: importer.System{Name: "river", Title: "River", Table: "river_job"},
+		where: `state IN ('available', 'scheduled', 'retryable', 'discarded')
+            OR state = 'running' AND attempted_at < now() - interval '1 hour'`,
+		order: []string{"priority", "scheduled_at", "id"},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.queue || CASE WHEN old.priority > 1 THEN '/low' ELSE '' END"},
+			{name: "id", expression: "old.id::text"},
+			{name: "topic", expression: "old.kind"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at"},
+			{name: "body", expression: "convert_to(old.args::text, 'UTF8')"},
+			{name: "attrs", expression: `json_build_object('headers', (SELECT coalesce(json_object_agg(h.key, h.value), '{}')
+        FROM jsonb_each_text(old.metadata || CASE WHEN cardinality(old.tags) > 0
+            THEN jsonb_build_object('tags', array_to_string(old.tags, ',')) ELSE '{}' END) h
+        WHERE h.key NOT LIKE 'river:%'))`},
+			{name: "attempts", expression: "old.attempt - CASE WHEN old.state = 'running' THEN 1 ELSE 0 END"},
+			{name: "deliveries", expression: "old.attempt"},
+			{name: "maybe_sent", expression: "old.state = 'running'"},
+			{name: "due_at", expression: "CASE WHEN old.state IN ('scheduled', 'retryable') AND old.scheduled_at > now() THEN old.scheduled_at END"},
+			{name: "retry", expression: "old.state = 'retryable' AND old.scheduled_at > now()"},
+			{name: "state", expression: `CASE WHEN old.state = 'discarded' THEN {abandoned}
+        WHEN old.state = 'retryable' AND old.scheduled_at > now() THEN {failed} ELSE {pending} END`},
+			{name: "settled_at", expression: "CASE WHEN old.state = 'discarded' THEN old.finalized_at END"},
+			{name: "reason", expression: "CASE WHEN old.state = 'discarded' THEN {attempts} ELSE '' END"},
+			{name: "last_error", expression: "left(coalesce(old.errors[cardinality(old.errors)]->>'error', ''), 500)"},
+			{name: "last_error_at", expression: "(old.errors[cardinality(old.errors)]->>'at')::timestamptz"},
+			{name: "ready_since", expression: "old.scheduled_at"},
+		},
+	},
+	{
+		System: importer.System{Name: "go-outbox", Title: "efureev/go-outbox", Table: "outbox.messages"},
+		where:  "status IN (" + theirPending + ", " + theirFailed + ") OR status = " + theirLeased + " AND lease_until < now()",
+		order:  []string{"created_at", "id"},
+		columns: []foreignColumn{
+			{name: "route", expression: "old.stream"},
+			{name: "id", expression: "old.id::text"},
+			{name: "topic", expression: "coalesce(nullif(old.target->>'routing_key', ''), old.topic || coalesce('_v' || nullif(old.target->>'version', '0'), ''))"},
+			{name: "key", expression: "coalesce(old.target->>'key', '')"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: "old.created_at"},
+			{name: "body", expression: "old.payload"},
+			{name: "content_type", expression: `coalesce(old.headers->>'content-type', old.headers->>'Content-Type', old.headers->>'content_type',
+        'application/octet-stream')`},
+			{name: "trace_parent", expression: "coalesce(old.headers->>'traceparent', '')"},
+			{name: "attrs", expression: `json_strip_nulls(json_build_object('tracestate', old.headers->'tracestate', 'headers', (
+        SELECT coalesce(json_object_agg(h.key, h.value), '{}') FROM jsonb_each_text(old.headers) h
+        WHERE lower(h.key) NOT IN ('content-type', 'content_type', 'traceparent', 'tracestate'))))`},
+			{name: "attempts", expression: "old.attempts"},
+			{name: "maybe_sent", expression: "old.status = " + theirLeased},
+			{name: "due_at", expression: "CASE WHEN old.status = " + theirPending + " AND old.available_at > now() THEN old.available_at END"},
+			{name: "retry", expression: "old.status = " + theirPending + " AND old.attempts > 0 AND old.available_at > now()"},
+			{name: "state", expression: "CASE WHEN old.status = " + theirFailed + ` THEN {abandoned}
+        WHEN old.status = ` + theirPending + ` AND old.attempts > 0 AND old.available_at > now() THEN {failed} ELSE {pending} END`},
+			{name: "settled_at", expression: "CASE WHEN old.status = " + theirFailed + " THEN now() END"},
+			{name: "reason", expression: "CASE WHEN old.status = " + theirFailed + " THEN {attempts} ELSE '' END"},
+			{name: "last_error", expression: "left(coalesce(old.last_error, ''), 500)"},
+			{name: "ready_since", expression: "old.available_at"},
+		},
+	},
+	{
+		System: importer.System{Name: "debezium", Title: "the table of Debezium's outbox event router", Table: "outboxevent"},
+		where:  "true",
+		order:  []string{`"timestamp"`, "ctid"},
+		columns: []foreignColumn{
+			{name: "id", expression: "old.id::text"},
+			{name: "topic", expression: "'outbox.event.' || old.aggregatetype"},
+			{name: "key", expression: "old.aggregateid"},
+			{name: "source", expression: "{source}"},
+			{name: "occurred_at", expression: `old."timestamp" AT TIME ZONE 'UTC'`, only: `"timestamp"`},
+			{name: "ready_since", expression: `old."timestamp" AT TIME ZONE 'UTC'`, only: `"timestamp"`},
+			{name: "body", expression: "coalesce(" + bytesOf("old.payload") + ", '')"},
+			{name: "content_type", expression: "CASE WHEN pg_typeof(old.payload) IN ('json'::regtype, 'jsonb'::regtype) THEN 'application/json' ELSE '' END"},
+			{name: "trace_parent", expression: `coalesce(substring(old.tracingspancontext FROM 'traceparent=([0-9a-f-]+)'), '')`, only: "tracingspancontext"},
+			{name: "attrs", expression: "json_build_object('headers', json_build_object('eventType', old.type))"},
+			{name: "maybe_sent", expression: "true"},
+		},
+	},
 }
 
 // plainName is a name that needs no quotes.
@@ -192,22 +321,26 @@ func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(colum
 		}
 	}
 	var inner, outer []string
+	returning := "*"
 	for _, o := range f.order {
 		if slices.ContainsFunc(f.columns, func(c foreignColumn) bool { return c.only == o && !has(o) }) {
 			continue
 		}
 		inner = append(inner, o)
-		if plainName.MatchString(o) {
-			o = "old." + o
-		} else {
+		switch {
+		case o == "ctid": // not among the columns of the old row
+			returning, o = "ctid AS place, *", "old.place"
+		case strings.ContainsRune(o, '('):
 			o = strings.Replace(o, "message_id", "old.message_id", 1)
+		default:
+			o = "old." + o
 		}
 		outer = append(outer, o)
 	}
-	table := quoteTable(req.Table)
+	table, number := quoteTable(req.Table), cmp.Or(f.number, "id")
 	var b strings.Builder
-	fmt.Fprintf(&b, "WITH old AS (\n    DELETE FROM %s WHERE id = ANY (ARRAY (\n        SELECT id FROM %s WHERE %s\n        ORDER BY %s\n        LIMIT %d FOR UPDATE))\n    RETURNING *\n)\n",
-		table, table, req.Where, strings.Join(inner, ", "), req.Limit)
+	fmt.Fprintf(&b, "WITH old AS (\n    DELETE FROM %s WHERE %s = ANY (ARRAY (\n        SELECT %s FROM %s WHERE %s\n        ORDER BY %s\n        LIMIT %d FOR UPDATE))\n    RETURNING %s\n)\n",
+		table, number, number, table, req.Where, strings.Join(inner, ", "), req.Limit, returning)
 	line := "INSERT INTO {outbox} ("
 	for i, c := range columns {
 		name := c.name
@@ -237,7 +370,7 @@ func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(colum
 		}
 		b.WriteString(" -- " + c.name + "\n")
 	}
-	b.WriteString("FROM old ORDER BY " + strings.Join(outer, ", "))
+	b.WriteString("FROM old " + f.beside + "ORDER BY " + strings.Join(outer, ", "))
 	return n.With("{source}", schema.QuoteText(req.Source)).SQL(b.String())
 }
 
@@ -257,7 +390,9 @@ func (o *Outbox) foreign(req importer.Request) (importer.Request, *foreign, erro
 		return req, nil, err
 	}
 	i := slices.IndexFunc(foreigns, func(f foreign) bool { return f.Name == req.From })
-	req.Where = cmp.Or(req.Where, foreigns[i].where)
+	// Watermill's table of offsets is named after the table of messages.
+	offsets := quoteTable(strings.Replace(req.Table, "watermill_", "watermill_offsets_", 1))
+	req.Where = cmp.Or(req.Where, strings.ReplaceAll(foreigns[i].where, "{offsets}", offsets))
 	return req, &foreigns[i], nil
 }
 
@@ -297,7 +432,7 @@ func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Res
 		return importer.Result{}, waybill.Invalid("waybill/postgres: import",
 			"Table: there is no table "+strconv.Quote(req.Table)+" in the search path: write schema.table, and grant the role the use of it")
 	}
-	sql := f.importSQL(o.names, req, func(column string) bool { return columns[column] })
+	sql := f.importSQL(o.names, req, func(column string) bool { return columns[strings.Trim(column, `"`)] })
 	var out importer.Result
 	err = o.transact(ctx, "import", writeSQL, func(b *batch) {
 		out = importer.Result{}
