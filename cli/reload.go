@@ -72,10 +72,10 @@ func (d *daemon) reload() {
 	if len(restart) > 0 {
 		d.log.Warn("these settings need a restart; the old ones stay", "event", "daemon.restart_needed", "settings", strings.Join(restart, ", "))
 	}
+	d.takeSecrets(fresh) // before the line below: whoever reads it may rely on it that a user is out
 	d.log.Info("settings were read again", "event", "daemon.reload")
 	setLevel(d.level, fresh.Log)
 	d.pause(fresh)
-	d.takeSecrets(fresh)
 }
 
 // takeSecrets takes over the users of the dashboard, and the keys of routes. A setting with a fault keeps its old

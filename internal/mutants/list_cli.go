@@ -23,6 +23,8 @@ func commanded() []mutant {
 		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "for i := range page.Records {\n\t\ttopics =", new: "for i := range page.Records[:0] {\n\t\ttopics =", tests: "^TestValidateOfABroker$"},
 	)...)
 	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
+		mutant{id: "cli-users-stay", fault: "a reload leaves the users of the dashboard as they are", file: "cli/reload.go", old: "err = d.page.SetUsers(users)", new: "_ = users", tests: "^TestUsersOfARunningDaemon$"},
+		mutant{id: "cli-users-password", fault: "the file of a user's password is not looked at", file: "cli/reload.go", old: "l.Dashboard.Users[name].Password.Stamp()", new: "name", tests: "^TestUsersOfARunningDaemon$"},
 		mutant{id: "cli-rekeyed", fault: "a key that was changed needs a restart", file: "cli/transform.go", old: "k.now.Store(f.now.Load())", new: "f.now.Load()", tests: "^TestSignedRoute$"},
 		mutant{id: "cli-rekeyed-wrong", fault: "a key that is wrong takes the place of the old one", file: "cli/transform.go", old: "\t\t\tbad(k.path+\".\"+key, err.Error())\n\t\t\treturn\n", new: "\t\t\tbad(k.path+\".\"+key, err.Error())\n", tests: "^TestSignedRoute$"},
 		mutant{id: "cli-rotated-rabbitmq", fault: "a rotated password of RabbitMQ is not read again", file: rabbit, old: "if err != nil || u.User == nil || u.Query", new: "if err != nil || u.User != nil || u.Query", tests: "^TestRotatedBrokerPassword$"},
