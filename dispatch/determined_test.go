@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
@@ -32,5 +33,18 @@ func TestSameSeedSameHistory(t *testing.T) {
 			}
 			t.Errorf("seed %d differs from line %d on:\n%s\n%s", seed, at, logs[0][at], logs[1][at])
 		}
+	}
+}
+
+// TestEndedTransactionsComeInOrder: of many watched transactions that end together, no order of a map is right by luck.
+func TestEndedTransactionsComeInOrder(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(&env{})
+	for id := range int64(100) {
+		db.watched[id+1] = true
+	}
+	ended := db.unwatch(&core.ReadResult{Next: 1000})
+	if len(ended) != 100 || !slices.IsSorted(ended) {
+		t.Errorf("%d transactions have ended, in the order %v", len(ended), ended)
 	}
 }

@@ -28,7 +28,7 @@ var worldRules = statespace.Rules{
 		memory.route.bySlot
 		memory.record.since memory.record.settledAt memory.record.errAt memory.record.lastErr memory.Tx.done
 		core.Record.Age core.Member.Name
-		dispatch.env.now dispatch.Dispatcher.err dispatch.reads.count dispatch.calls.patience dispatch.Call.limit
+		dispatch.env.now dispatch.Dispatcher.err dispatch.reads.count
 		dispatch.world.now dispatch.world.log dispatch.world.logs`),
 	Shared: strings.Fields(`
 		memory.Store.stamper memory.Store.now memory.Store.born memory.Store.retention memory.Store.bounds memory.Store.mu
@@ -80,20 +80,25 @@ func TestExplore(t *testing.T) {
 	states := 0
 	for i := range scopes {
 		s := &scopes[i]
-		space := s.space(t)
-		space.Limit, space.First = s.gate/modelled, true
-		space.Random = rand.New(rand.NewPCG(1, uint64(i)))
-		if tier.IsNightly() && modelled == 1 {
-			space.Limit, space.First, space.Random = s.night, false, nil
-		}
-		r := space.Search()
-		states += r.States
-		t.Logf("%s: %d states, %d transitions, %d events deep, complete: %t", s.name, r.States, r.Transitions, r.Depth, r.Complete)
-		for _, f := range r.Failures {
-			t.Errorf("%s: after %s\n%s", s.name, history(f.History), tell(s, history(f.History)))
-		}
+		t.Run(s.name, func(t *testing.T) { states += explore(t, s, uint64(i)) })
 	}
 	t.Logf("%d states", states)
+}
+
+// explore visits the states of one scope, and returns how many it has visited.
+func explore(t *testing.T, s *scope, seed uint64) int {
+	space := s.space(t)
+	space.Limit, space.First = s.gate/modelled, true
+	space.Random = rand.New(rand.NewPCG(1, seed))
+	if tier.IsNightly() && modelled == 1 {
+		space.Limit, space.First, space.Random = s.night, false, nil
+	}
+	r := space.Search()
+	t.Logf("%d states, %d transitions, %d events deep, complete: %t", r.States, r.Transitions, r.Depth, r.Complete)
+	for _, f := range r.Failures {
+		t.Errorf("after %s\n%s", history(f.History), tell(s, history(f.History)))
+	}
+	return r.States
 }
 
 // tell returns the events of a history, and of its fair continuation.
@@ -156,6 +161,35 @@ func TestExploredHistories(t *testing.T) {
 				t.Errorf("%s:\n%s", w.wrong, strings.Join(w.log, "\n"))
 			}
 		})
+	}
+}
+
+// TestRenewalWithoutAnswerIsRepeated: a renewal that the store has carried out, and whose answer never comes, ends at its
+// limit. The next one comes within the lease, so that the other member removes none.
+func TestRenewalWithoutAnswerIsRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(scopeOf("a move at the bound of keys"))
+	w.logs = true
+	var hung *sentCall
+	for end := w.now.Add(4 * worldLease); w.now.Before(end) && w.wrong == ""; w.advance() {
+		m := w.members[1]
+		for _, x := range slices.Clone(m.calls) {
+			switch {
+			case hung == nil && x.c.kind == callHeartbeat:
+				hung = x
+				w.exec(x, 1)
+			case x != hung:
+				w.execOnce(x, 1)
+				w.answer(m, x)
+			}
+		}
+		for len(m.out) > 0 {
+			w.conclude(m, m.out[0], outDone)
+		}
+		w.drain(w.members[0])
+	}
+	if w.wrong != "" || hung == nil || hung.c.Err() == nil {
+		t.Errorf("hung: %v; %s:\n%s", hung, w.wrong, strings.Join(w.log, "\n"))
 	}
 }
 

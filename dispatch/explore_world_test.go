@@ -1,8 +1,8 @@
 package dispatch
 
 // The world that is explored: members, a store in memory, producers, operators and callers whose transactions stay
-// open. Each thing that can happen is an event. All bounds of the dispatcher are tiny, so that a history of ten events
-// reaches them.
+// open. Each thing that can happen is an event. A call without an answer at its limit ends with an error. All bounds of
+// the dispatcher are tiny, so that a history of ten events reaches them.
 
 import (
 	"cmp"
@@ -459,9 +459,10 @@ func (w *world) fate(item *Item) int {
 // expired reports whether a message has expired.
 func (p *posted) expired(now time.Time) bool { return !p.ends.IsZero() && !p.ends.After(now) }
 
-// advance moves the time to the next timer of a member.
+// advance moves the time to the next timer of a member, or to a limit of a call before it. Without a timer, all that
+// can happen is under way: a little time passes.
 func (w *world) advance() {
-	var next time.Time
+	var next, limit time.Time
 	for _, m := range w.members {
 		switch {
 		case m.dead, m.absent:
@@ -469,16 +470,44 @@ func (w *world) advance() {
 			next = earliest(next, m.d.Deadline())
 		default:
 			next = earliest(next, m.d.Next())
+			for _, x := range m.calls {
+				limit = earliest(limit, x.overdueAt())
+			}
 		}
+	}
+	if !next.IsZero() {
+		next = earliest(next, limit)
 	}
 	w.at(later(next, w.now.Add(10*time.Millisecond)))
 }
 
+// at moves the time. A member that is frozen does not see that a call has reached its limit. When it goes on, the
+// answer can come first.
 func (w *world) at(t time.Time) {
 	w.now = t
 	w.enter()
 	for _, m := range w.members {
+		if !m.dead && !m.absent && !m.frozen {
+			w.giveUp(m)
+		}
 		w.pump(m)
+	}
+}
+
+// overdueAt returns when a call reaches its limit.
+func (x *sentCall) overdueAt() time.Time { return x.c.sent.Add(x.c.Limit()) }
+
+// giveUp ends the calls of a member that have no answer at their limit, whatever the store did: a call has a context
+// with a deadline.
+func (w *world) giveUp(m *agent) {
+	for _, x := range slices.Clone(m.calls) {
+		if w.now.Before(x.overdueAt()) {
+			continue
+		}
+		w.logf("m%d: %s: no answer at its limit, executed: %t", w.index(m), x.c.Name(), x.done)
+		x.c.Lose(errLost)
+		m.calls = slices.DeleteFunc(m.calls, func(y *sentCall) bool { return y == x })
+		m.d.Done(w.now, x.c)
 	}
 }
 
