@@ -75,7 +75,7 @@ func history(acts []act) string {
 
 // TestExplore visits the states of all scopes, and keeps every promise in each of them. From each state everything that
 // nothing obstructs goes, and all goes when the block reasons end.
-func TestExplore(t *testing.T) {
+func TestExplore(t *testing.T) { //nolint:tparallel // one search at a time: its worlds fill the memory
 	t.Parallel()
 	states := 0
 	for i := range scopes {
@@ -87,6 +87,7 @@ func TestExplore(t *testing.T) {
 
 // explore visits the states of one scope, and returns how many it has visited.
 func explore(t *testing.T, s *scope, seed uint64) int {
+	t.Helper()
 	space := s.space(t)
 	space.Limit, space.First = s.gate/modelled, true
 	space.Random = rand.New(rand.NewPCG(1, seed))
