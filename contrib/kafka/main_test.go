@@ -21,19 +21,14 @@ import (
 
 	"github.com/waybill-go/waybill/contrib/kafka"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/killtest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
 func TestMain(m *testing.M) {
-	if role, ok := os.LookupEnv(roleEnv); ok {
-		if err := runRole(role, os.Getenv(dirEnv)); err != nil {
-			fmt.Fprintln(os.Stderr, role, err)
-			os.Exit(1)
-		}
-		return
-	}
+	killtest.Main(runRole)
 	_ = flag.Set("test.parallel", "8") // the tests wait for brokers; a flag of the command line wins
 	m.Run()
 }

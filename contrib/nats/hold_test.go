@@ -1,6 +1,7 @@
 package nats_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -91,4 +92,13 @@ func stale(t *testing.T, r core.Receiver, first *waybill.Delivery) {
 		}
 	}
 	done(t, r, again)
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

@@ -88,6 +88,7 @@ var rules = []rule{
 	{"internal/e2e", nil, nil},   // tests only
 	{"internal/mutants", []string{"internal/patience"}, nil},
 	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
+	{"internal/killtest", append([]string{"*", "internal/sharedtest", "internal/sqltext", "internal/upkeep"}, "internal/patience", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/content"), testLibs},
 	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},

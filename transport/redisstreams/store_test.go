@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -106,7 +107,7 @@ func TestBothWaysStoreTheSame(t *testing.T) {
 	bus := dial(t, url, opts)
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	subscribe(t, bus, core.Subscription{Queue: "p", Bindings: []string{"a.#"}})
-	batch := slices.Repeat([]waybill.Envelope{fullEnvelope()}, many)
+	batch := slices.Repeat([]waybill.Envelope{sharedtest.Envelope()}, many)
 	var want []map[string]any
 	for i := range batch {
 		batch[i].Topic, batch[i].Expires = "a.b", batch[i].Expires.AddDate(100, 0, 0)

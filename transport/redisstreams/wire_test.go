@@ -12,34 +12,17 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/content"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
 
-var wireTime = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
-
-func fullEnvelope() waybill.Envelope {
-	return waybill.Envelope{
-		ID: "0190d3f2-7b1c-7000-8000-000000000001", Topic: "orders.placed", Type: "com.example.order.placed", Source: "/orders",
-		Subject: "order/42",
-		Time:    wireTime, ContentType: "application/json", Key: "order-42", Tenant: "acme", CorrelationID: "conversation-7",
-		CausationID: "0190d3f2-7b1c-7000-8000-000000000000", RunID: "run-9",
-		Lineage: []string{"root", "0190d3f2-7b1c-7000-8000-000000000000"},
-		HLC:     hlc.Timestamp(wireTime.UnixMilli()<<16 | 7), Expires: wireTime.Add(time.Minute), Priority: 5,
-		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "vendor=1",
-		Headers: map[string]string{"region": "eu"},
-		Body:    []byte(`{"order":42}`),
-	}
-}
-
 // TR-10: the names on the wire are a contract: this test fails when one changes, and when the documentation's example
 // is another.
 func TestWireGolden(t *testing.T) {
 	t.Parallel()
-	e := fullEnvelope()
+	e := sharedtest.Envelope()
 	var b strings.Builder
 	b.WriteString("XADD {waybill}:queue:billing *\n\n")
 	for f := redisstreams.Fields(&e); len(f) > 0; f = f[2:] {
@@ -51,7 +34,7 @@ func TestWireGolden(t *testing.T) {
 // TR-10: an encoded message is decoded, beside any other fields.
 func TestDecode(t *testing.T) {
 	t.Parallel()
-	full := fullEnvelope()
+	full := sharedtest.Envelope()
 	for _, c := range []struct {
 		name    string
 		fields  []any

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -15,29 +14,15 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
 )
-
-var wireTime = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
-
-func fullEnvelope() waybill.Envelope {
-	return waybill.Envelope{
-		ID: "0190d3f2-7b1c-7000-8000-000000000001", Topic: "orders.placed", Type: "com.example.order.placed", Source: "/orders",
-		Subject: "order/42", Time: wireTime, ContentType: "application/json", Key: "order-42", Tenant: "acme", CorrelationID: "conversation-7",
-		CausationID: "0190d3f2-7b1c-7000-8000-000000000000", RunID: "run-9", Lineage: []string{"root", "0190d3f2-7b1c-7000-8000-000000000000"},
-		HLC: hlc.Timestamp(wireTime.UnixMilli()<<16 | 7), Expires: wireTime.Add(time.Minute), Priority: 5,
-		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "vendor=1",
-		Headers: map[string]string{"region": "eu"}, Body: []byte(`{"order":42}`),
-	}
-}
 
 // TR-10: the names on the wire are a contract: this test fails when one changes, and when the documentation's example
 // is another.
 func TestWireGolden(t *testing.T) {
 	t.Parallel()
-	e := fullEnvelope()
+	e := sharedtest.Envelope()
 	body, attributes, err := sqstransport.Encode(&e)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +52,7 @@ func TestWireOfOddText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			want := fullEnvelope()
+			want := sharedtest.Envelope()
 			change(&want)
 			body, attributes, err := sqstransport.Encode(&want)
 			if err != nil {
