@@ -18,7 +18,7 @@ func (c *command) importCommand() *cobra.Command {
 		Use: "import --from SYSTEM --source SOURCE", Short: "move the rows of another system's table into the outbox", Args: cobra.NoArgs,
 		Long: `import moves the unsent rows of another system's table into the outbox of the same database: see docs/migrating.md. The
 systems are sqlalchemy, faststream, faststream-dlq, forze, protean, watermill, watermill-queue, river, go-outbox and
-debezium. Stop the old relay first.
+debezium. Stop the old relay first, unless docs/migrating.md says that it may run.
 
 A batch is one statement, which deletes the old rows and inserts the new ones in the old order. A command that is killed
 has lost nothing: run it again. It begins with a dry run of the first batch. --print shows the statement, --column

@@ -90,6 +90,15 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 	}
 }
 
+// tellConnected records whether the subscription receives.
+func (r *runner) tellConnected(connected bool) {
+	n := int64(0)
+	if connected {
+		n = 1
+	}
+	r.tel.connected.Record(context.WithoutCancel(r.settleCtx), n, r.tel.gauge...)
+}
+
 func (r *runner) sayReopened(ctx context.Context) {
 	r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
 }
@@ -115,6 +124,7 @@ func (r *runner) setDown(down bool, err error) {
 	r.mu.Lock()
 	r.setCondition(down, err)
 	r.mu.Unlock()
+	r.tellConnected(!down)
 	if down && r.trouble != nil {
 		r.trouble(err)
 	}

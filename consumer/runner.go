@@ -113,6 +113,7 @@ func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struc
 	if r.load.kept != nil {
 		go r.keepHeld()
 	}
+	defer r.tellConnected(false)
 	s, err := r.open(ctx, first)
 	if s == nil {
 		return err

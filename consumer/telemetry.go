@@ -39,7 +39,7 @@ type telemetry struct {
 	traits                              core.SubscriberTraits
 	received, processed, retries, drift metric.Int64Counter
 	failures, repeats, lost, givenBack  metric.Int64Counter
-	parked, held, prefetch              metric.Int64Gauge
+	parked, held, prefetch, connected   metric.Int64Gauge
 	active                              metric.Int64UpDownCounter
 	duration                            metric.Float64Histogram
 	limited                             metric.Float64Counter
@@ -48,7 +48,7 @@ type telemetry struct {
 func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 	m := obs.Meter(o.MeterProvider)
 	t := &telemetry{tracer: obs.Tracer(o.TracerProvider), system: core.DescriptionOf(bus)}
-	var errs [14]error
+	var errs [15]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
 	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
@@ -77,6 +77,8 @@ func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 		metric.WithDescription("Deliveries that may be held; without a Prefetch the number adapts."))
 	t.givenBack, errs[13] = m.Int64Counter("waybill.consumer.returned", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries given back since handlers had become slow."))
+	t.connected, errs[14] = m.Int64Gauge("waybill.consumer.connected", metric.WithUnit("{subscription}"),
+		metric.WithDescription("1 while the subscription is open and receives, 0 while it does not."))
 	return t, errors.Join(errs[:]...)
 }
 

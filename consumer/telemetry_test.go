@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,6 +127,56 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("the clock rejected %d stamps and is at %s", clock.Rejected(), clock.Last())
 		}
 		stop()
+	})
+}
+
+// OP-03: a subscription that cannot subscribe, that lost its broker, or that ended is not connected.
+func TestConnectedGauge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		reader := metric.NewManualReader()
+		var away atomic.Bool
+		refuse := func() error {
+			if away.Load() {
+				return &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errBoom}
+			}
+			return nil
+		}
+		b.receive, b.subscribe = refuse, func(core.Subscription) error { return refuse() }
+		connected := func(when string, want int64) {
+			t.Helper()
+			patience.Pass(t, time.Minute)
+			b.send(t, messages(1)...) // a receiver that waits does not see that its broker has gone
+			patience.Pass(t, time.Minute)
+			var rm metricdata.ResourceMetrics
+			if err := reader.Collect(t.Context(), &rm); err != nil {
+				t.Fatal(err)
+			}
+			got := int64(-1)
+			for _, sm := range rm.ScopeMetrics {
+				for _, m := range sm.Metrics {
+					if g, ok := m.Data.(metricdata.Gauge[int64]); ok && m.Name == "waybill.consumer.connected" {
+						got = g.DataPoints[0].Value
+					}
+				}
+			}
+			if got != want {
+				t.Errorf("%s: connected is %d, want %d", when, got, want)
+			}
+		}
+		away.Store(true)
+		o := consumer.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { return nil }))
+		connected("while it cannot subscribe", 0)
+		away.Store(false)
+		connected("with a broker", 1)
+		away.Store(true)
+		connected("after the broker went", 0)
+		away.Store(false)
+		connected("when the broker is back", 1)
+		stop()
+		connected("after the end", 0)
 	})
 }
 

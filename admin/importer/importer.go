@@ -7,7 +7,8 @@
 //
 // # Concurrency
 //
-// Importers are safe for concurrent use. The old system's relay must stand still.
+// Importers are safe for concurrent use. The old system's relay should stand still: docs/migrating.md says where it may
+// run.
 //
 // # Ownership
 //
@@ -71,7 +72,7 @@ const (
 	MaxLimit     = 100_000
 )
 
-// Importer moves the rows of another system's table into the outbox. The old system's relay must stand still.
+// Importer moves the rows of another system's table into the outbox.
 type Importer interface {
 	// ImportSystems lists the systems.
 	ImportSystems() []System

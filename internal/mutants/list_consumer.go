@@ -4,6 +4,8 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, owed, groups, renew, once, prefetch = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/owed.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go", "consumer/prefetch.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-connected-stuck", fault: "a subscription without its broker counts as connected", file: "consumer/open.go", old: "r.tellConnected(!down)", new: "r.tellConnected(true)", tests: "^TestConnectedGauge$"},
+		mutant{id: "consumer-connected-ended", fault: "a subscription that ended counts as connected", file: "consumer/runner.go", old: "\tdefer r.tellConnected(false)\n", new: "", tests: "^TestConnectedGauge$"},
 		mutant{id: "consumer-foreign-last", fault: "a foreign message is judged before its identity is known", file: "consumer/receive.go", old: "\t\tcomplete(d, r.sub.Foreign)\n\t\tif debug {", new: "\t\tdefer complete(d, r.sub.Foreign)\n\t\tif debug {", tests: "^TestForeignIsCompleted$"},
 		mutant{id: "consumer-sources", fault: "a source that is not named may send anything", file: judge, old: "case j.sub.Sources != nil && !allowed(", new: "case j.sub.Sources[e.Source] != nil && !allowed(", tests: "^TestSources$"},
 		mutant{id: "consumer-aside-all", fault: "in an outage of all messages a process holds some of them", file: "consumer/aside.go", old: "a.sure = sureFor", new: "a.sure = 0", tests: "^TestOutagePauses$|^TestOutageOfOneMessageAfterOneOfAll$"},
