@@ -73,7 +73,7 @@ func (r *receiver) listenAt() time.Time {
 
 // asleep reports whether a Receive waits and nothing was found for it.
 func (r *receiver) asleep() bool {
-	return r.limit > 0 && r.calls.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
+	return r.limit > 0 && r.calls.reading == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
 }
 
 // wake makes the receiver look again. mu is held.
@@ -85,10 +85,10 @@ func (r *receiver) wake(now time.Time) {
 // call makes a call to the store, on a goroutine of its own, when one of the transport's places is free. A call that
 // gets none within its limit counts as lost: the dispatcher makes it again. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
-	looks := c.Name() == "read" || c.Name() == "hold" || c.Name() == "due"
+	reads := c.Name() == "read" || c.Name() == "hold" || c.Name() == "due"
 	r.calls.running++
-	if looks {
-		r.calls.looking++
+	if reads {
+		r.calls.reading++
 	}
 	t := r.t
 	go func() {
@@ -105,8 +105,8 @@ func (r *receiver) call(c *dispatch.Call) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		r.calls.running--
-		if looks {
-			r.calls.looking--
+		if reads {
+			r.calls.reading--
 		}
 		r.answered(c, ended)
 	}()

@@ -83,7 +83,7 @@ type closing struct {
 // calls are the calls to the store in progress.
 type calls struct {
 	running int
-	looking int // those of them that may bring something
+	reading int // those of them that may bring something
 	// seen is what the log says, at level debug, that their answers have changed.
 	seen upkeep.Watch
 }
@@ -205,7 +205,7 @@ func (r *receiver) free() int {
 // take hands out what is ready. mu is held.
 func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	var ds []*waybill.Delivery
-	for _, item := range r.d.Hand(now, r.queue, r.free()) {
+	for _, item := range r.d.HandOut(now, r.queue, r.free()) {
 		rec := &item.Record
 		h := &holding{r: r, item: item, since: now}
 		ds = append(ds, &waybill.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
