@@ -68,7 +68,7 @@ func find(r *core.Membership, session core.Session) core.Member {
 
 // Renew is of [rules.MembershipTx].
 func (w *work) Renew(ctx context.Context, m *core.Member, joins bool) error {
-	serves, err := json.Marshal(m.Routes)
+	routes, err := json.Marshal(m.Routes)
 	if err != nil {
 		return err
 	}
@@ -77,14 +77,14 @@ func (w *work) Renew(ctx context.Context, m *core.Member, joins bool) error {
 			return err
 		}
 	}
-	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, renewed_at, name, serves)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.Session, m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, w.now, m.Name, serves)
+	_, err = w.exec(ctx, `REPLACE INTO waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, suspected, renewed_at, name, routes)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.Session, m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, w.now, m.Name, routes)
 	return err
 }
 
-// Flag is of [rules.MembershipTx].
-func (w *work) Flag(ctx context.Context, session core.Session) error {
-	_, err := w.exec(ctx, `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?`, session)
+// Suspect is of [rules.MembershipTx].
+func (w *work) Suspect(ctx context.Context, session core.Session) error {
+	_, err := w.exec(ctx, `UPDATE waybill_outbox_members SET suspected = 1 WHERE session = ?`, session)
 	return err
 }
 
@@ -127,8 +127,8 @@ func (w *work) End(ctx context.Context, session core.Session, died bool) (last i
 	return last, true, nil
 }
 
-// Move is of [rules.MembershipTx].
-func (w *work) Move(ctx context.Context, from, _ core.Session) (bool, error) {
+// Transfer is of [rules.MembershipTx].
+func (w *work) Transfer(ctx context.Context, from, _ core.Session) (bool, error) {
 	if from == 0 || from == w.self {
 		return true, nil
 	}
@@ -175,12 +175,12 @@ func (w *work) who(ctx context.Context, self core.Session, out *core.Membership)
 
 // membership fills in everything.
 func (w *work) membership(ctx context.Context, self *core.Member, out *core.Membership) error {
-	var serves []any
+	var served []any
 	for _, sv := range self.Routes {
-		serves = append(serves, sv.Route)
+		served = append(served, sv.Route)
 	}
-	told := `EXISTS (SELECT 1 FROM waybill_outbox_notices WHERE route IN ` + places(len(serves)) + `)`
-	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+told, serves...); err != nil {
+	hasNotices := `EXISTS (SELECT 1 FROM waybill_outbox_notices WHERE route IN ` + places(len(served)) + `)`
+	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
 		return err
 	}
 	if err := w.who(ctx, self.Session, out); err != nil {
@@ -191,7 +191,7 @@ func (w *work) membership(ctx context.Context, self *core.Member, out *core.Memb
 
 // unserved fills in the routes that have due records and no partitions. Each statement returns the first route that is
 // not known. The server looks once between each two known routes for it. With SELECT DISTINCT route it can read the
-// whole index instead, at each beat.
+// whole index instead, at each heartbeat.
 func (w *work) unserved(ctx context.Context, out *core.Membership) error {
 	var known []any
 	for _, u := range out.Partitions { // in the order of their routes
@@ -231,19 +231,19 @@ func (w *work) unserved(ctx context.Context, out *core.Membership) error {
 	return nil
 }
 
-// members fills in the members. Missing is a presence without its lock, if the member has renewed since the start of
-// the server, which loses all locks. That time is known to the second: a member that is missed wrongly renews.
+// members fills in the members. PresenceLost is a presence without its lock, if the member has renewed since the start
+// of the server, which loses all locks. That time is known to the second: a member that is suspected wrongly renews.
 func (w *work) members(ctx context.Context, out *core.Membership) (err error) {
 	var renewed []int64
 	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {
 		var lease, at int64
-		var serves []byte
-		if err = rows.Scan(&m.Session, &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &serves, &at, &m.PresenceLost); err == nil {
-			err = json.Unmarshal(serves, &m.Routes)
+		var routes []byte
+		if err = rows.Scan(&m.Session, &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &routes, &at, &m.PresenceLost); err == nil {
+			err = json.Unmarshal(routes, &m.Routes)
 		}
 		m.Lease, renewed = duration(lease), append(renewed, at)
 		return m, err
-	}, `SELECT session, name, beat, lease, handlers, free, presence, flag, serves, renewed_at,
+	}, `SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes, renewed_at,
 		presence <> 0 AND IS_USED_LOCK(CONCAT('waybill:', presence)) IS NULL FROM waybill_outbox_members ORDER BY session`)
 	if err != nil || !slices.ContainsFunc(out.Members, func(m core.Member) bool { return m.PresenceLost }) {
 		return err

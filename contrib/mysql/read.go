@@ -83,7 +83,7 @@ func (rd *reader) head(ctx context.Context) error {
 	}
 	own := map[string]core.Slots{}
 	queries := []query{{
-		`SELECT flag, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
+		`SELECT suspected, ` + nowSQL + `, ` + epochSQL + `, ` + lastSQL + ` FROM waybill_outbox_members WHERE session = ?`,
 		[]any{rd.self},
 		func(rows *sql.Rows) error { p.Known = true; return rows.Scan(&p.Suspected, &rd.now, &p.Epoch, &p.Last) },
 	}, {

@@ -66,18 +66,18 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_marks (
 	g SMALLINT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB;
 
--- Who hands records out.
+-- The relays and consumers that hand records out.
 CREATE TABLE IF NOT EXISTS waybill_outbox_members (
 	session    BIGINT         NOT NULL PRIMARY KEY,
-	beat       BIGINT         NOT NULL,
+	heartbeats BIGINT         NOT NULL,
 	lease      BIGINT         NOT NULL,               -- in microseconds
 	presence   BIGINT         NOT NULL,               -- token of a lock that ends with its connection
-	handlers   INT            NOT NULL,
-	free       INT            NOT NULL,
-	flag       TINYINT        NOT NULL,               -- 1: another member misses its presence
+	capacity   INT            NOT NULL,
+	free_capacity INT         NOT NULL,
+	suspected  TINYINT        NOT NULL,               -- 1: another member saw that its presence is lost
 	renewed_at BIGINT         NOT NULL,
 	name       VARBINARY(1000) NOT NULL,
-	serves     LONGBLOB       NOT NULL                -- JSON
+	routes     LONGBLOB       NOT NULL                -- JSON
 ) ENGINE = InnoDB;
 
 -- The rows that a member's statements lock for share and its removal locks for itself. Renewals do not touch them.
@@ -98,7 +98,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_partitions (
 	KEY waybill_outbox_partitions_owner (owner)
 ) ENGINE = InnoDB;
 
--- What the next partitions of a route that nobody serves begin with.
+-- What the next partitions of a route that no member serves begin with.
 CREATE TABLE IF NOT EXISTS waybill_outbox_routes (
 	route           VARBINARY(300) NOT NULL PRIMARY KEY,
 	read_after      BIGINT         NOT NULL,
@@ -106,7 +106,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox_routes (
 	term            BIGINT         NOT NULL
 ) ENGINE = InnoDB;
 
--- Tells owners that somebody changed what they remember.
+-- Tells owners that another program changed a record or key that they remember.
 CREATE TABLE IF NOT EXISTS waybill_outbox_notices (
 	number BIGINT           NOT NULL AUTO_INCREMENT PRIMARY KEY,
 	route  VARBINARY(300)   NOT NULL,

@@ -11,17 +11,17 @@ import (
 type MembershipTx interface {
 	// Renew stores a member that joins, or that has a later heartbeat now.
 	Renew(ctx context.Context, m *core.Member, joins bool) error
-	// Flag stores the flag of a member.
-	Flag(ctx context.Context, session core.Session) error
+	// Suspect stores that a member is suspected.
+	Suspect(ctx context.Context, session core.Session) error
 	// Kept returns the first state of the next partitions of a route, as Retire stored it, and forgets it.
 	Kept(ctx context.Context, route string) (core.PartitionState, error)
 	// End ends the holds of a member, whose records may have been sent, and deletes the member. If it died, each
 	// hold counts a crash and raises the version, and last is the last number drawn. If another transaction has
 	// locked the member or its records, the answer is false, and nothing has changed.
 	End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error)
-	// Move reports whether a partition can pass from a member to another now; 0 = no member. If it can, no call of
-	// the one that loses it runs until the transaction ends, and the one that gets it stays a member.
-	Move(ctx context.Context, from, to core.Session) (ok bool, err error)
+	// Transfer reports whether a partition can pass from a member to another now; 0 = no member. If it can, no call
+	// of the one that loses it runs until the transaction ends, and the one that gets it stays a member.
+	Transfer(ctx context.Context, from, to core.Session) (ok bool, err error)
 	// Save stores partitions, which are new or have changed. If an owner has released its partition meanwhile, that
 	// stays.
 	Save(ctx context.Context, partitions []core.PartitionState) error
@@ -45,7 +45,7 @@ type heartbeat struct {
 //	evictions: of members whose number of heartbeats is still the given one
 //	transfers: of partitions that From owns, to a member or to none
 //	the caller's own ReadAfter and UncertainUpTo, unless the call is late
-//	flags: of members that have the given presence
+//	suspicions: of members that have the given presence
 //	the caller leaves
 //	partitions end, of routes that no member serves and of which no member owns one
 //
@@ -56,7 +56,7 @@ func Heartbeat(ctx context.Context, store MembershipTx, now *core.Membership, m 
 	if now.Known, err = t.renew(ctx); err != nil || !now.Known {
 		return err
 	}
-	for _, step := range []func(context.Context) error{t.makePartitions, t.remove, t.move, t.flag, t.leave, t.retire, t.save} {
+	for _, step := range []func(context.Context) error{t.makePartitions, t.evict, t.transfer, t.suspect, t.leave, t.retire, t.save} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (t *heartbeat) makePartitions(ctx context.Context) error {
 	return nil
 }
 
-func (t *heartbeat) remove(ctx context.Context) error {
+func (t *heartbeat) evict(ctx context.Context) error {
 	for _, r := range t.Evict {
 		if m := t.member(r.Session); m != nil && m.Heartbeats == r.Heartbeats {
 			if err := t.end(ctx, r.Session, true); err != nil {
@@ -156,7 +156,7 @@ func (t *heartbeat) give(u *core.PartitionState, to core.Session) {
 	u.Term++
 }
 
-func (t *heartbeat) move(ctx context.Context) error {
+func (t *heartbeat) transfer(ctx context.Context) error {
 	for i := range t.Transfers {
 		m := &t.Transfers[i]
 		at := slices.IndexFunc(t.now.Partitions, func(u core.PartitionState) bool { return u.Owner == m.From && u.Partition == m.Partition })
@@ -171,7 +171,7 @@ func (t *heartbeat) move(ctx context.Context) error {
 			}
 			continue
 		}
-		ok, err := t.store.Move(ctx, m.From, m.To)
+		ok, err := t.store.Transfer(ctx, m.From, m.To)
 		if err != nil {
 			return err
 		}
@@ -182,14 +182,14 @@ func (t *heartbeat) move(ctx context.Context) error {
 	return nil
 }
 
-func (t *heartbeat) flag(ctx context.Context) error {
+func (t *heartbeat) suspect(ctx context.Context) error {
 	for _, f := range t.Suspect {
 		m := t.member(f.Session)
 		if m == nil || t.self() == nil || m.Suspected || m.Presence != f.Presence || f.Presence == 0 {
 			continue
 		}
 		m.Suspected = true
-		if err := t.store.Flag(ctx, f.Session); err != nil {
+		if err := t.store.Suspect(ctx, f.Session); err != nil {
 			return err
 		}
 	}

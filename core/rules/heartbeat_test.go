@@ -27,7 +27,7 @@ func (s *store) Renew(_ context.Context, m *core.Member, joins bool) error {
 	return nil
 }
 
-func (s *store) Flag(_ context.Context, session core.Session) error {
+func (s *store) Suspect(_ context.Context, session core.Session) error {
 	s.call("flag %d", session)
 	return nil
 }
@@ -42,7 +42,7 @@ func (s *store) End(_ context.Context, session core.Session, died bool) (last in
 	return 99, session != s.locked, s.err
 }
 
-func (s *store) Move(_ context.Context, from, to core.Session) (bool, error) {
+func (s *store) Transfer(_ context.Context, from, to core.Session) (bool, error) {
 	s.call("move %d to %d", from, to)
 	return from == 0 || from != s.locked, nil
 }

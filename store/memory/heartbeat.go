@@ -62,7 +62,7 @@ func (s *membership) Renew(_ context.Context, m *core.Member, joins bool) error 
 	return nil
 }
 
-func (s *membership) Flag(_ context.Context, session core.Session) error {
+func (s *membership) Suspect(_ context.Context, session core.Session) error {
 	s.members[session].Suspected = true
 	return nil
 }
@@ -84,7 +84,9 @@ func (s *membership) End(_ context.Context, session core.Session, died bool) (la
 	return s.seq, true, nil
 }
 
-func (*membership) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+func (*membership) Transfer(context.Context, core.Session, core.Session) (bool, error) {
+	return true, nil
+}
 
 func (s *membership) Save(_ context.Context, partitions []core.PartitionState) error {
 	for _, u := range partitions {

@@ -21,23 +21,23 @@ import (
 
 // memberDoc is a document of the members collection.
 type memberDoc struct {
-	Session  int64     `bson:"_id"`
-	Name     string    `bson:"name"`
-	Beat     int64     `bson:"beat"`
-	Lease    int64     `bson:"lease"` // microseconds
-	Presence int64     `bson:"presence"`
-	Handlers int       `bson:"handlers"`
-	Free     int       `bson:"free"`
-	Flag     bool      `bson:"flag"`
-	Serves   []serving `bson:"serves"`
-	Joined   time.Time `bson:"joined"` // for people
-	Renewed  time.Time `bson:"renewed"`
+	Session      int64         `bson:"_id"`
+	Name         string        `bson:"name"`
+	Heartbeats   int64         `bson:"heartbeats"`
+	Lease        int64         `bson:"lease"` // microseconds
+	Presence     int64         `bson:"presence"`
+	Capacity     int           `bson:"capacity"`
+	FreeCapacity int           `bson:"free_capacity"`
+	Suspected    bool          `bson:"suspected"`
+	Routes       []servedRoute `bson:"routes"`
+	Joined       time.Time     `bson:"joined"` // for people
+	Renewed      time.Time     `bson:"renewed"`
 }
 
-type serving struct {
+type servedRoute struct {
 	Route       string `bson:"route"`
 	Partitions  int    `bson:"partitions"`
-	Unavailable bool   `bson:"unable"`
+	Unavailable bool   `bson:"unavailable"`
 }
 
 // removalError says that the removal of a member met a conflict.
@@ -46,7 +46,7 @@ type removalError struct {
 	err     error
 }
 
-func (e *removalError) Error() string { return "a removal meets a lock: " + e.err.Error() }
+func (e *removalError) Error() string { return "a removal conflicts with a lock: " + e.err.Error() }
 func (e *removalError) Unwrap() error { return e.err }
 
 // Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A removal that conflicts is left out, and the rest runs
@@ -73,20 +73,20 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		if err != nil {
 			return core.Membership{}, classify("heartbeat", err)
 		}
-		var beside error
+		var noticesErr error
 		var asked sync.WaitGroup // both at once: a member has a third of its lease for a Heartbeat
-		asked.Go(func() { membership.HasNotices, beside = s.told(outside(ctx), m.Self.Routes) })
+		asked.Go(func() { membership.HasNotices, noticesErr = s.hasNotices(outside(ctx), m.Self.Routes) })
 		membership.UnservedRoutes, err = s.unserved(outside(ctx), membership.Partitions)
 		asked.Wait()
-		if err = errors.Join(err, beside); err != nil {
+		if err = errors.Join(err, noticesErr); err != nil {
 			return core.Membership{}, classify("heartbeat", err)
 		}
 		return membership, nil
 	}
 }
 
-// meeting is the part of a call of Heartbeat in its transaction that [rules.Heartbeat] asks for.
-type meeting struct {
+// heartbeatTx is the part of a call of Heartbeat in its transaction that [rules.Heartbeat] asks for.
+type heartbeatTx struct {
 	*work
 	self       core.Session
 	membership core.Membership
@@ -102,7 +102,7 @@ func (w *work) heartbeat(ctx context.Context, m *core.HeartbeatRequest) (core.Me
 	if err != nil {
 		return core.Membership{}, err
 	}
-	t := meeting{work: w, self: m.Self.Session}
+	t := heartbeatTx{work: w, self: m.Self.Session}
 	if t.routes, err = w.routeDocs(ctx, nil); err != nil {
 		return core.Membership{}, err
 	}
@@ -113,14 +113,14 @@ func (w *work) heartbeat(ctx context.Context, m *core.HeartbeatRequest) (core.Me
 }
 
 // Renew is of [rules.MembershipTx].
-func (t *meeting) Renew(ctx context.Context, m *core.Member, joins bool) error {
-	serves := []serving{}
+func (t *heartbeatTx) Renew(ctx context.Context, m *core.Member, joins bool) error {
+	routes := []servedRoute{}
 	for _, sv := range m.Routes {
-		serves = append(serves, serving(sv))
+		routes = append(routes, servedRoute(sv))
 	}
 	doc := bson.M{
-		"name": m.Name, "beat": m.Heartbeats, "lease": m.Lease.Microseconds(), "presence": m.Presence, "handlers": m.Capacity, "free": m.FreeCapacity,
-		"flag": m.Suspected, "serves": serves, "renewed": t.now,
+		"name": m.Name, "heartbeats": m.Heartbeats, "lease": m.Lease.Microseconds(), "presence": m.Presence, "capacity": m.Capacity, "free_capacity": m.FreeCapacity,
+		"suspected": m.Suspected, "routes": routes, "renewed": t.now,
 	}
 	if !joins {
 		_, err := t.s.members.UpdateByID(ctx, int64(m.Session), bson.M{"$set": doc})
@@ -138,21 +138,21 @@ func (t *meeting) Renew(ctx context.Context, m *core.Member, joins bool) error {
 	return raced(err)
 }
 
-// Flag is of [rules.MembershipTx].
-func (t *meeting) Flag(ctx context.Context, session core.Session) error {
-	_, err := t.s.members.UpdateByID(ctx, int64(session), bson.M{"$set": bson.M{"flag": true}})
+// Suspect is of [rules.MembershipTx].
+func (t *heartbeatTx) Suspect(ctx context.Context, session core.Session) error {
+	_, err := t.s.members.UpdateByID(ctx, int64(session), bson.M{"$set": bson.M{"suspected": true}})
 	return err
 }
 
 // End is of [rules.MembershipTx]. It conflicts with every call of the member that runs.
-func (t *meeting) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
+func (t *heartbeatTx) End(ctx context.Context, session core.Session, died bool) (last int64, ok bool, err error) {
 	if last, err = t.end(ctx, session, died); err != nil {
 		return 0, false, &removalError{session, err}
 	}
 	return last, true, nil
 }
 
-func (t *meeting) end(ctx context.Context, session core.Session, died bool) (last int64, err error) {
+func (t *heartbeatTx) end(ctx context.Context, session core.Session, died bool) (last int64, err error) {
 	if _, err := t.s.members.DeleteOne(ctx, bson.M{"_id": int64(session)}); err != nil {
 		return 0, err
 	}
@@ -180,9 +180,9 @@ func (t *meeting) end(ctx context.Context, session core.Session, died bool) (las
 	return last, err
 }
 
-// Move is of [rules.MembershipTx]. It writes fences of both, so that it conflicts with their removal, and with calls of
-// the one that loses the partition.
-func (t *meeting) Move(ctx context.Context, from, to core.Session) (bool, error) {
+// Transfer is of [rules.MembershipTx]. It writes fences of both, so that it conflicts with their removal, and with
+// calls of the one that loses the partition.
+func (t *heartbeatTx) Transfer(ctx context.Context, from, to core.Session) (bool, error) {
 	if to != 0 {
 		if known, err := t.touch(ctx, fencesOf(to)[:1]); err != nil || !known {
 			return false, err
@@ -196,7 +196,7 @@ func (t *meeting) Move(ctx context.Context, from, to core.Session) (bool, error)
 }
 
 // keepStamp keeps the greatest stamp that a member settled.
-func (t *meeting) keepStamp(ctx context.Context, session core.Session) error {
+func (t *heartbeatTx) keepStamp(ctx context.Context, session core.Session) error {
 	cur, err := t.s.fences.Find(ctx, bson.M{"_id": bson.M{"$in": fencesOf(session)}})
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (t *meeting) keepStamp(ctx context.Context, session core.Session) error {
 }
 
 // touch writes fences of a member, and reports whether it is one.
-func (t *meeting) touch(ctx context.Context, ids bson.A) (bool, error) {
+func (t *heartbeatTx) touch(ctx context.Context, ids bson.A) (bool, error) {
 	res, err := t.s.fences.UpdateMany(ctx, bson.M{"_id": bson.M{"$in": ids}}, bson.M{"$inc": bson.M{"n": 1}})
 	if err != nil {
 		return false, err

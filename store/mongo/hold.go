@@ -227,7 +227,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		if err := w.giveUp(ctx, self, partition.Partition, out); err != nil {
 			return err
 		}
-		u.Owner, u.Term, u.Low = 0, u.Term+1, partition.ReadAfter
+		u.Owner, u.Term, u.ReadAfter = 0, u.Term+1, partition.ReadAfter
 		_, err = s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d)
 		return err
 	})

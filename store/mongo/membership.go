@@ -22,7 +22,7 @@ const maxUnserved = 100
 type routeDoc struct {
 	Route         string         `bson:"_id"`
 	Partitions    []partitionDoc `bson:"partitions"`
-	Low           int64          `bson:"low"`
+	ReadAfter     int64          `bson:"read_after"`
 	UncertainUpTo int64          `bson:"uncertain_up_to"`
 	Term          int64          `bson:"term"`
 }
@@ -32,7 +32,7 @@ type partitionDoc struct {
 	To            int32 `bson:"to"`
 	Owner         int64 `bson:"owner"`
 	Term          int64 `bson:"term"`
-	Low           int64 `bson:"low"`
+	ReadAfter     int64 `bson:"read_after"`
 	UncertainUpTo int64 `bson:"uncertain_up_to"`
 }
 
@@ -92,15 +92,15 @@ func (d *routeDoc) partition(u core.Partition) *partitionDoc {
 }
 
 // Kept is of [rules.MembershipTx]. Save writes the document whole.
-func (t *meeting) Kept(_ context.Context, route string) (core.PartitionState, error) {
+func (t *heartbeatTx) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	if d := t.routes[route]; d != nil {
-		return core.PartitionState{ReadAfter: d.Low, UncertainUpTo: d.UncertainUpTo, Term: d.Term}, nil
+		return core.PartitionState{ReadAfter: d.ReadAfter, UncertainUpTo: d.UncertainUpTo, Term: d.Term}, nil
 	}
 	return core.PartitionState{}, nil
 }
 
 // Save is of [rules.MembershipTx].
-func (t *meeting) Save(ctx context.Context, partitions []core.PartitionState) error {
+func (t *heartbeatTx) Save(ctx context.Context, partitions []core.PartitionState) error {
 	docs := map[string]*routeDoc{}
 	for _, u := range partitions {
 		docs[u.Partition.Route] = &routeDoc{Route: u.Partition.Route}
@@ -119,8 +119,8 @@ func (t *meeting) Save(ctx context.Context, partitions []core.PartitionState) er
 }
 
 // Retire is of [rules.MembershipTx].
-func (t *meeting) Retire(ctx context.Context, kept core.PartitionState) error {
-	d := routeDoc{Route: kept.Partition.Route, Low: kept.ReadAfter, UncertainUpTo: kept.UncertainUpTo, Term: kept.Term}
+func (t *heartbeatTx) Retire(ctx context.Context, kept core.PartitionState) error {
+	d := routeDoc{Route: kept.Partition.Route, ReadAfter: kept.ReadAfter, UncertainUpTo: kept.UncertainUpTo, Term: kept.Term}
 	_, err := t.s.routes.ReplaceOne(ctx, bson.M{"_id": d.Route}, d, options.Replace().SetUpsert(true))
 	return raced(err)
 }
@@ -129,10 +129,10 @@ func (t *meeting) Retire(ctx context.Context, kept core.PartitionState) error {
 func membershipOf(members map[int64]*memberDoc, routes map[string]*routeDoc) (out core.Membership) {
 	for _, d := range members {
 		m := core.Member{
-			Session: core.Session(d.Session), Name: d.Name, Heartbeats: d.Beat, Lease: time.Duration(d.Lease) * time.Microsecond,
-			Presence: d.Presence, Capacity: d.Handlers, FreeCapacity: d.Free, Suspected: d.Flag,
+			Session: core.Session(d.Session), Name: d.Name, Heartbeats: d.Heartbeats, Lease: time.Duration(d.Lease) * time.Microsecond,
+			Presence: d.Presence, Capacity: d.Capacity, FreeCapacity: d.FreeCapacity, Suspected: d.Suspected,
 		}
-		for _, sv := range d.Serves {
+		for _, sv := range d.Routes {
 			m.Routes = append(m.Routes, core.ServedRoute(sv))
 		}
 		out.Members = append(out.Members, m)
@@ -143,7 +143,7 @@ func membershipOf(members map[int64]*memberDoc, routes map[string]*routeDoc) (ou
 			u := &d.Partitions[i]
 			out.Partitions = append(out.Partitions, core.PartitionState{
 				Partition: core.Partition{Route: d.Route, From: uint8(u.From), To: uint8(u.To)},
-				Owner:     core.Session(u.Owner), Term: u.Term, ReadAfter: u.Low, UncertainUpTo: u.UncertainUpTo,
+				Owner:     core.Session(u.Owner), Term: u.Term, ReadAfter: u.ReadAfter, UncertainUpTo: u.UncertainUpTo,
 			})
 		}
 	}
@@ -190,14 +190,14 @@ func (s *Store) unserved(ctx context.Context, partitions []core.PartitionState) 
 	return out, nil
 }
 
-// told reports whether there are notices on one of the routes.
-func (s *Store) told(ctx context.Context, serves []core.ServedRoute) (bool, error) {
-	if len(serves) == 0 {
+// hasNotices reports whether there are notices on one of the routes.
+func (s *Store) hasNotices(ctx context.Context, served []core.ServedRoute) (bool, error) {
+	if len(served) == 0 {
 		return false, nil
 	}
-	routes := make([]string, len(serves))
-	for i := range serves {
-		routes[i] = serves[i].Route
+	routes := make([]string, len(served))
+	for i := range served {
+		routes[i] = served[i].Route
 	}
 	n, err := s.notice.CountDocuments(ctx, bson.M{"route": bson.M{"$in": routes}}, options.Count().SetLimit(1))
 	return n > 0, err

@@ -113,7 +113,7 @@ func (w *work) member(ctx context.Context, session core.Session) (known, flag bo
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return false, false, nil
 	}
-	return err == nil, d.Flag, err
+	return err == nil, d.Suspected, err
 }
 
 // notices returns the notices of parts, by number.

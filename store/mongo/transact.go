@@ -139,7 +139,7 @@ func (s *Store) fenced(
 // fenceID names one of the fences of a member.
 type fenceID struct {
 	Session int64 `bson:"session"`
-	Lane    int32 `bson:"lane"`
+	Stripe  int32 `bson:"stripe"`
 }
 
 func fencesOf(self core.Session) bson.A {

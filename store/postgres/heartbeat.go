@@ -42,7 +42,7 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 					err = remove()
 				}
 			}
-			if err != nil && !locked(err) { // who is still locked is left out
+			if err != nil && !locked(err) { // a member that is still locked is left out
 				return core.Membership{}, err
 			}
 		}
@@ -51,8 +51,8 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		if len(m.Evict) == 0 && !m.Leave {
 			queueSelf(b, &m)
 		}
-		queueMoves(b, &m)
-		queueFlags(b, &m)
+		queueTransfers(b, &m)
+		queueSuspicions(b, &m)
 		if m.Leave && m.Self.Session != 0 {
 			queueEnd(b, m.Self.Session, 0, false)
 		}
@@ -94,23 +94,23 @@ func queueSelf(b *batch, m *core.HeartbeatRequest) {
 		return
 	}
 	n := len(self.Routes)
-	routes, partitions, unable := make([]string, n), make([]int16, n), make([]bool, n)
+	routes, partitions, unavailable := make([]string, n), make([]int16, n), make([]bool, n)
 	for i, sv := range self.Routes {
-		routes[i], partitions[i], unable[i] = sv.Route, int16(min(max(sv.Partitions, 1), core.NumSlots)), sv.Unavailable
+		routes[i], partitions[i], unavailable[i] = sv.Route, int16(min(max(sv.Partitions, 1), core.NumSlots)), sv.Unavailable
 	}
 	sql := b.sql.heartbeat.renew
 	if m.Join && !m.Leave {
 		sql = b.sql.heartbeat.join
 	}
 	b.Queue(sql, int64(self.Session), self.Heartbeats, self.Lease.Microseconds(), self.Presence, self.Capacity, self.FreeCapacity, self.Name,
-		routes, partitions, unable)
+		routes, partitions, unavailable)
 	if !m.Leave {
 		b.Queue(b.sql.heartbeat.routes, int64(self.Session), routes)
 		b.Queue(b.sql.heartbeat.partitions, int64(self.Session), routes, partitions)
 	}
 }
 
-func queueFlags(b *batch, m *core.HeartbeatRequest) {
+func queueSuspicions(b *batch, m *core.HeartbeatRequest) {
 	if len(m.Suspect) == 0 {
 		return
 	}
@@ -118,31 +118,31 @@ func queueFlags(b *batch, m *core.HeartbeatRequest) {
 	for i, f := range m.Suspect {
 		sessions[i], tokens[i] = int64(f.Session), f.Presence
 	}
-	b.Queue(b.sql.heartbeat.flag, int64(m.Self.Session), sessions, tokens)
+	b.Queue(b.sql.heartbeat.suspect, int64(m.Self.Session), sessions, tokens)
 }
 
-// queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
-// one, or if it has no row. Each statement sees what was committed before the lock.
-func queueEnd(b *batch, session core.Session, beat int64, removed bool) {
+// queueEnd ends a session: that of a member that leaves, or of one that is removed if its number of
+// heartbeats is still the given one, or if it has no row. Each statement sees what was committed before the lock.
+func queueEnd(b *batch, session core.Session, heartbeats int64, removed bool) {
 	lock, crashes := b.sql.heartbeat.lockMember, 0
 	if removed {
 		lock, crashes = b.sql.heartbeat.lockMemberNow, 1
 	}
 	b.Queue(lock, int64(session))
-	b.Queue(b.sql.heartbeat.endHolds, int64(session), beat, crashes)
-	b.Queue(b.sql.heartbeat.endPartitions, int64(session), beat, crashes)
-	b.Queue(b.sql.heartbeat.end, int64(session), beat, crashes)
+	b.Queue(b.sql.heartbeat.endHolds, int64(session), heartbeats, crashes)
+	b.Queue(b.sql.heartbeat.endPartitions, int64(session), heartbeats, crashes)
+	b.Queue(b.sql.heartbeat.end, int64(session), heartbeats, crashes)
 	b.Queue(b.sql.heartbeat.tidy)
 }
 
-// queueMoves makes the moves: those of one partition in their order, and partitions in the order in which all lock
-// them.
-func queueMoves(b *batch, m *core.HeartbeatRequest) {
-	moves := slices.SortedStableFunc(slices.Values(m.Transfers), func(x, y core.Transfer) int {
+// queueTransfers makes the transfers: those of one partition in their order, and partitions in the order in which all
+// transactions lock them.
+func queueTransfers(b *batch, m *core.HeartbeatRequest) {
+	transfers := slices.SortedStableFunc(slices.Values(m.Transfers), func(x, y core.Transfer) int {
 		return cmp.Or(strings.Compare(x.Partition.Route, y.Partition.Route), cmp.Compare(x.Partition.From, y.Partition.From))
 	})
-	for _, v := range moves {
-		b.Queue(b.sql.heartbeat.move, int64(m.Self.Session), v.Partition.Route, int16(v.Partition.From), int16(v.Partition.To),
+	for _, v := range transfers {
+		b.Queue(b.sql.heartbeat.transfer, int64(m.Self.Session), v.Partition.Route, int16(v.Partition.From), int16(v.Partition.To),
 			int64(v.From), int64(v.To), v.ReadAfter, v.UncertainUpTo, m.Self.Heartbeats)
 	}
 }
@@ -161,25 +161,25 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		var lease int64
 		var routes []string
 		var partitions []int16
-		var unable []bool
+		var unavailable []bool
 		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Heartbeats, &lease, &v.Capacity, &v.FreeCapacity, &v.Presence, &v.PresenceLost, &v.Suspected,
-			&routes, &partitions, &unable)
+			&routes, &partitions, &unavailable)
 		if err != nil {
 			return err
 		}
 		v.Lease = time.Duration(lease) * time.Microsecond
-		for i := range min(len(routes), len(partitions), len(unable)) {
-			v.Routes = append(v.Routes, core.ServedRoute{Route: routes[i], Partitions: int(partitions[i]), Unavailable: unable[i]})
+		for i := range min(len(routes), len(partitions), len(unavailable)) {
+			v.Routes = append(v.Routes, core.ServedRoute{Route: routes[i], Partitions: int(partitions[i]), Unavailable: unavailable[i]})
 		}
 		membership.Members = append(membership.Members, v)
 		membership.Known = membership.Known || v.Session == m.Self.Session
 		return nil
 	}, b.sql.heartbeat.membershipMembers)
-	serves := make([]string, len(m.Self.Routes))
-	for i := range serves {
-		serves[i] = m.Self.Routes[i].Route
+	served := make([]string, len(m.Self.Routes))
+	for i := range served {
+		served[i] = m.Self.Routes[i].Route
 	}
-	b.Queue(b.sql.heartbeat.membership, serves, m.AfterNotice).QueryRow(func(row pgx.Row) error {
+	b.Queue(b.sql.heartbeat.membership, served, m.AfterNotice).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&membership.Epoch, &membership.HasNotices, &membership.UnservedRoutes)
 	})
 }

@@ -3,49 +3,50 @@ package postgres
 import "github.com/waybill-go/waybill/store/postgres/internal/schema"
 
 type heartbeatStatements struct {
-	join, renew, flag, routes, partitions   string
-	lockMember, lockMemberNow, reap         string
-	endHolds, endPartitions, end, tidy      string
-	move                                    string
-	membershipPartitions, membershipMembers string
-	membership                              string
+	join, renew, suspect, routes, partitions string
+	lockMember, lockMemberNow, reap          string
+	endHolds, endPartitions, end, tidy       string
+	transfer                                 string
+	membershipPartitions, membershipMembers  string
+	membership                               string
 }
 
 func newHeartbeatStatements(n schema.Names) heartbeatStatements {
 	return heartbeatStatements{
-		join: n.SQL(joinSQL), renew: n.SQL(renewSQL), flag: n.SQL(flagSQL), routes: n.SQL(routesSQL), partitions: n.SQL(partitionsSQL),
+		join: n.SQL(joinSQL), renew: n.SQL(renewSQL), suspect: n.SQL(suspectSQL), routes: n.SQL(routesSQL), partitions: n.SQL(partitionsSQL),
 		lockMember: n.SQL(lockMemberSQL), lockMemberNow: n.SQL(lockMemberSQL + " NOWAIT"), reap: n.SQL(reapSQL),
 		endHolds: n.SQL(endHoldsSQL), endPartitions: n.SQL(endPartitionsSQL), end: n.SQL(endSQL), tidy: n.SQL(tidySQL),
-		move:                 n.SQL(moveSQL),
+		transfer:             n.SQL(transferSQL),
 		membershipPartitions: n.SQL(membershipPartitionsSQL), membershipMembers: n.SQL(membershipMembersSQL), membership: n.SQL(membershipSQL),
 	}
 }
 
-// missingSQL is whether no connection has the lock of a token. It does not wait: all that ask share the lock for an
-// instant. To look it up in pg_locks would take every partition of the server's lock table. A server that was started
-// after the member's latest renewal has lost all locks, and cannot tell.
-const missingSQL = `CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
+// presenceLostSQL is whether no connection has the lock of a token. It does not wait: all that ask share the lock for
+// an instant. To look it up in pg_locks would take every partition of the server's lock table. A server that was
+// started after the member's latest renewal has lost all locks, and cannot tell.
+const presenceLostSQL = `CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
         THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
 
 const (
 	joinSQL = `
-INSERT INTO {members} AS m (session, beat, lease, presence, handlers, free, name, routes, partitions, unable)
+INSERT INTO {members} AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence,
-    handlers = excluded.handlers, free = excluded.free, name = excluded.name,
-    routes = excluded.routes, partitions = excluded.partitions, unable = excluded.unable, renewed_at = clock_timestamp(),
-    flag = m.flag AND excluded.presence = m.presence
-WHERE m.beat < excluded.beat`
+ON CONFLICT (session) DO UPDATE SET heartbeats = excluded.heartbeats, lease = excluded.lease, presence = excluded.presence,
+    capacity = excluded.capacity, free_capacity = excluded.free_capacity, name = excluded.name,
+    routes = excluded.routes, partitions = excluded.partitions, unavailable = excluded.unavailable, renewed_at = clock_timestamp(),
+    suspected = m.suspected AND excluded.presence = m.presence
+WHERE m.heartbeats < excluded.heartbeats`
 
-	// A renewal that comes late changes nothing, and neither does a look, which has the beat of the latest one.
+	// A renewal that comes late changes nothing, and neither does a call that only reads: its number of heartbeats
+	// is that of the latest renewal.
 	renewSQL = `
-UPDATE {members} m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
-    routes = $8, partitions = $9, unable = $10,
-    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
-WHERE m.session = $1 AND m.beat < $2`
+UPDATE {members} m SET heartbeats = $2, lease = $3, presence = $4::bigint, capacity = $5, free_capacity = $6, name = $7,
+    routes = $8, partitions = $9, unavailable = $10,
+    renewed_at = clock_timestamp(), suspected = m.suspected AND $4::bigint = m.presence
+WHERE m.session = $1 AND m.heartbeats < $2`
 
-	flagSQL = `
-UPDATE {members} m SET flag = true
+	suspectSQL = `
+UPDATE {members} m SET suspected = true
 FROM (
     SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN {members} f ON f.session = x.session
     WHERE f.presence = x.presence AND f.presence <> 0 AND ` + aliveSQL + ` ORDER BY f.session FOR NO KEY UPDATE OF f SKIP LOCKED
@@ -90,7 +91,7 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
     AND a.state_change < clock_timestamp() - interval '1 second'`
 
 	// endedSQL is whether the session leaves ($3 = 0), or may be removed.
-	endedSQL = `($3::int = 0 OR NOT EXISTS (SELECT FROM {members} me WHERE me.session = $1 AND me.beat <> $2))`
+	endedSQL = `($3::int = 0 OR NOT EXISTS (SELECT FROM {members} me WHERE me.session = $1 AND me.heartbeats <> $2))`
 
 	endHoldsSQL = `
 UPDATE {outbox} r
@@ -110,7 +111,7 @@ FROM (
 ) o
 WHERE u.route = o.route AND u.from_slot = o.from_slot`
 
-	endSQL = `DELETE FROM {members} m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)`
+	endSQL = `DELETE FROM {members} m WHERE m.session = $1 AND ($3::int = 0 OR m.heartbeats = $2)`
 
 	// tidySQL removes the partitions of routes that no member serves. It keeps the hints for their next owners in
 	// the route.
@@ -127,16 +128,17 @@ UPDATE {routes} r SET partitions = 0, read_after = d.read_after, uncertain_up_to
 FROM (SELECT d.route, min(d.read_after) AS read_after, max(d.uncertain_up_to) AS uncertain_up_to, max(d.term) AS term FROM d GROUP BY d.route) d
 WHERE r.route = d.route`
 
-	// moveSQL makes a move. A partition of another live member moves only while no statement of its is under way;
-	// then it is left out. So is what a member stores late, or about the partition of another.
-	moveSQL = `
+	// transferSQL makes a transfer. A partition of another live member moves only while no statement of that member
+	// is under way; else the transfer is skipped. So are hints that a member stores late, or for a partition of
+	// another.
+	transferSQL = `
 WITH o AS MATERIALIZED (
     SELECT FROM {members} m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
 ), l AS MATERIALIZED (
     SELECT FROM {partitions} u
     WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND ` + aliveSQL + `
       AND ($6::bigint = 0 OR EXISTS (SELECT FROM {members} m WHERE m.session = $6))
-      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.beat <= $9))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM {members} m WHERE m.session = $1 AND m.heartbeats <= $9))
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {members} m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )
@@ -148,8 +150,8 @@ FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 	membershipPartitionsSQL = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM {partitions} ORDER BY route, from_slot`
 
 	membershipMembersSQL = `
-SELECT session, name, beat, lease, handlers, free, presence,
-    ` + missingSQL + `, flag, routes, partitions, unable FROM {members} ORDER BY session`
+SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
+    ` + presenceLostSQL + `, suspected, routes, partitions, unavailable FROM {members} ORDER BY session`
 
 	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
 	// one row each, since EXISTS may be taken for a reason to go over all that is due.

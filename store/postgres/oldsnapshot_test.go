@@ -73,7 +73,7 @@ func (b *behind) step() {
 			}
 			b.d.Done(b.now, c)
 		}
-		for _, item := range b.d.Hand(b.now, b.route, 500) {
+		for _, item := range b.d.HandOut(b.now, b.route, 500) {
 			b.done++
 			b.d.Conclude(b.now, item, b.out(item))
 		}

@@ -49,7 +49,7 @@ func (p *pump) run(ctx context.Context, killed <-chan struct{}, batch, parallel 
 		now := time.Now()
 		for _, r := range p.routes {
 			for sending < parallel {
-				items := p.d.Hand(now, r, batch)
+				items := p.d.HandOut(now, r, batch)
 				if len(items) == 0 {
 					break
 				}

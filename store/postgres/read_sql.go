@@ -41,11 +41,11 @@ const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) 
 // pageSQL is what a page says besides records. The numbers are looked up after the snapshot was taken. A
 // transaction has its id before it numbers a notice: it locks a row first.
 const pageSQL = `
-SELECT m.session IS NOT NULL, coalesce(m.flag, false), ` + epochSQL + `, {last}, clock_timestamp(),
+SELECT m.session IS NOT NULL, coalesce(m.suspected, false), ` + epochSQL + `, {last}, clock_timestamp(),
        pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
        ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM {partitions} un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
              FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),
-       {last_told},
+       {last_notice},
        (SELECT json_agg(q) FROM (
             SELECT c.number AS "Number", c.kind AS "Kind", c.route AS "Route", c.slot AS "Slot", c.key AS "Key", c.id AS "ID",
                    c.seq AS "Seq", c.reason AS "Reason"
@@ -57,7 +57,7 @@ SELECT m.session IS NOT NULL, coalesce(m.flag, false), ` + epochSQL + `, {last},
 FROM (SELECT pg_current_snapshot() AS now) s LEFT JOIN {members} m ON m.session = $1`
 
 // upperSQL draws an id if numbers were drawn since $1, or those of notices since $2.
-const upperSQL = `SELECT CASE WHEN {last} > $1::bigint OR {last_told} > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END`
+const upperSQL = `SELECT CASE WHEN {last} > $1::bigint OR {last_notice} > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END`
 
 // The records of ranges and of keys. boundSQL goes before these, and shareSQL or boundedSQL after them.
 const (

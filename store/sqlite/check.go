@@ -18,7 +18,7 @@ var needed = []struct {
 		"cancelable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
 	}},
 	{"outbox_members", []string{
-		"session", "beat", "lease", "presence", "handlers", "free", "flag", "joined_at", "renewed_at", "name", "serves",
+		"session", "heartbeats", "lease", "presence", "capacity", "free_capacity", "suspected", "joined_at", "renewed_at", "name", "routes",
 	}},
 	{"outbox_partitions", []string{"route", "from_slot", "to_slot", "owner", "term", "read_after", "uncertain_up_to"}},
 	{"outbox_routes", []string{"route", "read_after", "uncertain_up_to", "term"}},

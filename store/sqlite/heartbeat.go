@@ -12,13 +12,13 @@ import (
 
 const (
 	// renewText joins or renews.
-	renewText = `INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves,
+	renewText = `INSERT INTO waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, suspected, name, routes,
 		joined_at, renewed_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)
 		ON CONFLICT (session) DO UPDATE
-			SET beat = ?2, lease = ?3, presence = ?4, handlers = ?5, free = ?6, flag = ?7, name = ?8, serves = ?9,
+			SET heartbeats = ?2, lease = ?3, presence = ?4, capacity = ?5, free_capacity = ?6, suspected = ?7, name = ?8, routes = ?9,
 				renewed_at = ?10`
-	flagText = `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1`
+	suspectText = `UPDATE waybill_outbox_members SET suspected = 1 WHERE session = ?1`
 
 	keptText  = `DELETE FROM waybill_outbox_routes WHERE route = ?1 RETURNING read_after, uncertain_up_to, term`
 	hintText  = `SELECT read_after, uncertain_up_to, term FROM waybill_outbox_routes WHERE route = ?1`
@@ -36,7 +36,7 @@ const (
 	dropPartitionsText = `DELETE FROM waybill_outbox_partitions WHERE route = ?1`
 )
 
-// Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that only looks takes no lock.
+// Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that only reads takes no lock.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (membership core.Membership, err error) {
 	heartbeat := func(w *work) (known bool, err error) {
 		if membership, err = w.membership(ctx, m.Self.Session); err != nil {
@@ -64,17 +64,17 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (members
 
 // Renew is of [rules.MembershipTx].
 func (w *work) Renew(ctx context.Context, m *core.Member, _ bool) error {
-	serves, err := encodeServes(m.Routes)
+	routes, err := encodeRoutes(m.Routes)
 	if err != nil {
 		return err
 	}
-	_, err = w.exec(ctx, renewText, int64(m.Session), m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, m.Name, serves, w.now)
+	_, err = w.exec(ctx, renewText, int64(m.Session), m.Heartbeats, m.Lease.Microseconds(), m.Presence, m.Capacity, m.FreeCapacity, m.Suspected, m.Name, routes, w.now)
 	return err
 }
 
-// Flag is of [rules.MembershipTx].
-func (w *work) Flag(ctx context.Context, session core.Session) error {
-	_, err := w.exec(ctx, flagText, int64(session))
+// Suspect is of [rules.MembershipTx].
+func (w *work) Suspect(ctx context.Context, session core.Session) error {
+	_, err := w.exec(ctx, suspectText, int64(session))
 	return err
 }
 
@@ -100,8 +100,8 @@ func (w *work) End(ctx context.Context, session core.Session, died bool) (last i
 	return last, true, err
 }
 
-// Move is of [rules.MembershipTx]: nobody else writes.
-func (*work) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+// Transfer is of [rules.MembershipTx]: nobody else writes.
+func (*work) Transfer(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
 
 // Save is of [rules.MembershipTx].
 func (w *work) Save(ctx context.Context, partitions []core.PartitionState) error {
@@ -122,24 +122,24 @@ func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
 	return err
 }
 
-// serving is a route in column serves.
-type serving struct {
+// servedRoute is a route in column routes.
+type servedRoute struct {
 	Route       string `json:"route"`
 	Partitions  int    `json:"partitions"`
-	Unavailable bool   `json:"unable,omitempty"`
+	Unavailable bool   `json:"unavailable,omitempty"`
 }
 
-func encodeServes(list []core.ServedRoute) (string, error) {
-	out := make([]serving, len(list))
+func encodeRoutes(list []core.ServedRoute) (string, error) {
+	out := make([]servedRoute, len(list))
 	for i, sv := range list {
-		out[i] = serving(sv)
+		out[i] = servedRoute(sv)
 	}
 	text, err := json.Marshal(out)
 	return string(text), err
 }
 
-func decodeServes(text string) (out []core.ServedRoute, err error) {
-	var list []serving
+func decodeRoutes(text string) (out []core.ServedRoute, err error) {
+	var list []servedRoute
 	err = json.Unmarshal([]byte(text), &list)
 	for _, sv := range list {
 		out = append(out, core.ServedRoute(sv))

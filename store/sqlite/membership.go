@@ -15,7 +15,7 @@ import (
 const maxUnserved = 100
 
 const (
-	membersText    = `SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session`
+	membersText    = `SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes FROM waybill_outbox_members ORDER BY session`
 	partitionsText = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot`
 
 	// unservedText goes from route to route.
@@ -37,7 +37,7 @@ const (
 				WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
 		LIMIT ?2`
 
-	toldText = `SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 LIMIT 1`
+	noticeOnText = `SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 LIMIT 1`
 )
 
 // membership returns the members, and the partitions with their owners.
@@ -55,9 +55,9 @@ func (w *work) membership(ctx context.Context, self core.Session) (out core.Memb
 	return out, err
 }
 
-// beside fills in the routes without partitions that have due records, and whether there is something to read on
-// serves.
-func (w *work) beside(ctx context.Context, out *core.Membership, serves []core.ServedRoute) error {
+// beside fills in the routes without partitions that have due records, and whether there are notices on
+// the routes served.
+func (w *work) beside(ctx context.Context, out *core.Membership, served []core.ServedRoute) error {
 	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var route string
 		err := rows.Scan(&route)
@@ -67,19 +67,19 @@ func (w *work) beside(ctx context.Context, out *core.Membership, serves []core.S
 	if err != nil {
 		return err
 	}
-	out.HasNotices, err = w.told(ctx, serves)
+	out.HasNotices, err = w.hasNotices(ctx, served)
 	return err
 }
 
-// told reports whether there are notices on one of the routes.
-func (w *work) told(ctx context.Context, serves []core.ServedRoute) (bool, error) {
+// hasNotices reports whether there are notices on one of the routes.
+func (w *work) hasNotices(ctx context.Context, served []core.ServedRoute) (bool, error) {
 	var one int
 	some, err := w.one(ctx, []any{&one}, anyNoticeText)
 	if err != nil || !some {
 		return false, err
 	}
-	for _, sv := range serves {
-		if found, err := w.one(ctx, []any{&one}, toldText, sv.Route); err != nil || found {
+	for _, sv := range served {
+		if found, err := w.one(ctx, []any{&one}, noticeOnText, sv.Route); err != nil || found {
 			return found, err
 		}
 	}
@@ -90,15 +90,15 @@ func (w *work) members(ctx context.Context) (out []core.Member, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var m core.Member
 		var lease int64
-		var serves string
+		var routes string
 		if err := rows.Scan(
-			(*int64)(&m.Session), &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &serves,
+			(*int64)(&m.Session), &m.Name, &m.Heartbeats, &lease, &m.Capacity, &m.FreeCapacity, &m.Presence, &m.Suspected, &routes,
 		); err != nil {
 			return false, err
 		}
 		m.Lease = duration(lease)
-		if m.Routes, err = decodeServes(serves); err != nil {
-			return false, misconfigured("heartbeat", fmt.Errorf("column serves of %soutbox_members holds a foreign value: "+
+		if m.Routes, err = decodeRoutes(routes); err != nil {
+			return false, misconfigured("heartbeat", fmt.Errorf("column routes of %soutbox_members holds a foreign value: "+
 				"delete the row (%w)", w.s.opts.Prefix, err))
 		}
 		out = append(out, m)

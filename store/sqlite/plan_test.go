@@ -14,7 +14,7 @@ var small = []string{"other_outbox_members", "other_outbox_partitions", "u", "sq
 // allTexts are all statements that are repeated.
 func allTexts() []string {
 	return append(hot(),
-		flagText, keptText, hintText, ownerText, savePartitionText, keepHintText, unservedText, endHoldsText, endText,
+		suspectText, keptText, hintText, ownerText, savePartitionText, keepHintText, unservedText, endHoldsText, endText,
 		dropPartitionsText, giveUpText, inLineText, drawText, heededText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, giveUpKeyText, holderText,
 		partitionText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, behindText, trialsText, electText,
 		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, newsText, freshText, peekText, insertText+insertRow+insertEnd)

@@ -28,7 +28,7 @@ const (
 	// slotSQL is true if record r is in the slots ?2, or was inserted by hand: then the program computes its slot.
 	slotSQL = `((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL)`
 
-	memberText = `SELECT flag FROM waybill_outbox_members WHERE session = ?1`
+	memberText = `SELECT suspected FROM waybill_outbox_members WHERE session = ?1`
 	ownedText  = `SELECT route, from_slot, to_slot FROM waybill_outbox_partitions WHERE owner = ?1`
 )
 
@@ -149,13 +149,13 @@ func seqsOf(refs []core.Ref) []int64 {
 	return out
 }
 
-// member reports whether the session is a member, and its flag.
-func (w *work) member(ctx context.Context, session core.Session) (known, flag bool, err error) {
+// member reports whether the session is a member, and whether it is suspected.
+func (w *work) member(ctx context.Context, session core.Session) (known, suspected bool, err error) {
 	if session == 0 {
 		return false, false, nil
 	}
-	known, err = w.one(ctx, []any{&flag}, memberText, int64(session))
-	return known, flag, err
+	known, err = w.one(ctx, []any{&suspected}, memberText, int64(session))
+	return known, suspected, err
 }
 
 // owns returns the slots of the route that self owns. A work asks for one session only.

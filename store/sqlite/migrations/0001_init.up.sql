@@ -62,19 +62,19 @@ CREATE INDEX waybill_outbox_settled ON waybill_outbox (
 -- Messages that expire while they wait.
 CREATE INDEX waybill_outbox_expires ON waybill_outbox (expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
 
--- Who hands records out.
+-- The relays and consumers that hand records out.
 CREATE TABLE waybill_outbox_members (
 	session    INTEGER NOT NULL PRIMARY KEY,          -- random number of one run of one process, never used again
-	beat       INTEGER NOT NULL,                      -- rises with each renewal
-	lease      INTEGER NOT NULL,                      -- for how long its beat may stand still until others remove it, in microseconds
+	heartbeats INTEGER NOT NULL,                      -- number of its renewals: a late one has a smaller number and changes nothing
+	lease      INTEGER NOT NULL,                      -- for how long heartbeats may stand still until other members remove it, in microseconds
 	presence   INTEGER NOT NULL,                      -- token of something that ends with its connection; 0 = none
-	handlers   INTEGER NOT NULL,                      -- how many records it can have out at once
-	free       INTEGER NOT NULL,                      -- how many more it could take
-	flag       INTEGER NOT NULL DEFAULT 0,            -- 1: another member misses its presence
+	capacity   INTEGER NOT NULL,                      -- how many records it can have handed out at once
+	free_capacity INTEGER NOT NULL,                   -- how many more records it could be handed
+	suspected  INTEGER NOT NULL DEFAULT 0,            -- 1: another member saw that its presence is lost
 	joined_at  INTEGER NOT NULL,                      -- microseconds since 1970, for people
 	renewed_at INTEGER NOT NULL,                      -- microseconds since 1970, for people
 	name       TEXT    NOT NULL,                      -- for people
-	serves     TEXT    NOT NULL                       -- JSON: the routes that it serves, the partitions that it would make, whether it is unable
+	routes     TEXT    NOT NULL                       -- JSON: the routes that it serves, the partitions that it would make, whether it is unavailable
 ) STRICT;
 
 -- Ranges of slots of a route, and who owns them.
@@ -84,15 +84,15 @@ CREATE TABLE waybill_outbox_partitions (
 	to_slot         INTEGER NOT NULL,                    -- the slot after its last one
 	owner           INTEGER NOT NULL DEFAULT 0,          -- session of the owner; 0 = free
 	term            INTEGER NOT NULL DEFAULT 1,          -- grows with each change of the owner
-	read_after      INTEGER NOT NULL DEFAULT 0,          -- what a new owner must look at has a greater sequence
-	uncertain_up_to INTEGER NOT NULL DEFAULT 0,          -- what is up to it may have been handed out by a member that died
+	read_after      INTEGER NOT NULL DEFAULT 0,          -- a new owner reads the records with a greater sequence
+	uncertain_up_to INTEGER NOT NULL DEFAULT 0,          -- records up to it may have been handed out by a member that died
 	PRIMARY KEY (route, from_slot)
 ) STRICT, WITHOUT ROWID;
 
 -- The partitions of a member.
 CREATE INDEX waybill_outbox_partitions_owner ON waybill_outbox_partitions (owner);
 
--- What the next partitions of a route that nobody serves begin with.
+-- What the next partitions of a route that no member serves begin with.
 CREATE TABLE waybill_outbox_routes (
 	route           TEXT    NOT NULL PRIMARY KEY,
 	read_after      INTEGER NOT NULL,
@@ -100,12 +100,12 @@ CREATE TABLE waybill_outbox_routes (
 	term            INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Tells owners that somebody changed what they remember.
+-- Tells owners that another program changed a record or key that they remember.
 CREATE TABLE waybill_outbox_notices (
 	number INTEGER PRIMARY KEY AUTOINCREMENT,
 	route  TEXT    NOT NULL,
 	kind   INTEGER NOT NULL,                          -- 1 a key may be free, 2 a record is ready again, 3 records from a sequence on are, 4 end the record
-	slots  INTEGER NOT NULL DEFAULT -1,               -- of kind 3: slots whose owners have yet to heed it, as bits
+	slots  INTEGER NOT NULL DEFAULT -1,               -- of kind 3: slots whose owners have not acted on it yet, as bits
 	slot   INTEGER NOT NULL DEFAULT 0,                -- the record's slot
 	seq    INTEGER NOT NULL DEFAULT 0,                -- the record; of kind 3 the first one
 	key    TEXT    NOT NULL DEFAULT '',

@@ -45,7 +45,7 @@ const (
 SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE setval({wake_text}, t.now + $2::bigint) END, ` + drawnSQL + `
 FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t`
 	lookSQL  = `SELECT 0::bigint, ` + drawnSQL
-	drawnSQL = `{last}, {last_told}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
+	drawnSQL = `{last}, {last_notice}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
 )
 
 // Options says where and how to wait.
@@ -66,13 +66,13 @@ type Waiter struct {
 	trip        time.Duration // as short as a look is of late; only Wait uses it
 	presence    presence
 
-	mu     sync.Mutex
-	seen   map[string]seen // by route, as of the latest read
-	told   int64           // as of the latest read
-	worked time.Time       // when a read last had records
-	gap    time.Duration   // between records of late
-	fresh  bool            // the latest read had records
-	waits  bool            // Wait is under way
+	mu         sync.Mutex
+	seen       map[string]seen // by route, as of the latest read
+	lastNotice int64           // as of the latest read
+	worked     time.Time       // when a read last had records
+	gap        time.Duration   // between records of late
+	fresh      bool            // the latest read had records
+	waits      bool            // Wait is under way
 	// when a read last had records although Wait had not returned: another process wakes the relay
 	helped time.Time
 	pause  time.Duration
@@ -92,15 +92,15 @@ func New(o Options) *Waiter {
 
 // seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only
 // transactions that it has not missed; 0 if it missed none.
-type seen struct{ last, told, before int64 }
+type seen struct{ last, lastNotice, before int64 }
 
 // Read notes what a read saw of the routes that it read up to the last number, and that it had records.
 func (w *Waiter) Read(look *core.ReadRequest, page *core.ReadResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The number of notices was looked up after the snapshot: it may not show the newest ones.
-	s := seen{last: page.Last, told: w.told}
-	w.told = page.LastNotice
+	s := seen{last: page.Last, lastNotice: w.lastNotice}
+	w.lastNotice = page.LastNotice
 	if len(page.Running) > 0 || page.Upper > page.Next {
 		s.before = max(page.Next, page.Upper)
 	}
@@ -250,13 +250,13 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 // ask runs one of the looking statements, on the listening connection if there is one, and returns the result of
 // changed.
 func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
-	var ignored, last, told, xmin int64
+	var ignored, last, lastNotice, xmin int64
 	if w.listener.conn != nil {
 		began := time.Now()
-		err := w.listener.conn.QueryRow(ctx, sql, args...).Scan(&ignored, &last, &told, &xmin)
+		err := w.listener.conn.QueryRow(ctx, sql, args...).Scan(&ignored, &last, &lastNotice, &xmin)
 		if err == nil {
 			w.took(time.Since(began))
-			return w.changed(routes, last, told, xmin), nil
+			return w.changed(routes, last, lastNotice, xmin), nil
 		}
 		if dberr.Class(err) != waybill.ClassOutage || ctx.Err() != nil {
 			return false, err
@@ -264,12 +264,12 @@ func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...a
 		w.listener.lost(ctx, err)
 	}
 	err := w.conns.Use(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &told, &xmin)
+		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &lastNotice, &xmin)
 	})
 	if err != nil {
 		return false, err
 	}
-	return w.changed(routes, last, told, xmin), nil
+	return w.changed(routes, last, lastNotice, xmin), nil
 }
 
 // took notes how long a look was under way. A busy machine makes some of them long, a far database all.
@@ -282,7 +282,7 @@ func (w *Waiter) took(d time.Duration) {
 }
 
 // changed reports whether anything may have come into routes since they were read.
-func (w *Waiter) changed(routes []string, last, told, xmin int64) bool {
+func (w *Waiter) changed(routes []string, last, lastNotice, xmin int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hint {
@@ -291,7 +291,7 @@ func (w *Waiter) changed(routes []string, last, told, xmin int64) bool {
 	}
 	for _, r := range routes {
 		s, ok := w.seen[r]
-		if !ok || s.last != last || s.told != told || s.before != 0 && xmin >= s.before {
+		if !ok || s.last != last || s.lastNotice != lastNotice || s.before != 0 && xmin >= s.before {
 			return true
 		}
 	}

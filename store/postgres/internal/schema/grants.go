@@ -60,7 +60,7 @@ func (m *Migrations) Grants(r Roles) string {
 		for _, role := range []string{r.Relay, r.Operator} {
 			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
 			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
-			grant(role, "SELECT ON {told}")
+			grant(role, "SELECT ON {notices_seq}")
 			grant(role, "SELECT, UPDATE ON {wake}")
 			grant(role, "UPDATE ON {meta}")
 			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {partitions}, {notices}")

@@ -50,7 +50,7 @@ func NewNames(schema, outbox, inbox string) Names {
 	last := func(sequence string) string {
 		return "(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM " + in(sequence) + " se)"
 	}
-	wake, sequence, told := n.Outbox+"_wake", n.Outbox+"_seq", n.Outbox+"_notices_seq"
+	wake, sequence, notices := n.Outbox+"_wake", n.Outbox+"_seq", n.Outbox+"_notices_seq"
 	n.places = map[string]string{
 		"{schema}":        bare(n.Schema),
 		"{meta}":          in(metaTable),
@@ -60,8 +60,8 @@ func NewNames(schema, outbox, inbox string) Names {
 		"{sequence}":      in(sequence),
 		"{sequence_text}": text(sequence),
 		"{last}":          last(sequence),
-		"{told}":          in(told),
-		"{last_told}":     last(told),
+		"{notices_seq}":   in(notices),
+		"{last_notice}":   last(notices),
 		"{audit}":         in(n.Outbox + "_audit"),
 		"{wake}":          in(wake),
 		"{wake_text}":     text(wake),
@@ -95,8 +95,8 @@ func (n Names) With(pairs ...string) Names {
 	return n
 }
 
-// SQL puts the names, quoted, in the places of a statement: {outbox}, {meta} and so on. {last} and {last_told} are the
-// last numbers that were drawn for records and for notices.
+// SQL puts the names, quoted, in the places of a statement: {outbox}, {meta} and so on. {last} and {last_notice} are
+// the last numbers that were drawn for records and for notices.
 func (n Names) SQL(text string) string {
 	var b strings.Builder
 	b.Grow(len(text) + len(text)/2)

@@ -33,7 +33,7 @@ CREATE TABLE "waybill"."waybill_outbox" (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    cancelable   boolean          NOT NULL DEFAULT false,
+    cancelable     boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -93,7 +93,7 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".settled_at IS 'when it reached a te
 COMMENT ON COLUMN "waybill"."waybill_outbox".expires_at IS 'when the message loses its value, by the producer''s clock; null = never';
 COMMENT ON COLUMN "waybill"."waybill_outbox".held_since IS 'when the hold was written; null = not held';
 COMMENT ON COLUMN "waybill"."waybill_outbox".last_error_at IS 'when the latest error was';
-COMMENT ON COLUMN "waybill"."waybill_outbox".route IS 'the lane it is sent on';
+COMMENT ON COLUMN "waybill"."waybill_outbox".route IS 'its route: a stream of messages that is read and sent apart from the others';
 COMMENT ON COLUMN "waybill"."waybill_outbox".key IS 'ordering key; empty = unordered';
 COMMENT ON COLUMN "waybill"."waybill_outbox".id IS 'message id';
 COMMENT ON COLUMN "waybill"."waybill_outbox".topic IS 'routing key';
@@ -149,34 +149,34 @@ CREATE INDEX "waybill_outbox_expires" ON "waybill"."waybill_outbox" (route, (CAS
 COMMENT ON INDEX "waybill"."waybill_outbox_expires" IS 'cleaning: records that expire while they wait for a time (0), or are due (1)';
 
 CREATE TABLE "waybill"."waybill_outbox_members" (
-    session    bigint      NOT NULL PRIMARY KEY,
-    beat       bigint      NOT NULL,
-    lease      bigint      NOT NULL,
-    presence   bigint      NOT NULL,
-    joined_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    renewed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    handlers   integer     NOT NULL,
-    free       integer     NOT NULL,
-    flag       boolean     NOT NULL DEFAULT false,
-    name       text        NOT NULL,
-    routes     text[] COLLATE "C" NOT NULL,
-    partitions smallint[]  NOT NULL,
-    unable     boolean[]   NOT NULL
+    session       bigint      NOT NULL PRIMARY KEY,
+    heartbeats    bigint      NOT NULL,
+    lease         bigint      NOT NULL,
+    presence      bigint      NOT NULL,
+    joined_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    renewed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    capacity      integer     NOT NULL,
+    free_capacity integer     NOT NULL,
+    suspected     boolean     NOT NULL DEFAULT false,
+    name          text        NOT NULL,
+    routes        text[] COLLATE "C" NOT NULL,
+    partitions    smallint[]  NOT NULL,
+    unavailable   boolean[]   NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE "waybill"."waybill_outbox_members" IS 'Waybill: who hands records out. A row is locked for key share by all that its member writes; a renewal changes no key';
+COMMENT ON TABLE "waybill"."waybill_outbox_members" IS 'Waybill: the relays and consumers that hand records out. A row is locked for key share by all that its member writes; a renewal changes no key';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".session IS 'random number of one run of one process, never used again';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".beat IS 'rises with each renewal';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".lease IS 'for how long its beat may stand still until others remove it, in microseconds';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".heartbeats IS 'number of its renewals: a late one has a smaller number and changes nothing';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".lease IS 'for how long heartbeats may stand still until other members remove it, in microseconds';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".presence IS 'token of something that ends with its connection; 0 = none';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".joined_at IS 'when it joined, for people';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".renewed_at IS 'when it was last renewed, for people';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".handlers IS 'how many records it can have out at once';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".free IS 'how many more it could take';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".flag IS 'another member misses its presence';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".capacity IS 'how many records it can have handed out at once';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".free_capacity IS 'how many more records it could be handed';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".suspected IS 'another member saw that its presence is lost';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".name IS 'for people';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".routes IS 'the routes that it serves';
 COMMENT ON COLUMN "waybill"."waybill_outbox_members".partitions IS 'number of partitions that it would make, by route';
-COMMENT ON COLUMN "waybill"."waybill_outbox_members".unable IS 'it cannot hand out now, by route';
+COMMENT ON COLUMN "waybill"."waybill_outbox_members".unavailable IS 'it cannot hand out now, by route';
 
 CREATE TABLE "waybill"."waybill_outbox_routes" (
     read_after      bigint   NOT NULL DEFAULT 0,
@@ -189,7 +189,7 @@ COMMENT ON TABLE "waybill"."waybill_outbox_routes" IS 'Waybill: the routes that 
 COMMENT ON COLUMN "waybill"."waybill_outbox_routes".read_after IS 'read_after of partitions that will be made';
 COMMENT ON COLUMN "waybill"."waybill_outbox_routes".uncertain_up_to IS 'uncertain_up_to of partitions that will be made';
 COMMENT ON COLUMN "waybill"."waybill_outbox_routes".term IS 'terms of partitions that will be made are greater';
-COMMENT ON COLUMN "waybill"."waybill_outbox_routes".partitions IS 'number of partitions; 0 = there are none, since nobody serves it';
+COMMENT ON COLUMN "waybill"."waybill_outbox_routes".partitions IS 'number of partitions; 0 = there are none, since no member serves it';
 COMMENT ON COLUMN "waybill"."waybill_outbox_routes".route IS 'the route';
 
 CREATE TABLE "waybill"."waybill_outbox_partitions" (
@@ -206,8 +206,8 @@ CREATE TABLE "waybill"."waybill_outbox_partitions" (
 COMMENT ON TABLE "waybill"."waybill_outbox_partitions" IS 'Waybill: ranges of slots of a route, and who owns them';
 COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".owner IS 'session of the owner; 0 = free';
 COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".slots IS 'its slots, as bits';
-COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".read_after IS 'what a new owner must look at has a greater sequence';
-COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".uncertain_up_to IS 'what is up to it may have been handed out by a member that died';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".read_after IS 'a new owner reads the records with a greater sequence';
+COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".uncertain_up_to IS 'records up to it may have been handed out by a member that died';
 COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".term IS 'grows with each change of the owner';
 COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".from_slot IS 'its first slot';
 COMMENT ON COLUMN "waybill"."waybill_outbox_partitions".to_slot IS 'the slot after its last one';
@@ -224,9 +224,9 @@ CREATE TABLE "waybill"."waybill_outbox_notices" (
     id     text COLLATE "C" NOT NULL DEFAULT '',
     reason text COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE "waybill"."waybill_outbox_notices" IS 'Waybill: tells owners that somebody changed what they remember';
+COMMENT ON TABLE "waybill"."waybill_outbox_notices" IS 'Waybill: tells owners that another program changed a record or key that they remember';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".number IS 'names it';
-COMMENT ON COLUMN "waybill"."waybill_outbox_notices".slots IS 'slots whose owners have yet to heed it, as bits';
+COMMENT ON COLUMN "waybill"."waybill_outbox_notices".slots IS 'slots whose owners have not acted on it yet, as bits';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".seq IS 'the record; of kind 3 the first one';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".slot IS 'the record''s slot';

@@ -1677,13 +1677,13 @@ SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) TH
 SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
 
 -- statement outbox.heartbeat.end
-DELETE FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)
+DELETE FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND ($3::int = 0 OR m.heartbeats = $2)
 
 -- statement outbox.heartbeat.endHolds
 UPDATE "waybill"."waybill_outbox" r
 SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
 FROM (
-    SELECT h.route, h.seq FROM "waybill"."waybill_outbox" h WHERE h.hold = $1 AND h.hold <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
+    SELECT h.route, h.seq FROM "waybill"."waybill_outbox" h WHERE h.hold = $1 AND h.hold <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.heartbeats <> $2))
     FOR NO KEY UPDATE SKIP LOCKED
 ) h
 WHERE r.route = h.route AND r.seq = h.seq
@@ -1692,27 +1692,19 @@ WHERE r.route = h.route AND r.seq = h.seq
 UPDATE "waybill"."waybill_outbox_partitions" u
 SET owner = 0, term = u.term + 1, uncertain_up_to = CASE WHEN $3::int = 0 THEN u.uncertain_up_to ELSE greatest(u.uncertain_up_to, (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se)) END
 FROM (
-    SELECT o.route, o.from_slot FROM "waybill"."waybill_outbox_partitions" o WHERE o.owner = $1 AND o.owner <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.beat <> $2))
+    SELECT o.route, o.from_slot FROM "waybill"."waybill_outbox_partitions" o WHERE o.owner = $1 AND o.owner <> 0 AND ($3::int = 0 OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1 AND me.heartbeats <> $2))
     ORDER BY o.route, o.from_slot FOR NO KEY UPDATE
 ) o
 WHERE u.route = o.route AND u.from_slot = o.from_slot
 
--- statement outbox.heartbeat.flag
-UPDATE "waybill"."waybill_outbox_members" m SET flag = true
-FROM (
-    SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN "waybill"."waybill_outbox_members" f ON f.session = x.session
-    WHERE f.presence = x.presence AND f.presence <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY f.session FOR NO KEY UPDATE OF f SKIP LOCKED
-) f
-WHERE m.session = f.session
-
 -- statement outbox.heartbeat.join
-INSERT INTO "waybill"."waybill_outbox_members" AS m (session, beat, lease, presence, handlers, free, name, routes, partitions, unable)
+INSERT INTO "waybill"."waybill_outbox_members" AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence,
-    handlers = excluded.handlers, free = excluded.free, name = excluded.name,
-    routes = excluded.routes, partitions = excluded.partitions, unable = excluded.unable, renewed_at = clock_timestamp(),
-    flag = m.flag AND excluded.presence = m.presence
-WHERE m.beat < excluded.beat
+ON CONFLICT (session) DO UPDATE SET heartbeats = excluded.heartbeats, lease = excluded.lease, presence = excluded.presence,
+    capacity = excluded.capacity, free_capacity = excluded.free_capacity, name = excluded.name,
+    routes = excluded.routes, partitions = excluded.partitions, unavailable = excluded.unavailable, renewed_at = clock_timestamp(),
+    suspected = m.suspected AND excluded.presence = m.presence
+WHERE m.heartbeats < excluded.heartbeats
 
 -- statement outbox.heartbeat.lockMember
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
@@ -1741,28 +1733,12 @@ SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || v
     LIMIT 100)
 
 -- statement outbox.heartbeat.membershipMembers
-SELECT session, name, beat, lease, handlers, free, presence,
+SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
-        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, flag, routes, partitions, unable FROM "waybill"."waybill_outbox_members" ORDER BY session
+        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, suspected, routes, partitions, unavailable FROM "waybill"."waybill_outbox_members" ORDER BY session
 
 -- statement outbox.heartbeat.membershipPartitions
 SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM "waybill"."waybill_outbox_partitions" ORDER BY route, from_slot
-
--- statement outbox.heartbeat.move
-WITH o AS MATERIALIZED (
-    SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
-), l AS MATERIALIZED (
-    SELECT FROM "waybill"."waybill_outbox_partitions" u
-    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
-      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.beat <= $9))
-      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
-    FOR NO KEY UPDATE
-)
-UPDATE "waybill"."waybill_outbox_partitions" u
-SET owner = $6, term = u.term + ($6 <> $5)::int,
-    read_after = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.read_after END, uncertain_up_to = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.uncertain_up_to END
-FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
 
 -- statement outbox.heartbeat.partitions
 WITH n AS MATERIALIZED (
@@ -1791,15 +1767,23 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
     AND a.state_change < clock_timestamp() - interval '1 second'
 
 -- statement outbox.heartbeat.renew
-UPDATE "waybill"."waybill_outbox_members" m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
-    routes = $8, partitions = $9, unable = $10,
-    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
-WHERE m.session = $1 AND m.beat < $2
+UPDATE "waybill"."waybill_outbox_members" m SET heartbeats = $2, lease = $3, presence = $4::bigint, capacity = $5, free_capacity = $6, name = $7,
+    routes = $8, partitions = $9, unavailable = $10,
+    renewed_at = clock_timestamp(), suspected = m.suspected AND $4::bigint = m.presence
+WHERE m.session = $1 AND m.heartbeats < $2
 
 -- statement outbox.heartbeat.routes
 INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS x(route)
 WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING
+
+-- statement outbox.heartbeat.suspect
+UPDATE "waybill"."waybill_outbox_members" m SET suspected = true
+FROM (
+    SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN "waybill"."waybill_outbox_members" f ON f.session = x.session
+    WHERE f.presence = x.presence AND f.presence <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) ORDER BY f.session FOR NO KEY UPDATE OF f SKIP LOCKED
+) f
+WHERE m.session = f.session
 
 -- statement outbox.heartbeat.tidy
 WITH n AS MATERIALIZED (
@@ -1813,6 +1797,22 @@ WITH n AS MATERIALIZED (
 UPDATE "waybill"."waybill_outbox_routes" r SET partitions = 0, read_after = d.read_after, uncertain_up_to = d.uncertain_up_to, term = d.term
 FROM (SELECT d.route, min(d.read_after) AS read_after, max(d.uncertain_up_to) AS uncertain_up_to, max(d.term) AS term FROM d GROUP BY d.route) d
 WHERE r.route = d.route
+
+-- statement outbox.heartbeat.transfer
+WITH o AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
+), l AS MATERIALIZED (
+    SELECT FROM "waybill"."waybill_outbox_partitions" u
+    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $6))
+      AND ($6 <> $5 OR $6 = $1::bigint AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND m.heartbeats <= $9))
+      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_members" m WHERE m.session = $5))
+    FOR NO KEY UPDATE
+)
+UPDATE "waybill"."waybill_outbox_partitions" u
+SET owner = $6, term = u.term + ($6 <> $5)::int,
+    read_after = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.read_after END, uncertain_up_to = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.uncertain_up_to END
+FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
 
 -- statement outbox.read.again
 SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
@@ -1880,7 +1880,7 @@ CROSS JOIN LATERAL (
 WHERE r.why IS NOT NULL ORDER BY u.n, r.seq
 
 -- statement outbox.read.page
-SELECT m.session IS NOT NULL, coalesce(m.flag, false), (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
+SELECT m.session IS NOT NULL, coalesce(m.suspected, false), (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), clock_timestamp(),
        pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
        ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
              FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),

@@ -17,7 +17,7 @@ CREATE TABLE {outbox} (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    cancelable   boolean          NOT NULL DEFAULT false,
+    cancelable     boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -77,7 +77,7 @@ COMMENT ON COLUMN {outbox}.settled_at IS 'when it reached a terminal state; null
 COMMENT ON COLUMN {outbox}.expires_at IS 'when the message loses its value, by the producer''s clock; null = never';
 COMMENT ON COLUMN {outbox}.held_since IS 'when the hold was written; null = not held';
 COMMENT ON COLUMN {outbox}.last_error_at IS 'when the latest error was';
-COMMENT ON COLUMN {outbox}.route IS 'the lane it is sent on';
+COMMENT ON COLUMN {outbox}.route IS 'its route: a stream of messages that is read and sent apart from the others';
 COMMENT ON COLUMN {outbox}.key IS 'ordering key; empty = unordered';
 COMMENT ON COLUMN {outbox}.id IS 'message id';
 COMMENT ON COLUMN {outbox}.topic IS 'routing key';
@@ -133,34 +133,34 @@ CREATE INDEX {outbox_expires} ON {outbox} (route, (CASE WHEN due_at IS NULL THEN
 COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: records that expire while they wait for a time (0), or are due (1)';
 
 CREATE TABLE {members} (
-    session    bigint      NOT NULL PRIMARY KEY,
-    beat       bigint      NOT NULL,
-    lease      bigint      NOT NULL,
-    presence   bigint      NOT NULL,
-    joined_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    renewed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    handlers   integer     NOT NULL,
-    free       integer     NOT NULL,
-    flag       boolean     NOT NULL DEFAULT false,
-    name       text        NOT NULL,
-    routes     text[] COLLATE "C" NOT NULL,
-    partitions smallint[]  NOT NULL,
-    unable     boolean[]   NOT NULL
+    session       bigint      NOT NULL PRIMARY KEY,
+    heartbeats    bigint      NOT NULL,
+    lease         bigint      NOT NULL,
+    presence      bigint      NOT NULL,
+    joined_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    renewed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    capacity      integer     NOT NULL,
+    free_capacity integer     NOT NULL,
+    suspected     boolean     NOT NULL DEFAULT false,
+    name          text        NOT NULL,
+    routes        text[] COLLATE "C" NOT NULL,
+    partitions    smallint[]  NOT NULL,
+    unavailable   boolean[]   NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE {members} IS 'Waybill: who hands records out. A row is locked for key share by all that its member writes; a renewal changes no key';
+COMMENT ON TABLE {members} IS 'Waybill: the relays and consumers that hand records out. A row is locked for key share by all that its member writes; a renewal changes no key';
 COMMENT ON COLUMN {members}.session IS 'random number of one run of one process, never used again';
-COMMENT ON COLUMN {members}.beat IS 'rises with each renewal';
-COMMENT ON COLUMN {members}.lease IS 'for how long its beat may stand still until others remove it, in microseconds';
+COMMENT ON COLUMN {members}.heartbeats IS 'number of its renewals: a late one has a smaller number and changes nothing';
+COMMENT ON COLUMN {members}.lease IS 'for how long heartbeats may stand still until other members remove it, in microseconds';
 COMMENT ON COLUMN {members}.presence IS 'token of something that ends with its connection; 0 = none';
 COMMENT ON COLUMN {members}.joined_at IS 'when it joined, for people';
 COMMENT ON COLUMN {members}.renewed_at IS 'when it was last renewed, for people';
-COMMENT ON COLUMN {members}.handlers IS 'how many records it can have out at once';
-COMMENT ON COLUMN {members}.free IS 'how many more it could take';
-COMMENT ON COLUMN {members}.flag IS 'another member misses its presence';
+COMMENT ON COLUMN {members}.capacity IS 'how many records it can have handed out at once';
+COMMENT ON COLUMN {members}.free_capacity IS 'how many more records it could be handed';
+COMMENT ON COLUMN {members}.suspected IS 'another member saw that its presence is lost';
 COMMENT ON COLUMN {members}.name IS 'for people';
 COMMENT ON COLUMN {members}.routes IS 'the routes that it serves';
 COMMENT ON COLUMN {members}.partitions IS 'number of partitions that it would make, by route';
-COMMENT ON COLUMN {members}.unable IS 'it cannot hand out now, by route';
+COMMENT ON COLUMN {members}.unavailable IS 'it cannot hand out now, by route';
 
 CREATE TABLE {routes} (
     read_after      bigint   NOT NULL DEFAULT 0,
@@ -173,7 +173,7 @@ COMMENT ON TABLE {routes} IS 'Waybill: the routes that are or were served; parti
 COMMENT ON COLUMN {routes}.read_after IS 'read_after of partitions that will be made';
 COMMENT ON COLUMN {routes}.uncertain_up_to IS 'uncertain_up_to of partitions that will be made';
 COMMENT ON COLUMN {routes}.term IS 'terms of partitions that will be made are greater';
-COMMENT ON COLUMN {routes}.partitions IS 'number of partitions; 0 = there are none, since nobody serves it';
+COMMENT ON COLUMN {routes}.partitions IS 'number of partitions; 0 = there are none, since no member serves it';
 COMMENT ON COLUMN {routes}.route IS 'the route';
 
 CREATE TABLE {partitions} (
@@ -190,15 +190,15 @@ CREATE TABLE {partitions} (
 COMMENT ON TABLE {partitions} IS 'Waybill: ranges of slots of a route, and who owns them';
 COMMENT ON COLUMN {partitions}.owner IS 'session of the owner; 0 = free';
 COMMENT ON COLUMN {partitions}.slots IS 'its slots, as bits';
-COMMENT ON COLUMN {partitions}.read_after IS 'what a new owner must look at has a greater sequence';
-COMMENT ON COLUMN {partitions}.uncertain_up_to IS 'what is up to it may have been handed out by a member that died';
+COMMENT ON COLUMN {partitions}.read_after IS 'a new owner reads the records with a greater sequence';
+COMMENT ON COLUMN {partitions}.uncertain_up_to IS 'records up to it may have been handed out by a member that died';
 COMMENT ON COLUMN {partitions}.term IS 'grows with each change of the owner';
 COMMENT ON COLUMN {partitions}.from_slot IS 'its first slot';
 COMMENT ON COLUMN {partitions}.to_slot IS 'the slot after its last one';
 COMMENT ON COLUMN {partitions}.route IS 'its route';
 
 CREATE TABLE {notices} (
-    number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME {told}) PRIMARY KEY,
+    number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME {notices_seq}) PRIMARY KEY,
     slots  bigint           NOT NULL,
     seq    bigint           NOT NULL DEFAULT 0,
     kind   smallint         NOT NULL,
@@ -208,9 +208,9 @@ CREATE TABLE {notices} (
     id     text COLLATE "C" NOT NULL DEFAULT '',
     reason text COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE {notices} IS 'Waybill: tells owners that somebody changed what they remember';
+COMMENT ON TABLE {notices} IS 'Waybill: tells owners that another program changed a record or key that they remember';
 COMMENT ON COLUMN {notices}.number IS 'names it';
-COMMENT ON COLUMN {notices}.slots IS 'slots whose owners have yet to heed it, as bits';
+COMMENT ON COLUMN {notices}.slots IS 'slots whose owners have not acted on it yet, as bits';
 COMMENT ON COLUMN {notices}.seq IS 'the record; of kind 3 the first one';
 COMMENT ON COLUMN {notices}.kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
 COMMENT ON COLUMN {notices}.slot IS 'the record''s slot';

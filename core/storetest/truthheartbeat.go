@@ -38,10 +38,11 @@ func (k *kit) group() *group {
 	return g
 }
 
-func (*group) Renew(context.Context, *core.Member, bool) error                { return nil }
-func (*group) Flag(context.Context, core.Session) error                       { return nil }
-func (*group) Save(context.Context, []core.PartitionState) error              { return nil }
-func (*group) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+func (*group) Renew(context.Context, *core.Member, bool) error                    { return nil }
+func (*group) Suspect(context.Context, core.Session) error                        { return nil }
+func (*group) Save(context.Context, []core.PartitionState) error                  { return nil }
+func (*group) Transfer(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+
 func (*group) End(context.Context, core.Session, bool) (last int64, ok bool, err error) {
 	return unknownLast, true, nil
 }

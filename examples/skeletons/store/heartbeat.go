@@ -41,11 +41,13 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 type membership struct{ *Store }
 
 func (membership) Renew(context.Context, *core.Member, bool) error   { return nil }
-func (membership) Flag(context.Context, core.Session) error          { return nil }
+func (membership) Suspect(context.Context, core.Session) error       { return nil }
 func (membership) Save(context.Context, []core.PartitionState) error { return nil }
 
 // Move reports that a partition can pass to another member. LOCK: not while a call of its owner runs.
-func (membership) Move(context.Context, core.Session, core.Session) (bool, error) { return true, nil }
+func (membership) Transfer(context.Context, core.Session, core.Session) (bool, error) {
+	return true, nil
+}
 
 func (s membership) Kept(_ context.Context, route string) (core.PartitionState, error) {
 	return s.kept[route], nil
