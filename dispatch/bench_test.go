@@ -44,7 +44,7 @@ func BenchmarkDrain(b *testing.B) {
 					c.Do(context.Background(), st)
 					d.Done(now, c)
 				}
-				items := d.Hand(now, "default", 500)
+				items := d.HandOut(now, "default", 500)
 				for _, item := range items {
 					d.Conclude(now, item, core.Published(&item.Record))
 				}
@@ -91,7 +91,7 @@ func BenchmarkReadBesideWaitingKeys(b *testing.B) {
 						b.StartTimer()
 						d.Done(now, c)
 					}
-					items := d.Hand(now, "default", 500)
+					items := d.HandOut(now, "default", 500)
 					for _, item := range items {
 						d.Conclude(now, item, outcome(&item.Record))
 					}

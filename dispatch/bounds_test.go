@@ -102,8 +102,8 @@ func TestHintIsBelowWhatIsAskedAbout(t *testing.T) {
 				continue
 			}
 			rt.groups[0].floor = math.MaxInt64 // that of x
-			if low := rt.lows().of(core.AllSlots); low >= 2 {
-				t.Errorf("the hint is %d; y has the number 2 and was not handed out", low)
+			if readAfter := rt.slotHints().of(core.AllSlots); readAfter >= 2 {
+				t.Errorf("the hint is %d; y has the number 2 and was not handed out", readAfter)
 			}
 			return
 		}
@@ -118,17 +118,17 @@ func TestNewPartitionLoadsFirst(t *testing.T) {
 	w := newSmall(t)
 	w.start()
 	rt := w.d.byName["r"]
-	loading := &group{route: rt, slots: 1, loaded: true, loads: true, afterFresh: 7}
+	loading := &group{route: rt, slots: 1, loaded: true, loads: true, newlyOwnedAfter: 7}
 	rt.groups = []*group{loading, {route: rt, slots: 2, loads: true}, {route: rt, slots: 4, loads: true}}
 	var r reading
-	w.d.addFresh(&r)
-	if !slices.Equal(r.fresh, rt.groups[1:]) || r.look.NewlyOwnedAfter != 0 {
-		t.Errorf("%d groups are read behind %d, want the two new ones, from the beginning", len(r.fresh), r.look.NewlyOwnedAfter)
+	w.d.addNewlyOwned(&r)
+	if !slices.Equal(r.newlyOwned, rt.groups[1:]) || r.request.NewlyOwnedAfter != 0 {
+		t.Errorf("%d groups are read behind %d, want the two new ones, from the beginning", len(r.newlyOwned), r.request.NewlyOwnedAfter)
 	}
 	rt.groups, r = rt.groups[:1], reading{}
-	w.d.addFresh(&r)
-	if !slices.Equal(r.fresh, rt.groups) || r.look.NewlyOwnedAfter != 7 {
-		t.Errorf("%d groups are read behind %d, want the one that is being read, behind 7", len(r.fresh), r.look.NewlyOwnedAfter)
+	w.d.addNewlyOwned(&r)
+	if !slices.Equal(r.newlyOwned, rt.groups) || r.request.NewlyOwnedAfter != 7 {
+		t.Errorf("%d groups are read behind %d, want the one that is being read, behind 7", len(r.newlyOwned), r.request.NewlyOwnedAfter)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestLoadEndsWhenMemoryIsFull(t *testing.T) {
 	w.d.waitingPage, w.d.opts.MaxKeys = 1, 2
 	pages := 0
 	w.call = func(c *Call) {
-		if o, ok := c.op.(*readOp); ok && len(o.r.look.NewlyOwned) > 0 {
+		if o, ok := c.op.(*readOp); ok && len(o.r.request.NewlyOwned) > 0 {
 			pages++
 		}
 		c.Do(context.Background(), w.st)
@@ -173,7 +173,7 @@ func TestShortKeysShareARead(t *testing.T) {
 	most := 0
 	w.call = func(c *Call) {
 		if o, ok := c.op.(*readOp); ok {
-			most = max(most, len(o.r.look.Keys))
+			most = max(most, len(o.r.request.Keys))
 		}
 		c.Do(context.Background(), w.st)
 	}
@@ -193,8 +193,8 @@ func TestDeepKeyIsNotShort(t *testing.T) {
 	w.d.keyDepth = 10
 	var limits []int
 	w.call = func(c *Call) {
-		if o, ok := c.op.(*readOp); ok && len(o.r.look.Keys) > 0 {
-			limits = append(limits, o.r.look.Keys[0].Limit)
+		if o, ok := c.op.(*readOp); ok && len(o.r.request.Keys) > 0 {
+			limits = append(limits, o.r.request.Keys[0].Limit)
 		}
 		c.Do(context.Background(), w.st)
 	}
@@ -207,7 +207,7 @@ func TestDeepKeyIsNotShort(t *testing.T) {
 			w.call(c)
 			w.d.Done(w.now, c)
 		}
-		for _, item := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.HandOut(w.now, "r", 10) {
 			w.d.Conclude(w.now, item, core.Published(&item.Record))
 		}
 	}
@@ -307,7 +307,7 @@ func testPausedBacklog(t *testing.T, open bool) {
 	var got []string
 	for range 20_000 {
 		w.step()
-		for _, item := range w.d.Hand(w.now, "r", 100) {
+		for _, item := range w.d.HandOut(w.now, "r", 100) {
 			got = append(got, item.Record.ID)
 			w.d.Conclude(w.now, item, core.Published(&item.Record))
 		}

@@ -68,7 +68,7 @@ func (w *small) run(d time.Duration) (ids []string) {
 			w.call(c)
 			w.d.Done(w.now, c)
 		}
-		for _, item := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.HandOut(w.now, "r", 10) {
 			ids = append(ids, item.Record.Envelope.ID)
 		}
 	}
@@ -275,7 +275,7 @@ func (w *small) hand(n int) (items []*Item) {
 	w.t.Helper()
 	for range 1000 {
 		w.step()
-		if items = append(items, w.d.Hand(w.now, "r", n-len(items))...); len(items) == n {
+		if items = append(items, w.d.HandOut(w.now, "r", n-len(items))...); len(items) == n {
 			return items
 		}
 	}
@@ -405,16 +405,16 @@ func (w *small) liveAndDie(session core.Session, late bool, ends map[string]int)
 	w.d = New(Options{
 		Routes: []Route{{Name: "r", Partitions: 1}, {Name: "q", Partitions: 1}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
-	w.d.SetHanding("r", !late)
+	w.d.SetHandingOut("r", !late)
 	for n := 1; n < 5000 && !w.d.Left(); n++ {
 		w.step()
 		if n == 20 {
-			w.d.SetHanding("r", true)
+			w.d.SetHandingOut("r", true)
 		}
 		if n%40 != 0 {
 			continue
 		}
-		for _, item := range append(w.d.Hand(w.now, "r", 10), w.d.Hand(w.now, "q", 10)...) {
+		for _, item := range append(w.d.HandOut(w.now, "r", 10), w.d.HandOut(w.now, "q", 10)...) {
 			switch r := &item.Record; {
 			case r.Crashes >= core.MaxCrashes:
 				ends[r.Envelope.ID] = r.Crashes
@@ -448,7 +448,7 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	}
 	for n := 0; n < len(ids); {
 		w.step()
-		for _, item := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.HandOut(w.now, "r", 10) {
 			n++
 			w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonExpired, nil))
 		}
@@ -563,9 +563,9 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	t.Parallel()
 	w, item := oneOut(t)
 	for range 2 {
-		told, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
+		lastNotice, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
 		w.must(err)
-		if told == nil {
+		if lastNotice == nil {
 			t.Fatal("the owner is not asked")
 		}
 		w.d.Wake(w.now)
@@ -601,7 +601,7 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	for _, item := range items {
 		w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
 	}
-	w.run(2 * time.Second) // the partition is not said to be careful any more
+	w.run(2 * time.Second) // the partition is not uncertain any more
 	for id, want := range map[string]waybill.CancelStatus{"old": waybill.CancelUncertain, "new": waybill.CancelDone} {
 		tx := w.st.Begin()
 		got, err := tx.Cancel("r", id)

@@ -20,18 +20,18 @@ const (
 // records.
 type database struct {
 	*env
-	epoch    string
-	wentBack bool  // it was restored once: hints mean nothing
-	last     int64 // the greatest ReadResult.Last
-	told     int64 // the greatest ReadResult.LastNotice
-	horizons []horizon
-	running  map[int64]time.Time // by id of a running transaction: when it was seen first
-	watched  map[int64]bool
+	epoch      string
+	wentBack   bool  // it was restored once: hints mean nothing
+	last       int64 // the greatest ReadResult.Last
+	lastNotice int64 // the greatest ReadResult.LastNotice
+	horizons   []horizon
+	running    map[int64]time.Time // by id of a running transaction: when it was seen first
+	watched    map[int64]bool
 }
 
 // horizon is what a page could not show: transactions with an id below upper may still show numbers up to last, and
-// notices up to told.
-type horizon struct{ last, told, upper int64 }
+// notices up to lastNotice.
+type horizon struct{ last, lastNotice, upper int64 }
 
 func newDatabase(e *env) database {
 	return database{env: e, running: map[int64]time.Time{}, watched: map[int64]bool{}}
@@ -39,7 +39,7 @@ func newDatabase(e *env) database {
 
 // reset forgets what the session has read. It remembers that the database went back.
 func (db *database) reset() {
-	db.epoch, db.last, db.told, db.horizons = "", 0, 0, nil
+	db.epoch, db.last, db.lastNotice, db.horizons = "", 0, 0, nil
 	clear(db.running)
 	clear(db.watched)
 }
@@ -92,10 +92,10 @@ func hasEnded(page *core.ReadResult, id int64) bool {
 	return id < page.Next && !slices.Contains(page.Running, id)
 }
 
-// visible takes in the transactions that a page could not show. It returns the sequence, and the number of a control
+// visible takes in the transactions that a page could not show. It returns the sequence, and the number of a notice
 // record, up to which everything is visible, watched transactions apart. Transactions with an id below least do not
 // hold it back.
-func (db *database) visible(page *core.ReadResult, least int64) (seq, told int64) {
+func (db *database) visible(page *core.ReadResult, least int64) (seq, lastNotice int64) {
 	if upper := page.Upper; upper > 0 {
 		if n := len(db.horizons); n >= db.maxHorizons {
 			db.horizons[n-1] = horizon{page.Last, page.LastNotice, upper}
@@ -108,8 +108,8 @@ func (db *database) visible(page *core.ReadResult, least int64) (seq, told int64
 		n++
 	}
 	if n > 0 {
-		seq, told = db.horizons[n-1].last, db.horizons[n-1].told
+		seq, lastNotice = db.horizons[n-1].last, db.horizons[n-1].lastNotice
 		db.horizons = db.horizons[n-1:] // the last resolved one stays: it says what is visible
 	}
-	return seq, told
+	return seq, lastNotice
 }

@@ -26,7 +26,7 @@ type Dispatcher struct {
 	timers   timers   // when to ask the store for due records
 	settles  settles  // outcomes to be stored
 	notices  notices  // notices under way
-	releases releases // partitions that are being given up
+	releases releases // partitions that are being released
 	work     work     // what is handed out
 	err      error
 }
@@ -60,8 +60,8 @@ func (d *Dispatcher) Session() core.Session { return d.session }
 func (d *Dispatcher) Err() error { return d.err }
 
 // Calls returns the calls that are to be made now. Each is to be run once, and then given to Done. A member that has
-// not joined only meets. One that stops reads and takes nothing more: it settles what comes back, releases its
-// partitions by leaving, and renews until then. Each kind of call decides by itself whether it is due; see call.go.
+// not joined only sends a Heartbeat. One that stops reads and takes nothing more: it settles what comes back, releases
+// its partitions by leaving, and renews until then. Each kind of call decides by itself whether it is due; see call.go.
 func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	d.tick(now)
 	if d.self.left {
@@ -155,7 +155,7 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	pause := min(d.opts.PollMin, duePause)
 	wake := func(rt *route) {
 		rt.pace.wake(now)
-		rt.queue.lookNext(now)
+		rt.queue.askNow(now)
 		if rt.Queue {
 			pause = 0
 		}
@@ -175,15 +175,15 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 
 // SetAble says whether the member can serve a route now. A member that cannot gives its partitions to one that can.
 func (d *Dispatcher) SetAble(route string, able bool) {
-	if d.self.unable[route] == able {
-		d.self.unable[route] = !able
+	if d.self.unavailable[route] == able {
+		d.self.unavailable[route] = !able
 		d.self.beatNow = true
 	}
 }
 
-// SetHanding says whether records of a route are handed out now. While they are not, no suspect of the route keeps
+// SetHandingOut says whether records of a route are handed out now. While they are not, no suspect of the route keeps
 // others waiting.
-func (d *Dispatcher) SetHanding(route string, handing bool) {
+func (d *Dispatcher) SetHandingOut(route string, handing bool) {
 	if rt := d.byName[route]; rt != nil {
 		rt.shut = !handing
 	}

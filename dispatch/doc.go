@@ -4,11 +4,23 @@
 // out records, and stores their outcomes. It knows neither database nor clock: it says which calls a store should get
 // ([Dispatcher.Calls]), takes in the answers ([Dispatcher.Done]), and is told the time with each.
 //
-// The Dispatcher is made of parts, each with a file of its own. env.go: the state that all of them may read. self.go,
-// peers.go, presence.go, meet.go, own.go, share.go and rejoin.go: membership, and the owners of partitions.
-// database.go, group.go, look.go and page.go: reading. route.go, partition.go, item.go, key.go, topics.go, revisit.go
-// and forget.go: the records and keys in memory. queue.go: queues. hold.go, hand.go, settle.go, control.go, due.go and
-// giveup.go: the way of a record. call.go: the calls of the store.
+// # Files
+//
+// The Dispatcher is made of parts, each with a file of its own:
+//
+//	env.go                                    the state that all parts may read
+//	self.go, peers.go, presence.go            this member, the other members, and tokens of connections
+//	heartbeat.go, ownership.go, rebalance.go  the call that renews the member, and who owns which partition
+//	release.go, rejoin.go                     the ends of an ownership: by will, and by a lost lease
+//	database.go, group.go, read.go,           reading: how far the reads have come, what to ask for next, and the
+//	readresult.go, progress.go                way of an answer into memory
+//	route.go, partition.go, item.go, key.go,  the records and keys in memory
+//	topics.go, revisit.go, forget.go
+//	hold.go, handout.go, settle.go, due.go,   the way of a record: it is held, handed out, concluded, retried
+//	notice.go, unreported.go
+//	queue.go                                  routes that are queues, whose members ask for records by Hold
+//	call.go                                   the calls of the store, their limits and pauses
+//	status.go, options.go                     what callers ask and set
 //
 // # Guarantees
 //
@@ -19,7 +31,7 @@
 //     was concluded; nothing of a key is handed out behind a record that waits for a retry.
 //   - Records that become visible late, because their transaction was slow, are found when it ends, even if reads have
 //     passed them.
-//   - Nothing is handed out later than a lease after the latest successful beat was sent.
+//   - Nothing is handed out later than a lease after the latest successful heartbeat was sent.
 //   - The records that a dead member may have had out are handed out in windows, whose records are held before. A
 //     window that kills its member is halved, down to the one record that did it.
 //
@@ -29,11 +41,11 @@
 //
 // # Ownership
 //
-// An Item belongs to the caller of Hand until Conclude.
+// An Item belongs to the caller of HandOut until Conclude.
 //
 // # Limits
 //
 // It holds at most Window records that are ready or out, and eight times as many that wait behind one of their key.
 // MaxKeys bounds the keys that it remembers because they wait. Beyond it, it forgets them, and asks the store when it
-// meets one. A bound may cost speed, never progress: see docs/dispatch.md.
+// reads a record of one. A bound may cost speed, never progress: see docs/dispatch.md.
 package dispatch

@@ -232,7 +232,7 @@ func (d *Dispatcher) dueDone(page *core.DueResult, parts []core.RouteSlots, c *C
 	if page.TimersReady > 0 {
 		for _, rt := range d.routes {
 			rt.pace.wake(d.now)
-			rt.queue.lookNext(d.now)
+			rt.queue.askNow(d.now)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	item := rt.newItem(rec)
 	item.held, item.retry = true, true
 	if !rt.ordered() || rec.Envelope.Key == "" {
-		d.hand(item)
+		d.enqueue(item)
 		return true
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)

@@ -22,7 +22,7 @@ type env struct {
 type bounds struct {
 	keyDepth, queueDepth        int
 	keyReads, askMost, maxLeave int
-	waitingPage, againPage      int
+	waitingPage, recheckPage    int
 	maxTake, dueLimit           int
 	firstWindow                 int
 	maxWatched, maxHorizons     int
@@ -35,7 +35,7 @@ type bounds struct {
 
 // usual are the bounds in production.
 var usual = bounds{
-	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, againPage: againPage,
+	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, recheckPage: againPage,
 	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
 	tailPages: tailPages, passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
 	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},

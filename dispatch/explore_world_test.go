@@ -227,7 +227,7 @@ func (w *world) pump(m *agent) {
 		}
 		handed := 0
 		for i := range w.scope.routes {
-			for _, item := range m.d.Hand(w.now, w.scope.routes[i].Name, limit) {
+			for _, item := range m.d.HandOut(w.now, w.scope.routes[i].Name, limit) {
 				handed++
 				w.send(m, item)
 			}

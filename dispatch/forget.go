@@ -87,12 +87,12 @@ func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	}
 	rt.dropKeys(slots)
 	maps.DeleteFunc(rt.unreported, func(_ int64, slot uint8) bool { return slots.Has(slot) })
-	for _, seq := range sortedSeqs(rt.again.bySeq) {
-		if v := rt.again.bySeq[seq]; slots.Has(v.slot) {
+	for _, seq := range sortedSeqs(rt.revisits.bySeq) {
+		if v := rt.revisits.bySeq[seq]; slots.Has(v.slot) {
 			if v.decision != nil { // it belongs to the next owner
 				d.notices.forget(v.decision)
 			}
-			rt.again.remove(seq)
+			rt.revisits.remove(seq)
 		}
 	}
 	for s := range uint8(core.NumSlots) {

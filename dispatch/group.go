@@ -11,14 +11,14 @@ import (
 // Numbers are drawn when records are staged, and become visible when their transaction commits. So a range that was
 // read can get records later. A group is a set of slots with one place in the order:
 //
-//   0 ────────────── low ───────────────── cursor ──────────── last
+//   0 ──────────── stable ───────────────── cursor ──────────── last
 //      nothing more  │  read, but records  │  not read yet
 //      can appear    │  may still appear   │
 //
-// The front moves the cursor. Late passes go over (low, cursor] again until low has met the cursor. A transaction that
-// runs for longer than a second would hold low back for all that time. It is watched by itself instead: when it ends, a
-// walk covers what it may have shown. Partitions that just came begin at their hint, as a group of their own, and join
-// the others when they are at the same place.
+// The front moves the cursor. Late passes go over (stable, cursor] again until stable has met the cursor. A transaction
+// that runs for longer than a second would hold stable back for all that time. It is watched by itself instead: when it
+// ends, a walk covers what it may have shown. Partitions that just came begin at their hint, as a group of their own,
+// and join the others when they are at the same place.
 
 const (
 	// step is the width of a range of numbers where there may be dead rows.
@@ -41,11 +41,11 @@ type group struct {
 	complete, loads, forgot bool
 	floor                   int64
 	loadAt                  time.Time // not before
-	afterFresh              int64
-	// cursor: the front has passed everything up to it. low: nothing up to it can still appear, watched
+	newlyOwnedAfter         int64
+	// cursor: the front has passed everything up to it. stable: nothing up to it can still appear, watched
 	// transactions apart.
-	cursor, low int64
-	// late is the pass over (low, cursor] under way; goal is what low becomes at its end.
+	cursor, stable int64
+	// late is the pass over (stable, cursor] under way; goal is what stable becomes at its end.
 	late, goal int64
 	hazards    int64 // hazard for the page that is being taken in
 	walks      []*walk
@@ -62,14 +62,14 @@ type walk struct {
 }
 
 // addSlots makes a group of partitions that the member has just got.
-func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
+func (d *Dispatcher) addSlots(rt *route, slots core.Slots, readAfter int64) {
 	if d.db.wentBack { // the hint may be of another life of the database
-		low = 0
+		readAfter = 0
 	}
-	low = d.notices.from(rt.Name, low) // the notice is about these slots, too
-	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}, loads: true, floor: low}
+	readAfter = d.notices.from(rt.Name, readAfter) // the notice is about these slots, too
+	g := &group{route: rt, slots: slots, cursor: readAfter, stable: readAfter, late: readAfter, watch: map[int64]int64{}, loads: true, floor: readAfter}
 	for id := range d.db.watched {
-		g.watch[id] = low // the hint is below all records that the transaction may show
+		g.watch[id] = readAfter // the hint is below all records that the transaction may show
 	}
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
@@ -103,10 +103,10 @@ func (g *group) hazard() int64 {
 	for _, w := range g.walks {
 		h = min(h, w.pos)
 	}
-	if g.late > g.low && g.late < g.cursor {
+	if g.late > g.stable && g.late < g.cursor {
 		h = min(h, g.late)
 	}
-	if g.late > g.low && g.goal < g.late {
+	if g.late > g.stable && g.goal < g.late {
 		h = min(h, g.goal)
 	}
 	return h
@@ -128,10 +128,10 @@ func (g *group) addWalk(from, to int64) {
 
 // jump moves the front to a sequence. A walk follows over the numbers before it.
 func (g *group) jump(to, visible int64) {
-	g.walks = append(g.walks, &walk{pos: g.low, to: to})
+	g.walks = append(g.walks, &walk{pos: g.stable, to: to})
 	g.cursor = to
-	g.low = max(g.low, min(visible, to))
-	g.late = g.low
+	g.stable = max(g.stable, min(visible, to))
+	g.late = g.stable
 }
 
 // transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is
@@ -142,12 +142,12 @@ func (d *Dispatcher) transactions(page *core.ReadResult) (visible int64) {
 	for _, id := range watch {
 		for _, rt := range d.routes {
 			for _, g := range rt.groups {
-				g.watch[id] = g.low
+				g.watch[id] = g.stable
 			}
 		}
 	}
-	visible, told := d.db.visible(page, least)
-	d.notices.transactions(watch, ended, told)
+	visible, lastNotice := d.db.visible(page, least)
+	d.notices.transactions(watch, ended, lastNotice)
 	for _, rt := range d.routes {
 		for _, id := range ended {
 			rt.walkFor(id)
@@ -171,22 +171,22 @@ func (rt *route) walkFor(id int64) {
 	}
 }
 
-// passDone moves low: the late pass has ended, and all records that were visible when it began were read. A transaction
-// that ended since is found by the next pass.
+// passDone moves stable: the late pass has ended, and all records that were visible when it began were read. A
+// transaction that ended since is found by the next pass.
 func (g *group) passDone() {
-	g.low = max(g.low, min(g.goal, g.cursor))
-	g.late = g.low
+	g.stable = max(g.stable, min(g.goal, g.cursor))
+	g.late = g.stable
 }
 
 // unresolved reports whether records may still appear behind the cursor.
-func (g *group) unresolved() bool { return g.low < g.cursor || len(g.walks) > 0 }
+func (g *group) unresolved() bool { return g.stable < g.cursor || len(g.walks) > 0 }
 
 // merge joins groups of a route that are at the same place: each group costs ranges of its own in every read. The
 // joined group takes the least of their bounds.
 func (rt *route) merge(last int64) {
 	var first *group
 	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool {
-		if !g.loaded || g.loads || g.cursor < last || len(g.walks) > 0 || g.late > g.low {
+		if !g.loaded || g.loads || g.cursor < last || len(g.walks) > 0 || g.late > g.stable {
 			return false
 		}
 		if first == nil || first.cursor != g.cursor {
@@ -196,8 +196,8 @@ func (rt *route) merge(last int64) {
 		first.slots |= g.slots
 		first.sweep, first.sweepAt = 0, time.Time{}
 		first.complete, first.floor, first.loadAt = first.complete && g.complete, min(first.floor, g.floor), later(first.loadAt, g.loadAt)
-		first.low = min(first.low, g.low)
-		first.late = first.low
+		first.stable = min(first.stable, g.stable)
+		first.late = first.stable
 		for id, from := range g.watch {
 			if old, ok := first.watch[id]; ok {
 				from = min(from, old)
@@ -208,48 +208,48 @@ func (rt *route) merge(last int64) {
 	})
 }
 
-// lows are, by slot, the numbers behind which a member that takes over misses nothing.
-type lows [core.NumSlots]int64
+// slotHints are, by slot, the numbers behind which a member that takes over misses nothing.
+type slotHints [core.NumSlots]int64
 
 // note lowers those of slots.
-func (l *lows) note(slots core.Slots, low int64) {
+func (l *slotHints) note(slots core.Slots, readAfter int64) {
 	for s := range uint8(core.NumSlots) {
 		if slots.Has(s) {
-			l[s] = min(l[s], low)
+			l[s] = min(l[s], readAfter)
 		}
 	}
 }
 
-// of returns the hint with which slots are given up.
-func (l *lows) of(slots core.Slots) int64 {
-	low := int64(math.MaxInt64)
+// of returns the hint with which slots are released.
+func (l *slotHints) of(slots core.Slots) int64 {
+	readAfter := int64(math.MaxInt64)
 	for s := range uint8(core.NumSlots) {
 		if slots.Has(s) {
-			low = min(low, l[s])
+			readAfter = min(readAfter, l[s])
 		}
 	}
-	if low == math.MaxInt64 {
+	if readAfter == math.MaxInt64 {
 		return 0
 	}
-	return max(low, 0)
+	return max(readAfter, 0)
 }
 
-// lows goes over all that is remembered. A successor begins at the hint, so no record may be before it that is in
+// slotHints goes over all that is remembered. A successor begins at the hint, so no record may be before it that is in
 // memory, passed, or still to appear. A record of a queue without a key is no matter of the hint: each Hold finds it.
-func (rt *route) lows() *lows {
-	l := &lows{}
+func (rt *route) slotHints() *slotHints {
+	l := &slotHints{}
 	for s := range l {
 		l[s] = math.MaxInt64
 	}
 	for _, g := range rt.groups {
-		low := min(g.low, g.cursor, g.floor)
+		readAfter := min(g.stable, g.cursor, g.floor)
 		for _, w := range g.walks {
-			low = min(low, w.pos)
+			readAfter = min(readAfter, w.pos)
 		}
 		for _, from := range g.watch {
-			low = min(low, from)
+			readAfter = min(readAfter, from)
 		}
-		l.note(g.slots, low)
+		l.note(g.slots, readAfter)
 	}
 	for seq, item := range rt.known {
 		if s := item.Record.Slot; !rt.forAnyMember(item.Record.Envelope.Key) {
@@ -264,7 +264,7 @@ func (rt *route) lows() *lows {
 	for _, p := range rt.topics.passed {
 		l.note(core.AllSlots, p.from-1)
 	}
-	for seq, r := range rt.again.bySeq {
+	for seq, r := range rt.revisits.bySeq {
 		l[r.slot] = min(l[r.slot], seq-1)
 	}
 	return l
@@ -281,7 +281,7 @@ func (g *group) forget(from int64) {
 // beginLoad begins to read again all that waits, if there is room to remember it now.
 func (g *group) beginLoad() {
 	if rt := g.route; !g.loads && g.loaded && !g.complete && len(rt.keys) <= rt.opts.MaxKeys/2 && !rt.now.Before(g.loadAt) {
-		g.loads, g.forgot, g.afterFresh = true, false, 0
+		g.loads, g.forgot, g.newlyOwnedAfter = true, false, 0
 	}
 }
 
@@ -289,8 +289,8 @@ func (g *group) beginLoad() {
 func (g *group) endLoad() {
 	rt := g.route
 	g.loads, g.loadAt = false, rt.now.Add(loadEvery)
-	for _, seq := range sortedSeqs(rt.again.bySeq) { // for the store they are ready
-		if v := rt.again.bySeq[seq]; v.locked && g.slots.Has(v.slot) && v.key != "" && rt.ordered() {
+	for _, seq := range sortedSeqs(rt.revisits.bySeq) { // for the store they are ready
+		if v := rt.revisits.bySeq[seq]; v.locked && g.slots.Has(v.slot) && v.key != "" && rt.ordered() {
 			rt.holdKey(g, v.key, v.slot, seq, blockReasonLocked)
 		}
 	}

@@ -8,24 +8,24 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Hand gives ready records to the caller, and Conclude takes their outcomes. Between them a record is out: a promise in
-// memory, of which the store learns only where others must see it; see hold.go. A record that comes back unpublished
+// HandOut gives ready records to the caller, and Conclude takes their outcomes. Between them a record is out: a promise
+// in memory, of which the store learns only where others must see it; see hold.go. A record that comes back unpublished
 // goes before the later ones of its key. So these are taken back first, if they are ready: with several records of a
 // key on their way (Pipelined) a later one could pass.
 
-// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
+// HandOut hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
 // StartBy: by then the others may have taken this member for dead. An item that may not go now stops those behind it,
 // since it was there first.
-func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
+func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
 	if rt == nil || len(rt.ready) == 0 || !d.self.joined || d.self.stopping || !d.starts() {
 		return nil
 	}
-	barred := d.barred()
+	blocked := d.handOutBlocked()
 	for at := 0; len(items) < limit && at < len(rt.ready); {
 		item := rt.ready[at]
-		if !d.mayGo(item, barred) || rt.Queue && d.releases.covers(rt, item.Record.Slot) {
+		if !d.mayGo(item, blocked) || rt.Queue && d.releases.covers(rt, item.Record.Slot) {
 			break
 		}
 		// it goes with its partition, or is handed out if that stays
@@ -53,15 +53,15 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 
 // mayGo reports whether an item may be handed out now. An item that goes alone waits until nothing is out. The others
 // wait for it.
-func (d *Dispatcher) mayGo(item *Item, barred bool) bool {
+func (d *Dispatcher) mayGo(item *Item, blocked bool) bool {
 	if item.alone {
 		return d.work.out == 0
 	}
-	return !barred
+	return !blocked
 }
 
-// barred reports whether an item goes alone, or waits to.
-func (d *Dispatcher) barred() bool {
+// handOutBlocked reports whether an item goes alone, or waits to.
+func (d *Dispatcher) handOutBlocked() bool {
 	for _, rt := range d.routes {
 		if slices.ContainsFunc(rt.holds.window, (*Item).exclusive) {
 			return true
@@ -170,7 +170,7 @@ func (d *Dispatcher) putBack(item *Item) {
 		}
 		return
 	}
-	d.hand(item)
+	d.enqueue(item)
 	// from the end to the front
 	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC {
 		copy(rt.ready[1:], rt.ready[:last])

@@ -9,17 +9,17 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Heartbeat is the one call about members and owners. Each renews the member or only looks, and returns the membership.
-// With it go all that this member has decided about others since: members to be removed, flags, moves of partitions,
-// hints. So a member without work makes one call in a third of its lease, and each decision rests on the membership
-// before it. A decision that the store does not accept, because another member was first, is left out there. The next
-// membership shows that, and the decision is made anew.
+// Heartbeat is the one call about members and owners. Each renews the member or only reads, and returns the membership.
+// With it go all that this member has decided about others since: members to be evicted, suspicions, transfers of
+// partitions, hints. So a member without work makes one call in a third of its lease, and each decision rests on the
+// membership before it. A decision that the store does not accept, because another member was first, is left out there.
+// The next membership shows that, and the decision is made anew.
 
 const (
 	// hintEvery: every so many beats, one also stores how far the member has come. A member that takes over from a
 	// dead one begins there.
 	hintEvery = 10
-	// restEvery is how often a member without work looks at the membership, as long as there was activity within
+	// restEvery is how often a member without work reads the membership, as long as there was activity within
 	// activeFor. Later its renewals show it all that it must know.
 	restEvery = time.Second
 	activeFor = 10 * time.Second
@@ -29,7 +29,7 @@ const (
 func (d *Dispatcher) heartbeatDue() time.Time {
 	at := earliest(d.self.renewAt(), d.peers.heartbeatAt)
 	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
-	if !d.self.joined || len(d.peers.removals) > 0 || len(d.peers.moves) > 0 || d.self.beatNow || d.self.stopping && d.idleForLeave() {
+	if !d.self.joined || len(d.peers.evictions) > 0 || len(d.peers.transfers) > 0 || d.self.beatNow || d.self.stopping && d.idleForLeave() {
 		at = d.now
 	}
 	return later(at, d.calls.notBefore[callHeartbeat])
@@ -52,13 +52,13 @@ func (d *Dispatcher) heartbeat() *Call {
 		m.AfterNotice = math.MaxInt64 // they concern none of its partitions, and a new one is read anyway
 	}
 	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
-	if !d.self.gapped {
-		m.Evict, m.Suspect = d.peers.removals, d.presence.flags
+	if !d.self.renewedLate {
+		m.Evict, m.Suspect = d.peers.evictions, d.presence.suspicions
 	}
 	if m.Leave && d.work.out > 0 { // as if it had died
 		m.Leave, m.Evict = false, []core.Eviction{{Session: d.session, Heartbeats: d.self.beat}}
 	}
-	m.Transfers = d.peers.moves
+	m.Transfers = d.peers.transfers
 	if renews && d.self.beat%hintEvery == 0 || m.Leave {
 		m.Transfers = append(m.Transfers, d.hints(m.Leave)...)
 	}
@@ -67,7 +67,7 @@ func (d *Dispatcher) heartbeat() *Call {
 	}
 	lowered, waiting := d.loweredHints(), d.notices.lowering
 	m.Transfers = append(m.Transfers, lowered...)
-	d.peers.removals, d.peers.moves, d.presence.flags = nil, nil, nil
+	d.peers.evictions, d.peers.transfers, d.presence.suspicions = nil, nil, nil
 	d.notices.lowering, d.self.beatNow = nil, false
 	c := &Call{kind: callHeartbeat}
 	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
@@ -77,12 +77,12 @@ func (d *Dispatcher) heartbeat() *Call {
 
 // renews reports whether the next Heartbeat is a beat. Otherwise it only reads the membership.
 func (d *Dispatcher) renews() bool {
-	return !d.self.joined || d.self.beatNow || len(d.presence.flags) > 0 || !d.now.Before(d.self.renewAt()) ||
-		len(d.peers.moves)+len(d.peers.removals) > 0 || d.self.stopping
+	return !d.self.joined || d.self.beatNow || len(d.presence.suspicions) > 0 || !d.now.Before(d.self.renewAt()) ||
+		len(d.peers.transfers)+len(d.peers.evictions) > 0 || d.self.stopping
 }
 
-// ownMember returns the member's own row for a Heartbeat. A look repeats the latest beat that was answered: it must not
-// make the row look newer or older.
+// ownMember returns the member's own row for a Heartbeat. A call that only reads repeats the latest beat that was
+// answered: it must not make the row look newer or older.
 func (d *Dispatcher) ownMember(renews bool) core.Member {
 	if d.session == 0 {
 		d.session = d.opts.NewSession()
@@ -97,50 +97,50 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 		}
 	}
 	for _, rt := range d.routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unable[rt.Name] || d.self.stopping})
+		m.Routes = append(m.Routes, core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unavailable[rt.Name] || d.self.stopping})
 	}
 	return m
 }
 
-// hints returns moves that store how far the member has come in its partitions. A successor of a dead member begins
+// hints returns transfers that store how far the member has come in its partitions. A successor of a dead member begins
 // there. A hint is stored only when it has grown by a step, since each costs a write.
 func (d *Dispatcher) hints(all bool) (moves []core.Transfer) {
 	for _, rt := range d.routes {
-		lows := rt.lows()
+		hints := rt.slotHints()
 		for _, u := range rt.sortedPartitions() {
-			low := lows.of(u.Slots())
-			if !rt.hasLoaded(u) || low <= u.low || !all && low < u.low+step {
+			readAfter := hints.of(u.Slots())
+			if !rt.hasLoaded(u) || readAfter <= u.readAfter || !all && readAfter < u.readAfter+step {
 				continue
 			}
-			u.low = low
-			moves = append(moves, u.hint(low))
+			u.readAfter = readAfter
+			moves = append(moves, u.hint(readAfter))
 		}
 	}
 	return moves
 }
 
 // endUncertainty ends the care for slots in which no record is left that a dead member may have had out. It returns the
-// moves that store this.
+// transfers that store this.
 func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 	for _, rt := range d.routes {
 		if slices.Max(rt.uncertainUpTo[:]) == 0 {
 			continue
 		}
-		lows := rt.lows()
+		hints := rt.slotHints()
 		for _, u := range rt.sortedPartitions() {
 			care := u.uncertainUpTo()
 			if care == 0 || !rt.hasLoaded(u) {
 				continue
 			}
-			low := lows.of(u.Slots())
-			if low < care {
+			readAfter := hints.of(u.Slots())
+			if readAfter < care {
 				continue
 			}
 			for s := u.From; s < u.To; s++ {
 				rt.uncertainUpTo[s] = 0
 			}
-			u.low = max(u.low, low)
-			moves = append(moves, u.hint(low))
+			u.readAfter = max(u.readAfter, readAfter)
+			moves = append(moves, u.hint(readAfter))
 		}
 	}
 	return moves
@@ -180,7 +180,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 	d.peers.heartbeatAt = time.Time{}
 	d.observe(c)
 	d.applyOwnership(c)
-	d.share()
+	d.rebalance()
 	if pause := d.observePause(); pause > 0 {
 		d.peers.heartbeatBy(c.sent.Add(pause))
 	}
@@ -192,7 +192,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 // observePause is the pause until the membership is read again, renewals apart; 0 = it is not read. It is short while
 // there are other members and there is work here: one of them may die.
 func (d *Dispatcher) observePause() time.Duration {
-	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again.bySeq) > 0 })
+	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.revisits.bySeq) > 0 })
 	switch {
 	case busy && d.peers.others():
 		return lookEvery

@@ -35,10 +35,10 @@ func (w *small) blocked() {
 }
 
 // leave has session 1 store a hint and leave.
-func (w *small) leave(low int64) {
+func (w *small) leave(readAfter int64) {
 	w.t.Helper()
 	self := core.Member{Session: 1, Heartbeats: 2}
-	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: whole, From: 1, To: 1, ReadAfter: low}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: whole, From: 1, To: 1, ReadAfter: readAfter}}})
 	w.must(err)
 	_, err = w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: self, Leave: true})
 	w.must(err)
@@ -112,8 +112,8 @@ func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	if len(page.Notices) > 0 {
 		t.Fatalf("not heeded: %v", page.Notices)
 	}
-	if low := r.Partitions[0].ReadAfter; low >= rs[0].Seq {
-		t.Errorf("the hint is %d, and %d is ready", low, rs[0].Seq)
+	if readAfter := r.Partitions[0].ReadAfter; readAfter >= rs[0].Seq {
+		t.Errorf("the hint is %d, and %d is ready", readAfter, rs[0].Seq)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestPartitionThatComesWhileANoticeRecordGoes(t *testing.T) { // DB-23
 	w.d.notices.open[3] = &core.Notice{Number: 3, Kind: core.NoticeKey, Route: "r", Seq: 2, Key: "k"}
 	rt := w.d.byName["r"]
 	w.d.addSlots(rt, 1, 100)
-	if g := rt.groups[len(rt.groups)-1]; g.low != 4 || g.cursor != 4 {
-		t.Errorf("it is read from %d on", g.low)
+	if g := rt.groups[len(rt.groups)-1]; g.stable != 4 || g.cursor != 4 {
+		t.Errorf("it is read from %d on", g.stable)
 	}
 }

@@ -13,7 +13,7 @@ import (
 //   itemQueued     behind others of its key
 //   itemSuspect    may have killed a member: waits for a window   (hold.go)
 //   itemWanting    waits for its hold                             (hold.go, queue.go)
-//   itemReady      waits for Hand                                 (hand.go)
+//   itemReady      waits for HandOut                               (handout.go)
 //   itemOut        is at the caller
 //   itemSettling   concluded: its outcome waits to be stored      (settle.go)
 

@@ -282,7 +282,7 @@ func (d *Dispatcher) advance(k *key) {
 		k.queue = k.queue[1:]
 		rt.load.queued--
 		k.busy++
-		d.hand(item)
+		d.enqueue(item)
 	}
 	if k.asks && !k.anew && len(k.holds) == 0 {
 		k.ask()
@@ -295,9 +295,9 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// hand puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Hold if it
-// must be held first, else among the ready ones.
-func (d *Dispatcher) hand(item *Item) {
+// enqueue puts an item whose key is free where it belongs: into a window if it may have killed a member, to the Hold if
+// it must be held first, else among the ready ones.
+func (d *Dispatcher) enqueue(item *Item) {
 	rt := item.route
 	rt.load.held++
 	switch {
@@ -351,7 +351,7 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 			rt.topics.pass(rec.Envelope.Topic, rec.Seq, ends)
 			return
 		}
-		d.hand(rt.newItem(rec))
+		d.enqueue(rt.newItem(rec))
 		return
 	}
 	if rt.keys[rec.Envelope.Key] == nil && rt.topics.blocked[rec.Envelope.Topic] && len(rt.keys) >= rt.opts.MaxKeys && !foreign {

@@ -38,14 +38,14 @@ func (cs *notices) reset() { *cs = newNotices() }
 // forget forgets a notice: if it is seen once more, it is carried out again.
 func (cs *notices) forget(c *core.Notice) { delete(cs.open, c.Number) }
 
-// from returns the sequence from which a route is to be read again, but at most low.
-func (cs *notices) from(route string, low int64) int64 {
+// from returns the sequence from which a route is to be read again, but at most readAfter.
+func (cs *notices) from(route string, readAfter int64) int64 {
 	for _, c := range cs.open {
 		if c.Kind == core.NoticeFrom && c.Route == route {
-			low = min(low, max(c.Seq-1, 0))
+			readAfter = min(readAfter, max(c.Seq-1, 0))
 		}
 	}
-	return low
+	return readAfter
 }
 
 // all has the next read look for all notices: there are partitions whose notices this member has not seen.
@@ -130,7 +130,7 @@ func (d *Dispatcher) readMoreNotices() {
 	}
 	d.notices.more = false
 	for _, rt := range d.routes {
-		rt.pace.readAt, rt.pace.lookedAt = d.now, time.Time{}
+		rt.pace.readAt, rt.pace.askedAt = d.now, time.Time{}
 	}
 }
 
@@ -161,20 +161,20 @@ func (d *Dispatcher) readAgain(rt *route, c *core.Notice) {
 			item.recheck = true
 		} else if rt.forAnyMember(c.Key) {
 			rt.queue.progress.pass(c.Seq)
-			rt.queue.lookNext(d.now)
+			rt.queue.askNow(d.now)
 		} else {
 			rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
 		}
 	case core.NoticeFrom:
 		rt.queue.progress.back(max(c.Seq-1, 0))
-		rt.queue.lookNext(d.now)
+		rt.queue.askNow(d.now)
 		for _, g := range rt.groups {
 			g.addWalk(max(c.Seq-1, 0), g.cursor)
 		}
 	}
 }
 
-// affectedBy reports whether this member carries out a notice. Notices of a partition that is being given up
+// affectedBy reports whether this member carries out a notice. Notices of a partition that is being released
 // belong to its next owner. A release whose answer was lost may still be carried out. It then stores the hint that it
 // was sent with.
 func (rt *route) affectedBy(c *core.Notice) bool {
@@ -193,36 +193,36 @@ func (rt *route) isHinted(c *core.Notice) bool {
 		return false
 	}
 	for _, u := range rt.partitions {
-		if u.affectedBy(c) && u.low >= c.Seq {
+		if u.affectedBy(c) && u.readAfter >= c.Seq {
 			return true
 		}
 	}
 	return false
 }
 
-// loweredHints returns moves that store lower hints.
+// loweredHints returns transfers that store lower hints.
 func (d *Dispatcher) loweredHints() (moves []core.Transfer) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedPartitions() {
-			low := u.low
+			readAfter := u.readAfter
 			for i := range d.notices.lowering {
 				if c := &d.notices.lowering[i]; c.Route == rt.Name && u.affectedBy(c) {
-					low = min(low, c.Seq-1)
+					readAfter = min(readAfter, c.Seq-1)
 				}
 			}
-			if low = max(low, 0); low < u.low {
-				moves = append(moves, u.hint(low))
+			if readAfter = max(readAfter, 0); readAfter < u.readAfter {
+				moves = append(moves, u.hint(readAfter))
 			}
 		}
 	}
 	return moves
 }
 
-// storedLowered notes that the moves for notices were made.
+// storedLowered notes that the transfers for notices were made.
 func (d *Dispatcher) storedLowered(moves []core.Transfer, notices []core.Notice) {
 	for _, m := range moves {
 		if u := d.byName[m.Partition.Route].partitions[m.Partition]; u != nil {
-			u.low = m.ReadAfter
+			u.readAfter = m.ReadAfter
 		}
 	}
 	for i := range notices {
@@ -251,13 +251,13 @@ func (d *Dispatcher) recheck(rt *route, c *core.Notice) {
 // decide carries out an operator's decision about a record. If there is another decision about it, this one waits until
 // that one is carried out.
 func (d *Dispatcher) decide(rt *route, c *core.Notice) {
-	item, v := rt.known[c.Seq], rt.again.bySeq[c.Seq]
+	item, v := rt.known[c.Seq], rt.revisits.bySeq[c.Seq]
 	if item != nil && item.decision != nil || v != nil && v.decision != nil {
 		d.notices.forget(c)
 		return
 	}
 	if item == nil || item.Record.ID != c.ID {
-		rt.again.add(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c})
+		rt.revisits.add(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c})
 		return
 	}
 	item.decision = c

@@ -43,8 +43,8 @@ func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	w := newSmall(t)
 	w.stage("k", "a")
 	w.start()
-	var told []error
-	w.d.opts.Settled = func(_ *Item, err error) { told = append(told, err) }
+	var lastNotice []error
+	w.d.opts.Settled = func(_ *Item, err error) { lastNotice = append(lastNotice, err) }
 	item := w.hand(1)[0]
 	if w.run(900 * time.Millisecond); w.state("a").Holder != 100 {
 		t.Fatal("no hold is stored")
@@ -53,8 +53,8 @@ func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	item = w.hand(1)[0]
 	w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonRejected, errLost))
 	w.run(100 * time.Millisecond)
-	if !slices.Equal(told, []error{nil, nil}) || w.state("a").State != core.StateAbandoned {
-		t.Errorf("told %v; stored %+v", told, w.state("a"))
+	if !slices.Equal(lastNotice, []error{nil, nil}) || w.state("a").State != core.StateAbandoned {
+		t.Errorf("told %v; stored %+v", lastNotice, w.state("a"))
 	}
 }
 

@@ -250,7 +250,7 @@ func TestSettleOvertakesADue(t *testing.T) {
 			t.Fatalf("the Due answered %d", n)
 		}
 		w.d.Done(w.now, due)
-		got := w.d.Hand(w.now, "r", 1)
+		got := w.d.HandOut(w.now, "r", 1)
 		if (len(got) == 1) != later {
 			t.Errorf("the answer is later than the settle: %t; %d were handed out", later, len(got))
 		}
@@ -273,7 +273,7 @@ func TestRetriesAreAnsweredOnce(t *testing.T) {
 	done := func(what string, out int, of func(item *Item) core.Outcome) {
 		t.Helper()
 		for range 5000 {
-			for _, item := range w.d.Hand(w.now, "r", 100) {
+			for _, item := range w.d.HandOut(w.now, "r", 100) {
 				w.d.Conclude(w.now, item, of(item))
 				out--
 			}
@@ -332,7 +332,7 @@ func TestManyDueAreRepeatedOnce(t *testing.T) {
 	var held []*Item
 	for len(held) < n {
 		w.step()
-		held = append(held, w.d.Hand(w.now, "r", n)...)
+		held = append(held, w.d.HandOut(w.now, "r", n)...)
 		if len(held) < n-out { // the last ones stay out
 			continue
 		}

@@ -12,12 +12,12 @@ import (
 // wentAfter compares the times at which they were sent.
 
 // applyOwnership takes in which partitions the member owns. The partitions of a route that come together become one
-// group. A partition that was given up and came back between two memberships has a greater term: its memory is of the
+// group. A partition that was released and came back between two memberships has a greater term: its memory is of the
 // former time, and goes. The next membership brings the partition.
 func (d *Dispatcher) applyOwnership(c *Call) {
 	type part struct {
-		slots core.Slots
-		low   int64
+		slots     core.Slots
+		readAfter int64
 	}
 	fresh := map[*route]*part{}
 	for i := range d.peers.membership.Partitions {
@@ -28,7 +28,7 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 		}
 		u, mine := rt.partitions[o.Partition], o.Owner == d.session
 		switch {
-		// it was given up, and came back
+		// it was released, and came back
 		case u != nil && mine && o.Term > u.term && !d.releases.releasedAfter(o.Partition, c):
 			d.drop(rt, o.Partition.Slots())
 		// else the membership is older than the release
@@ -36,18 +36,18 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 			d.acquire(rt, o)
 			p := fresh[rt]
 			if p == nil {
-				p = &part{low: o.ReadAfter}
+				p = &part{readAfter: o.ReadAfter}
 				fresh[rt] = p
 			}
 			p.slots |= o.Partition.Slots()
-			p.low = min(p.low, o.ReadAfter)
+			p.readAfter = min(p.readAfter, o.ReadAfter)
 		case u != nil && !mine:
 			d.drop(rt, o.Partition.Slots())
 		}
 	}
 	for _, rt := range d.routes {
 		if p := fresh[rt]; p != nil {
-			d.addSlots(rt, p.slots, p.low)
+			d.addSlots(rt, p.slots, p.readAfter)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 // acquire notes that the member owns a partition now, and up to which number a dead owner may have had records out. Its
 // windows begin small again, since these records come early among the suspects.
 func (d *Dispatcher) acquire(rt *route, o *core.PartitionState) {
-	rt.partitions[o.Partition] = &partition{Partition: o.Partition, route: rt, term: o.Term, low: o.ReadAfter}
+	rt.partitions[o.Partition] = &partition{Partition: o.Partition, route: rt, term: o.Term, readAfter: o.ReadAfter}
 	care := o.UncertainUpTo
 	// its owner vanished without a removal. A removal would have said how far to take care.
 	if d.peers.orphaned[o.Partition] {

@@ -8,16 +8,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// partition is a unit of a route that the member owns.
+// partition is a partition of a route that the member owns.
 type partition struct {
 	core.Partition
-	route   *route
-	term    int64
-	leaving bool      // to be given up
-	asked   bool      // a release is under way
-	unsure  bool      // the answer to a release was lost; the release may still be carried out
-	tryAt   time.Time // not before
-	low     int64     // the greatest hint that may be stored
+	route     *route
+	term      int64
+	leaving   bool      // to be released
+	asked     bool      // a release is under way
+	unsure    bool      // the answer to a release was lost; the release may still be carried out
+	tryAt     time.Time // not before
+	readAfter int64     // the greatest hint that may be stored
 }
 
 // uncertainUpTo is the sequence up to which a dead member may have had records out; 0 = none.
@@ -28,19 +28,19 @@ func (u *partition) uncertainUpTo() (care int64) {
 	return care
 }
 
-// affectedBy reports whether a notice of its route concerns the unit.
+// affectedBy reports whether a notice of its route concerns the partition.
 func (u *partition) affectedBy(c *core.Notice) bool {
 	return c.Kind == core.NoticeFrom || u.Slots().Has(c.Slot)
 }
 
-// hint returns a move that stores how far the member has come in the unit.
-func (u *partition) hint(low int64) core.Transfer {
+// hint returns a move that stores how far the member has come in the partition.
+func (u *partition) hint(readAfter int64) core.Transfer {
 	self := u.route.session
-	return core.Transfer{Partition: u.Partition, From: self, To: self, ReadAfter: low, UncertainUpTo: u.uncertainUpTo()}
+	return core.Transfer{Partition: u.Partition, From: self, To: self, ReadAfter: readAfter, UncertainUpTo: u.uncertainUpTo()}
 }
 
-// stay ends the try to give up the unit, and allows another one later. Meanwhile another unit may be given up instead,
-// unless an earlier try may still be carried out.
+// stay ends the try to release the partition, and allows another one later. Meanwhile another partition may be released
+// instead, unless an earlier try may still be carried out.
 func (u *partition) stay(tryAt time.Time) {
 	u.tryAt = tryAt
 	if !u.unsure {
@@ -49,13 +49,13 @@ func (u *partition) stay(tryAt time.Time) {
 	}
 }
 
-// hasLoaded reports whether all waiting records of a unit are known.
+// hasLoaded reports whether all waiting records of a partition are known.
 func (rt *route) hasLoaded(u *partition) bool {
 	g := rt.groupOf(u.From)
 	return g != nil && g.loaded
 }
 
-// releaseDue returns when to give up the next unit; zero = none.
+// releaseDue returns when to release the next partition; zero = none.
 func (rt *route) releaseDue() (at time.Time) {
 	if rt.leaving == 0 {
 		return at
@@ -68,7 +68,7 @@ func (rt *route) releaseDue() (at time.Time) {
 	return at
 }
 
-// sortedPartitions returns the units of a route, in order.
+// sortedPartitions returns the partitions of a route, in order.
 func (rt *route) sortedPartitions() []*partition {
 	partitions := make([]*partition, 0, len(rt.partitions))
 	for _, u := range rt.partitions {

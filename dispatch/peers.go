@@ -12,7 +12,7 @@ import (
 // its lease, by this member's own clock, while its own beats were answered. So an outage of the database kills no
 // member. An owner of partitions that has no row gets the same time.
 
-// peers is this member's view of the others, and the evictions and flags that it sends with the next Heartbeat.
+// peers is this member's view of the others, and the evictions and suspicions that it sends with the next Heartbeat.
 type peers struct {
 	seen        map[core.Session]peer
 	rowless     map[core.Session]time.Time // owners without a row, since when
@@ -20,18 +20,18 @@ type peers struct {
 	orphaned    map[core.Partition]bool    // the partitions of those
 	membership  core.Membership
 	heartbeatAt time.Time // when to read the membership
-	removals    []core.Eviction
-	moves       []core.Transfer
+	evictions   []core.Eviction
+	transfers   []core.Transfer
 }
 
 // peer is another member, and since when its beat has not changed.
 type peer struct {
-	beat     int64
-	risen    bool      // the beat has changed since the peer was first seen
-	since    time.Time // the answer that first showed this beat
-	token    int64     // of its presence; 0 = none
-	doubtful bool      // its token was not seen since the member took its own anew
-	flagged  time.Time // since when it is flagged without a new beat
+	beat           int64
+	risen          bool      // the beat has changed since the peer was first seen
+	since          time.Time // the answer that first showed this beat
+	token          int64     // of its presence; 0 = none
+	doubtful       bool      // its token was not seen since the member took its own anew
+	suspectedSince time.Time // since when it is suspected without a new beat
 }
 
 func newPeers() peers {
@@ -50,7 +50,7 @@ func (p *peers) others() bool { return len(p.membership.Members) > 1 }
 // doubtTokens marks the tokens of all: the event that ended this member's connection may have ended those of others.
 func (p *peers) doubtTokens() {
 	for s, o := range p.seen {
-		o.doubtful, o.flagged = true, time.Time{}
+		o.doubtful, o.suspectedSince = true, time.Time{}
 		p.seen[s] = o
 	}
 }
@@ -93,7 +93,7 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	if !known {
 		d.work.activeAt = d.now
 	}
-	if !known || p.beat != m.Heartbeats || d.self.gapped {
+	if !known || p.beat != m.Heartbeats || d.self.renewedLate {
 		p.risen = p.risen || known && p.beat != m.Heartbeats
 		p.beat, p.since = m.Heartbeats, d.now
 		d.peers.seen[m.Session] = p
@@ -105,7 +105,7 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 		lease = d.opts.Lease
 	}
 	if dead || c.sent.Sub(p.since) >= lease {
-		d.peers.removals = append(d.peers.removals, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
+		d.peers.evictions = append(d.peers.evictions, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
 	} else {
 		d.peers.heartbeatBy(p.since.Add(lease))
 	}
@@ -121,7 +121,7 @@ func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 		}
 		rowless[u.Owner] = true
 		since, ok := d.peers.rowless[u.Owner]
-		if !ok || d.self.gapped {
+		if !ok || d.self.renewedLate {
 			d.peers.rowless[u.Owner] = d.now
 		} else if c.sent.Sub(since) >= d.opts.Lease {
 			d.peers.vanished[u.Owner] = true // its partitions are free now

@@ -7,16 +7,16 @@ import (
 )
 
 // A member can show a token: something in the database that ends with its connection. When its process is killed,
-// the token is gone, and others need not wait for its lease. A member that misses the token flags the owner. It
-// removes the owner if that says nothing for the grace. This is safe for two reasons. The answers to Heartbeat and Read
-// show the flag. And a member with a token starts no work later than the grace after it sent the last of those that was
-// answered: if it was flagged meanwhile, it has stopped.
+// the token is gone, and others need not wait for its lease. A member that misses the token reports the owner as
+// suspected. It removes the owner if that says nothing for the grace. This is safe for two reasons. The answers to
+// Heartbeat and Read show that suspicion. And a member with a token starts no work later than the grace after it sent
+// the last of those that was answered: if it was suspected meanwhile, it has stopped.
 //
-// A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once without
-// a token. Until it has a new token, only its lease counts. So does a member whose beat took so long that hardly
-// anything of the grace was left: with a token it would start nothing, however slow the store is.
+// A lost connection is not a dead process. A member that is suspected, or that lost its connection, beats at once
+// without a token. Until it has a new token, only its lease counts. So does a member whose beat took so long that
+// hardly anything of the grace was left: with a token it would start nothing, however slow the store is.
 
-// grace is how long a member may be flagged and say nothing.
+// grace is how long a member may be suspected and say nothing.
 const grace = 500 * time.Millisecond
 
 // slowHeartbeat is how long a Heartbeat may take so that the member shows a token. The rest of the grace is for work.
@@ -25,21 +25,21 @@ const slowHeartbeat = grace / 2
 // presence is what the member shows of itself, and which members it misses.
 type presence struct {
 	*env
-	token    int64     // to be shown
-	shown    int64     // the token in the store, perhaps; 0: others go by the lease alone
-	flagged  bool      // another member misses it
-	slow     bool      // the latest Heartbeat took too long to show a token
-	answered time.Time // when the latest answered statement was sent that shows the flag
-	flags    []core.Suspicion
+	token      int64     // to be shown
+	shown      int64     // the token in the store, perhaps; 0: others go by the lease alone
+	suspected  bool      // another member misses it
+	slow       bool      // the latest Heartbeat took too long to show a token
+	answered   time.Time // when the latest answered statement was sent that shows that suspicion
+	suspicions []core.Suspicion
 }
 
 // reset forgets what the session showed. The token stays, and how slow the store is.
 func (p *presence) reset() {
-	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
+	p.shown, p.suspected, p.answered, p.suspicions = 0, false, time.Time{}, nil
 }
 
-// note takes in that a call has ended. Only a Heartbeat or a Read that was answered shows the flag. A removed member's
-// settle is answered, too.
+// note takes in that a call has ended. Only a Heartbeat or a Read that was answered shows that suspicion. A removed
+// member's settle is answered, too.
 func (p *presence) note(c *Call) {
 	if c.err == nil && (c.kind == callHeartbeat || c.kind == callRead) {
 		p.answered = later(p.answered, c.sent)
@@ -62,7 +62,7 @@ func (p *presence) startBy(deadline time.Time) time.Time {
 	switch {
 	case deadline.IsZero() || p.shown == 0:
 		return deadline
-	case p.flagged:
+	case p.suspected:
 		return time.Time{}
 	}
 	if until := p.answered.Add(grace); until.Before(deadline) {
@@ -93,7 +93,7 @@ func (d *Dispatcher) starts() bool { return d.now.Before(d.StartBy()) }
 
 // staleAt returns when the store must be asked before more is handed out; zero = the token does not ask for it.
 func (d *Dispatcher) staleAt() time.Time {
-	if d.presence.shown == 0 || d.presence.flagged {
+	if d.presence.shown == 0 || d.presence.suspected {
 		return time.Time{}
 	}
 	for _, rt := range d.routes {
@@ -104,51 +104,51 @@ func (d *Dispatcher) staleAt() time.Time {
 	return time.Time{}
 }
 
-// noteOwn takes in the member's own row in a membership. A beat with another token has cleared the flag.
+// noteOwn takes in the member's own row in a membership. A beat with another token has ended the suspicion.
 func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	if renewed {
-		d.presence.shown, d.presence.flagged = token, false
+		d.presence.shown, d.presence.suspected = token, false
 	}
 	if m := d.peers.member(d.session); m != nil {
-		d.noteFlag(m.Suspected && m.Presence == d.presence.shown, c)
+		d.noteSuspected(m.Suspected && m.Presence == d.presence.shown, c)
 	}
 }
 
-// noteFlag takes in whether an answer showed the member's flag.
-func (d *Dispatcher) noteFlag(flag bool, c *Call) {
+// noteSuspected takes in whether an answer showed that the member is suspected.
+func (d *Dispatcher) noteSuspected(flag bool, c *Call) {
 	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 {
 		return
 	}
-	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
+	d.presence.suspected, d.presence.token, d.self.beatNow = true, 0, true
 	d.peers.doubtTokens()
 }
 
 // observeToken takes in whether another member's token is there, and returns whether that member is dead. Only a member
 // whose own token is there can tell. Of a token that it has not seen since it took its own anew it cannot tell either.
-// A flagged member has the grace to take another token, and again if this member hears nothing meanwhile either.
+// A suspected member has the grace to take another token, and again if this member hears nothing meanwhile either.
 func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
-		p.token, p.doubtful, p.flagged = m.Presence, false, time.Time{}
+		p.token, p.doubtful, p.suspectedSince = m.Presence, false, time.Time{}
 	}
 	switch {
 	case m.Presence == 0:
 	case !shown:
-		p.flagged = time.Time{}
+		p.suspectedSince = time.Time{}
 	case !m.PresenceLost:
-		p.doubtful, p.flagged = false, time.Time{}
+		p.doubtful, p.suspectedSince = false, time.Time{}
 	case p.doubtful:
 	case !m.Suspected:
-		d.presence.flags = append(d.presence.flags, core.Suspicion{Session: m.Session, Presence: m.Presence})
-		p.flagged, d.peers.heartbeatAt = time.Time{}, d.now
-	case p.flagged.IsZero() || p.beat != m.Heartbeats:
-		p.flagged = d.now
+		d.presence.suspicions = append(d.presence.suspicions, core.Suspicion{Session: m.Session, Presence: m.Presence})
+		p.suspectedSince, d.peers.heartbeatAt = time.Time{}, d.now
+	case p.suspectedSince.IsZero() || p.beat != m.Heartbeats:
+		p.suspectedSince = d.now
 		d.peers.heartbeatBy(d.now.Add(grace))
 	default:
-		in := c.sent.Sub(p.flagged)
+		in := c.sent.Sub(p.suspectedSince)
 		if in < 2*grace {
 			return in >= grace
 		}
-		p.flagged = d.now // nobody was heard for so long: the store was away, for that member too
+		p.suspectedSince = d.now // nobody was heard for so long: the store was away, for that member too
 		d.peers.heartbeatBy(d.now.Add(grace))
 	}
 	return false

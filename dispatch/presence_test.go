@@ -85,7 +85,7 @@ func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
 	}
 }
 
-// A flagged member cannot say anything while the store is away; it has the grace once more after that.
+// A suspected member cannot say anything while the store is away; it has the grace once more after that.
 func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 	t.Parallel()
 	w, s := newWatched(t)
@@ -127,7 +127,7 @@ func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 	t.Parallel()
 	w, s := newWatched(t)
-	for i := range int64(20) { // it is flagged now and then, and says something each time
+	for i := range int64(20) { // it is suspected now and then, and says something each time
 		s.gone[9+i] = true
 		w.run(400 * time.Millisecond)
 		w.beat(1, 2*i+2, 0)
@@ -161,13 +161,13 @@ func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 		w.step()
 	}
 	w.now = w.now.Add(grace) // it stands still
-	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 {
+	if got := w.d.HandOut(w.now, "r", 10); len(got) != 0 {
 		t.Error("it started something without having asked the store")
 	}
 	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Suspect: []core.Suspicion{{Session: 100, Presence: 7}}})
 	w.must(err)
 	w.step()
-	if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
+	if got := w.d.HandOut(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
 		t.Error("it started something although it was flagged")
 	}
 	if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
@@ -175,7 +175,7 @@ func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 	}
 }
 
-// TestWhoIsRemovedStartsNothing: the answer to its settle does not tell a member that it was flagged and removed.
+// TestWhoIsRemovedStartsNothing: the answer to its settle does not tell a member that it was suspected and removed.
 func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	t.Parallel()
 	w, _ := newWatched(t)
@@ -184,7 +184,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	for w.d.Ready("r") < 2 {
 		w.step()
 	}
-	out := w.d.Hand(w.now, "r", 1)
+	out := w.d.HandOut(w.now, "r", 1)
 	w.now = w.now.Add(grace) // it stands still
 	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Evict: []core.Eviction{{Session: 100, Heartbeats: w.d.self.beat}}})
 	w.must(err)
@@ -203,7 +203,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 			}
 		}
 	}
-	if got := w.d.Hand(w.now, "r", 10); !settled || len(got) != 0 {
+	if got := w.d.HandOut(w.now, "r", 10); !settled || len(got) != 0 {
 		t.Errorf("settled: %t; it started %d", settled, len(got))
 	}
 }
@@ -243,7 +243,7 @@ func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
 			w.d.Done(w.now, answers[0].c)
 			answers = answers[1:]
 		}
-		for _, item := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.HandOut(w.now, "r", 10) {
 			got = append(got, item.Record.Envelope.ID)
 		}
 	}

@@ -184,7 +184,7 @@ func (q *queue) transactions(watch, ended []int64, visible int64, now time.Time)
 		if from, ok := m.watch[id]; ok {
 			delete(m.watch, id)
 			m.back(from)
-			q.lookNext(now)
+			q.askNow(now)
 		}
 	}
 	m.visible = max(m.visible, visible)
@@ -205,7 +205,7 @@ func (d *Dispatcher) noteOthers(membership *core.Membership) {
 			}
 			if rt.overdue.all(); rt.Queue {
 				rt.queue.progress.back(0)
-				rt.queue.lookNext(d.now)
+				rt.queue.askNow(d.now)
 			}
 		}
 	}

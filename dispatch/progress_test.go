@@ -56,7 +56,7 @@ func (w *small) handle(ids ...string) {
 			_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: w.now.UnixMilli(), Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
 			w.must(err)
 		}
-		for _, item := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.HandOut(w.now, "r", 10) {
 			got = append(got, item.Record.Envelope.ID)
 			w.d.Conclude(w.now, item, core.Published(&item.Record))
 		}
@@ -161,7 +161,7 @@ func TestPassedRecordsThatComeBack(t *testing.T) { // TQ-04
 	w, _ := newPassing(t, 100)
 	w.stage("", "c", "d")
 	w.until(2)
-	items := w.d.Hand(w.now, "r", 10)
+	items := w.d.HandOut(w.now, "r", 10)
 	w.passTen("e")
 	w.d.Conclude(w.now, items[0], core.Release(&items[0].Record, 0, false))
 	w.d.Conclude(w.now, items[1], core.Abandon(&items[1].Record, "rejected", errors.New("no")))

@@ -30,21 +30,21 @@ const (
 type queue struct {
 	nextAt   time.Time // when to ask for them
 	empties  int       // empty Holds in a row
-	again    bool      // there was news since the latest Hold was sent
+	changed  bool      // there was news since the latest Hold was sent
 	progress progress
 }
 
-// lookNext makes sure that records without a key are asked for at once, or as soon as a Hold that is under way, and may
+// askNow makes sure that records without a key are asked for at once, or as soon as a Hold that is under way, and may
 // not see them, has ended.
-func (q *queue) lookNext(now time.Time) { q.nextAt, q.empties, q.again = now, 0, true }
+func (q *queue) askNow(now time.Time) { q.nextAt, q.empties, q.changed = now, 0, true }
 
 // handlers knows the free handlers of a member, and how many the others know of.
 type handlers struct {
 	*env
-	free      int
-	shown     int       // how many free handlers the others know of
-	busySince time.Time // when the last one became busy; zero = one is free
-	odd       bool      // the latest odd one went to records with a key
+	free       int
+	shown      int       // how many free handlers the others know of
+	busySince  time.Time // when the last one became busy; zero = one is free
+	oddToKeyed bool      // the latest odd one went to records with a key
 }
 
 // note notes whether a handler is free.
@@ -92,7 +92,7 @@ func (h *handlers) divide(spare, keyed int) (forKeyed int) {
 	if keyed < spare {
 		return keyed
 	}
-	if h.odd = !h.odd; h.odd {
+	if h.oddToKeyed = !h.oddToKeyed; h.oddToKeyed {
 		return (spare + 1) / 2
 	}
 	return spare / 2
@@ -214,7 +214,7 @@ func (rt *route) addNext(want *core.HoldRequest, n int) {
 	want.Slots, want.N = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
 	rt.holdScope(want)
-	rt.queue.again = false
+	rt.queue.changed = false
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; rt.forAnyMember(item.Record.Envelope.Key) {
 			want.Out = append(want.Out, item.Record.Ref)
@@ -238,14 +238,14 @@ func (d *Dispatcher) heldNext(rt *route, want *core.HoldRequest, got []core.Hold
 		}
 		item := rt.newItem(rec)
 		item.held, item.Record.Holder, item.Record.Deliveries = true, d.session, got[i].Deliveries
-		d.hand(item)
+		d.enqueue(item)
 	}
 	// a store that cut them at Bytes has returned more than half of that, unless a body is larger than the other
 	// half
 	full := n > 0 && (n >= want.N || size > want.Bytes/2)
 	more := rt.noteProgress(want, got, full)
 	switch {
-	case q.again, full, more:
+	case q.changed, full, more:
 		q.empties, q.nextAt = 0, d.now
 		return
 	case n > 0:

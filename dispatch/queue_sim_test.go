@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxRuns is how often a message may end its member before it is given up.
+// maxRuns is how often a message may end its member before it is released.
 const maxRuns = 5
 
 // handled is what a world of queues remembers.

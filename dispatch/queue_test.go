@@ -75,7 +75,7 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	w := newQueue(t, 2)
 	w.stage("", "a")
 	w.until(1)
-	item := w.d.Hand(w.now, "r", 1)[0]
+	item := w.d.HandOut(w.now, "r", 1)[0]
 	w.d.Conclude(w.now, item, core.Release(&item.Record, 0, false))
 	w.now = w.now.Add(50 * time.Millisecond)
 	w.d.Wake(w.now, "r")
@@ -156,12 +156,12 @@ func TestQueueHandsOutNothingOfAPartitionThatGoes(t *testing.T) { // DB-24
 	}
 	give := calls[0]
 	give.gen = w.d.session
-	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
+	if got := w.d.HandOut(w.now, "r", 1); len(got) != 0 {
 		t.Error("handed out while its partition is released")
 	}
 	give.Lose(errLost)
 	w.d.Done(w.now, give)
-	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
+	if got := w.d.HandOut(w.now, "r", 1); len(got) != 0 {
 		t.Error("handed out while the release may still be carried out")
 	}
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A Read asks for everything at once, as a look: one round trip, and one snapshot, in which the parts of the answer fit
+// A Read asks for everything in one ReadRequest: one round trip, and one snapshot, in which the parts of the answer fit
 // each other. It asks for the owners and notices of all routes, the records that wait in new partitions, ranges of
 // numbers, the next pages of keys, and records that were held or locked. Each group reads up to four kinds of ranges:
 //
 //   range       | numbers         | why
 //   ------------|-----------------|---------------------------------------------------------------------
 //   rangeFront  | (cursor, …]     | new records
-//   rangeLate   | (low, cursor]   | records of transactions that commit after the front has passed them
+//   rangeLate   | (stable, cursor]   | records of transactions that commit after the front has passed them
 //   rangeWalk   | a known range   | a watched transaction ended, records were put back, a topic opened
-//   rangeSweep  | (0, low]        | everything, slowly, every five minutes: no rule relies on it
+//   rangeSweep  | (0, stable]        | everything, slowly, every five minutes: no rule relies on it
 
 const (
 	waitingPage = 2000
@@ -45,7 +45,7 @@ const (
 	rangeSweep
 )
 
-// asked is the purpose of one range of a look.
+// asked is the purpose of one range of a read.
 type asked struct {
 	kind     rangeKind
 	group    *group
@@ -53,16 +53,16 @@ type asked struct {
 	from, to int64
 }
 
-// reading is a look under way, and what each of its parts is for.
+// reading is a read under way, and what each of its parts is for.
 type reading struct {
-	look   core.ReadRequest
-	parts  []*route
-	fresh  []*group
-	ranges []asked
-	keys   []*key
-	lefts  []bool // the front of the look leaves out the key
-	again  []*route
-	routes []*route // the routes whose ranges are read
+	request    core.ReadRequest
+	parts      []*route
+	newlyOwned []*group
+	ranges     []asked
+	keys       []*key
+	lefts      []bool // the front of the read leaves out the key
+	recheck    []*route
+	routes     []*route // the routes whose ranges are read
 }
 
 // reads knows the read under way, and the work that waits until its page has been taken in.
@@ -101,13 +101,13 @@ func (rt *route) readDue() time.Time {
 	}
 	at := rt.pace.readAt
 	if rt.room() <= 0 { // whatever the pause: operators wait
-		at = rt.pace.lookedAt.Add(lookEvery)
+		at = rt.pace.askedAt.Add(lookEvery)
 	} else if rt.pace.more || slices.ContainsFunc(rt.toRead, func(k *key) bool { return !k.slow }) {
 		return rt.now
 	}
-	at = earliest(earliest(at, rt.again.next()), rt.expiryDue())
+	at = earliest(earliest(at, rt.revisits.next()), rt.expiryDue())
 	for _, g := range rt.groups {
-		if !rt.noSweeps && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
+		if !rt.noSweeps && g.stable > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
 			at = earliest(at, later(rt.now, g.swept.Add(sweepPause)))
 		}
 	}
@@ -136,25 +136,25 @@ func (d *Dispatcher) read() *Call {
 
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{look: core.ReadRequest{Last: d.db.last, LastNotice: d.db.told, AfterNotice: d.notices.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{request: core.ReadRequest{Last: d.db.last, LastNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := d.keyReads * d.keyDepth
-	d.addFresh(r)
+	d.addNewlyOwned(r)
 	for _, rt := range d.routes {
 		at := rt.readDue()
 		if len(rt.groups) == 0 {
 			continue
 		}
 		d.expire(rt)
-		r.look.Slots = append(r.look.Slots, core.RouteSlots{Route: rt.Name, Slots: rt.owned()})
+		r.request.Slots = append(r.request.Slots, core.RouteSlots{Route: rt.Name, Slots: rt.owned()})
 		r.parts = append(r.parts, rt)
 		if rt.Blocks {
-			r.look.Blocks = append(r.look.Blocks, rt.Name)
+			r.request.Blocks = append(r.request.Blocks, rt.Name)
 		}
-		d.addAgain(r, rt)
+		d.addRechecks(r, rt)
 		if at.After(d.now) {
 			continue
 		}
-		rt.pace.lookedAt, rt.pace.again = d.now, false
+		rt.pace.askedAt, rt.pace.again = d.now, false
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)
@@ -164,23 +164,23 @@ func (d *Dispatcher) newReading() *reading {
 	return r
 }
 
-// addFresh adds groups whose waiting records are to be read: those behind the same number. Of a new partition nothing
-// is handed out before, so that new ones go first.
-func (d *Dispatcher) addFresh(r *reading) {
+// addNewlyOwned adds groups whose waiting records are to be read: those behind the same number. Of a new partition
+// nothing is handed out before, so that new ones go first.
+func (d *Dispatcher) addNewlyOwned(r *reading) {
 	after, found, isNew := int64(0), false, false
 	for _, rt := range d.routes {
 		for _, g := range rt.groups {
 			if g.beginLoad(); !g.loaded && !isNew || g.loads && !found {
-				after, found, isNew = g.afterFresh, true, !g.loaded
+				after, found, isNew = g.newlyOwnedAfter, true, !g.loaded
 			}
 		}
 	}
-	r.look.NewlyOwnedAfter = after
+	r.request.NewlyOwnedAfter = after
 	for _, rt := range d.routes {
 		for _, g := range rt.groups {
-			if (!g.loaded || g.loads) && g.afterFresh == after {
-				r.look.NewlyOwned = append(r.look.NewlyOwned, core.RouteSlots{Route: rt.Name, Slots: g.slots})
-				r.fresh = append(r.fresh, g)
+			if (!g.loaded || g.loads) && g.newlyOwnedAfter == after {
+				r.request.NewlyOwned = append(r.request.NewlyOwned, core.RouteSlots{Route: rt.Name, Slots: g.slots})
+				r.newlyOwned = append(r.newlyOwned, g)
 			}
 		}
 	}
@@ -195,9 +195,9 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 	left = map[string]bool{}
 	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *core.Range {
 		q := core.Range{RouteSlots: core.RouteSlots{Route: rt.Name, Slots: g.slots}, From: from, To: to, KeyedOnly: rt.Queue, Limit: limit}
-		r.look.Ranges = append(r.look.Ranges, q)
+		r.request.Ranges = append(r.request.Ranges, q)
 		r.ranges = append(r.ranges, asked{kind, g, w, from, to})
-		return &r.look.Ranges[len(r.look.Ranges)-1]
+		return &r.request.Ranges[len(r.request.Ranges)-1]
 	}
 	limit := min(d.opts.Batch, room)
 	crowded := rt.crowded()
@@ -207,7 +207,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 		}
 		if g.sweeps(d) {
 			g.swept = d.now
-			add(g, rangeSweep, nil, g.sweep, min(g.low, g.sweep+sweepStep), min(limit, sweepPage))
+			add(g, rangeSweep, nil, g.sweep, min(g.stable, g.sweep+sweepStep), min(limit, sweepPage))
 		}
 		walks := g.walks[:min(len(g.walks), 2)]
 		if crowded {
@@ -242,7 +242,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 
 // sweeps reports whether the next step of a sweep is due.
 func (g *group) sweeps(d *Dispatcher) bool {
-	return !d.noSweeps && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
+	return !d.noSweeps && g.sweep < g.stable && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
 // deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each page
@@ -305,7 +305,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			depth = max(depth/shortShare, 1)
 		}
 		k.asked, k.stale = k.resume, false
-		r.look.Keys = append(r.look.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
+		r.request.Keys = append(r.request.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
 		r.keys = append(r.keys, k)
 		r.lefts = append(r.lefts, left[k.name])
 		n += depth
@@ -313,17 +313,17 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 	return n
 }
 
-// addAgain adds records that other sessions held, or that were locked. Each goes back in line at once, since the answer
-// can be lost.
-func (d *Dispatcher) addAgain(r *reading, rt *route) {
-	if len(rt.again.tries) > 4*d.againPage { // of records that are gone
-		clear(rt.again.tries)
+// addRechecks adds records that other sessions held, or that were locked. Each goes back in line at once, since the
+// answer can be lost.
+func (d *Dispatcher) addRechecks(r *reading, rt *route) {
+	if len(rt.revisits.tries) > 4*d.recheckPage { // of records that are gone
+		clear(rt.revisits.tries)
 	}
-	for n := 0; n < d.againPage && len(rt.again.line) > 0 && !rt.again.line[0].at.After(d.now); n++ {
-		v := rt.again.line[0]
-		r.look.Recheck = append(r.look.Recheck, v.ref)
-		r.again = append(r.again, rt)
-		rt.again.put(v, d.now.Add(againAfter))
+	for n := 0; n < d.recheckPage && len(rt.revisits.line) > 0 && !rt.revisits.line[0].at.After(d.now); n++ {
+		v := rt.revisits.line[0]
+		r.request.Recheck = append(r.request.Recheck, v.ref)
+		r.recheck = append(r.recheck, rt)
+		rt.revisits.put(v, d.now.Add(againAfter))
 	}
 }
 
@@ -335,7 +335,7 @@ type readOp struct {
 }
 
 func (o *readOp) do(ctx context.Context, s core.OutboxStore) (err error) {
-	o.page, err = s.Read(ctx, o.session, o.r.look)
+	o.page, err = s.Read(ctx, o.session, o.r.request)
 	return err
 }
 func (o *readOp) done(c *Call) { o.d.readDone(o.r, &o.page, c) }

@@ -8,14 +8,14 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// The answer to a look is one page, from one snapshot of the database. readDone puts all of it in place before any
-// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a control
+// The answer to a read is one page, from one snapshot of the database. readDone puts all of it in place before any
+// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a notice
 // record can change the meaning of a record behind it. So the steps have an order:
 //
 //   1. A failed read ends here. A page of another life of the database ends the session.
 //   2. transactions: the transactions that have ended since the last page begin their walks.
 //   3. drop: this member forgets the partitions that the page says it has lost.
-//   4. control: decisions of operators take effect before the records that they are about.
+//   4. notices: decisions of operators take effect before the records that they are about.
 //   5. loadFresh: the records that wait in new partitions hold their keys. After that, records of them can go.
 //   6. positions: cursors, late passes and walks move to the end of the page. Now the hazards are known.
 //   7. keyPages, records, passPaused, takeRevisits: the records go into their keys, or are passed.
@@ -49,12 +49,12 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 		return
 	}
 	drawn := page.Last - d.db.last
-	d.db.epoch, d.db.last, d.db.told = page.Epoch, max(d.db.last, page.Last), max(d.db.told, page.LastNotice)
-	d.noteFlag(page.Suspected, c)
+	d.db.epoch, d.db.last, d.db.lastNotice = page.Epoch, max(d.db.last, page.Last), max(d.db.lastNotice, page.LastNotice)
+	d.noteSuspected(page.Suspected, c)
 	moved := page.Upper > 0
 	visible := d.transactions(page)
 	for i, rt := range r.parts {
-		if lost := r.look.Slots[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
+		if lost := r.request.Slots[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
 			d.drop(rt, lost)
 			d.peers.heartbeatAt = d.now
 		}
@@ -62,7 +62,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 	// From here to the end of paging advance only notes the keys.
 	d.reads.paging = true
 	d.takeNotices(page)
-	d.loadFresh(r, page)
+	d.loadNewlyOwned(r, page)
 	found := map[*route]bool{}
 	d.positions(r, page, visible)
 	d.keyPages(r, page)
@@ -80,7 +80,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 		rt.rest(found[rt] || moved && rt.unresolved())
 		rt.merge(page.Last)
 	}
-	for _, g := range r.fresh {
+	for _, g := range r.newlyOwned {
 		if g.loaded && !g.loads {
 			g.route.pace.readAt = d.now // no range of it was read
 		}
@@ -99,7 +99,7 @@ func (d *Dispatcher) noteUnread(page *core.ReadResult, drawn int64) {
 	}
 	for _, rt := range d.routes {
 		if rt.Queue {
-			rt.queue.lookNext(d.now)
+			rt.queue.askNow(d.now)
 		}
 	}
 }
@@ -127,13 +127,13 @@ func (rt *route) rest(found bool) {
 	rt.pace.readAt = rt.now.Add(pause)
 }
 
-// loadFresh takes in the records that wait in new partitions. The first page of them is enough to begin: until the last
-// one the group is not complete, and the store is asked about each key that it meets. A full page of notices delays the
-// begin: the next one may be about these partitions.
-func (d *Dispatcher) loadFresh(r *reading, page *core.ReadResult) {
+// loadNewlyOwned takes in the records that wait in new partitions. The first page of them is enough to begin: until the
+// last one the group is not complete, and the store is asked about each key that it meets. A full page of notices
+// delays the begin: the next one may be about these partitions.
+func (d *Dispatcher) loadNewlyOwned(r *reading, page *core.ReadResult) {
 	whole := !page.MoreBlocked || len(page.Blocked) == 0
-	for _, g := range r.fresh {
-		if whole && g.afterFresh == 0 && !g.loaded {
+	for _, g := range r.newlyOwned {
+		if whole && g.newlyOwnedAfter == 0 && !g.loaded {
 			// Until a key is forgotten; see forget.
 			g.complete, g.floor = true, math.MaxInt64
 		}
@@ -144,15 +144,15 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.ReadResult) {
 		if rt == nil {
 			continue
 		}
-		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {
+		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.newlyOwned, g) {
 			rt.wait(w)
 		}
 	}
-	for _, g := range r.fresh {
+	for _, g := range r.newlyOwned {
 		full := g.forgot && len(g.route.keys) >= g.route.opts.MaxKeys // more cannot be remembered
 		switch {
 		case !whole && !full:
-			g.afterFresh = page.Blocked[len(page.Blocked)-1].Seq
+			g.newlyOwnedAfter = page.Blocked[len(page.Blocked)-1].Seq
 		case g.complete:
 			g.loads = false
 		default:
@@ -178,9 +178,9 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.ReadResult) {
 // positions moves cursors, walks and late passes to the end of the page, before its records are taken in. A range that
 // was cut short ends at its last record, or where it began.
 //
-// A late pass goes over (low, cursor] and can take several pages. Its goal is the number up to which everything was
-// visible in its first page: at the end low becomes that. A transaction can end between two pages and show records in
-// the part that is passed, from the goal on. So on the later pages the goal is the hazard.
+// A late pass goes over (stable, cursor] and can take several pages. Its goal is the number up to which everything was
+// visible in its first page: at the end stable becomes that. A transaction can end between two pages and show records
+// in the part that is passed, from the goal on. So on the later pages the goal is the hazard.
 func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
@@ -208,7 +208,7 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 			g.route.pace.more = g.route.pace.more || !done || g.cursor < page.Last
 		case rangeLate:
 			late[g] = true
-			if a.from == g.low {
+			if a.from == g.stable {
 				g.goal = visible
 			} else if g.goal < a.from {
 				g.hazards = g.goal
@@ -221,7 +221,7 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 			}
 			g.route.pace.more = g.route.pace.more || len(g.walks) > 0
 		case rangeSweep:
-			if g.sweep = end; done && end >= g.low {
+			if g.sweep = end; done && end >= g.stable {
 				g.sweep, g.sweepAt = 0, d.now.Add(sweepEvery)
 			}
 		}
@@ -233,8 +233,8 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 		}
 		// The late pass is over only if it has reached the place where the front of the same page began.
 		switch {
-		case !late[g]: // there is nothing between low and the cursor
-			if g.low >= r.ranges[i].from {
+		case !late[g]: // there is nothing between stable and the cursor
+			if g.stable >= r.ranges[i].from {
 				g.goal = visible
 				g.passDone()
 			}
@@ -256,7 +256,7 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 // keyPages takes in the pages of keys.
 func (d *Dispatcher) keyPages(r *reading, page *core.ReadResult) {
 	for i, k := range r.keys {
-		q := &r.look.Keys[i]
+		q := &r.request.Keys[i]
 		g := k.route.groupOf(k.slot)
 		if k.dropped || g == nil {
 			k.listed = false
@@ -267,7 +267,7 @@ func (d *Dispatcher) keyPages(r *reading, page *core.ReadResult) {
 }
 
 // records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a page can
-// bring records of the same key. A sweep only finds keys: the records of a key that it met are read by key.
+// bring records of the same key. A sweep only finds keys: the records of a key that it read are read by key.
 func (d *Dispatcher) records(r *reading, page *core.ReadResult, found map[*route]bool) {
 	type read struct {
 		rec   *core.Record
@@ -357,10 +357,10 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
 		rec := &page.Rechecked[i]
 		live[place{rec.Route, rec.Seq}] = rec
 	}
-	for i, rt := range r.again {
-		seq := r.look.Recheck[i].Seq
-		v := rt.again.bySeq[seq]
-		if v == nil || v.ref.ID != r.look.Recheck[i].ID || rt.recent.read[seq] {
+	for i, rt := range r.recheck {
+		seq := r.request.Recheck[i].Seq
+		v := rt.revisits.bySeq[seq]
+		if v == nil || v.ref.ID != r.request.Recheck[i].ID || rt.recent.read[seq] {
 			continue
 		}
 		at := place{rt.Name, seq}
@@ -368,7 +368,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
 		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
 			continue // still held
 		}
-		rt.again.remove(seq)
+		rt.revisits.remove(seq)
 		if c := v.decision; c != nil {
 			if !isVoid(c, page) {
 				d.decideRead(rt, v, rec, w)
@@ -385,7 +385,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
 			if rec == nil || rec.Version != v.ref.Version {
 				rt.unlocked()
 			} else {
-				rt.again.tries[seq] = v.tries
+				rt.revisits.tries[seq] = v.tries
 			}
 		}
 		if v.key == "" || !rt.ordered() {

@@ -17,12 +17,12 @@ import (
 // maxReleases bounds the partitions that are released at the same time: each needs its own transaction.
 const maxReleases = 8
 
-// releases knows the partitions that are being given up, and those that were.
+// releases knows the partitions that are being released, and those that were.
 type releases struct {
 	*env
 	partitions  []*partition // under way
 	until       time.Time
-	unannounced bool                         // some were given up, and others were not told yet
+	unannounced bool                         // some were released, and others were not told yet
 	releasedAt  map[core.Partition]time.Time // partitions that were released, and when
 }
 
@@ -36,7 +36,7 @@ func (g *releases) reset() {
 	clear(g.releasedAt)
 }
 
-// busy reports whether partitions are being given up. Meanwhile only Heartbeat begins, and the settles that must be
+// busy reports whether partitions are being released. Meanwhile only Heartbeat begins, and the settles that must be
 // stored first.
 func (g *releases) busy() bool { return len(g.partitions) > 0 }
 
@@ -110,7 +110,7 @@ func (d *Dispatcher) releasePartition(u *partition) *Call {
 			item.held = true
 		}
 	}
-	owned := core.PartitionState{Partition: u.Partition, Owner: d.session, Term: u.term, ReadAfter: rt.lows().of(u.Slots())}
+	owned := core.PartitionState{Partition: u.Partition, Owner: d.session, Term: u.term, ReadAfter: rt.slotHints().of(u.Slots())}
 	c := &Call{kind: callRelease, op: &releaseOp{d: d, session: d.session, u: u, owned: owned, out: out}}
 	u.asked = true
 	return c
@@ -142,7 +142,7 @@ func (d *Dispatcher) nextTry() time.Time {
 	return d.now.Add(max(lockedAfter, d.calls.backoff(callRelease)))
 }
 
-// toRelease returns up to limit partitions to give up now.
+// toRelease returns up to limit partitions to release now.
 func (d *Dispatcher) toRelease(limit int) (partitions []*partition) {
 	for _, rt := range d.routes {
 		if rt.leaving == 0 {

@@ -103,21 +103,21 @@ func (rs *revisits) put(v *revisit, at time.Time) {
 
 // visit schedules another read of a record, unless a decision has scheduled one.
 func (rt *route) visit(v *revisit) {
-	if old := rt.again.bySeq[v.ref.Seq]; old == nil || old.decision == nil {
-		rt.again.add(v)
+	if old := rt.revisits.bySeq[v.ref.Seq]; old == nil || old.decision == nil {
+		rt.revisits.add(v)
 	}
 }
 
 // visitLater schedules another read of a record that another session holds.
 func (rt *route) visitLater(ref core.Ref, slot uint8, name string) {
-	if rt.again.bySeq[ref.Seq] == nil && !rt.forAnyMember(name) {
-		rt.again.add(&revisit{ref: ref, slot: slot, key: name, at: rt.now.Add(againAfter)})
+	if rt.revisits.bySeq[ref.Seq] == nil && !rt.forAnyMember(name) {
+		rt.revisits.add(&revisit{ref: ref, slot: slot, key: name, at: rt.now.Add(againAfter)})
 	}
 }
 
 // visitLocked schedules another read of a record that was locked.
 func (rt *route) visitLocked(item *Item) {
-	most := max(time.Second, lockedPace*time.Duration(rt.again.locked))
+	most := max(time.Second, lockedPace*time.Duration(rt.revisits.locked))
 	rt.visit(&revisit{
 		ref: item.Record.Ref, slot: item.Record.Slot, key: item.Record.Envelope.Key, locked: true, tries: item.tries + 1,
 		at: rt.now.Add(min(lockedAfter<<min(item.tries, maxDoubled), most)),
@@ -126,14 +126,14 @@ func (rt *route) visitLocked(item *Item) {
 
 // isLocked reports whether a record was locked a short while ago, so that it is not tried yet.
 func (rt *route) isLocked(rec *core.Record) bool {
-	v := rt.again.bySeq[rec.Seq]
+	v := rt.revisits.bySeq[rec.Seq]
 	return v != nil && v.locked && v.ref.Version == rec.Version
 }
 
 // unlocked notes that a record that was locked is free. Its transaction has ended, perhaps, so that others are free,
 // too: they are read soon.
 func (rt *route) unlocked() {
-	rs := &rt.again
+	rs := &rt.revisits
 	if rs.locked == 0 || rt.now.Sub(rs.freed) < time.Second {
 		return
 	}

@@ -22,20 +22,20 @@ type route struct {
 	*env
 	Route
 	partitions    map[core.Partition]*partition
-	leaving       core.Slots           // of partitions to be given up
+	leaving       core.Slots           // of partitions to be released
 	uncertainUpTo [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
 	// records that were out without a result, unknown to the store, and their slots
 	unreported map[int64]uint8
 	groups     []*group
 	pace       pace
 
-	known  map[int64]*Item // by sequence: all items in memory
-	load   load
-	holds  holds
-	ready  []*Item // to be handed out, in order
-	wants  []*Item // to be held before they are handed out
-	recent recent
-	again  revisits
+	known    map[int64]*Item // by sequence: all items in memory
+	load     load
+	holds    holds
+	ready    []*Item // to be handed out, in order
+	wants    []*Item // to be held before they are handed out
+	recent   recent
+	revisits revisits
 
 	remembered
 	queue   queue
@@ -61,11 +61,11 @@ type load struct {
 
 // pace says when a route is read.
 type pace struct {
-	idle     int // empty reads in a row
-	readAt   time.Time
-	lookedAt time.Time
-	more     bool // the latest read left something
-	again    bool // there was news since the latest read was sent
+	idle    int // empty reads in a row
+	readAt  time.Time
+	askedAt time.Time
+	more    bool // the latest read left something
+	again   bool // there was news since the latest read was sent
 }
 
 // wake makes sure that the route is read at once, or as soon as a read that is under way, and may not see the news, has
@@ -83,7 +83,7 @@ type recent struct {
 func newRoute(e *env, r Route) *route {
 	return &route{
 		env: e, Route: r, partitions: map[core.Partition]*partition{}, known: map[int64]*Item{}, remembered: remembered{keys: map[string]*key{}},
-		again: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unreported: map[int64]uint8{},
+		revisits: revisits{bySeq: map[int64]*revisit{}, tries: map[int64]int{}}, holds: holds{env: e}, unreported: map[int64]uint8{},
 		recent: recent{map[int64]bool{}, map[int64]int64{}}, topics: newTopics(), queue: queue{progress: newProgress()}, overdue: overdue{env: e},
 	}
 }
@@ -122,7 +122,7 @@ func (rt *route) groupOf(slot uint8) *group {
 	return nil
 }
 
-// isLeaving reports whether the slot belongs to a partition that is being given up.
+// isLeaving reports whether the slot belongs to a partition that is being released.
 func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 
 // unresolved reports whether records may still appear behind a cursor.
@@ -210,8 +210,8 @@ func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
 	item.ends = rt.expiresAt(rec)
 	_, unreported := rt.unreported[rec.Seq]
-	item.tries = rt.again.tries[rec.Seq]
-	delete(rt.again.tries, rec.Seq)
+	item.tries = rt.revisits.tries[rec.Seq]
+	delete(rt.revisits.tries, rec.Seq)
 	// it may have been out at a dead member
 	item.unknown = unreported || !rt.Queue && rec.Seq <= rt.uncertainUpTo[rec.Slot]
 	rt.keep(item)

@@ -65,7 +65,7 @@ func (s *settles) noticeDone(c *core.Notice) {
 	s.since = earliest(s.since, s.now)
 }
 
-// of returns the items of a partition that must be stored before it can be given up.
+// of returns the items of a partition that must be stored before it can be released.
 func (s *settles) of(u *partition) (items []*Item) {
 	for _, item := range s.items {
 		if item.route == u.route && u.Slots().Has(item.Record.Slot) {
@@ -142,7 +142,7 @@ func (d *Dispatcher) settle() *Call {
 	return c
 }
 
-// settled takes in the results of a settle. Failed outcomes go before those that were concluded meanwhile. A control
+// settled takes in the results of a settle. Failed outcomes go before those that were concluded meanwhile. A notice
 // record that could not be deleted is not carried out again: it stays in controls.open until it is gone.
 func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Results, c *Call) {
 	s := &d.settles
@@ -204,7 +204,7 @@ func (d *Dispatcher) stored(item *Item) {
 	item.freeKey()
 	d.tell(item, nil)
 	if rt.forAnyMember(item.Record.Envelope.Key) { // it may go to any member again
-		rt.queue.lookNext(d.now)
+		rt.queue.askNow(d.now)
 	}
 	d.endDecision(item)
 	// it is gone, or waits for a time
@@ -252,7 +252,7 @@ func (d *Dispatcher) revise(item *Item) {
 		return
 	}
 	if item.route.forAnyMember(item.Record.Envelope.Key) {
-		item.route.queue.lookNext(d.now)
+		item.route.queue.askNow(d.now)
 		return
 	}
 	item.route.visit(&revisit{ref: item.Record.Ref, slot: item.Record.Slot, at: d.now})

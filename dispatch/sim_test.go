@@ -320,7 +320,7 @@ func (m *simMember) pump() {
 		}
 		sent := 0
 		for _, rt := range m.d.opts.Routes {
-			for _, item := range m.d.Hand(s.now, rt.Name, m.limit()) {
+			for _, item := range m.d.HandOut(s.now, rt.Name, m.limit()) {
 				if m.send(item); m.dead {
 					return
 				}

@@ -30,8 +30,8 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	if rt == nil {
 		return st
 	}
-	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.partitions), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again.bySeq)
-	st.Locked = rt.again.locked + rt.load.locked
+	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.partitions), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.revisits.bySeq)
+	st.Locked = rt.revisits.locked + rt.load.locked
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
 	for _, item := range rt.known {
 		if item.state == itemOut {
@@ -125,9 +125,9 @@ func (d *Dispatcher) More(route string) bool {
 
 // Resting reports that the member owns all partitions that it can get, has read all records, holds none, and that none
 // is due. Records on barred routes do not count: they are not to be handed out now.
-func (d *Dispatcher) Resting(barred []string) bool {
+func (d *Dispatcher) Resting(blocked []string) bool {
 	if !d.self.joined || d.calls.busy(callHeartbeat) || !d.calls.quiet() || d.releases.busy() || !d.timers.none ||
-		len(d.peers.moves)+len(d.peers.removals) > 0 || !d.settles.empty() {
+		len(d.peers.transfers)+len(d.peers.evictions) > 0 || !d.settles.empty() {
 		return false
 	}
 	for i := range d.peers.membership.Partitions {
@@ -135,12 +135,12 @@ func (d *Dispatcher) Resting(barred []string) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return !rt.rests(slices.Contains(barred, rt.Name), d.db.last) })
+	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return !rt.rests(slices.Contains(blocked, rt.Name), d.db.last) })
 }
 
 // rests reports whether a route has no work left. last is the greatest sequence there is.
-func (rt *route) rests(barred bool, last int64) bool {
-	if barred {
+func (rt *route) rests(blocked bool, last int64) bool {
+	if blocked {
 		for _, item := range rt.known {
 			if item.isBusy() {
 				return false
@@ -148,7 +148,7 @@ func (rt *route) rests(barred bool, last int64) bool {
 		}
 		return true
 	}
-	return !rt.pace.more && len(rt.toRead)+len(rt.known)+rt.again.locked == 0 && !rt.unresolved() &&
+	return !rt.pace.more && len(rt.toRead)+len(rt.known)+rt.revisits.locked == 0 && !rt.unresolved() &&
 		!slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.cursor < last })
 }
 

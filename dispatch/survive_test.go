@@ -29,7 +29,8 @@ func (w *small) able(beat int64) {
 }
 
 // TestMergedGroupsMissNothing: of two groups that merge, each may still miss records that the other has seen: behind
-// its low, and those of a transaction that it began to watch earlier. The group that stays reads from the lower place.
+// its stable, and those of a transaction that it began to watch earlier. The group that stays reads from the lower
+// place.
 func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 	t.Parallel()
 	const long, other = 7, 8 // transactions
@@ -38,8 +39,8 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 		w.start()
 		rt := w.d.byName["r"]
 		rt.groups = []*group{
-			{route: rt, slots: 1, loaded: true, cursor: 30, low: 20, late: 20, watch: map[int64]int64{long: 20}},
-			{route: rt, slots: 2, loaded: true, cursor: 30, low: 10, late: 10, watch: map[int64]int64{long: 10, other: 15}},
+			{route: rt, slots: 1, loaded: true, cursor: 30, stable: 20, late: 20, watch: map[int64]int64{long: 20}},
+			{route: rt, slots: 2, loaded: true, cursor: 30, stable: 10, late: 10, watch: map[int64]int64{long: 10, other: 15}},
 		}
 		if swapped {
 			slices.Reverse(rt.groups)
@@ -49,8 +50,8 @@ func TestMergedGroupsMissNothing(t *testing.T) { // DB-22
 			t.Fatalf("%d groups are left", len(rt.groups))
 		}
 		g := rt.groups[0]
-		if g.low != 10 || g.late != 10 {
-			t.Errorf("it is read again from %d and %d on, want 10", g.low, g.late)
+		if g.stable != 10 || g.late != 10 {
+			t.Errorf("it is read again from %d and %d on, want 10", g.stable, g.late)
 		}
 		for id, want := range map[int64]int64{long: 10, other: 15} {
 			g.walks = nil
@@ -95,8 +96,8 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 	w.keep(2)
 	w.start()
 	w.d.noSweeps = true
-	if got := w.run(300 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].again.bySeq) != 1 {
-		t.Fatalf("handed out %v; %d are to be read again", got, len(w.d.byName["r"].again.bySeq))
+	if got := w.run(300 * time.Millisecond); len(got) != 0 || len(w.d.byName["r"].revisits.bySeq) != 1 {
+		t.Fatalf("handed out %v; %d are to be read again", got, len(w.d.byName["r"].revisits.bySeq))
 	}
 	w.able(3)
 	w.d.SetAble("r", false)
@@ -106,7 +107,7 @@ func TestHintKeepsWhatAnotherHolds(t *testing.T) { // DB-23
 	}
 }
 
-// TestGiveUpThatMayStillCome: the answer to a release was lost, and the next one says that nothing was given up. The
+// TestGiveUpThatMayStillCome: the answer to a release was lost, and the next one says that nothing was released. The
 // first may still be carried out: nothing of the partition is handed out.
 func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	t.Parallel()
@@ -142,7 +143,7 @@ func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	tx.Rollback()
 }
 
-// TestPartitionThatWasAway: a partition was another's for a while, between two looks of its member. Nothing of it is
+// TestPartitionThatWasAway: a partition was another's for a while, between two reads of its member. Nothing of it is
 // handed out that the other one has published meanwhile.
 func TestPartitionThatWasAway(t *testing.T) { // DB-24
 	t.Parallel()
@@ -245,7 +246,7 @@ func TestDecisionAboutAPartitionThatComesBack(t *testing.T) { // OP-18
 	w.must(err)
 	w.d.Wake(w.now)
 	seen := func() bool {
-		for _, v := range rt.again.bySeq {
+		for _, v := range rt.revisits.bySeq {
 			if v.decision != nil {
 				return true
 			}
@@ -304,7 +305,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 		}
 		for !redriven {
 			w.step()
-			if v := rt.again.bySeq[seq]; !known && v != nil && v.decision != nil {
+			if v := rt.revisits.bySeq[seq]; !known && v != nil && v.decision != nil {
 				redrive()
 			}
 		}

@@ -158,7 +158,7 @@ func (e *engine) closeBreaker(rt *route, topic string, say bool) {
 }
 
 // barred reports whether the route's records must not be handed out now.
-func (rt *route) barred() bool {
+func (rt *route) handOutBlocked() bool {
 	return rt.paused || !rt.breakers.route.until.IsZero() || rt.breakers.route.half && rt.breakers.route.trial != nil
 }
 

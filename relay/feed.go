@@ -20,7 +20,7 @@ const maxCalls = 16
 
 // mayHand reports whether records of the route may be sent now.
 func (e *engine) mayHand(rt *route) bool {
-	return !e.drain.begun && !rt.barred() && rt.calls < maxCalls && e.member.lease.holds()
+	return !e.drain.begun && !rt.handOutBlocked() && rt.calls < maxCalls && e.member.lease.holds()
 }
 
 // feed sends up to n ready records of a route, and returns how many it sent.
@@ -52,7 +52,7 @@ func (e *engine) fill(c *call, limit int) {
 	}
 	refused := map[string]bool{} // keys with a record that was not sent: later ones wait for it
 	for len(c.items) < limit {
-		items := e.d.Hand(e.now, rt.Name, limit-len(c.items))
+		items := e.d.HandOut(e.now, rt.Name, limit-len(c.items))
 		if len(items) == 0 {
 			break
 		}

@@ -99,7 +99,7 @@ func (e *engine) step() (next time.Time) {
 		at := e.handOut(g)
 		next = earliest(next, at)
 		for _, rt := range g.routes {
-			e.d.SetHanding(rt.Name, !rt.barred() && at.IsZero())
+			e.d.SetHandingOut(rt.Name, !rt.handOutBlocked() && at.IsZero())
 		}
 	}
 	next = earliest(next, e.callStore())

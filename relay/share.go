@@ -67,7 +67,7 @@ func (e *engine) handOut(g *group) (next time.Time) {
 
 // busy reports whether the route has more to send than it may send.
 func (e *engine) busy(rt *route) bool {
-	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.keys.behindKey) > 0 || e.d.More(rt.Name))
+	return !rt.handOutBlocked() && (e.d.Ready(rt.Name) > 0 || len(rt.keys.behindKey) > 0 || e.d.More(rt.Name))
 }
 
 // share is the route's part of the group, compared with other busy routes. Lanes that are not busy leave their part to

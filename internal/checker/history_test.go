@@ -180,7 +180,7 @@ func (w *world) run() []string {
 		w.start()
 	}
 	w.drain()
-	w.share()
+	w.rebalance()
 	for len(w.crew) > 0 {
 		w.end(false)
 	}
@@ -269,7 +269,7 @@ func (w *world) drain() {
 }
 
 // share waits until the partitions are shared fairly. They are given up one by one.
-func (w *world) share() {
+func (w *world) rebalance() {
 	limit := 10*w.opts.Lease + time.Duration(4*len(w.routes)*w.routes[0].Partitions)*w.store.Latency
 	var unfair error
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(w.opts.Lease) {

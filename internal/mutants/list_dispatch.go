@@ -2,7 +2,7 @@ package main
 
 // dispatched are faults of the dispatcher, beside those of its rules (ruled).
 func dispatched() []mutant {
-	const share, settle, hold, peers, heartbeat = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/heartbeat.go"
+	const share, settle, hold, peers, heartbeat = "dispatch/rebalance.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/heartbeat.go"
 	const notice, groups, giveup = "dispatch/notice.go", "dispatch/group.go", "dispatch/release.go"
 	const bounded = "^TestExplore(dHistories)?$"
 	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
@@ -24,10 +24,10 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-settle-limit", fault: "a settle that the store does not answer in full counts as stored", file: settle, old: "if len(o.res) != len(o.outcomes) {", new: "if o.res = append(o.res, make(core.Results, max(0, len(o.outcomes)-len(o.res)))...); len(o.res) != len(o.outcomes) {", tests: "^TestMissingResults$"},
 		mutant{id: "dispatch-window", fault: "windows of suspects are never halved", file: hold, old: "firstWindow >> min(first.Record.Crashes, 30)", new: "firstWindow >> 0", tests: "^TestWindowsAreHalved$"},
 		mutant{id: "dispatch-late-hold", fault: "what is out for long gets no hold", file: hold, old: "item.state == itemOut && !item.held && item.at.Before(before)", new: "item.state == itemOut && item.held && item.at.Before(before)", tests: "^TestLateHoldAndRelease$"},
-		mutant{id: "dispatch-locked", fault: "a locked record is not asked for again", file: "dispatch/revisit.go", old: "\tif old := rt.again.bySeq[v.ref.Seq]; old == nil || old.decision == nil {", new: "\tif old := rt.again.bySeq[v.ref.Seq]; !v.locked && (old == nil || old.decision == nil) {", tests: "^TestQueueHistories$"},
+		mutant{id: "dispatch-locked", fault: "a locked record is not asked for again", file: "dispatch/revisit.go", old: "\tif old := rt.revisits.bySeq[v.ref.Seq]; old == nil || old.decision == nil {", new: "\tif old := rt.revisits.bySeq[v.ref.Seq]; !v.locked && (old == nil || old.decision == nil) {", tests: "^TestQueueHistories$"},
 		mutant{id: "dispatch-next-in", fault: "a timer waits for the poll", file: "dispatch/due.go", old: "\t\td.timers.askBy(next)\n", new: "\t\t_ = next\n", tests: "^TestTwoRetriesOfAKey$"},
 		mutant{id: "dispatch-long-pause", fault: "a long pause that is doubled is none", file: "dispatch/queue.go", old: "if pause > most>>n {", new: "if pause<<n > most {", tests: "^TestLongPauses$"},
-		mutant{id: "dispatch-moved", fault: "timers that were put in line are not looked for", file: "dispatch/due.go", old: "\t\t\trt.pace.wake(d.now)\n\t\t\trt.queue.lookNext(d.now)\n", new: "\t\t\t_ = rt\n", tests: "^TestTimersGoOnceTheyAreInLine$"},
+		mutant{id: "dispatch-moved", fault: "timers that were put in line are not looked for", file: "dispatch/due.go", old: "\t\t\trt.pace.wake(d.now)\n\t\t\trt.queue.askNow(d.now)\n", new: "\t\t\t_ = rt\n", tests: "^TestTimersGoOnceTheyAreInLine$"},
 		mutant{id: "dispatch-retried-hold", fault: "a due retry stays held by itself", file: "dispatch/due.go", old: "delete(k.holds, rec.Seq)", new: "_ = k.holds", tests: "^TestQueueHistories$"},
 		mutant{id: "dispatch-care", fault: "care never ends", file: heartbeat, old: "\t\tm.Transfers = append(m.Transfers, d.endUncertainty()...)\n", new: "", tests: "^TestHintThatIsLate$"},
 		mutant{id: "dispatch-topic-walk", fault: "what was passed of a blocked topic is not read again", file: "dispatch/topics.go", old: "g.addWalk(seq-1, g.cursor)", new: "_, _ = g, seq", tests: "^TestTopicStaysBlocked$"},
@@ -40,7 +40,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-cancel-unknown", fault: "a cancelled record that may have arrived says that it was not delivered", file: notice, old: "\tif item.unknown {\n\t\titem.outcome = item.outcome.WithUnknown()\n\t}\n", new: "", tests: "^TestEndedButMaybeDelivered$"},
 		mutant{id: "dispatch-overrule-unknown", fault: "an operator's decision hides that the record may have arrived", file: "dispatch/item.go", old: "\tif o.Unknown() {\n\t\tw = w.WithUnknown()\n\t}\n", new: "", tests: "^TestEndedButMaybeDelivered$"},
 		mutant{id: "dispatch-merge-watch", fault: "groups that merge keep the later start of a watched transaction", file: groups, old: "from = min(from, old)", new: "from = max(from, old)", tests: "^TestMergedGroupsMissNothing$"},
-		mutant{id: "dispatch-merge-low", fault: "groups that merge keep the higher low", file: groups, old: "first.low = min(first.low, g.low)", new: "first.low = max(first.low, g.low)", tests: "^TestMergedGroupsMissNothing$"},
+		mutant{id: "dispatch-merge-low", fault: "groups that merge keep the higher low", file: groups, old: "first.stable = min(first.stable, g.stable)", new: "first.stable = max(first.stable, g.stable)", tests: "^TestMergedGroupsMissNothing$"},
 		mutant{id: "dispatch-lowest-topics", fault: "a hint passes records of a blocked topic", file: groups, old: "\tfor _, p := range rt.topics.passed {\n\t\tl.note(core.AllSlots, p.from-1)\n\t}\n", new: "", tests: "^TestHintKeepsWhatItsTopicHolds$"},
 		mutant{id: "dispatch-lowest-again", fault: "a hint passes records that another session holds", file: groups, old: "\t\tl[r.slot] = min(l[r.slot], seq-1)\n", new: "\t\t_, _ = seq, r\n", tests: "^TestHintKeepsWhatAnotherHolds$"},
 		mutant{id: "dispatch-giveup-held", fault: "what is released during a release is not stored", file: giveup, old: "\t\t\titem.held = true\n", new: "", tests: "^TestHandedBackDuringAGiveUp$"},
@@ -49,8 +49,8 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-went-after", fault: "an old membership gives back a partition that was released", file: giveup, old: "return ok && !c.sent.After(at)", new: "return ok && c.sent.After(at)", tests: "^TestMembershipOlderThanAGiveUp$"},
 		mutant{id: "dispatch-next-bytes", fault: "a Take that was cut by its bytes waits for the poll", file: "dispatch/queue.go", old: "full := n > 0 && (n >= want.N || size > want.Bytes/2)", new: "full := n >= want.N", tests: "^TestQueueOfLargeBodies$"},
 		mutant{id: "dispatch-next-bytes-whole", fault: "only a Take that fills its bytes to the last counts as cut", file: "dispatch/queue.go", old: "|| size > want.Bytes/2)", new: "|| size >= want.Bytes)", tests: "^TestQueueOfLargeBodies$"},
-		mutant{id: "dispatch-care-edge", fault: "care ends one record too early", file: heartbeat, old: "\t\t\tif low < care {\n", new: "\t\t\tif low < care-1 {\n", tests: "^TestCareUpToTheLast$"},
-		mutant{id: "dispatch-care-late", fault: "care ends one record too late", file: heartbeat, old: "\t\t\tif low < care {\n", new: "\t\t\tif low <= care {\n", tests: "^TestCareUpToTheLast$"},
+		mutant{id: "dispatch-care-edge", fault: "care ends one record too early", file: heartbeat, old: "\t\t\tif readAfter < care {\n", new: "\t\t\tif readAfter < care-1 {\n", tests: "^TestCareUpToTheLast$"},
+		mutant{id: "dispatch-care-late", fault: "care ends one record too late", file: heartbeat, old: "\t\t\tif readAfter < care {\n", new: "\t\t\tif readAfter <= care {\n", tests: "^TestCareUpToTheLast$"},
 		mutant{id: "dispatch-decision-void", fault: "a decision that a redrive has made void is carried out", file: notice, old: "return n < noticeLimit || c.Number < page.Notices[n-1].Number", new: "return n < 0", tests: "^TestRedriveVoidsADecision$"},
 		mutant{id: "dispatch-decision-lost", fault: "a decision about a lost partition is kept as carried out", file: "dispatch/forget.go", old: "\t\t\t\td.notices.forget(v.decision)\n", new: "\t\t\t\t_ = v.decision\n", tests: "^TestDecisionAboutAPartitionThatComesBack$"},
 		// at the bounds
@@ -58,7 +58,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-bound-room", fault: "reading stops at the bound of keys", file: "dispatch/route.go", old: "if rt.load.bytes >= rt.opts.Bytes {", new: "if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {", tests: bounded},
 		mutant{id: "dispatch-bound-ask", fault: "nobody asks what holds a key that was forgotten", file: "dispatch/key.go", old: "g != nil && !g.complete {\n\t\t\tk.ask()", new: "g == nil {\n\t\t\tk.ask()", tests: bounded},
 		mutant{id: "dispatch-bound-asks", fault: "a due retry goes before the store has said what holds its key", file: "dispatch/key.go", old: "\tif k.asks {\n\t\treturn true\n\t}\n", new: "", tests: "^TestRetryOfAForgottenKeyAsksFirst$"},
-		mutant{id: "dispatch-bound-floor", fault: "a hint passes the records of keys that are forgotten", file: "dispatch/group.go", old: "low := min(g.low, g.cursor, g.floor)", new: "low := min(g.low, g.cursor)", tests: bounded},
+		mutant{id: "dispatch-bound-floor", fault: "a hint passes the records of keys that are forgotten", file: "dispatch/group.go", old: "readAfter := min(g.stable, g.cursor, g.floor)", new: "readAfter := min(g.stable, g.cursor)", tests: bounded},
 		mutant{id: "dispatch-bound-first", fault: "a hint passes the records of a key that the store is asked about", file: "dispatch/key.go", old: "return k.first // resume", new: "return 0 // resume", tests: "^TestHintIsBelowWhatIsAskedAbout$"},
 		mutant{id: "dispatch-bound-topic", fault: "a key of a paused topic is forgotten for good", file: "dispatch/key.go", old: "\t\trt.topics.pass(k.topic, k.resume, k.ends)\n", new: "", tests: bounded},
 		mutant{id: "dispatch-bound-load", fault: "a partition waits until all that waits in it is known", file: "dispatch/readresult.go", old: "if g.loaded || len(page.Notices) >= noticeLimit {", new: "if g.loaded || !whole || len(page.Notices) >= noticeLimit {", tests: "^TestPartitionBeginsBeforeAllIsKnown$"},
@@ -110,8 +110,8 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-due-watched", fault: "a timer that a long transaction shows is not looked for", file: "dispatch/group.go", old: "\t\t\trt.pace.readAt = rt.now\n\t\t\trt.overdue.all()", new: "\t\t\trt.pace.readAt = rt.now", tests: "^TestDueLooksForAll$"},
 		mutant{id: "dispatch-due-partition", fault: "what is overdue in a new partition is not looked for", file: "dispatch/readresult.go", old: "\t\tg.route.overdue.all()\n", new: "", tests: "^TestDueLooksForAll$"},
 		mutant{id: "dispatch-jump", fault: "a relay that starts beside many messages of a paused topic reads all of them first", file: "dispatch/readresult.go", old: "\td.passPaused(r, page, visible)\n", new: "\t_ = d.passPaused\n", tests: "^TestPausedBacklogStopsNobody$"},
-		mutant{id: "dispatch-jump-walk", fault: "messages that a front jumped over are not read", file: "dispatch/group.go", old: "\tg.walks = append(g.walks, &walk{pos: g.low, to: to})\n", new: "", tests: "^TestExplore$"},
-		mutant{id: "dispatch-jump-low", fault: "messages that become visible where a front jumped over are not read", file: "dispatch/group.go", old: "g.low = max(g.low, min(visible, to))", new: "g.low = max(g.low, to)", tests: "^TestExplore$"},
+		mutant{id: "dispatch-jump-walk", fault: "messages that a front jumped over are not read", file: "dispatch/group.go", old: "\tg.walks = append(g.walks, &walk{pos: g.stable, to: to})\n", new: "", tests: "^TestExplore$"},
+		mutant{id: "dispatch-jump-low", fault: "messages that become visible where a front jumped over are not read", file: "dispatch/group.go", old: "g.stable = max(g.stable, min(visible, to))", new: "g.stable = max(g.stable, to)", tests: "^TestExplore$"},
 		mutant{id: "dispatch-jump-open", fault: "a front jumps over no messages while a transaction is open", file: "dispatch/readresult.go", old: "<= 2*tail || len(g.walks) > 0", new: "<= 2*tail || visible < g.cursor || len(g.walks) > 0", tests: "^TestPausedBacklogStopsNobody$"},
 		mutant{id: "dispatch-own-late", fault: "what a Due without an answer holds late is found after minutes", file: "dispatch/due.go", old: "o.repeatBy = o.now.Add(dueSweep)", new: "o.repeatBy = o.now", tests: "^TestLateDue$"},
 		mutant{id: "dispatch-own-more", fault: "of many retries that are held and forgotten some are not found", file: "dispatch/due.go", old: "whole := page.NextIn != 0", new: "whole := true", tests: "^TestHeldBeyondTheLimit$"},

@@ -30,8 +30,8 @@ func joined(owner core.Session, members ...core.Member) *Dispatcher {
 func TestSharesFollowHandlers(t *testing.T) { // DB-24
 	t.Parallel()
 	d := joined(0, core.Member{Session: me, Capacity: 3}, core.Member{Session: 2, Capacity: 1})
-	if d.share(); len(d.peers.moves) != 3 {
-		t.Errorf("it takes %d of 4 partitions", len(d.peers.moves))
+	if d.rebalance(); len(d.peers.transfers) != 3 {
+		t.Errorf("it takes %d of 4 partitions", len(d.peers.transfers))
 	}
 }
 
@@ -40,8 +40,8 @@ func TestStoppingMemberTakesNothing(t *testing.T) { // DB-24
 	t.Parallel()
 	d := joined(0, core.Member{Session: me, Capacity: 1})
 	d.self.stopping = true
-	if d.share(); len(d.peers.moves) != 0 {
-		t.Errorf("it takes %d partitions", len(d.peers.moves))
+	if d.rebalance(); len(d.peers.transfers) != 0 {
+		t.Errorf("it takes %d partitions", len(d.peers.transfers))
 	}
 }
 
@@ -52,16 +52,16 @@ func TestPartitionsOfWhoHasNoRow(t *testing.T) { // DB-24
 	const gone core.Session = 9
 	d := joined(gone, core.Member{Session: me, Capacity: 1})
 	d.observe(&Call{sent: epochStart})
-	if d.share(); len(d.peers.moves) != 0 || !d.peers.heartbeatAt.Equal(epochStart.Add(time.Second)) {
-		t.Fatalf("it takes %d partitions at once; it looks again at %s", len(d.peers.moves), d.peers.heartbeatAt)
+	if d.rebalance(); len(d.peers.transfers) != 0 || !d.peers.heartbeatAt.Equal(epochStart.Add(time.Second)) {
+		t.Fatalf("it takes %d partitions at once; it looks again at %s", len(d.peers.transfers), d.peers.heartbeatAt)
 	}
 	d.tick(epochStart.Add(time.Second))
 	d.observe(&Call{sent: d.now})
-	d.share()
-	if len(d.peers.moves) != 4 || len(d.peers.orphaned) != 4 {
-		t.Errorf("it takes %d partitions, %d with care", len(d.peers.moves), len(d.peers.orphaned))
+	d.rebalance()
+	if len(d.peers.transfers) != 4 || len(d.peers.orphaned) != 4 {
+		t.Errorf("it takes %d partitions, %d with care", len(d.peers.transfers), len(d.peers.orphaned))
 	}
-	for _, m := range d.peers.moves {
+	for _, m := range d.peers.transfers {
 		if m.From != gone || m.To != me {
 			t.Errorf("%+v", m)
 		}
@@ -78,13 +78,13 @@ func TestDeadAfterItsLease(t *testing.T) { // DB-24
 		d.tick(epochStart.Add(after))
 		d.peers.heartbeatAt = time.Time{}
 		d.observe(&Call{sent: d.now})
-		if len(d.peers.removals) != 0 || after > 0 && !d.peers.heartbeatAt.Equal(epochStart.Add(lease)) {
-			t.Fatalf("after %s: removes %v, looks again at %s", after, d.peers.removals, d.peers.heartbeatAt)
+		if len(d.peers.evictions) != 0 || after > 0 && !d.peers.heartbeatAt.Equal(epochStart.Add(lease)) {
+			t.Fatalf("after %s: removes %v, looks again at %s", after, d.peers.evictions, d.peers.heartbeatAt)
 		}
 	}
 	d.tick(epochStart.Add(lease))
-	if d.observe(&Call{sent: d.now}); len(d.peers.removals) != 1 || d.peers.removals[0] != (core.Eviction{Session: 2, Heartbeats: 5}) {
-		t.Errorf("removes %v", d.peers.removals)
+	if d.observe(&Call{sent: d.now}); len(d.peers.evictions) != 1 || d.peers.evictions[0] != (core.Eviction{Session: 2, Heartbeats: 5}) {
+		t.Errorf("removes %v", d.peers.evictions)
 	}
 }
 

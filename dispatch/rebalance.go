@@ -13,7 +13,7 @@ import (
 // its owner only by a statement that names the former one. The division counts partitions, not records: all members see
 // the same count.
 
-// tally is what the shares are computed from.
+// tally is the counts that a division is computed from.
 type tally struct {
 	members []*core.Member
 	routes  []string // of all partitions, sorted
@@ -22,11 +22,11 @@ type tally struct {
 	serves  map[core.Session]map[string]bool // true: it is able
 }
 
-// share computes which free partitions the member takes and which of its own it gives up, so that all members get the
-// same result. A free partition goes to the able member with the fewest partitions for its handlers. A partition moves
-// from one member to another that has at least two fewer: with a difference of one it would move back and forth for
-// ever.
-func (d *Dispatcher) share() {
+// rebalance computes which free partitions the member takes and which of its own it releases, so that all members get
+// the same result. A free partition goes to the able member with the fewest partitions for its handlers. A partition
+// moves from one member to another that has at least two fewer: with a difference of one it would move back and forth
+// for ever.
+func (d *Dispatcher) rebalance() {
 	t := d.tally()
 	for _, o := range d.peers.freePartitions() {
 		to := t.least(o.Partition.Route)
@@ -35,7 +35,7 @@ func (d *Dispatcher) share() {
 		}
 		t.add(to.Session, o.Partition.Route, 1)
 		if to.Session == d.session && !d.self.stopping {
-			d.peers.moves = append(d.peers.moves, core.Transfer{Partition: o.Partition, From: o.Owner, To: d.session})
+			d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: o.Partition, From: o.Owner, To: d.session})
 			// Its owner has no row any more; see acquire.
 			if o.Owner != 0 {
 				d.peers.orphaned[o.Partition] = true
@@ -56,7 +56,7 @@ func (d *Dispatcher) share() {
 	}
 }
 
-// leave chooses one partition of a route to give up: if possible one without items in memory, otherwise one without
+// leave chooses one partition of a route to release: if possible one without items in memory, otherwise one without
 // outcomes to store.
 func (d *Dispatcher) leave(rt *route) {
 	if rt == nil {
@@ -84,7 +84,7 @@ func (d *Dispatcher) leave(rt *route) {
 func (d *Dispatcher) tally() *tally {
 	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
 	dead := map[core.Session]bool{}
-	for _, r := range d.peers.removals {
+	for _, r := range d.peers.evictions {
 		dead[r.Session] = true
 	}
 	for i := range d.peers.membership.Members {
@@ -97,7 +97,7 @@ func (d *Dispatcher) tally() *tally {
 		for _, s := range m.Routes {
 			able := !s.Unavailable && (m.FreeCapacity > 0 || m.Capacity == 0)
 			if m.Session == d.session {
-				able = !d.self.unable[s.Route] && !d.self.stopping && d.handlers.hasFree()
+				able = !d.self.unavailable[s.Route] && !d.self.stopping && d.handlers.hasFree()
 			}
 			t.serves[m.Session][s.Route] = able
 		}
@@ -151,9 +151,9 @@ func (t *tally) least(route string) (best *core.Member) {
 	return best
 }
 
-// next returns a partition's move from one member to another that makes the shares fairer; from is 0 if they are fair.
-// First the members that cannot serve a route lose its partitions to those that can. Then the member with the most
-// partitions for its handlers gives to the one with the fewest.
+// next returns a partition's transfer from one member to another that makes the division fairer; from is 0 if they are
+// fair. First the members that cannot serve a route lose its partitions to those that can. Then the member with the
+// most partitions for its handlers gives to the one with the fewest.
 func (t *tally) next() (from, to core.Session, route string) {
 	for _, a := range t.members {
 		for _, route := range t.routes {
