@@ -75,7 +75,7 @@ func TestDebugLog(t *testing.T) {
 				story[id] = append(story[id], text)
 			}
 			switch event {
-			case "relay.claimed", "relay.published", "relay.released", "relay.settled", "relay.read", "relay.batch", "relay.partitions":
+			case "relay.handed_out", "relay.published", "relay.released", "relay.settled", "relay.read", "relay.batch", "relay.partitions":
 				if l["level"] != "DEBUG" || l["route"] != "default" {
 					t.Errorf("not of level debug, or without its route: %v", l)
 				}
@@ -95,9 +95,9 @@ func TestDebugLog(t *testing.T) {
 			}
 		}
 		if d := cmp.Diff(map[string][]string{
-			"fine":    {"claimed", "published", "settled confirmed"},
-			"refused": {"claimed", "retry", "settled rejected", "claimed", "published", "settled confirmed"},
-			"away":    {"claimed", "breaker_open", "released", "claimed", "published", "settled confirmed"},
+			"fine":    {"handed_out", "published", "settled confirmed"},
+			"refused": {"handed_out", "retry", "settled rejected", "handed_out", "published", "settled confirmed"},
+			"away":    {"handed_out", "breaker_open", "released", "handed_out", "published", "settled confirmed"},
 		}, story); d != "" {
 			t.Error(d)
 		}

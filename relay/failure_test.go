@@ -518,7 +518,7 @@ type checked struct {
 
 func (c checked) Check(context.Context) error { return c.err }
 
-// P2 RL-04: outcomes that cannot be stored are stored later, nothing is claimed meanwhile, nothing is sent twice.
+// P2 RL-04: outcomes that cannot be stored are stored later, nothing is handed out meanwhile, nothing is sent twice.
 func TestSettleOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -550,7 +550,7 @@ func TestSettleOutage(t *testing.T) {
 	})
 }
 
-// RL-06: a record that was claimed while the breaker opened is handed back, not sent.
+// RL-06: a record that was handed out while the breaker opened is handed back, not sent.
 func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -582,7 +582,7 @@ func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 	})
 }
 
-// P7: while nothing can be settled nothing is claimed, so that a lease that runs out meanwhile makes no duplicate.
+// P7: while nothing can be settled nothing is handed out, so that a lease that runs out meanwhile makes no duplicate.
 func TestSettleOutageLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

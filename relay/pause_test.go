@@ -34,7 +34,7 @@ func (b *bus) arrivedOn(prefix string) (n int) {
 	return n
 }
 
-// RL-13: a route that is paused before Run is not claimed, and costs nothing, until it is resumed; others go on.
+// RL-13: a route that is paused before Run is not handed out, and costs nothing, until it is resumed; others go on.
 func TestPauseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestPauseBeforeRun(t *testing.T) {
 	})
 }
 
-// RL-13: a resumed route is claimed at once, also if the store cannot wake the relay.
+// RL-13: a resumed route is handed out at once, also if the store cannot wake the relay.
 func TestResumeWithoutWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

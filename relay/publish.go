@@ -82,7 +82,7 @@ func (e *engine) send(c *call) {
 	e.publishes.inFlight[c] = struct{}{}
 	if c.noting = e.debug(); c.noting {
 		for _, item := range c.items {
-			e.note(item, "relay.claimed", "message goes to the publisher")
+			e.note(item, "relay.handed_out", "message goes to the publisher")
 		}
 	}
 	e.watch(c)

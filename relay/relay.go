@@ -160,7 +160,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	err = e.run(ctx)
-	r.log.Info("relay stopped", "event", "relay.stop", "claimed", e.counts.HandedOut, "published", e.counts.Published,
+	r.log.Info("relay stopped", "event", "relay.stop", "handed_out", e.counts.HandedOut, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
 	return err
 }

@@ -464,7 +464,7 @@ func (*restless) Wait(context.Context, []string, time.Duration) (core.WakeCause,
 	return core.WakeNotify, nil
 }
 
-// DB-10: without any help of the store, a retry is claimed when it is due, and what stood behind a held key when the
+// DB-10: without any help of the store, a retry is handed out when it is due, and what stood behind a held key when the
 // key is free.
 func TestPollsWhenDue(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ type waits struct {
 	hintAt    time.Time // when a delayed hint is due; zero = none
 	hinted    time.Time // the latest hint
 	fruitless int       // useless wake-ups in a row that followed each other at once
-	claimed   int       // counts.Claimed then
+	handedOut int       // counts.HandedOut then
 }
 
 // wait asks the store to wake the relay for the routes that it has read to their end. It returns when to look again.
@@ -112,14 +112,14 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 // are delayed.
 func (e *engine) hint(names []string) {
 	switch {
-	case e.counts.HandedOut > e.waits.claimed:
+	case e.counts.HandedOut > e.waits.handedOut:
 		e.waits.fruitless = 0
 	case e.now.Sub(e.waits.hinted) < e.opts.PollMin/2:
 		e.waits.fruitless++
 	case e.now.Sub(e.waits.hinted) > 4*e.opts.PollMin:
 		e.waits.fruitless = 0
 	}
-	e.waits.claimed = e.counts.HandedOut
+	e.waits.handedOut = e.counts.HandedOut
 	if e.waits.fruitless > maxFruitless {
 		e.waits.hintAt = e.waits.hinted.Add(jitter(e.opts.PollMin))
 		e.waits.notBefore = e.waits.hintAt

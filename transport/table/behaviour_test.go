@@ -497,7 +497,7 @@ func TestSubscriptionsDoNotWakeLate(t *testing.T) {
 		if took := time.Since(begin); took > 1100*time.Millisecond {
 			t.Errorf("came after %s", took)
 		}
-		if n := tr.Stats().Claims; n > 30 {
+		if n := tr.Stats().Holds; n > 30 {
 			t.Errorf("%d claims", n)
 		}
 		settled(t, busy, core.AckDone(held[0]))

@@ -230,7 +230,7 @@ func TestConnections(t *testing.T) {
 	if conns := pool.Stat().TotalConns(); conns > 3 {
 		t.Errorf("%d connections", conns)
 	}
-	if s := tr.Stats(); s.Claimed != queues*each || s.Settles > queues*each/2 {
+	if s := tr.Stats(); s.HandedOut != queues*each || s.Settles > queues*each/2 {
 		t.Errorf("%+v: settles do not go together", s)
 	}
 }

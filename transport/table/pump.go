@@ -117,7 +117,7 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 	settles := c.Name() == "settle"
 	switch c.Name() {
 	case "hold":
-		r.t.stats.Claims++
+		r.t.stats.Holds++
 	case "settle":
 		r.t.stats.Settles++
 	case "heartbeat":

@@ -214,7 +214,7 @@ func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	}
 	if len(ds) > 0 {
 		r.err, r.wakeups.hasty = nil, 0
-		r.t.stats.Claimed += int64(len(ds))
+		r.t.stats.HandedOut += int64(len(ds))
 	}
 	return ds
 }

@@ -53,9 +53,9 @@ type Transport struct {
 
 // Stats counts events since [New].
 type Stats struct {
-	// Claims and Settles are calls to the store that took records, or said what became of them; HandedOut the
+	// Holds and Settles are calls to the store that took records, or said what became of them; HandedOut the
 	// records that were handed out.
-	Claims, Settles, Claimed int64
+	Holds, Settles, HandedOut int64
 	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
 	// handled, released or parked; when asking for its retry; when the process learnt that it had been taken for
 	// dead.
