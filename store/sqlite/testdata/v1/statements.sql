@@ -40,11 +40,11 @@ INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hl
 		SELECT * FROM (VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)) WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
 
 -- statement
-INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves,
+INSERT INTO waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, suspected, name, routes,
 		joined_at, renewed_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)
 		ON CONFLICT (session) DO UPDATE
-			SET beat = ?2, lease = ?3, presence = ?4, handlers = ?5, free = ?6, flag = ?7, name = ?8, serves = ?9,
+			SET heartbeats = ?2, lease = ?3, presence = ?4, capacity = ?5, free_capacity = ?6, suspected = ?7, name = ?8, routes = ?9,
 				renewed_at = ?10
 
 -- statement
@@ -139,9 +139,6 @@ SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
 
 -- statement
 SELECT count(*) FROM (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3 LIMIT ?4)
-
--- statement
-SELECT flag FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
 SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END
@@ -339,7 +336,7 @@ SELECT route, from_slot, to_slot FROM waybill_outbox_partitions WHERE owner = ?1
 SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot
 
 -- statement
-SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session
+SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes FROM waybill_outbox_members ORDER BY session
 
 -- statement
 SELECT state, '', count(*), min(since), CASE WHEN state = 2 THEN 0 ELSE count(*) END
@@ -353,6 +350,9 @@ SELECT state, '', count(*), min(since), CASE WHEN state = 2 THEN 0 ELSE count(*)
 SELECT state, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3 AND state <> 2)
 		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state
+
+-- statement
+SELECT suspected FROM waybill_outbox_members WHERE session = ?1
 
 -- statement
 UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'
@@ -416,7 +416,7 @@ UPDATE waybill_outbox SET hold = ?2, held_since = ?3, deliveries = deliveries + 
 UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1
 
 -- statement
-UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1
+UPDATE waybill_outbox_members SET suspected = 1 WHERE session = ?1
 
 -- statement
 UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3
