@@ -195,13 +195,24 @@ type Topology interface {
 	Formats() []string
 	// Declare makes what is missing.
 	Declare(ctx context.Context, subs []core.Subscription) error
-	// Verify compares it with the broker.
+	// Verify compares it with the broker. It returns an [UnverifiableError] if an optional setting is missing that
+	// it needs.
 	Verify(ctx context.Context, subs []core.Subscription) ([]admin.Difference, error)
 	// Unused returns the objects that have the transport's names and belong to no subscription. Delete deletes one
 	// of them if it is empty and has no consumer; otherwise the error matches waybill.ErrInFlight.
 	Unused(ctx context.Context, subs []core.Subscription) ([]string, error)
 	Delete(ctx context.Context, subs []core.Subscription, object string) error
 }
+
+// UnverifiableError says that a Topology cannot be compared with the broker, since an optional setting is missing.
+type UnverifiableError struct {
+	Cause string // the setting, and what it is for
+}
+
+func (e *UnverifiableError) Error() string { return "waybill: topology: " + e.Cause }
+
+// Unwrap makes it an error of the settings.
+func (e *UnverifiableError) Unwrap() error { return waybill.Invalid("waybill: settings", e.Cause) }
 
 // Binder is what a Topology can be besides, so that validate finds topics whose messages cannot be routed.
 type Binder interface {

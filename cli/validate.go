@@ -21,15 +21,21 @@ func (c *command) validateCommand() *cobra.Command {
 and the permissions of each store, in the topology of each transport for its subscriptions, and in the sizes of pools.
 With the management API of RabbitMQ it looks at the oldest 1,000 messages that wait on a route, and names the topics
 without a binding.
-It changes nothing. Exit code 5 means that it found something.`,
+It changes nothing. Exit code 5 means that it found something. A note names a part that cannot be verified without an
+optional setting; it is no finding.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := validation{c: c}
 			v.all(cmd.Context())
 			slices.Sort(v.problems)
 			v.problems = slices.Compact(v.problems)
 			if c.json {
-				if err := c.writeJSON(map[string][]string{"problems": append([]string{}, v.problems...)}); err != nil {
+				answer := map[string][]string{"problems": append([]string{}, v.problems...), "notes": append([]string{}, v.notes...)}
+				if err := c.writeJSON(answer); err != nil {
 					return err
+				}
+			} else {
+				for _, note := range v.notes {
+					say(c.io.Out, "note: %s\n", note)
 				}
 			}
 			switch n := len(v.problems); {
@@ -46,10 +52,10 @@ It changes nothing. Exit code 5 means that it found something.`,
 	}
 }
 
-// validation collects problems.
+// validation collects problems, and notes: the parts that the settings leave unverified.
 type validation struct {
-	c        *command
-	problems []string
+	c               *command
+	problems, notes []string
 }
 
 // add notes an error, whose problems are those of the settings at path.
@@ -199,6 +205,10 @@ func (v *validation) topology(ctx context.Context, path, name string, t *Transpo
 	ctx, cancel := v.c.limited(ctx)
 	defer cancel()
 	found, err := t.Topology.Verify(ctx, subs)
+	if e, ok := errors.AsType[*UnverifiableError](err); ok {
+		v.notes = append(v.notes, v.c.conf.from.Problem(path, "topology: queues and bindings are not verified: %s", e.Cause))
+		return false
+	}
 	v.add(path, err)
 	for _, d := range found {
 		v.bad(path, "topology: %s", different(d))

@@ -46,3 +46,27 @@ func TestValidateOfABroker(t *testing.T) {
 	}
 	run("validate").not(t, "invoices.made\": messages")
 }
+
+// The address of the management API is optional: without it validate says which part it cannot verify, and finds the
+// rest.
+func TestValidateWithoutManagement(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := newRabbit(t)
+	dir := t.TempDir()
+	write := func(more string) string {
+		file := filepath.Join(dir, "waybill.yaml")
+		text := fmt.Sprintf("transports: {bus: {kind: rabbitmq, url: %q, exchange: shop}}\nrelays: {shop: {transport: bus}}\n%s", r.mq.URL, more)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const sub = "subscriptions:\n- queue: billing\n  bindings: [\"orders.*\"]\n"
+	s.run("validate", "--config", write(sub)).is(t, cli.ExitFindings, `exchange "shop"`)
+	s.run("topology", "declare", "--config", write(sub)).is(t, cli.ExitOK)
+	s.run("validate", "--config", write("")).is(t, cli.ExitOK, "no problem").not(t, "management_url")
+	s.run("validate", "--config", write(sub)).is(t, cli.ExitOK, "no problem", "note: ", "transports.bus", "management_url")
+	s.run("validate", "--json", "--config", write(sub)).is(t, cli.ExitOK, `"problems": []`, `"notes"`, "management_url")
+	s.run("topology", "verify", "--config", write(sub)).is(t, 2, "management_url")
+}

@@ -120,8 +120,12 @@ func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struc
 	}
 	select {
 	case <-begin:
+		prefetch, adapts := r.sub.Prefetch, r.load.most > 0
+		if adapts {
+			prefetch = r.load.least // the first number; Prefetch is the greatest one
+		}
 		r.log.LogAttrs(ctx, slog.LevelInfo, "subscription started", slog.String("event", "consumer.start"),
-			slog.Int("concurrency", r.sub.Concurrency), slog.Int("prefetch", r.sub.Prefetch))
+			slog.Int("concurrency", r.sub.Concurrency), slog.Int("prefetch", prefetch), slog.Bool("adapts", adapts))
 		s = r.receive(ctx, s)
 	case <-ctx.Done():
 	}

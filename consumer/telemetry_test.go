@@ -307,3 +307,29 @@ func TestLogs(t *testing.T) {
 		}
 	})
 }
+
+// The line of a start has the number of messages that the subscription holds at first, not the greatest one.
+func TestStartSaysPrefetch(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prefetch int
+		want     string
+	}{
+		"adapts": {0, "concurrency=3 prefetch=3 adapts=true"},
+		"fixed":  {7, "concurrency=3 prefetch=7 adapts=false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var buf sharedtest.Log
+				o := consumer.Options{Concurrency: 3, Prefetch: tc.prefetch, Logger: slog.New(slog.NewTextHandler(&buf, nil))}
+				stop := start(t, declared(t), o, waybill.Subscription{}, waybill.HandlerFor(topic, func(context.Context, note) error { return nil }))
+				settle()
+				stop()
+				if !strings.Contains(buf.String(), "event=consumer.start "+tc.want) {
+					t.Errorf("want %s in\n%s", tc.want, buf.String())
+				}
+			})
+		})
+	}
+}

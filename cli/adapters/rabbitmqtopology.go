@@ -132,7 +132,9 @@ func (r *rabbitTopology) Delete(ctx context.Context, subs []core.Subscription, q
 
 func (r *rabbitTopology) manage(subs []core.Subscription) (topology.Topology, *topology.Broker, error) {
 	if r.broker == nil {
-		return topology.Topology{}, nil, invalid("management_url: is missing in the settings of the transport: only the management API shows queues, arguments and bindings")
+		return topology.Topology{}, nil, &cli.UnverifiableError{
+			Cause: "management_url: is missing in the settings of the transport: only the management API shows queues, arguments and bindings",
+		}
 	}
 	t, err := r.of(subs)
 	return t, r.broker, err
