@@ -30,7 +30,7 @@ func contributed() []mutant {
 		mutant{id: "kafka-counts", fault: "the counts of deliveries are not stored", file: position, old: "length |= 1", new: "first.count = 0", tests: "^TestCountsSurviveAKill$"},
 		mutant{id: "kafka-metadata", fault: "the metadata of a commit has no bound", file: position, old: "len(meta)+splitBytes*p.outs > maxMetadata", new: "len(meta) < 0", tests: "^TestMetadataIsBounded$"},
 		mutant{id: "kafka-retention", fault: "messages that were deleted unread are skipped in silence", file: receiver, old: "x.LogStartOffset > from &&", new: "x.LogStartOffset < 0 &&", tests: "^TestDeletedUnread$"},
-		mutant{id: "kafka-forgotten", fault: "a queue without its positions receives everything again", file: receiver, old: "case known && len(offsets) == 0:", new: "case known && len(offsets) < 0:", tests: "^TestForgottenPositions$"},
+		mutant{id: "kafka-forgotten", fault: "a queue without its positions receives everything again", file: "contrib/kafka/topology.go", old: "case known && len(offsets) == 0:", new: "case known && len(offsets) < 0:", tests: "^TestForgottenPositions$"},
 		mutant{id: "kafka-undo", fault: "a settle that failed is stored later", file: settle, old: "h.p.undo(h.e)", new: "h.p.dirty = true", tests: "^TestFailedSettleIsUndone$"},
 		mutant{id: "kafka-drain", fault: "a partition moves while its handlers run", file: receiver, old: "left = left || p.outs > 0", new: "left = left || p.outs < 0", tests: "^TestHandOverWaitsForHandlers$"},
 		mutant{id: "kafka-tell", fault: "a handler is not told that its delivery is another's", file: receiver, old: "tell = append(tell, h.lost)", new: "_ = h.lost", tests: "^TestHandOverTellsHandlers$"},
