@@ -110,7 +110,7 @@ func pageMove(t *testing.T, system string) string {
 // TestMovingRealTables: nothing is lost, changed or out of order, in any time zone of the session, although the move is
 // killed in the middle; and what had ended is not sent.
 //
-// MV-01, MV-02.
+// MV-01
 func TestMovingRealTables(t *testing.T) {
 	t.Parallel()
 	for _, mc := range moveCases() {
@@ -398,6 +398,32 @@ func TestMovingVariants(t *testing.T) {
 			args: []string{"--from", "forze", "--table", "app.Old events", "--where", "event_type = 'order.shipped'", "--column", "key='all'"}, says: "2 rows moved",
 			ask:  `SELECT concat_ws('|', key, topic, hlc, convert_from(body, 'UTF8')::json->>'order_id') FROM waybill.waybill_outbox ORDER BY seq`,
 			want: []string{"all|order.shipped|0|keyed", "all|order.shipped|0|keyed2"},
+		},
+		{
+			// The payload is no JSON, and no envelope.
+			system: "watermill-queue", change: `INSERT INTO watermill_forwarder_topic VALUES (2000, 'u-1', '\x00ff', '{"name": "Paid"}', false, now())`,
+			args: []string{
+				"--from", "watermill-queue", "--where", `"offset" = 2000`, "--column", "id=old.uuid", "--column", "topic='orders.placed'",
+				"--column", "body=old.payload", "--column", "correlation_id=''", "--column", "attrs=json_build_object('headers', old.metadata)",
+			},
+			says: "1 row moved",
+			ask:  `SELECT concat_ws('|', id, topic, encode(body, 'hex'), attrs->'headers'->>'name') FROM waybill.waybill_outbox`,
+			want: []string{"u-1|orders.placed|00ff|Paid"},
+		},
+		{
+			// Another topic of the forwarder, with its own table of offsets.
+			system: "watermill", change: `ALTER TABLE watermill_forwarder_topic RENAME TO watermill_events;
+				ALTER TABLE watermill_offsets_forwarder_topic RENAME TO watermill_offsets_events`,
+			args: []string{"--from", "watermill", "--table", "watermill_events"}, says: "39 rows moved",
+			ask: `SELECT count(*)::text FROM watermill_events`, want: []string{"6"},
+		},
+		{
+			// The table that the router's documentation has, and binary payloads.
+			system: "debezium", change: `ALTER TABLE outboxevent DROP COLUMN "timestamp", DROP COLUMN tracingspancontext,
+				ALTER COLUMN payload TYPE bytea USING '\x00ff'`,
+			args: []string{"--from", "debezium"}, says: "33 rows moved",
+			ask:  `SELECT DISTINCT encode(body, 'hex') || content_type FROM waybill.waybill_outbox`,
+			want: []string{"00ff"},
 		},
 		{
 			system: "sqlalchemy", args: []string{"--from", "sqlalchemy", "--column", "id='one'"}, code: cli.ExitFailed, says: "waybill_outbox_id",
