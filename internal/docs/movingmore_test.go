@@ -1,6 +1,6 @@
 package docs_test
 
-// What becomes of the rows of Watermill, River, go-outbox and Debezium, computed in Go from the old rows.
+// The messages that the rows of Watermill, River, go-outbox and Debezium become, computed in Go from the old rows.
 
 import (
 	"encoding/base64"

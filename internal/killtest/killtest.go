@@ -1,5 +1,5 @@
-// Package killtest kills the processes of a service again and again: its relay, its consumer, and whatever else a
-// transport's test runs as a process. The tests of transports share it; only tests import it.
+// Package killtest kills the processes of a service again and again: its relay, its consumer, and each other
+// process of a transport's test. The tests of transports share it; only tests import it.
 //
 // # Guarantees
 //

@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// Envelope returns a message with all attributes, for tests of what a transport sends.
+// Envelope returns a message with all attributes, for tests of transports that send it.
 func Envelope() waybill.Envelope {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
 	return waybill.Envelope{
