@@ -157,7 +157,8 @@ func (d *drainCase) oldBatch(ctx context.Context, pool *pgxpool.Pool, bus *memor
 	return len(rows), err
 }
 
-// TestDrainingBesideTheOldRelay: each message has one effect, also if both relays send it, or send it twice; no row is left.
+// TestDrainingBesideTheOldRelay: each message has one effect, also if both relays send it, or send it twice; no row is
+// left.
 func TestDrainingBesideTheOldRelay(t *testing.T) {
 	t.Parallel()
 	for _, d := range drainCases() {
