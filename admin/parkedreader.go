@@ -12,8 +12,8 @@ import (
 type ParkedReader struct {
 	// Adapter begins the texts of errors, as "waybill/nats" does.
 	Adapter string
-	// Walk calls fn with the parked messages of queue, oldest first, until fn returns 0. Want, and then the result of
-	// fn, is how many more the caller looks for.
+	// Walk calls fn with the parked messages of queue, oldest first, until fn returns 0. The caller looks for as
+	// many more as want says, and then the result of fn.
 	Walk func(ctx context.Context, op, queue string, want int, fn func(p *Parked) (want int)) error
 }
 
