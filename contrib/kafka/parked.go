@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -33,51 +32,27 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 
 // CountParked implements admin.ParkedQueue.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	list, err := t.listParked(ctx, "count parked", queue)
-	counts := map[waybill.Reason]int{}
-	for i := range list {
-		counts[list[i].Reason]++
-	}
-	return counts, err
+	return t.parkedOf().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	found, err := t.findParked(ctx, "inspect parked", queue, f, 1)
-	switch {
-	case err != nil:
-		return admin.Parked{}, err
-	case len(found) == 0:
-		return admin.Parked{}, admin.NoParked("waybill/kafka: inspect parked", queue)
-	}
-	return found[0], nil
+	return t.parkedOf().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue; oldest first.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	found, err := t.findParked(ctx, "list parked", queue, f, limit)
-	for i := range found {
-		found[i].Envelope.Body = nil
-	}
-	return found, err
+	return t.parkedOf().List(ctx, queue, f, limit)
 }
 
-func (t *Transport) findParked(ctx context.Context, op, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	p := f.Problems()
-	if limit < 1 {
-		p = append(p, "Limit: "+strconv.Itoa(limit)+" is less than 1")
-	}
-	if err := waybill.Invalid("waybill/kafka: "+op, p...); err != nil {
-		return nil, err
-	}
-	list, err := t.listParked(ctx, op, queue)
-	var found []admin.Parked
-	for i := range list {
-		if f.Matches(&list[i].Parked) && len(found) < limit {
-			found = append(found, list[i].Parked)
+func (t *Transport) parkedOf() admin.ParkedReader {
+	return admin.ParkedReader{Adapter: "waybill/kafka", Walk: func(ctx context.Context, op, queue string, want int, fn func(*admin.Parked) int) error {
+		list, err := t.listParked(ctx, op, queue)
+		for i := 0; i < len(list) && want > 0; i++ {
+			want = fn(&list[i].Parked)
 		}
-	}
-	return found, err
+		return err
+	}}
 }
 
 // listParked returns the messages that are parked for queue, oldest first.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,48 +23,23 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 
 // CountParked implements admin.ParkedQueue.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	counts := map[waybill.Reason]int{}
-	err := t.walk(ctx, queue, func(p *parkedMsg) (bool, error) { counts[p.Reason]++; return true, nil })
-	return counts, err
+	return t.parkedOf().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	found, err := t.find(ctx, "inspect parked", queue, f, 1)
-	switch {
-	case err != nil:
-		return admin.Parked{}, err
-	case len(found) == 0:
-		return admin.Parked{}, admin.NoParked("waybill/nats: inspect parked", queue)
-	}
-	return found[0], nil
+	return t.parkedOf().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue. It makes a request for each message that it looks at.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	found, err := t.find(ctx, "list parked", queue, f, limit)
-	for i := range found {
-		found[i].Envelope.Body = nil
-	}
-	return found, err
+	return t.parkedOf().List(ctx, queue, f, limit)
 }
 
-func (t *Transport) find(ctx context.Context, op, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	p := f.Problems()
-	if limit < 1 {
-		p = append(p, "Limit: "+strconv.Itoa(limit)+" is less than 1")
-	}
-	if err := waybill.Invalid("waybill/nats: "+op, p...); err != nil {
-		return nil, err
-	}
-	var found []admin.Parked
-	err := t.walk(ctx, queue, func(p *parkedMsg) (bool, error) {
-		if f.Matches(&p.Parked) {
-			found = append(found, p.Parked)
-		}
-		return len(found) < limit, nil
-	})
-	return found, err
+func (t *Transport) parkedOf() admin.ParkedReader {
+	return admin.ParkedReader{Adapter: "waybill/nats", Walk: func(ctx context.Context, _, queue string, _ int, fn func(*admin.Parked) int) error {
+		return t.walk(ctx, queue, func(p *parkedMsg) (bool, error) { return fn(&p.Parked) > 0, nil })
+	}}
 }
 
 // ReplayParked implements admin.ParkedQueue. Replays by one transport take turns.

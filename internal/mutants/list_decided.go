@@ -23,6 +23,9 @@ func decided() []mutant {
 		mutant{id: "rules-decide-owned", fault: "an operator ends what its owner can have out", file: heads, old: "r.Cancelable || u.Owner == 0)", new: "true)", tests: "^TestSuiteAcceptsGoodStore$/^decisions-through-owner$"},
 		mutant{id: "rules-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "topic && trials[st.Envelope.Topic] == 0 {", new: "topic {", tests: "^TestSuiteAcceptsGoodStore$/^keys-behind-a-paused-topic$"},
 		mutant{id: "rules-blocked-behind", fault: "a key behind which nothing waits is blocked by its topic", file: heads, old: "topic && k.Behind == 0 {", new: "topic && k.Behind < 0 {", tests: "^TestSuiteAcceptsGoodStore$/^rules-heads$"},
+	), group{pkg: "./admin"}.of(
+		mutant{id: "admin-parked-limit", fault: "a look at parked messages takes more than it wants", file: "admin/parkedreader.go", old: "return limit - len(found)", new: "return limit", tests: "^TestParkedReader$"},
+		mutant{id: "admin-parked-body", fault: "a list of parked messages keeps their bodies in memory", file: "admin/parkedreader.go", old: "if !body {", new: "if body {", tests: "^TestParkedReader$"},
 	), group{pkg: "./core/outboxtest"}.of(
 		mutant{id: "rules-version", fault: "a stale outcome is stored", file: row, old: "r.Live() && r.Ref == ref", new: "r.Live() && r.Seq == ref.Seq", tests: "^TestMemory$"},
 		mutant{id: "rules-settle-owner", fault: "an outcome of who lost the partition is stored", file: settle, old: "case r.Holder != self && !owns:", new: "case false:", tests: "^TestMemory$"},

@@ -35,7 +35,12 @@ func (t *Transport) Taken(ctx context.Context, queue string, f admin.ParkedFilte
 		return 0, err
 	}
 	defer w.close(ctx)
-	err = w.look(ctx, &f, limit, func(*admin.Parked) {})
+	err = w.look(ctx, limit, func(p *admin.Parked) int {
+		if f.Matches(p) {
+			limit--
+		}
+		return limit
+	})
 	return w.taken, err
 }
 

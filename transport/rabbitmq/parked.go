@@ -3,7 +3,6 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -55,29 +54,12 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 
 // CountParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	counts := map[waybill.Reason]int{}
-	err := t.lookParked(ctx, "count parked", queue, &admin.ParkedFilter{}, maxListed, func(p *admin.Parked) {
-		counts[p.Reason]++
-	})
-	if err != nil {
-		return nil, err
-	}
-	return counts, nil
+	return t.parked().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	var found *admin.Parked
-	err := t.lookParked(ctx, "inspect parked", queue, &f, 1, func(p *admin.Parked) {
-		found = p
-	})
-	switch {
-	case err != nil:
-		return admin.Parked{}, err
-	case found == nil:
-		return admin.Parked{}, admin.NoParked("waybill/rabbitmq: inspect parked", queue)
-	}
-	return *found, nil
+	return t.parked().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue. It takes messages without acknowledging them, and requeues them when it is
@@ -85,33 +67,18 @@ func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.Par
 // broker requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come
 // behind the others afterwards.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	if limit < 1 {
-		return nil, waybill.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
-	}
-	var out []admin.Parked
-	err := t.lookParked(ctx, "list parked", queue, &f, limit, func(p *admin.Parked) {
-		p.Envelope.Body = nil
-		out = append(out, *p)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return t.parked().List(ctx, queue, f, limit)
 }
 
-// lookParked calls fn with up to limit messages that match.
-func (t *Transport) lookParked(
-	ctx context.Context, op, queue string, f *admin.ParkedFilter, limit int, fn func(*admin.Parked),
-) error {
-	if err := waybill.Invalid("waybill/rabbitmq: "+op, f.Problems()...); err != nil {
-		return err
-	}
-	w, err := t.walkParked(ctx, queue)
-	if err != nil {
-		return err
-	}
-	defer w.close(ctx)
-	return w.look(ctx, f, limit, fn)
+func (t *Transport) parked() admin.ParkedReader {
+	return admin.ParkedReader{Adapter: "waybill/rabbitmq", Walk: func(ctx context.Context, _, queue string, want int, fn func(*admin.Parked) int) error {
+		w, err := t.walkParked(ctx, queue)
+		if err != nil {
+			return err
+		}
+		defer w.close(ctx)
+		return w.look(ctx, want, fn)
+	}}
 }
 
 // ReplayParked implements admin.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the

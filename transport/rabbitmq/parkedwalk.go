@@ -129,21 +129,15 @@ func (w *parkedWalk) next(ctx context.Context, want int) (*amqp.Delivery, *admin
 	}
 }
 
-// look calls fn with up to limit messages that match.
-func (w *parkedWalk) look(ctx context.Context, f *admin.ParkedFilter, limit int, fn func(*admin.Parked)) error {
+// look calls fn with messages until that wants no more.
+func (w *parkedWalk) look(ctx context.Context, want int, fn func(*admin.Parked) int) error {
 	w.total = min(w.total, maxListed)
-	for limit > 0 {
-		_, p, err := w.next(ctx, limit)
-		if err != nil {
+	for want > 0 {
+		_, p, err := w.next(ctx, want)
+		if err != nil || p == nil {
 			return err
 		}
-		if p == nil {
-			break
-		}
-		if f.Matches(p) {
-			fn(p)
-			limit--
-		}
+		want = fn(p)
 	}
 	return nil
 }

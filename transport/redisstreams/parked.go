@@ -27,54 +27,26 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 
 // CountParked implements admin.ParkedQueue.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	counts := map[waybill.Reason]int{}
-	return counts, t.lookParked(ctx, "count parked", queue, &admin.ParkedFilter{}, func(p *admin.Parked) bool {
-		counts[p.Reason]++
-		return true
-	})
+	return t.parked().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	var found *admin.Parked
-	err := t.lookParked(ctx, "inspect parked", queue, &f, func(p *admin.Parked) bool {
-		found = p
-		return false
-	})
-	switch {
-	case err != nil:
-		return admin.Parked{}, err
-	case found == nil:
-		return admin.Parked{}, admin.NoParked("waybill/redisstreams: inspect parked", queue)
-	}
-	return *found, nil
+	return t.parked().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue; oldest first.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	if limit < 1 {
-		return nil, waybill.Invalid("waybill/redisstreams: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
-	}
-	var out []admin.Parked
-	err := t.lookParked(ctx, "list parked", queue, &f, func(p *admin.Parked) bool {
-		p.Envelope.Body = nil
-		out = append(out, *p)
-		return len(out) < limit
-	})
-	return out, err
+	return t.parked().List(ctx, queue, f, limit)
 }
 
-// lookParked calls fn with each message that matches, until that returns false.
-func (t *Transport) lookParked(ctx context.Context, op, queue string, f *admin.ParkedFilter, fn func(*admin.Parked) bool) error {
-	if err := waybill.Invalid("waybill/redisstreams: "+op, f.Problems()...); err != nil {
-		return err
-	}
-	if err := t.queueExists(ctx, op, queue); err != nil {
-		return err
-	}
-	return t.walkParked(ctx, op, queue, "+", func(p *admin.Parked, _ entry) (bool, error) {
-		return !f.Matches(p) || fn(p), nil
-	})
+func (t *Transport) parked() admin.ParkedReader {
+	return admin.ParkedReader{Adapter: "waybill/redisstreams", Walk: func(ctx context.Context, op, queue string, _ int, fn func(*admin.Parked) int) error {
+		if err := t.queueExists(ctx, op, queue); err != nil {
+			return err
+		}
+		return t.walkParked(ctx, op, queue, "+", func(p *admin.Parked, _ entry) (bool, error) { return fn(p) > 0, nil })
+	}}
 }
 
 // walkParked calls fn with each message up to the id last, oldest first, until that returns false or an error.

@@ -61,66 +61,52 @@ func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.
 // InspectParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector, and looks at the messages as
 // ListParked does.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	const op = "inspect parked"
-	var found *admin.Parked
-	inspector, err := t.lookParked(ctx, op, queue, &f, func(p *admin.Parked) bool {
-		found = p
-		return false
-	})
-	switch {
-	case err != nil:
+	found, err := t.parked().Inspect(ctx, queue, f)
+	if err != nil {
 		return admin.Parked{}, err
-	case found == nil:
-		return admin.Parked{}, admin.NoParked("waybill/table: "+op, queue)
+	}
+	const op = "inspect parked"
+	inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
+	if err != nil {
+		return admin.Parked{}, err
 	}
 	s, err := inspector.Inspect(ctx, queue, found.Envelope.ID)
 	if err != nil {
 		return admin.Parked{}, within(op, queue, err)
 	}
 	found.Envelope = s.Envelope
-	return *found, nil
+	return found, nil
 }
 
 // ListParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector. Up to 20,000 messages are in
 // the order in which they were parked. Of more, the 20,000 that were staged first come first, and so on.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	const op = "list parked"
-	if limit < 1 {
-		return nil, waybill.Invalid("waybill/table: "+op, fmt.Sprintf("limit: %d is less than 1", limit))
-	}
-	var out []admin.Parked
-	_, err := t.lookParked(ctx, op, queue, &f, func(p *admin.Parked) bool {
-		out = append(out, *p)
-		return len(out) < limit
-	})
-	return out, err
+	return t.parked().List(ctx, queue, f, limit)
 }
 
-// lookParked calls fn with each message that matches, without its body, until that returns false.
-func (t *Transport) lookParked(ctx context.Context, op, queue string, f *admin.ParkedFilter, fn func(*admin.Parked) bool) (admin.Inspector, error) {
-	if err := waybill.Invalid("waybill/table: "+op, f.Problems()...); err != nil {
-		return nil, err
-	}
-	inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
-	if err != nil {
-		return nil, err
-	}
-	w := parkedWalk{inspector: inspector, queue: queue}
-	for !w.end {
-		page, err := w.next(ctx)
+func (t *Transport) parked() admin.ParkedReader {
+	return admin.ParkedReader{Adapter: "waybill/table", Walk: func(ctx context.Context, op, queue string, _ int, fn func(*admin.Parked) int) error {
+		inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
 		if err != nil {
-			return nil, within(op, queue, err)
+			return err
 		}
-		for i := range page {
-			if f.Matches(&page[i]) && !fn(&page[i]) {
-				return inspector, nil
+		w := parkedWalk{inspector: inspector, queue: queue}
+		for !w.end {
+			page, err := w.next(ctx)
+			if err != nil {
+				return within(op, queue, err)
+			}
+			for i := range page {
+				if fn(&page[i]) <= 0 {
+					return nil
+				}
 			}
 		}
-	}
-	if w.position > 0 {
-		return inspector, nil
-	}
-	return inspector, t.exists(ctx, op, queue)
+		if w.position > 0 {
+			return nil
+		}
+		return t.exists(ctx, op, queue)
+	}}
 }
 
 // parkedWalk reads the parked messages of a queue.
