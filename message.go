@@ -225,13 +225,13 @@ func LaneRoute(route string, l Lane) string {
 	return route + "/" + string(l)
 }
 
-// MaxSubRoutes bounds the shares of a route.
+// MaxSubRoutes bounds the sub-routes of a route.
 const MaxSubRoutes = 64
 
-// SubRoute returns one of n shares of route: route + "#" + a number below n, which is the FNV-1a hash (32 bits) of
+// SubRoute returns one of n sub-routes of route: route + "#" + a number below n, which is the FNV-1a hash (32 bits) of
 // by, modulo n. by names the sender that must not starve other senders, such as a tenant or a topic. A relay that
-// serves the route with as many shares gives each the same part of its capacity. So a backlog of one tenant delays only
-// those that share its number. This is stochastic fairness queueing (P. McKenney, 1990).
+// serves the route with as many sub-routes gives each the same part of its capacity. So a backlog of one tenant delays
+// only those that share its number. This is stochastic fairness queueing (P. McKenney, 1990).
 //
 //	InvoiceDue.Message(v, waybill.Tenant(tenant), waybill.Routes(waybill.SubRoute("invoices", tenant, 16)))
 //

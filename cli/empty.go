@@ -82,14 +82,14 @@ func (f *fleet) waiting(ctx context.Context, timeout time.Duration) ([]string, e
 	return texts, nil
 }
 
-// storedRoutes are the names by which a store knows a route: itself, its shares, and their lanes.
+// storedRoutes are the names by which a store knows a route: itself, its sub-routes, and their lanes.
 func storedRoutes(r *relay.Route) []string {
 	name := r.Name
 	if name == "" {
 		name = waybill.DefaultRoute
 	}
 	names := []string{name}
-	for i := range r.Shares {
+	for i := range r.SubRoutes {
 		names = append(names, waybill.NthSubRoute(name, i))
 	}
 	if r.Lanes {

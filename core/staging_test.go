@@ -211,7 +211,7 @@ func TestExpiryOverrides(t *testing.T) { // ST-11
 	}
 }
 
-// A route has a time to live of its own, in all its lanes and shares; a message on several routes has that of each.
+// A route has a time to live of its own, in all its lanes and sub-routes; a message on several routes has that of each.
 func TestExpiryOfRoutes(t *testing.T) { // ST-11
 	t.Parallel()
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

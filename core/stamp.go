@@ -30,8 +30,8 @@ type StamperOptions struct {
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none. It counts from the time when
 	// they are due, so that a message that is scheduled for a later time does not expire before it can be sent.
 	TTL time.Duration
-	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
-	// have its time.
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
+	// route have its time.
 	RouteTTL map[string]time.Duration
 	// Cancelable are routes. Every message on them is cancelable.
 	Cancelable []string

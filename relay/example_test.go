@@ -187,20 +187,20 @@ func ExampleNew() {
 	// Output: published: 1
 }
 
-// Many tenants share a route, and none starves: the route has shares, and each tenant belongs to one. The backlog of
-// one tenant does not stand before the message of another.
+// Many tenants share a route, and none starves: the route has sub-routes, and each tenant belongs to one. The backlog
+// of one tenant does not stand before the message of another.
 func ExampleRoute_shares() {
-	const shares = 16
+	const subRoutes = 16
 	store, bus := exampleStore()
 	ctx := context.Background()
 	r := must(relay.New(store, bus, relay.Options{Logger: slog.New(slog.DiscardHandler), BatchSize: 10, Window: 1, Routes: []relay.Route{
-		{Name: "invoices", Shares: shares},
+		{Name: "invoices", SubRoutes: subRoutes},
 	}}))
 
 	tx := store.Begin()
 	send := func(tenant, id string) {
 		must(store.Stage(ctx, tx, InvoiceDue.Message(Invoice{tenant, id}, waybill.ID(tenant+id), waybill.Tenant(tenant),
-			waybill.Routes(waybill.SubRoute("invoices", tenant, shares)))))
+			waybill.Routes(waybill.SubRoute("invoices", tenant, subRoutes)))))
 	}
 	for i := range 100 {
 		send("big", strconv.Itoa(i))

@@ -118,14 +118,15 @@ type Route struct {
 	// 10 messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes
 	// are routes of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
-	// Shares divides the route into so many, which are served in turns, see [waybill.SubRoute]; up to
+	// SubRoutes divides the route into so many sub-routes, which are served in turns, see [waybill.SubRoute]; up to
 	// waybill.MaxSubRoutes, 0 = none. The route's own name is served, too. They are routes of their own to the
 	// store; they share RatePerSecond and Weight, and each has the route's Lanes.
-	Shares int
-	// Partitions is how many partitions the route, or each of its lanes and shares, is divided into between relays,
-	// if this relay is the first to serve it; 1 to 64. More relays than partitions share nothing. The default is 64
-	// for up to 16 routes, lanes and shares, and 1,024 in all for more. The number stays as long as any member
-	// serves the route. A relay that asked for another one says so in its log, once: event=relay.partitions_differ.
+	SubRoutes int
+	// Partitions is how many partitions the route, or each of its lanes and sub-routes, is divided into between
+	// relays, if this relay is the first to serve it; 1 to 64. More relays than partitions share nothing. The
+	// default is 64 for up to 16 routes, lanes and sub-routes, and 1,024 in all for more. The number stays as long
+	// as any member serves the route. A relay that asked for another one says so in its log, once:
+	// event=relay.partitions_differ.
 	Partitions int
 }
 
@@ -245,14 +246,14 @@ func (o *Options) problems() []string {
 			bad("%s.Name: %q is listed twice; a route leads to one publisher", at, r.Name)
 		}
 		seen[r.Name] = true
-		if r.Shares < 0 || r.Shares > waybill.MaxSubRoutes {
-			bad("%s.Shares: %d is not between 0 (none) and %d", at, r.Shares, waybill.MaxSubRoutes)
+		if r.SubRoutes < 0 || r.SubRoutes > waybill.MaxSubRoutes {
+			bad("%s.SubRoutes: %d is not between 0 (none) and %d", at, r.SubRoutes, waybill.MaxSubRoutes)
 			continue
 		}
 		for _, s := range spread([]Route{*r}) {
 			field, what := "Lanes", "lane"
-			if r.Shares > 0 {
-				field, what = "Shares", "share"
+			if r.SubRoutes > 0 {
+				field, what = "SubRoutes", "sub-route"
 			}
 			switch problem := check.Name(s.Name); {
 			case s.Name == r.Name:

@@ -10,7 +10,7 @@ import (
 
 // Pause stops a route: when Pause returns, nothing more of it is sent. A publish in progress finishes. Another relay
 // that serves the route takes over this relay's partitions of it. The pause holds until Resume, over the end of a Run
-// too, for this relay only. The name of a route stands for all its lanes and shares, too; [waybill.LaneRoute] and
+// too, for this relay only. The name of a route stands for all its lanes and sub-routes, too; [waybill.LaneRoute] and
 // [waybill.NthSubRoute] name one. Pausing twice is pausing once. An unknown route is an [*waybill.InvalidError]. It is
 // safe for concurrent use, also from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }

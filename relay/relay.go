@@ -42,11 +42,11 @@ type Relay struct {
 	worked worked
 }
 
-// served is a route as the store knows it: a route of the options, or one of its lanes and shares.
+// served is a route as the store knows it: a route of the options, or one of its lanes and sub-routes.
 type served struct {
 	Route
 	base string // the name of the route in the options
-	part int    // of the route, beside its other lanes and shares
+	part int    // of the route, beside its other lanes and sub-routes
 }
 
 // spread returns routes as the store knows them.
@@ -54,7 +54,7 @@ func spread(routes []Route) []served {
 	var out []served
 	for _, r := range routes {
 		names := []string{r.Name}
-		for i := range r.Shares {
+		for i := range r.SubRoutes {
 			names = append(names, waybill.NthSubRoute(r.Name, i))
 		}
 		for _, name := range names {
@@ -75,7 +75,7 @@ func spread(routes []Route) []served {
 
 // stored is how many routes the store knows for r.
 func (r *Route) stored() int {
-	n := 1 + min(max(r.Shares, 0), waybill.MaxSubRoutes)
+	n := 1 + min(max(r.SubRoutes, 0), waybill.MaxSubRoutes)
 	if r.Lanes {
 		n *= len(lanes)
 	}

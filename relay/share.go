@@ -6,18 +6,18 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// lanes are the priority lanes of a route, and their shares.
+// lanes are the priority lanes of a route, and their parts of its capacity.
 var lanes = [...]struct {
 	lane waybill.Lane
 	part int
 }{{waybill.LaneHigh, 6}, {waybill.LaneNormal, 3}, {waybill.LaneLow, 1}}
 
-// group is a set of routes that share something: all routes without a limit, or the lanes and shares of a limited
-// route, which share its tokens.
+// group is a set of routes with something in common: all routes without a limit, or the lanes and sub-routes of a
+// limited route, which use the same tokens.
 //
 // Routes without a limit do not wait for each other if all have the same weight. Otherwise the routes with work divide
-// one window of records in flight by their shares; a single one gets all of it. In a limited route the lane that got
-// least by its share is next.
+// one window of records in flight by their weights; a single one gets all of it. In a limited route the lane that got
+// least by its part is next.
 type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
@@ -39,7 +39,7 @@ func newGroups(routes []*route, limits map[string]*bucket) []*group {
 			}
 		}
 		g.routes = append(g.routes, rt)
-		g.weighted = g.weighted || rt.Lanes || rt.Shares > 0 || rt.Weight != g.routes[0].Weight
+		g.weighted = g.weighted || rt.Lanes || rt.SubRoutes > 0 || rt.Weight != g.routes[0].Weight
 		for _, k := range routes {
 			if k.base == rt.base {
 				rt.lanes = append(rt.lanes, k)

@@ -360,11 +360,11 @@ func TestPartitionsDiffer(t *testing.T) {
 	})
 }
 
-// RL-13: with shares a backlog of one tenant delays no other one: while it is sent, the others get as much.
+// RL-13: with sub-routes a backlog of one tenant delays no other one: while it is sent, the others get as much.
 func TestShares(t *testing.T) {
 	t.Parallel()
-	const shares, backlog, small = 8, 10_000, 100
-	route := func(tenant string) string { return waybill.SubRoute("r", tenant, shares) }
+	const subRoutes, backlog, small = 8, 10_000, 100
+	route := func(tenant string) string { return waybill.SubRoute("r", tenant, subRoutes) }
 	others := []string{"b", "c", "d"}
 	for _, tenant := range others {
 		if route(tenant) == route("a") {
@@ -386,7 +386,7 @@ func TestShares(t *testing.T) {
 					for _, tenant := range others {
 						stage(t, mem, on(tenant, small, waybill.Routes(route(tenant)))...)
 					}
-					opts := relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", Shares: shares, RatePerSecond: rate}}}
+					opts := relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", SubRoutes: subRoutes, RatePerSecond: rate}}}
 					stop := begin(t, newRelay(t, mem, b, opts))
 					left := func() int {
 						n := len(others) * small
@@ -411,7 +411,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A route's own name, its lanes in every share, and the faults that shares can have.
+// A route's own name, its lanes in every sub-route, and the faults that sub-routes can have.
 func TestSharesOfARoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestSharesOfARoute(t *testing.T) {
 				stage(t, mem, on(fmt.Sprint(i, l), 2, waybill.Routes(r), waybill.InLane(l))...)
 			}
 		}
-		r := newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Shares: 3, Lanes: true}}})
+		r := newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", SubRoutes: 3, Lanes: true}}})
 		stop := begin(t, r)
 		within(t, time.Minute, "all", func() bool { return b.count() == 18 })
 		if err := r.Pause("r"); err != nil {
@@ -440,10 +440,10 @@ func TestSharesOfARoute(t *testing.T) {
 		routes []relay.Route
 		says   string
 	}{
-		{[]relay.Route{{Name: "r", Shares: -1}}, "Routes[0].Shares: -1"},
-		{[]relay.Route{{Name: "r", Shares: waybill.MaxSubRoutes + 1}}, "Routes[0].Shares: 65"},
-		{[]relay.Route{{Name: "r", Shares: 2}, {Name: "r#1"}}, `share "r#1" is listed as a route too`},
-		{[]relay.Route{{Name: strings.Repeat("r", waybill.MaxNameBytes), Shares: 2}}, "Routes[0].Shares: the name of its share"},
+		{[]relay.Route{{Name: "r", SubRoutes: -1}}, "Routes[0].SubRoutes: -1"},
+		{[]relay.Route{{Name: "r", SubRoutes: waybill.MaxSubRoutes + 1}}, "Routes[0].SubRoutes: 65"},
+		{[]relay.Route{{Name: "r", SubRoutes: 2}, {Name: "r#1"}}, `sub-route "r#1" is listed as a route too`},
+		{[]relay.Route{{Name: strings.Repeat("r", waybill.MaxNameBytes), SubRoutes: 2}}, "Routes[0].SubRoutes: the name of its sub-route"},
 	} {
 		if _, err := relay.New(newStore(t), newBus(), relay.Options{Routes: c.routes}); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want %s", err, c.says)

@@ -48,7 +48,7 @@ func (n *neglected) hint(r *Relay) string {
 	s := fmt.Sprintf("%d waiting, the oldest due one for %s", n.waiting, round(n.oldest))
 	for i := range r.routes {
 		if rt := &r.routes[i]; n.route != rt.base && waybill.BaseRoute(n.route) == rt.base && strings.HasPrefix(n.route, rt.base+"#") {
-			return s + fmt.Sprintf(": a share; set Shares of route %s, which is %d, to what the producers use", rt.base, rt.Shares)
+			return s + fmt.Sprintf(": a sub-route; set SubRoutes of route %s, which is %d, to what the producers use", rt.base, rt.SubRoutes)
 		}
 		for _, l := range lanes[:] {
 			if !r.routes[i].Lanes && waybill.LaneRoute(r.routes[i].Name, l.lane) == n.route {

@@ -11,7 +11,7 @@ var heartbeatChecks = []named{
 	{"join-makes-member-known", joinMakesMemberKnown},
 	{"renewal-needs-a-member", renewalNeedsAMember},
 	{"zero-session-only-looks", zeroSessionOnlyLooks},
-	{"beat-is-renewed", beatIsRenewed},
+	{"heartbeat-is-renewed", heartbeatIsRenewed},
 	{"late-renewal-changes-nothing", lateRenewalChangesNothing},
 	{"one-of-two-moves-wins", oneOfTwoMovesWins},
 	{"heartbeat-repeats", heartbeatRepeats},
@@ -21,7 +21,7 @@ var heartbeatChecks = []named{
 	{"late-move-stores-nothing", lateMoveStoresNothing},
 	{"leave-frees-partitions", leaveFreesPartitions},
 	{"served-again-keeps-low", servedAgainKeepsLow},
-	{"flag-is-set-and-cleared", flagIsSetAndCleared},
+	{"suspicion-is-set-and-cleared", suspicionIsSetAndCleared},
 	{"unserved-routes-are-named", unservedRoutesAreNamed},
 	{"left-routes-are-unserved", leftRoutesAreUnserved},
 	{"dropped-routes-are-unserved", droppedRoutesAreUnserved},
@@ -107,7 +107,7 @@ func zeroSessionOnlyLooks(k *kit) {
 }
 
 // Without this the others take a member that lives for dead, or do not see what it can still do.
-func beatIsRenewed(k *kit) {
+func heartbeatIsRenewed(k *kit) {
 	m, other := k.join(2), k.join(2)
 	for beat := int64(2); beat < 5; beat++ {
 		m.self.Heartbeats, m.self.FreeCapacity, m.self.Routes[0].Unavailable = beat, int(beat)%2, beat%2 == 0
@@ -301,7 +301,7 @@ func servedAgainKeepsLow(k *kit) {
 }
 
 // Without this a member whose connection broke is not warned, or never starts again.
-func flagIsSetAndCleared(k *kit) {
+func suspicionIsSetAndCleared(k *kit) {
 	a, b := k.stranger(1), k.join(1)
 	a.self.Presence = 1
 	a.join()

@@ -112,7 +112,7 @@ var heartbeatFaults = []faulty{
 		"lets join who only looks", "zero-session-only-looks",
 		fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core.Membership) { r.Known = r.Known || m.Join }},
 	},
-	{"ignores beats", "beat-is-renewed", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Heartbeats = 1 })},
+	{"ignores beats", "heartbeat-is-renewed", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Heartbeats = 1 })},
 	{"takes late beats", "late-renewal-changes-nothing", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
 		b.beats[m.Self.Session] = m.Self.Heartbeats
 		for i := range r.Members {
@@ -191,9 +191,9 @@ var heartbeatFaults = []faulty{
 			r.Partitions[i].ReadAfter += int64(1000 * b.count)
 		}
 	}}},
-	{"sets no flags", "flag-is-set-and-cleared", heartbeats(func(m *core.HeartbeatRequest) { m.Suspect = nil })},
+	{"sets no flags", "suspicion-is-set-and-cleared", heartbeats(func(m *core.HeartbeatRequest) { m.Suspect = nil })},
 	{
-		"clears flags with each renewal", "flag-is-set-and-cleared",
+		"clears flags with each renewal", "suspicion-is-set-and-cleared",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			b.count++
 			m.Self.Presence = int64(b.count)
@@ -202,7 +202,7 @@ var heartbeatFaults = []faulty{
 		}},
 	},
 	{
-		"keeps the flag of who has no token any more", "flag-is-set-and-cleared",
+		"keeps the flag of who has no token any more", "suspicion-is-set-and-cleared",
 		fault{membership: func(b *broken, _ *core.HeartbeatRequest, r *core.Membership) {
 			for i := range r.Members {
 				m := &r.Members[i]
@@ -213,7 +213,7 @@ var heartbeatFaults = []faulty{
 			}
 		}},
 	},
-	{"keeps flags for ever", "flag-is-set-and-cleared", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Presence = 1 })},
+	{"keeps flags for ever", "suspicion-is-set-and-cleared", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Presence = 1 })},
 	{"tells of no notices", "membership-tells-of-notices", memberships(func(r *core.Membership) { r.HasNotices = false })},
 	{"tells of notices that are not there", "membership-tells-of-notices", memberships(func(r *core.Membership) { r.HasNotices = true })},
 	{"names no unserved routes", "unserved-routes-are-named", memberships(func(r *core.Membership) { r.UnservedRoutes = nil })},
@@ -245,7 +245,7 @@ var heartbeatFaults = []faulty{
 		}
 	}}},
 	{
-		"removes whatever the beat", "removal-compares-the-beat",
+		"removes whatever the beat", "eviction-compares-heartbeats",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			r, _ := b.store.Heartbeat(ctx, core.HeartbeatRequest{})
 			for i := range m.Evict {
@@ -259,7 +259,7 @@ var heartbeatFaults = []faulty{
 		}},
 	},
 	{
-		"counts no crashes", "removal-counts-crashes-of-holds",
+		"counts no crashes", "eviction-counts-crashes-of-holds",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			for _, r := range m.Evict {
 				_, _ = b.store.Heartbeat(ctx, core.HeartbeatRequest{Self: core.Member{Session: r.Session}, Leave: true})
@@ -268,7 +268,7 @@ var heartbeatFaults = []faulty{
 		}},
 	},
 	{
-		"counts crashes for all of the partition", "removal-counts-crashes-of-holds",
+		"counts crashes for all of the partition", "eviction-counts-crashes-of-holds",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			for _, r := range m.Evict {
 				for _, st := range b.store.States() {
@@ -284,7 +284,7 @@ var heartbeatFaults = []faulty{
 			p.Retries[i].Crashes += p.Retries[i].Attempts
 		}
 	})},
-	{"forgets UncertainUpTo", "removal-makes-partitions-careful", memberships(func(r *core.Membership) {
+	{"forgets UncertainUpTo", "eviction-makes-partitions-uncertain", memberships(func(r *core.Membership) {
 		for i := range r.Partitions {
 			r.Partitions[i].UncertainUpTo = 0
 		}
@@ -297,15 +297,15 @@ var heartbeatFaults = []faulty{
 		m.Evict = slices.DeleteFunc(m.Evict, func(r core.Eviction) bool { return r.Session == m.Self.Session && r.Heartbeats == m.Self.Heartbeats })
 		m.Leave = m.Leave || len(m.Evict) < n
 	})},
-	{"removes behind locks", "removal-waits-for-no-lock", fault{waits: "heartbeat"}},
-	{"says that removed sessions have settled", "removal-and-settle-exclude-each-other", unfenced},
-	{"knows removed sessions", "removed-session-is-not-known", unfenced},
-	{"lets removed sessions take", "removed-session-takes-nothing", unfenced},
-	{"lets removed sessions ask for what is due", "removed-session-brings-nothing-due", unfenced},
-	{"lets removed sessions release partitions", "removed-session-gives-nothing-up", unfenced},
-	{"lets removed sessions settle", "removed-session-settles-nothing", unfenced},
+	{"removes behind locks", "eviction-waits-for-no-lock", fault{waits: "heartbeat"}},
+	{"says that removed sessions have settled", "eviction-and-settle-exclude-each-other", unfenced},
+	{"knows removed sessions", "evicted-session-is-not-known", unfenced},
+	{"lets removed sessions take", "evicted-session-holds-nothing", unfenced},
+	{"lets removed sessions ask for what is due", "evicted-session-brings-nothing-due", unfenced},
+	{"lets removed sessions release partitions", "evicted-session-releases-nothing", unfenced},
+	{"lets removed sessions settle", "evicted-session-settles-nothing", unfenced},
 	{
-		"settles for removed sessions", "removed-session-settles-nothing",
+		"settles for removed sessions", "evicted-session-settles-nothing",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := b.store.Settle(ctx, self, os)
 			for i, err := range res {

@@ -76,8 +76,8 @@ func runHostile(t *testing.T, c *outboxtest.Check, method string, act func()) (c
 
 // hostileChecks are checks that call the method, one at least for each thing that it does.
 var hostileChecks = map[string][]string{
-	"Heartbeat":        {"heartbeat-repeats", "removed-session-is-not-known", "published-does-not-come-again", "crashes-count-to-ten"},
-	"Read":             {"range-is-in-order", "envelope-comes-back", "fresh-comes-in-pages", "large-answers-are-whole"},
+	"Heartbeat":        {"heartbeat-repeats", "evicted-session-is-not-known", "published-does-not-come-again", "crashes-count-to-ten"},
+	"Read":             {"range-is-in-order", "envelope-comes-back", "newly-owned-comes-in-pages", "large-answers-are-whole"},
 	"Take":             {"takers-never-share", "hold-repeats", "next-keeps-to-its-bytes", "stagers-do-not-fail-beside-members"},
 	"ReleasePartition": {"release-repeats", "release-needs-the-owner", "releases-run-at-once"},
 	"Due":              {"due-holds-retries", "next-in-is-exact", "timers-get-greater-numbers-once", "bad-limits-do-no-harm"},

@@ -10,9 +10,9 @@ import (
 var noticeChecks = []named{
 	{"notices-come-with-the-page", noticeRecordsComeWithThePage},
 	{"notices-are-no-records", noticeRecordsAreNoRecords},
-	{"heeded-deletes-a-control-record", heededDeletesANoticeRecord},
-	{"decision-is-told-with-its-reason", decisionIsToldWithItsReason},
-	{"control-from-waits-for-all-owners", noticeFromWaitsForAllOwners},
+	{"notice-done-deletes-the-notice", noticeDoneDeletesTheNotice},
+	{"decision-notice-has-its-reason", decisionNoticeHasItsReason},
+	{"notice-from-waits-for-all-owners", noticeFromWaitsForAllOwners},
 	{"membership-tells-of-notices", membershipTellsOfNoticeRecords},
 }
 
@@ -120,7 +120,7 @@ func noticeRecordsAreNoRecords(k *kit) {
 }
 
 // Without this an owner reads the same keys anew for ever, or loses a notice that came meanwhile.
-func heededDeletesANoticeRecord(k *kit) {
+func noticeDoneDeletesTheNotice(k *kit) {
 	m, gone := k.owner(1), k.join(1)
 	m.redriven(k.row(key("a")), k.row(key("b")))
 	cs := m.notices(core.AllSlots)
@@ -163,7 +163,7 @@ func decision(r *core.Record, reason waybill.Reason) core.Notice {
 }
 
 // Without this an operator's decision about a due record is never carried out, or for another reason.
-func decisionIsToldWithItsReason(k *kit) {
+func decisionNoticeHasItsReason(k *kit) {
 	m := k.owner(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))))...)

@@ -8,7 +8,7 @@ import (
 )
 
 var presenceChecks = []named{
-	{"flag-needs-the-token", flagNeedsTheToken},
+	{"suspicion-needs-the-token", suspicionNeedsTheToken},
 	{"missing-needs-a-token", missingNeedsAToken},
 	{"attended-token-is-present", attendedTokenIsPresent},
 	{"token-is-missing-after-its-end", tokenIsMissingAfterItsEnd},
@@ -16,7 +16,7 @@ var presenceChecks = []named{
 }
 
 // Without this a member that has attended anew in the last moment is stopped for the token that it had before.
-func flagNeedsTheToken(k *kit) {
+func suspicionNeedsTheToken(k *kit) {
 	a, b := k.stranger(1), k.join(1)
 	a.self.Presence = 5
 	a.join()

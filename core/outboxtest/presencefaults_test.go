@@ -17,7 +17,7 @@ func present(fn func(m *core.Member) bool) fault {
 
 var presenceFaults = []faulty{
 	{
-		"flags whatever the token", "flag-needs-the-token",
+		"flags whatever the token", "suspicion-needs-the-token",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			r, _ := b.store.Heartbeat(ctx, core.HeartbeatRequest{})
 			for i := range m.Suspect {
@@ -30,7 +30,7 @@ var presenceFaults = []faulty{
 			return b.store.Heartbeat(ctx, m)
 		}},
 	},
-	{"flags who has no token", "flag-needs-the-token", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
+	{"flags who has no token", "suspicion-needs-the-token", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
 		for _, f := range m.Suspect {
 			b.beats[f.Session] = f.Presence + 1
 		}

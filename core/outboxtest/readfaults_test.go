@@ -190,21 +190,21 @@ var readFaults = []faulty{
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool { return r.Seq%50 == 0 })
 		}
 	})},
-	{"forgets the holds of others", "fresh-answers-what-waits", pages(func(p *core.ReadResult) {
+	{"forgets the holds of others", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
 		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByHold })
 	})},
-	{"forgets retries", "fresh-answers-what-waits", pages(func(p *core.ReadResult) {
+	{"forgets retries", "newly-owned-answers-blocked-records", pages(func(p *core.ReadResult) {
 		p.Blocked = slices.DeleteFunc(p.Blocked, func(w core.BlockedRecord) bool { return w.Why == core.BlockedByRetry })
 	})},
-	{"never blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.Blocks = nil })},
-	{"always blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) {
+	{"never blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) { l.Blocks = nil })},
+	{"always blocks", "newly-owned-answers-blocking-heads-if-asked", looks(func(l *core.ReadRequest) {
 		for _, p := range l.NewlyOwned {
 			l.Blocks = append(l.Blocks, p.Route)
 		}
 	})},
-	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocked = false })},
+	{"forgets that there is more", "newly-owned-comes-in-pages", pages(func(p *core.ReadResult) { p.MoreBlocked = false })},
 	{
-		"has retries before holds", "fresh-comes-in-pages",
+		"has retries before holds", "newly-owned-comes-in-pages",
 		fault{page: func(_ *broken, _ *core.ReadRequest, p *core.ReadResult) { slices.Reverse(p.Blocked) }},
 	},
 	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.ReadResult) {

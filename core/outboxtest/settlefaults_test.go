@@ -352,7 +352,7 @@ var settleFaults = []faulty{
 		return o
 	})},
 	{
-		"never heeds", "heeded-deletes-a-control-record",
+		"never heeds", "notice-done-deletes-the-notice",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := make(core.Results, len(os))
 			for i := range os {
@@ -363,18 +363,18 @@ var settleFaults = []faulty{
 			return res
 		}},
 	},
-	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *core.ReadResult) {
+	{"forgets the reason of a decision", "decision-notice-has-its-reason", pages(func(p *core.ReadResult) {
 		for i := range p.Notices {
 			p.Notices[i].Reason = ""
 		}
 	})},
-	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *core.ReadResult) {
+	{"takes a decision for another change of its key", "decision-notice-has-its-reason", pages(func(p *core.ReadResult) {
 		for i := range p.Notices {
 			p.Notices[i].Kind = core.NoticeKey
 		}
 	})},
 	{
-		"has a notice heeded for all by one", "control-from-waits-for-all-owners",
+		"has a notice heeded for all by one", "notice-from-waits-for-all-owners",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			for i := range os {
 				if b.owner(os[i].Ref().Route, 0) == self {
@@ -384,12 +384,12 @@ var settleFaults = []faulty{
 			return b.store.Settle(ctx, self, os)
 		}},
 	},
-	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
+	{"tells one owner of what concerns all", "notice-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.ReadRequest, p *core.ReadResult) {
 		if !l.Slots[0].Slots.Has(0) {
 			p.Notices = nil
 		}
 	}}},
-	{"heeds for removed sessions", "heeded-deletes-a-control-record", forgives(core.ErrFenced)},
+	{"heeds for removed sessions", "notice-done-deletes-the-notice", forgives(core.ErrFenced)},
 
 	{"has other slots", "slot-is-the-same-everywhere", records(func(r *core.Record) { r.Slot ^= 1 })},
 	{"has other slots for some keys", "slot-is-the-same-everywhere", records(func(r *core.Record) {

@@ -9,9 +9,9 @@ import (
 )
 
 var waitingChecks = []named{
-	{"fresh-answers-what-waits", freshAnswersWhatWaits},
-	{"fresh-answers-blocking-heads-if-asked", freshAnswersBlockingHeadsIfAsked},
-	{"fresh-comes-in-pages", freshComesInPages},
+	{"newly-owned-answers-blocked-records", newlyOwnedAnswersBlockedRecords},
+	{"newly-owned-answers-blocking-heads-if-asked", newlyOwnedAnswersBlockingHeadsIfAsked},
+	{"newly-owned-comes-in-pages", newlyOwnedComesInPages},
 	{"key-answers-what-holds-it", keyAnswersWhatHoldsIt},
 	{"again-leaves-out-what-is-gone", againLeavesOutWhatIsGone},
 	{"hold-of-gone-session-is-none", holdOfGoneSessionIsNone},
@@ -49,7 +49,7 @@ func (m *member) version(ref core.Ref) int64 {
 }
 
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
-func freshAnswersWhatWaits(k *kit) {
+func newlyOwnedAnswersBlockedRecords(k *kit) {
 	a, b := k.join(2), k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
@@ -78,7 +78,7 @@ func freshAnswersWhatWaits(k *kit) {
 
 // Without this a key goes on behind a record about which an operator must decide, or stops on a route that does not
 // block.
-func freshAnswersBlockingHeadsIfAsked(k *kit) {
+func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))
 	rs = append(rs, m.one())
@@ -105,7 +105,7 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 }
 
 // Without this a partition with more retries than fit into a page is taken over with keys that do not wait.
-func freshComesInPages(k *kit) {
+func newlyOwnedComesInPages(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	var want []int64
 	rs := m.some(12, key("k"))

@@ -147,7 +147,7 @@ var cancelFaults = []struct {
 		}},
 	},
 	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
-	{"tells nobody", "owner-is-told-of-cancel", mute},
+	{"tells nobody", "owner-is-notified-of-cancel", mute},
 	{"never says maybe", "rules-cancel", answers(waybill.CancelDone, waybill.CancelUncertain)},
 	{"cancels what may be out", "rules-cancel", answers(waybill.CancelDone, waybill.CancelInFlight)},
 	{"tells nobody", "rules-cancel", mute},

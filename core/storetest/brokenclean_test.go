@@ -157,8 +157,8 @@ var cleanFaults = []struct {
 			return r
 		}},
 	},
-	{"nobody is told of a sweep", "owner-is-told-of-sweep", mute},
-	{"nobody is told of a deletion", "owner-is-told-of-deletion", mute},
+	{"nobody is told of a sweep", "owner-is-notified-of-sweep", mute},
+	{"nobody is told of a deletion", "owner-is-notified-of-deletion", mute},
 	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string,
 		lease time.Duration,
 	) (core.Cleaned, error) {

@@ -199,7 +199,7 @@ var opsFaults = []struct {
 	{"ends after a step", "purge-goes-in-steps", brokenOps{purged: func(r *admin.Purged, _ *error) { r.Next = 0 }}},
 	{"runs for real", "purge-dry-run-changes-nothing", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = false }}},
 	{"does nothing", "purge-frees-dedupe-keys", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
-	{"tells nobody", "owner-is-told-of-purge", brokenOps{broken: &mute}},
+	{"tells nobody", "owner-is-notified-of-purge", brokenOps{broken: &mute}},
 	{"takes an empty filter for all", "purge-asks-for-all", brokenOps{purge: func(r *admin.PurgeRequest) { r.All = true }}},
 	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *admin.Listing) {
 		for i := range l.Records {
@@ -225,8 +225,8 @@ var opsFaults = []struct {
 			return core.Abandon(r, o.Reason(), errors.New(o.Error()))
 		}))},
 	},
-	{"tells nobody", "owner-is-told-of-redrive", brokenOps{broken: &mute}},
-	{"tells nobody", "owner-is-told-of-decisions", brokenOps{broken: &mute}},
+	{"tells nobody", "owner-is-notified-of-redrive", brokenOps{broken: &mute}},
+	{"tells nobody", "owner-is-notified-of-decisions", brokenOps{broken: &mute}},
 	{"always blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = true }}},
 	{"never blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = false }}},
 	{"begins again", "blocked-keys-in-pages", brokenOps{keys: func(_ *bool, after *string) { *after = "" }}},

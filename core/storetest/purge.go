@@ -15,7 +15,7 @@ var purgeChecks = []named{
 	{"purge-goes-in-steps", purgeGoesInSteps},
 	{"purge-dry-run-changes-nothing", purgeDryRunChangesNothing},
 	{"purge-frees-dedupe-keys", purgeFreesDedupeKeys},
-	{"owner-is-told-of-purge", ownerIsToldOfPurge},
+	{"owner-is-notified-of-purge", ownerIsNotifiedOfPurge},
 	{"purge-asks-for-all", purgeAsksForAll},
 }
 
@@ -159,7 +159,7 @@ func purgeDryRunChangesNothing(k *kit) {
 }
 
 // Without this a key whose head was purged stands until the owner's sweep. OR-05.
-func ownerIsToldOfPurge(k *kit) {
+func ownerIsNotifiedOfPurge(k *kit) {
 	k.purger()
 	b := k.blocking()
 	r := b.out(waybill.Key("b"))

@@ -34,8 +34,8 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
-	// have its time.
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
+	// route have its time.
 	RouteTTL map[string]time.Duration
 	// Cancelable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
 	Cancelable []string

@@ -46,8 +46,8 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
-	// have its time.
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
+	// route have its time.
 	RouteTTL map[string]time.Duration
 	// Now is the clock of the store and of the producer; nil means time.Now. It must be safe for concurrent use.
 	// Wait uses real timers in any case.

@@ -7,25 +7,25 @@ import (
 )
 
 var removeChecks = []named{
-	{"removal-compares-the-beat", removalComparesTheBeat},
-	{"removal-counts-crashes-of-holds", removalCountsCrashesOfHolds},
+	{"eviction-compares-heartbeats", evictionComparesHeartbeats},
+	{"eviction-counts-crashes-of-holds", evictionCountsCrashesOfHolds},
 	{"failed-attempt-ends-crashes", failedAttemptEndsCrashes},
-	{"removal-makes-partitions-careful", removalMakesPartitionsCareful},
-	{"removal-waits-for-no-lock", removalWaitsForNoLock},
+	{"eviction-makes-partitions-uncertain", evictionMakesPartitionsUncertain},
+	{"eviction-waits-for-no-lock", evictionWaitsForNoLock},
 	{"member-removes-itself", memberRemovesItself},
-	{"removal-and-settle-exclude-each-other", removalAndSettleExcludeEachOther},
+	{"eviction-and-settle-exclude-each-other", evictionAndSettleExcludeEachOther},
 }
 
 var fenceChecks = []named{
-	{"removed-session-is-not-known", removedSessionIsNotKnown},
-	{"removed-session-takes-nothing", removedSessionTakesNothing},
-	{"removed-session-brings-nothing-due", removedSessionBringsNothingDue},
-	{"removed-session-gives-nothing-up", removedSessionGivesNothingUp},
-	{"removed-session-settles-nothing", removedSessionSettlesNothing},
+	{"evicted-session-is-not-known", evictedSessionIsNotKnown},
+	{"evicted-session-holds-nothing", evictedSessionHoldsNothing},
+	{"evicted-session-brings-nothing-due", evictedSessionBringsNothingDue},
+	{"evicted-session-releases-nothing", evictedSessionReleasesNothing},
+	{"evicted-session-settles-nothing", evictedSessionSettlesNothing},
 }
 
 // Without this a member that renewed in the last moment is removed alive, and its records are published twice.
-func removalComparesTheBeat(k *kit) {
+func evictionComparesHeartbeats(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	old := *m
 	m.self.Heartbeats++
@@ -39,7 +39,7 @@ func removalComparesTheBeat(k *kit) {
 }
 
 // Without this a record that kills each process that publishes it is never found, or one that was only near is blamed.
-func removalCountsCrashesOfHolds(k *kit) {
+func evictionCountsCrashesOfHolds(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	rs := m.some(6, key("k"))
 	m.hold(refs(rs[:4])...)
@@ -82,7 +82,7 @@ func failedAttemptEndsCrashes(k *kit) {
 
 // Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be
 // delivered.
-func removalMakesPartitionsCareful(k *kit) {
+func evictionMakesPartitionsUncertain(k *kit) {
 	m, by := k.join(4), k.join(4)
 	m.claim(core.SlotRange(0, 32))
 	by.claim(core.SlotRange(32, 64))
@@ -99,7 +99,7 @@ func removalMakesPartitionsCareful(k *kit) {
 }
 
 // Without this an application that keeps a record locked keeps a dead member's partitions from being taken over.
-func removalWaitsForNoLock(k *kit) {
+func evictionWaitsForNoLock(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	r := m.one()
 	m.hold(r.Ref)
@@ -142,7 +142,7 @@ func memberRemovesItself(k *kit) {
 }
 
 // Without this an outcome of a removed member is answered as stored and is not, or is stored after its removal.
-func removalAndSettleExcludeEachOther(k *kit) {
+func evictionAndSettleExcludeEachOther(k *kit) {
 	if !k.traits.SessionFence {
 		k.undeclared("SessionFence")
 	}
@@ -192,7 +192,7 @@ func (k *kit) dead(n int) (m, by *member, rs []core.Record) {
 }
 
 // Without this a member that was taken for dead reads on and hands out what its successor hands out.
-func removedSessionIsNotKnown(k *kit) {
+func evictedSessionIsNotKnown(k *kit) {
 	m, _, _ := k.dead(1)
 	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
 	k.must("read", err)
@@ -212,7 +212,7 @@ func (k *kit) fenced(what string, err error) {
 }
 
 // Without this a removed member hands out records that their new owner hands out too.
-func removedSessionTakesNothing(k *kit) {
+func evictedSessionHoldsNothing(k *kit) {
 	m, by, rs := k.dead(3)
 	_, err := m.store.Hold(k.ctx, m.self.Session, core.HoldRequest{Refs: refs(rs)})
 	k.fenced("takes records", err)
@@ -222,7 +222,7 @@ func removedSessionTakesNothing(k *kit) {
 }
 
 // Without this a removed member retries what its successor retries.
-func removedSessionBringsNothingDue(k *kit) {
+func evictedSessionBringsNothingDue(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	r := m.one(key("k"))
 	m.settle(core.Retry(&r, errNo, 0))
@@ -238,7 +238,7 @@ func removedSessionBringsNothingDue(k *kit) {
 }
 
 // Without this a removed member writes holds that no member ends, or frees the partition of its successor.
-func removedSessionGivesNothingUp(k *kit) {
+func evictedSessionReleasesNothing(k *kit) {
 	m, by, rs := k.dead(2)
 	partition := k.partitions(by.heartbeat())[0]
 	for range 2 { // free, then the successor's
@@ -256,7 +256,7 @@ func removedSessionGivesNothingUp(k *kit) {
 }
 
 // Without this a removed member deletes or changes records that its successor has out.
-func removedSessionSettlesNothing(k *kit) {
+func evictedSessionSettlesNothing(k *kit) {
 	if !k.traits.SessionFence {
 		k.undeclared("SessionFence")
 	}

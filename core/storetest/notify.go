@@ -7,11 +7,11 @@ import (
 )
 
 var tellChecks = []named{
-	{"owner-is-told-of-redrive", ownerIsToldOfRedrive},
-	{"owner-is-told-of-decisions", ownerIsToldOfDecisions},
-	{"owner-is-told-of-cancel", ownerIsToldOfCancel},
-	{"owner-is-told-of-sweep", ownerIsToldOfSweep},
-	{"owner-is-told-of-deletion", ownerIsToldOfDeletion},
+	{"owner-is-notified-of-redrive", ownerIsNotifiedOfRedrive},
+	{"owner-is-notified-of-decisions", ownerIsNotifiedOfDecisions},
+	{"owner-is-notified-of-cancel", ownerIsNotifiedOfCancel},
+	{"owner-is-notified-of-sweep", ownerIsNotifiedOfSweep},
+	{"owner-is-notified-of-deletion", ownerIsNotifiedOfDeletion},
 }
 
 // told runs fn, which changes what the owner of r remembers, and fails unless a notice says so.
@@ -49,7 +49,7 @@ func (k *kit) out(opts ...waybill.MessageOption) core.Record {
 }
 
 // Without this what was put back waits for the owner's sweep. DB-12.
-func ownerIsToldOfRedrive(k *kit) {
+func ownerIsNotifiedOfRedrive(k *kit) {
 	k.redriver()
 	for _, key := range []string{"", "a"} {
 		r := k.out(waybill.Key(key))
@@ -68,7 +68,7 @@ func ownerIsToldOfRedrive(k *kit) {
 }
 
 // Without this a key that an operator freed stands until the owner's sweep. OR-05.
-func ownerIsToldOfDecisions(k *kit) {
+func ownerIsNotifiedOfDecisions(k *kit) {
 	k.keeper()
 	for _, a := range every {
 		r := k.out(waybill.Key("a"))
@@ -91,7 +91,7 @@ func ownerIsToldOfDecisions(k *kit) {
 }
 
 // Without this a key whose head an application cancelled stands until the retry would have been due. ST-09 ST-10.
-func ownerIsToldOfCancel(k *kit) {
+func ownerIsNotifiedOfCancel(k *kit) {
 	k.canCancel()
 	r := k.out(waybill.Key("a"))
 	k.retry(r, far)
@@ -106,7 +106,7 @@ func ownerIsToldOfCancel(k *kit) {
 }
 
 // Without this a key whose head expired stands until the retry would have been due. ST-11.
-func ownerIsToldOfSweep(k *kit) {
+func ownerIsNotifiedOfSweep(k *kit) {
 	k.cleaner()
 	r := k.out(waybill.Key("a"), waybill.TTL(lax()))
 	k.retry(r, far)
@@ -119,7 +119,7 @@ func ownerIsToldOfSweep(k *kit) {
 }
 
 // Without this a key that waits for an operator goes on waiting when there is nothing left to decide about. DB-09.
-func ownerIsToldOfDeletion(k *kit) {
+func ownerIsNotifiedOfDeletion(k *kit) {
 	k = k.retaining(waybill.Retention{Abandoned: atOnce}).blocking()
 	r := k.out(waybill.Key("a"))
 	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
