@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -36,7 +37,7 @@ func stored(tb testing.TB, address, bus string) []string {
 	}
 	left := int64(0)
 	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
-	c, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ConsumeTopics(bus))
+	c, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(address, ",")...), kgo.ConsumeTopics(bus))
 	if err != nil {
 		tb.Fatal(err)
 	}

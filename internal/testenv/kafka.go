@@ -25,7 +25,8 @@ const KafkaVariable = "WAYBILL_TEST_KAFKA"
 // KafkaOptions are the settings of a private Kafka. The zero value is one node on which everything is allowed for which
 // there is no rule.
 type KafkaOptions struct {
-	// Nodes is 1 or 3; default 1. Each node is a broker and a controller. Of three, two have each message.
+	// Nodes is 1 or 3; default 1. Each node is a broker and a controller. Of three, two must have each message, and
+	// rules do not bind those who connect to Addr.
 	Nodes int
 	// Passwords are of users, who connect to SASLAddr by SCRAM-SHA-256. With users, nothing is allowed without a
 	// rule, but for those who connect to Addr: they may do everything.
@@ -78,7 +79,7 @@ func StartKafka(ctx context.Context, opts KafkaOptions) (*KafkaServer, error) {
 	for i := range max(opts.Nodes, 1) {
 		s.nodes = append(s.nodes, &kafkaNode{dir: filepath.Join(dir, fmt.Sprint("n", i+1))})
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
 	err = s.reserve()
 	for _, step := range []func(context.Context, int) error{s.configure, s.launch, s.awaitPort} {
@@ -168,8 +169,8 @@ func (s *KafkaServer) configure(ctx context.Context, node int) error {
 		"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		fmt.Sprint("allow.everyone.if.no.acl.found=", len(s.opts.Passwords) == 0),
 	}
-	if len(s.opts.Passwords) > 0 {
-		conf = append(conf, "super.users=User:ANONYMOUS") // also the nodes among each other
+	if len(s.opts.Passwords) > 0 || len(s.nodes) > 1 { // nodes ask each other before they know the rules
+		conf = append(conf, "super.users=User:ANONYMOUS")
 	}
 	logging := []string{
 		"rootLogger.level=WARN", "rootLogger.appenderRef.c.ref=C", "appender.c.type=Console", "appender.c.name=C", "appender.c.layout.type=PatternLayout",
@@ -222,7 +223,7 @@ func (s *KafkaServer) launch(ctx context.Context, node int) error {
 // awaitPort waits until a node takes connections.
 func (s *KafkaServer) awaitPort(ctx context.Context, node int) error {
 	n := s.nodes[node]
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // beside much else
 	defer cancel()
 	err := poll(ctx, n.proc.done, func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", loopback(n.port))
