@@ -167,7 +167,6 @@ func TestExploredHistories(t *testing.T) {
 
 // TestRenewalWithoutAnswerIsRepeated: a renewal that the store has carried out, and whose answer never comes, ends at
 // its limit. The next one comes within the lease, so that the other member removes none.
-// limit. The next one comes within the lease, so that the other member removes none.
 func TestRenewalWithoutAnswerIsRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(scopeOf("a move at the bound of keys"))

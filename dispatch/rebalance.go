@@ -13,13 +13,39 @@ import (
 // its owner only by a statement that names the former one. The division counts partitions, not records: all members see
 // the same count.
 
-// tally is the counts that a division is computed from.
+// maxLeaving bounds the partitions that a member chooses to release after one membership: they go eight at a time, and
+// nothing of them is handed out meanwhile.
+const maxLeaving = 1000
+
+// tally is what the shares are computed from. Each membership is divided anew, and there can be a thousand routes of 64
+// partitions, and some hundred members. So a step compares members, and walks over no routes.
 type tally struct {
-	members []*core.Member
-	routes  []string // of all partitions, sorted
-	load    map[core.Session]int
-	counts  map[core.Session]map[string]int
-	serves  map[core.Session]map[string]bool // true: it is able
+	holders []*holder      // by session
+	routes  []string       // of all partitions, sorted
+	at      map[string]int // the index of a route
+	kinds   int            // how many sets of routes there are that members are able to serve
+}
+
+// holder is a member, and its partitions.
+type holder struct {
+	session  core.Session
+	capacity int
+	load     int
+	routes   []holding // by route
+	kind     int       // the set of routes that it is able to serve
+	gives    []int     // by kind of another member: the first route of which it can give a partition
+}
+
+// What holder.gives says beside a route.
+const (
+	givesNone    = -1
+	givesUnknown = -2
+)
+
+// holding is how a member holds a route.
+type holding struct {
+	partitions   int8 // core.NumSlots at most
+	serves, able bool
 }
 
 // rebalance computes which free partitions the member takes and which of its own it releases, so that all members get
@@ -29,12 +55,13 @@ type tally struct {
 func (d *Dispatcher) rebalance() {
 	t := d.tally()
 	for _, o := range d.peers.freePartitions() {
-		to := t.least(o.Partition.Route)
+		route := t.at[o.Partition.Route]
+		to := t.least(route)
 		if to == nil {
 			continue
 		}
-		t.add(to.Session, o.Partition.Route, 1)
-		if to.Session == d.session && !d.self.stopping {
+		to.add(route, 1)
+		if to.session == d.session && !d.self.stopping {
 			d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: o.Partition, From: o.Owner, To: d.session})
 			// Its owner has no row any more; see acquire.
 			if o.Owner != 0 {
@@ -42,18 +69,17 @@ func (d *Dispatcher) rebalance() {
 			}
 		}
 	}
-	// Each step makes the division fairer, so that the steps end. The bound is for a mistake in that.
-	for range 10_000 {
-		from, to, route := t.next()
-		if from == 0 {
-			break
-		}
-		t.add(from, route, -1)
-		t.add(to, route, 1)
-		if from == d.session {
-			d.leave(d.byName[route])
+	leaving := 0
+	move := func(from, to *holder, route int) {
+		from.add(route, -1)
+		to.add(route, 1)
+		if from.session == d.session && leaving < maxLeaving {
+			leaving++
+			d.leave(d.byName[t.routes[route]])
 		}
 	}
+	t.moveUnserved(move)
+	t.level(move)
 }
 
 // leave chooses one partition of a route to release: if possible one without items in memory, otherwise one without
@@ -82,30 +108,57 @@ func (d *Dispatcher) leave(rt *route) {
 // membership that still shows them here would make one more partition go. A member that is about to be removed gets
 // none.
 func (d *Dispatcher) tally() *tally {
-	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
-	dead := map[core.Session]bool{}
-	for _, r := range d.peers.evictions {
-		dead[r.Session] = true
+	t := &tally{at: map[string]int{}}
+	partitions := d.peers.membership.Partitions
+	for i := range partitions {
+		if route := partitions[i].Partition.Route; i == 0 || route != partitions[i-1].Partition.Route {
+			t.routes = append(t.routes, route)
+		}
+	}
+	slices.Sort(t.routes)
+	t.routes = slices.Compact(t.routes)
+	for i, route := range t.routes {
+		t.at[route] = i
+	}
+	holders, kinds := map[core.Session]*holder{}, map[string]int{}
+	for i := range d.peers.evictions {
+		holders[d.peers.evictions[i].Session] = nil
 	}
 	for i := range d.peers.membership.Members {
 		m := &d.peers.membership.Members[i]
-		if dead[m.Session] || t.serves[m.Session] != nil {
+		if _, known := holders[m.Session]; known {
 			continue
 		}
-		t.members = append(t.members, m)
-		t.counts[m.Session], t.serves[m.Session] = map[string]int{}, map[string]bool{}
+		h := &holder{session: m.Session, capacity: max(m.Capacity, 1), routes: make([]holding, len(t.routes))}
+		able := make([]byte, len(t.routes))
+		holders[m.Session] = h
+		t.holders = append(t.holders, h)
 		for _, s := range m.Routes {
-			able := !s.Unavailable && (m.FreeCapacity > 0 || m.Capacity == 0)
-			if m.Session == d.session {
-				able = !d.self.unavailable[s.Route] && !d.self.stopping && d.handlers.hasFree()
+			route, ok := t.at[s.Route]
+			if !ok {
+				continue
 			}
-			t.serves[m.Session][s.Route] = able
+			is := !s.Unavailable && (m.FreeCapacity > 0 || m.Capacity == 0)
+			if m.Session == d.session {
+				is = !d.self.unavailable[s.Route] && !d.self.stopping && d.handlers.hasFree()
+			}
+			if h.routes[route].serves, h.routes[route].able = true, is; is {
+				able[route] = 1
+			}
 		}
+		kind, known := kinds[string(able)]
+		if !known {
+			kind = len(kinds)
+			kinds[string(able)] = kind
+		}
+		h.kind = kind
 	}
-	slices.SortFunc(t.members, func(a, b *core.Member) int { return cmp.Compare(a.Session, b.Session) })
-	for i := range d.peers.membership.Partitions {
-		o := &d.peers.membership.Partitions[i]
-		if t.counts[o.Owner] == nil {
+	t.kinds = len(kinds)
+	slices.SortFunc(t.holders, func(a, b *holder) int { return cmp.Compare(a.session, b.session) })
+	for i := range partitions {
+		o := &partitions[i]
+		h := holders[o.Owner]
+		if h == nil {
 			continue
 		}
 		if o.Owner == d.session {
@@ -113,74 +166,99 @@ func (d *Dispatcher) tally() *tally {
 				continue
 			}
 		}
-		t.add(o.Owner, o.Partition.Route, 1)
+		h.add(t.at[o.Partition.Route], 1)
 	}
-	for i := range d.peers.membership.Partitions {
-		if route := d.peers.membership.Partitions[i].Partition.Route; i == 0 || route != d.peers.membership.Partitions[i-1].Partition.Route {
-			t.routes = append(t.routes, route)
-		}
-	}
-	slices.Sort(t.routes)
-	t.routes = slices.Compact(t.routes)
 	return t
 }
 
-func (t *tally) add(s core.Session, route string, n int) {
-	t.load[s] += n
-	t.counts[s][route] += n
+func (h *holder) add(route, n int) {
+	h.load += n
+	h.routes[route].partitions += int8(n)
+	for i := range h.gives {
+		h.gives[i] = givesUnknown
+	}
 }
 
-// fewer reports whether member a, with so many more partitions, has fewer partitions for each handler than b. It
+// fewer reports whether member h, with so many more partitions, has fewer partitions for each handler than o. It
 // multiplies crosswise, so that all members get the same result, without rounding.
-func (t *tally) fewer(a *core.Member, more int, b *core.Member, than int) bool {
-	return (t.load[a.Session]+more)*max(b.Capacity, 1) < (t.load[b.Session]+than)*max(a.Capacity, 1)
+func (h *holder) fewer(more int, o *holder, than int) bool {
+	return (h.load+more)*o.capacity < (o.load+than)*h.capacity
 }
 
 // least returns the member that should get one more partition of a route, an able one if there is one.
-func (t *tally) least(route string) (best *core.Member) {
-	bestAble := false
-	for _, m := range t.members {
-		able, serves := t.serves[m.Session][route]
-		if !serves || bestAble && !able {
+func (t *tally) least(route int) (best *holder) {
+	for _, h := range t.holders {
+		r, bestAble := h.routes[route], best != nil && best.routes[route].able
+		if !r.serves || bestAble && !r.able {
 			continue
 		}
-		if best == nil || able && !bestAble || t.fewer(m, 1, best, 1) {
-			best, bestAble = m, able
+		if best == nil || r.able && !bestAble || h.fewer(1, best, 1) {
+			best = h
 		}
 	}
 	return best
 }
 
-// next returns a partition's transfer from one member to another that makes the division fairer; from is 0 if they are
-// fair. First the members that cannot serve a route lose its partitions to those that can. Then the member with the
-// most partitions for its handlers gives to the one with the fewest.
-func (t *tally) next() (from, to core.Session, route string) {
-	for _, a := range t.members {
-		for _, route := range t.routes {
-			if t.counts[a.Session][route] == 0 || t.serves[a.Session][route] {
-				continue
-			}
-			if b := t.least(route); b != nil && b != a && t.serves[b.Session][route] {
-				return a.Session, b.Session, route
+// moveUnserved moves the partitions of members that cannot serve a route to those that can.
+func (t *tally) moveUnserved(move func(from, to *holder, route int)) {
+	for _, h := range t.holders {
+		for route := range t.routes {
+			for h.routes[route].partitions > 0 && !h.routes[route].able {
+				to := t.least(route)
+				if to == nil || to == h || !to.routes[route].able {
+					break
+				}
+				move(h, to, route)
 			}
 		}
 	}
-	byLoad := slices.Clone(t.members)
-	slices.SortStableFunc(byLoad, func(a, b *core.Member) int {
-		return cmp.Compare(t.load[a.Session]*max(b.Capacity, 1), t.load[b.Session]*max(a.Capacity, 1))
+}
+
+// level moves partitions from the members with the most for their handlers to those with the fewest, until the shares
+// are fair. Each step makes the division fairer, so that the steps end: the sum of load²/capacity falls.
+func (t *tally) level(move func(from, to *holder, route int)) {
+	byLoad := slices.Clone(t.holders)
+	for {
+		from, to, route := t.unfair(byLoad)
+		if from == nil {
+			return
+		}
+		move(from, to, route)
+	}
+}
+
+// unfair returns a move of a partition that makes the shares fairer; from is nil if they are fair.
+func (t *tally) unfair(byLoad []*holder) (from, to *holder, route int) {
+	slices.SortFunc(byLoad, func(a, b *holder) int {
+		return cmp.Or(cmp.Compare(a.load*b.capacity, b.load*a.capacity), cmp.Compare(a.session, b.session))
 	})
 	for _, b := range byLoad {
 		for _, a := range slices.Backward(byLoad) {
 			// afterwards a must not have less than b
-			if a == b || t.load[a.Session] == 0 || t.fewer(a, -1, b, 1) {
+			if a == b || a.load == 0 || a.fewer(-1, b, 1) {
 				continue
 			}
-			for _, route := range t.routes {
-				if t.counts[a.Session][route] > 0 && t.serves[b.Session][route] {
-					return a.Session, b.Session, route
-				}
+			if route := t.given(a, b); route != givesNone {
+				return a, b, route
 			}
 		}
 	}
-	return 0, 0, ""
+	return nil, nil, 0
+}
+
+// given returns the first route of which a can give b a partition, or givesNone.
+func (t *tally) given(a, b *holder) int {
+	if a.gives == nil {
+		a.gives = slices.Repeat([]int{givesUnknown}, t.kinds)
+	}
+	if a.gives[b.kind] == givesUnknown {
+		a.gives[b.kind] = givesNone
+		for route := range a.routes {
+			if a.routes[route].partitions > 0 && b.routes[route].able {
+				a.gives[b.kind] = route
+				break
+			}
+		}
+	}
+	return a.gives[b.kind]
 }

@@ -1,6 +1,9 @@
 package dispatch
 
 import (
+	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +99,111 @@ func TestLoneSuspectWaits(t *testing.T) { // DB-04
 		d.work.out = out
 		if got := d.mayGo(&Item{alone: true}, false); got != want {
 			t.Errorf("beside %d others: %t", out, got)
+		}
+	}
+}
+
+// TestManyRoutesAndMembers: a thousand routes are shared by two hundred members, by one membership. The memory of a
+// division is in proportion to members times routes, and it does not grow with the partitions that move. A division
+// that walked over all routes at each step would not end here within a day.
+func TestManyRoutesAndMembers(t *testing.T) { // nothing else may allocate meanwhile
+	const routes, members = 1000, 200
+	all := core.Membership{Known: true}
+	for i := range members {
+		m := core.Member{Session: core.Session(i + 1), Capacity: 1, FreeCapacity: 1}
+		for r := range routes {
+			if r > 0 || i%2 == 0 { // the others do not serve the first route
+				m.Routes = append(m.Routes, core.ServedRoute{Route: fmt.Sprint("r", r), Partitions: core.NumSlots})
+			}
+		}
+		all.Members = append(all.Members, m)
+	}
+	for r := range routes {
+		for _, u := range core.SplitPartitions(fmt.Sprint("r", r), core.NumSlots) {
+			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: 2, Term: 1})
+		}
+	}
+	newcomer := func(owner core.Session) *Dispatcher {
+		d := New(Options{Lease: time.Second})
+		d.tick(epochStart)
+		d.session, d.self.joined, d.peers.membership = me, true, all
+		d.peers.membership.Partitions = slices.Clone(all.Partitions)
+		for i := range d.peers.membership.Partitions {
+			d.peers.membership.Partitions[i].Owner = owner
+		}
+		return d
+	}
+	var before, after runtime.MemStats
+	d := newcomer(2)
+	runtime.ReadMemStats(&before)
+	d.rebalance()
+	runtime.ReadMemStats(&after)
+	if n, most := after.TotalAlloc-before.TotalAlloc, uint64(10*members*routes); n > most {
+		t.Errorf("a division takes %d bytes, want at most %d", n, most)
+	}
+	d = newcomer(0)
+	d.rebalance()
+	if n := len(d.peers.transfers); n != routes*core.NumSlots/members {
+		t.Errorf("it takes %d of %d free partitions, and they are %d members", n, routes*core.NumSlots, members)
+	}
+	shares := d.tally()
+	for i := range d.peers.membership.Partitions { // those of one member
+		shares.holders[1].add(shares.at[d.peers.membership.Partitions[i].Partition.Route], 1)
+	}
+	moves := 0
+	move := func(from, to *holder, route int) {
+		from.add(route, -1)
+		to.add(route, 1)
+		moves++
+	}
+	shares.moveUnserved(move)
+	shares.level(move)
+	for _, h := range shares.holders {
+		if h.load != routes*core.NumSlots/members {
+			t.Errorf("member %d has %d partitions of %d, after %d moves", h.session, h.load, routes*core.NumSlots, moves)
+		}
+		if slices.ContainsFunc(h.routes, func(r holding) bool { return r.partitions < 0 }) {
+			t.Errorf("member %d gives partitions that it has not", h.session)
+		}
+	}
+}
+
+// TestReleasesAreChosenInPortions: a member that owns all partitions of many routes, and meets many new members, does
+// not stop handing out of nearly all of them at once.
+func TestReleasesAreChosenInPortions(t *testing.T) {
+	t.Parallel()
+	const routes, members = 100, 50
+	opts, all := Options{}, core.Membership{Known: true}
+	served := []core.ServedRoute{}
+	for r := range routes {
+		name := fmt.Sprint("r", r)
+		opts.Routes = append(opts.Routes, Route{Name: name})
+		served = append(served, core.ServedRoute{Route: name, Partitions: core.NumSlots})
+		for _, u := range core.SplitPartitions(name, core.NumSlots) {
+			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: me, Term: 1})
+		}
+	}
+	for i := range members {
+		all.Members = append(all.Members, core.Member{Session: core.Session(i + 1), Capacity: 1, FreeCapacity: 1, Routes: served})
+	}
+	d := New(opts)
+	d.tick(epochStart)
+	d.session, d.self.joined, d.peers.membership = me, true, all
+	for i := range all.Partitions {
+		d.acquire(d.byName[all.Partitions[i].Partition.Route], &all.Partitions[i])
+	}
+	for portion := 1; portion <= 6; portion++ {
+		d.rebalance()
+		n := 0
+		for _, rt := range d.routes {
+			for _, u := range rt.partitions {
+				if u.leaving {
+					n++
+				}
+			}
+		}
+		if want := portion * maxLeaving; n != want {
+			t.Errorf("after %d memberships %d partitions are to go, want %d", portion, n, want)
 		}
 	}
 }
