@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -14,6 +16,8 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
@@ -129,6 +133,79 @@ func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
 		t.Errorf("handled: %s", saw)
 	}
 	run.stop()
+}
+
+// CO-18: the broker is short of memory and blocks publishers, while a dependency of the handlers is down, too. The
+// copies of what is handed back cannot be published. No message is blamed for that, however often it comes back: none
+// is parked. When the dependency is there again all are handled, beside the alarm. The relay waits and says why, and
+// loses nothing.
+func TestOutageBesideAnAlarmBlamesNobody(t *testing.T) {
+	t.Parallel()
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+	mq, err := broker.OpenVHost(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	c := newConsumer(t, bus, consumer.Options{Pause: waybill.Backoff{Base: 20 * time.Millisecond, Cap: 50 * time.Millisecond}})
+	var down atomic.Bool
+	var probes atomic.Int64
+	saw := &order{}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, MaxDeliveries: 3}
+	h := waybill.Handler{Name: waybill.AnyMessage, Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+		if down.Load() {
+			probes.Add(1)
+			return waybill.HandlerProcessed, waybill.Outage(errors.New("the database is down"))
+		}
+		saw.add(d.Envelope.ID)
+		return waybill.HandlerProcessed, nil
+	}}
+	if err := c.Handle(sub, h); err != nil {
+		t.Fatal(err)
+	}
+	declare(t, bus, sub)
+	ids := strings.Split("abcdefghij", "")
+	publish(t, bus, "", ids...)
+	down.Store(true)
+	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := []string{"k", "l", "m"}
+	for _, id := range later {
+		tx := store.Begin()
+		if _, err := store.Stage(t.Context(), tx, raw("a", waybill.ID(id))); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRelay(t, store, bus, relay.Options{})
+	relays, consumes := start(t, r), start(t, c)
+	patience.Until(t, "the relay's health says why nothing goes", func() bool {
+		return strings.Contains(r.Health(t.Context()).String(), "blocks publishers")
+	})
+	patience.Until(t, "each message has come back more often than it may be delivered", func() bool { return probes.Load() > int64(4*len(ids)*sub.MaxDeliveries) })
+	down.Store(false)
+	patience.Until(t, "all are handled beside the alarm", func() bool { return saw.len() >= len(ids) })
+	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	patience.Until(t, "what the relay kept arrives", func() bool { return saw.len() >= len(ids)+len(later) && stored(t, store) == 0 })
+	ch := testenv.Channel(t, mq.URL)
+	patience.Until(t, "nothing is left", func() bool { return depth(t, ch, "q") == 0 })
+	got := strings.Fields(saw.String())
+	slices.Sort(got)
+	// A publish that the alarm met, and whose result is unknown, is made again.
+	if got = slices.Compact(got); !slices.Equal(got, append(ids, later...)) || depth(t, ch, "q.dlq") != 0 {
+		t.Errorf("handled: %s; %d are parked", saw, depth(t, ch, "q.dlq"))
+	}
+	relays.stop()
+	consumes.stop()
 }
 
 // declare declares what sub needs.

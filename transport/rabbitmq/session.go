@@ -1,9 +1,11 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +39,7 @@ type session struct {
 	mu    sync.Mutex
 	ready []*waybill.Delivery
 	ended bool
+	next  *session      // on the same channel: what is made ready again is made ready there
 	done  chan struct{} // closed when the pump has ended
 }
 
@@ -74,7 +77,11 @@ func (r *receiver) connect(ctx context.Context) error {
 	if old := r.sess; old != nil && old.ch != s.ch && !old.ch.IsClosed() { // the broker cancelled its consumer
 		old.retire()
 	}
+	old := r.sess
 	r.sess = s
+	if old != nil && old.ch == s.ch {
+		old.handOver(s)
+	}
 	return nil
 }
 
@@ -334,6 +341,38 @@ func (s *session) signal() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// handOver gives next, which consumes on the same channel from now on, what is ready, and what will be made ready again
+// later.
+func (s *session) handOver(next *session) {
+	s.mu.Lock()
+	rest := s.ready
+	s.ready, s.next = nil, next
+	s.mu.Unlock()
+	next.again(rest...)
+}
+
+// again makes deliveries of the channel ready, in the order of the queue, in the session that consumes on it now.
+func (s *session) again(list ...*waybill.Delivery) {
+	if len(list) == 0 {
+		return
+	}
+	s.mu.Lock()
+	for s.next != nil {
+		next := s.next
+		s.mu.Unlock()
+		s = next
+		s.mu.Lock()
+	}
+	for _, d := range list {
+		at, _ := slices.BinarySearchFunc(s.ready, d.Handle.(*handle).raw.DeliveryTag, func(d *waybill.Delivery, tag uint64) int {
+			return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
+		})
+		s.ready = slices.Insert(s.ready, at, d)
+	}
+	s.mu.Unlock()
+	s.signal()
 }
 
 // retire closes the channel of a consumer that the broker cancelled. The broker delivers again what is unacknowledged.

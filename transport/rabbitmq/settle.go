@@ -1,11 +1,9 @@
 package rabbitmq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -95,8 +93,8 @@ func (r *receiver) makeReady(handles []*handle) {
 	for len(handles) > 0 {
 		s := handles[0].sess
 		var rest []*handle
+		var list []*waybill.Delivery
 		lost := s.ch.IsClosed()
-		s.mu.Lock()
 		for _, h := range handles {
 			if h.sess != s {
 				rest = append(rest, h)
@@ -110,13 +108,9 @@ func (r *receiver) makeReady(handles []*handle) {
 			}}
 			decode(&next.delivery, &next.handle.raw, r.sub.Queue, r.dlx, time.Now())
 			next.delivery.Envelope.Expires, next.delivery.Redeliveries, next.delivery.Handle = h.expires, h.redeliveries, &next.handle
-			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *waybill.Delivery, tag uint64) int {
-				return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
-			})
-			s.ready = slices.Insert(s.ready, at, &next.delivery)
+			list = append(list, &next.delivery)
 		}
-		s.mu.Unlock()
-		s.signal()
+		s.again(list...)
 		handles = rest
 	}
 }
