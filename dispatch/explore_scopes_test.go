@@ -129,6 +129,9 @@ var histories = []struct {
 		"call m0 due; tick; call m0 read; open a; call m0 read; pause a; out m0 4 unknown; open a"},
 	{"an earlier record waits for a later one that blocks", "blocked keys that go on", "tick; tick; call m0 heartbeat; call m0 read; out m0 2 abandoned; call m0 due; call m0 settle; skip letter 1; call m0 read; " +
 		"call m0 settle; out m0 1 published; call m0 settle; call m0 read; redrive letter 1; out m0 4 abandoned"},
+	{"a record that an operator puts back waits for a later one that blocks", "blocked keys that go on", "tick; call m0 heartbeat; call m0 read; call m0 due; out m0 1 abandoned; tick; " +
+		"call m0 settle; skip letter 0; call m0 read; call m0 read; call m0 due; call m0 settle; out m0 2 published; call m0 settle; redrive letter 0; call m0 read; " +
+		"out m0 3 abandoned"},
 	{"a locked record of a forgotten key is forgotten", "cancels, and a member dies", "crash m1; tick; call m0 heartbeat; call m0 read; cancel letter 0; call m0 hold; " +
 		"rollback 0; lost m0 read"},
 	{"two keys are asked about in turn", "retries of many at the bound of keys", "tx 0; tick; call m0 read; out m0 2 retry; out m0 1 retry"},
