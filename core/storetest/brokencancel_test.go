@@ -167,6 +167,7 @@ var cancelFaults = []struct {
 	{"nobody is told of a sweep", "rules-sweep", mute},
 	{"nobody is told of a decision", "rules-decide", mute},
 	{"nobody is told of a purge", "rules-purge", mute},
+	{"nobody is told of a decision about a head", "rules-heads", mute},
 	{"a member that leaves flags nobody", "rules-moves", broken{heartbeat: func(m *core.HeartbeatRequest) {
 		if m.Leave {
 			m.Suspect = nil

@@ -194,7 +194,7 @@ func rulesHeads(k *kit) {
 		return k.keeper().DecideHead(ctx, k.route, h.rows[i].key, h.rows[i].ID, h.decide[i])
 	}
 	changes := make([]rules.HeadChange, len(h.rows))
-	pending, waiting := make(chan error), 0
+	pending, waiting := make(chan error, len(h.rows)), 0 // a check can end before the answers
 	told := h.told(func() {
 		for i := range h.rows {
 			if h.decide[i] == 0 {
