@@ -13,7 +13,7 @@ import (
 
 // Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
 // with the next call. If no handler has anything left to do, the next call goes beside it, three at most; with InOrder
-// it waits. A settle also waits up to a millisecond for handlers that still have messages ready. A verdict that the
+// it waits. A settle also waits up to a millisecond until the handlers have ended what is ready. A verdict that the
 // transport could not store comes back to its worker, and its handler does not run again. One goroutine stays until the
 // run ends, and waits for the next verdict: otherwise each message of a quiet queue would start one.
 
@@ -73,7 +73,7 @@ func (s *session) troubles() int { return int(s.trouble.Load()) }
 type settling struct {
 	workers chan *settleWorker // those that have work
 	waits   bool               // there is one
-	// drained is closed when no message is ready; nil if no settle waits for that.
+	// drained is closed when no message is ready and no handler runs; nil if no settle waits for that.
 	drained chan struct{}
 }
 
@@ -160,9 +160,9 @@ func (r *runner) gather(l *settleWorker) {
 	}
 }
 
-// tellDrained ends gather if no message is ready. mu is held.
-func (s *settling) tellDrained(ready int) {
-	if s.drained != nil && ready == 0 {
+// tellDrained ends gather if the handlers are idle, and nothing is ready for them. mu is held.
+func (s *settling) tellDrained(idle bool) {
+	if s.drained != nil && idle {
 		close(s.drained)
 		s.drained = nil
 	}

@@ -191,7 +191,7 @@ func (r *runner) proceed(j job) job {
 		r.releaseWaiting() // the messages behind it, if the order is kept
 	}
 	next := r.next()
-	r.settling.tellDrained(r.ready.len())
+	r.settling.tellDrained(r.running == 0 && r.ready.len() == 0)
 	if next.none() {
 		r.workers.spare++
 		r.hurry(&j.lead.session.quick)

@@ -93,7 +93,7 @@ func TestGauges(t *testing.T) {
 		synctest.Wait()
 		series := func() string {
 			all := gauges(t, reader)
-			for _, name := range []string{"held", "prefetch"} { // the consumer's own
+			for _, name := range []string{"held", "prefetch", "connected"} { // the consumer's own
 				delete(all, "waybill.consumer."+name+" mails ")
 			}
 			return fmt.Sprint(all["waybill.relay.records mails pending"], all["waybill.relay.records mails failed"],
