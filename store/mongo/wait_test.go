@@ -92,6 +92,7 @@ func TestWaitForChanges(t *testing.T) {
 		})
 	}
 	events <- nil // of something that concerns nobody
+	patience.Until(t, "the stream is read: the first look is over", func() bool { return len(events) == 0 })
 	stage(1)
 	events <- nil
 	w.expect(t, "a change", done, core.WakeNotify)
