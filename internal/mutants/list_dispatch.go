@@ -8,7 +8,7 @@ func dispatched() []mutant {
 	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/handout.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^TestLoneSuspectWaits$"},
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(h.load+more)*o.capacity < (o.load+than)*h.capacity", new: "h.load+more < o.load+than", tests: "^TestSharesFollowHandlers$"},
-		mutant{id: "dispatch-able", fault: "a member that is not able gets free partitions", file: share, old: "if !r.serves || bestAble && !r.able {", new: "if !r.serves {", tests: "^TestGiveUpThatIsLate$"},
+		mutant{id: "dispatch-able", fault: "a member that is not able gets free partitions", file: share, old: "best == nil || r.able && !bestAble || h.fewer(1, best, 1)", new: "best == nil || h.fewer(1, best, 1)", tests: "^TestGiveUpThatIsLate$"},
 		mutant{id: "dispatch-stopping", fault: "a stopping member takes partitions", file: share, old: "to.session == d.session && !d.self.stopping {", new: "to.session == d.session {", tests: "^TestStoppingMemberTakesNothing$"},
 		mutant{id: "dispatch-orphaned", fault: "the partitions of an owner that vanished are taken without care", file: share, old: "if o.Owner != 0 {\n\t\t\t\td.peers.orphaned[o.Partition] = true\n\t\t\t}", new: "", tests: "^TestPartitionsOfWhoHasNoRow$"},
 		mutant{id: "dispatch-no-moves", fault: "members never give partitions to one that has fewer", file: share, old: "if from.session == d.session && leaving", new: "if from.session == 0 && leaving", tests: "^TestNoticeOfAPartitionThatGoes$"},

@@ -29,7 +29,10 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-frame-count", fault: "a message that is too large with the broker's counts loses its headers", file: frames, old: "{historyHeader, brokersOwn} {", new: "{historyHeader} {", tests: "^TestHeaderFrames$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
-	return append(append(offline, twin...), group{pkg: pkg, server: true}.of(
+	outages := group{pkg: "./internal/e2e", server: true}.of(
+		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
+	)
+	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-raise", fault: "for a larger prefetch messages go back", file: "transport/rabbitmq/receiver.go", old: "wanted > s.wanted.Load() && !s.paused.Load() &&", new: "wanted < 0 && !s.paused.Load() &&", tests: "^TestPrefetchIsChanged$"},
 		mutant{id: "rabbit-raise-sent", fault: "a consumer is changed while messages are on their way to it", file: acks, old: "	if n == 0 {\n\t\tdo()", new: "	if n <= 1<<20 {\n\t\tdo()", tests: "^TestPrefetchIsChanged$"},
 		mutant{id: "rabbit-raise-held", fault: "acknowledgements that were held back never go out", file: acks, old: "a.held.Stop()\n\ta.held, a.inVain = nil, inVain", new: "a.held.Stop()", tests: "^TestAcknowledgementsAreHeldBack$"},
@@ -51,7 +54,6 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-parked-queue", fault: "a parked message comes again", file: copies, old: "return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}", new: "return copyToSend{slot: slot, exchange: \"\", key: r.queue, p: p}", tests: "^TestReplayedOnTheWire$"},
 		mutant{id: "rabbit-refresh-ack", fault: "a parked message is removed although its copy failed", file: walk, old: "return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil", new: "return w.remove(ctx, raw.DeliveryTag) == nil", tests: "^TestFailedRefreshKeepsTheMessage$"},
 		mutant{id: "rabbit-settled-twice", fault: "a delivery can be settled twice", file: settle, old: "case !h.settled.CompareAndSwap(false, true):", new: "case h == nil:", tests: "^TestStaleDelivery$"},
-		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
 		mutant{id: "rabbit-ready-order", fault: "in order: released messages come behind those that were pushed", file: "transport/rabbitmq/session.go", old: "s.ready = slices.Insert(s.ready, at, d)", new: "s.ready = append(s.ready, d)\n\t\t_ = at", tests: "^TestInOrderGiveBackComesFirst$"},
 		mutant{id: "rabbit-not-yet", fault: "a queue that another connection is still making is no reason to ask again", file: "transport/rabbitmq/session.go", old: "!refused(err, amqp.InternalError) ||", new: "err != nil || s != nil ||", tests: "^TestConsumersStartTogether$"},
 		mutant{id: "rabbit-secret", fault: "an open connection keeps the token that it was opened with", file: "transport/rabbitmq/credentials.go", old: "return c.UpdateSecret(fresh.Password, \"it expires\")", new: "return nil", tests: "^TestOwnBroker$/^left_as_it_is$/^OAuth_2$"},
