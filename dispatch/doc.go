@@ -10,7 +10,7 @@
 //
 //	env.go                                    the state that all parts may read
 //	self.go, peers.go, presence.go            this member, the other members, and tokens of connections
-//	heartbeat.go, ownership.go, rebalance.go  the call that renews the member, and who owns which partition
+//	heartbeat.go, ownership.go, rebalance.go  the call that renews the member, and the owners of partitions
 //	release.go, rejoin.go                     the ends of an ownership: by will, and by a lost lease
 //	database.go, group.go, read.go,           reading: how far the reads have come, what to ask for next, and the
 //	readresult.go, progress.go                way of an answer into memory

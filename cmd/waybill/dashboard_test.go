@@ -66,7 +66,7 @@ func TestDashboard(t *testing.T) {
 }
 
 // SIGHUP takes over the users of the dashboard, and their rights, and a password is taken over when its file changes. A
-// session that is open loses its right, or ends, with them: no restart is needed to shut somebody out.
+// session that is open loses its right, or ends, with them: an operator shuts a user out without a restart.
 //
 // OP-07, SE-07.
 func TestUsersOfARunningDaemon(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/waybill-go/waybill/internal/tier"
 )
 
-// strict is a broker with users, who may do nothing without a rule.
+// strict is a broker with users. A user without a rule has no right.
 type strict struct {
 	server *testenv.KafkaServer
 	admin  *tools

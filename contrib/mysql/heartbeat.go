@@ -35,7 +35,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out cor
 		if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_meta WHERE name = 'heartbeat' FOR UPDATE`); err != nil {
 			return err
 		}
-		if err := w.who(ctx, self, &out); err != nil {
+		if err := w.readMembership(ctx, self, &out); err != nil {
 			return err
 		}
 		if err := rules.Heartbeat(ctx, w, &out, &m); err != nil {
@@ -163,8 +163,8 @@ func (w *work) Retire(ctx context.Context, kept core.PartitionState) error {
 	return err
 }
 
-// who fills in the members, and the partitions with their owners.
-func (w *work) who(ctx context.Context, self core.Session, out *core.Membership) (err error) {
+// readMembership fills in the members, and the partitions with their owners.
+func (w *work) readMembership(ctx context.Context, self core.Session, out *core.Membership) (err error) {
 	if err = w.members(ctx, out); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (w *work) membership(ctx context.Context, self *core.Member, out *core.Memb
 	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
 		return err
 	}
-	if err := w.who(ctx, self.Session, out); err != nil {
+	if err := w.readMembership(ctx, self.Session, out); err != nil {
 		return err
 	}
 	return w.unserved(ctx, out)

@@ -1,5 +1,5 @@
--- Version 1. Every name is VARBINARY: text collations ignore case or trailing spaces. Times are microseconds since 1970,
--- by this server's clock; 0 = none. Each statement can run again.
+-- Version 1. Every name is VARBINARY: text collations ignore case or trailing spaces. Times are microseconds since
+-- 1970, by this server's clock; 0 = none. Each statement can run again.
 
 -- One row a message and route, until it is published, or longer if the retention says so. The primary key is the order
 -- of dispatch.
@@ -150,8 +150,8 @@ CREATE TABLE IF NOT EXISTS waybill_inbox (
 	KEY waybill_inbox_handled (consumer, handled_at)
 ) ENGINE = InnoDB;
 
--- version (of this schema), database (a random number), epoch (raise it after a restore), heartbeat (a lock), cleaner (end of
--- its lease, and who holds it), hlc… (a stamp above those that were settled).
+-- version (of this schema), database (a random number), epoch (raise it after a restore), heartbeat (a lock), cleaner
+-- (end of its lease, and who holds it), hlc… (a stamp above those that were settled).
 CREATE TABLE IF NOT EXISTS waybill_meta (
 	name  VARBINARY(64)   NOT NULL PRIMARY KEY,
 	value BIGINT          NOT NULL,

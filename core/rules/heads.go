@@ -125,7 +125,7 @@ const (
 	HeadRequeued                   // it is ready again, unless it has expired or its dedupe key is another's
 )
 
-// Decide returns what a decision of an operator does with r, a record of the key. Both the head of a route that blocks
+// Decide returns the effect of an operator's decision on r, a record of the key. Both the head of a route that blocks
 // after an abandoned record and that of one that does not can be decided about, and the first one in line, which its
 // owner can have out. That one cannot be put back. The owner of the key is told of each change.
 func (k *KeyHeads) Decide(r *Row, u Partition, action admin.HeadAction) HeadChange {

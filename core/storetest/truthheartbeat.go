@@ -18,7 +18,7 @@ const unknownLast = math.MaxInt64
 // stranger is a session that is not a member.
 const stranger who = other + 1
 
-// group is a table of calls of Heartbeat: it compares each answer with what rules.Heartbeat makes of the last one.
+// group is a table of calls of Heartbeat: it compares each answer with that of rules.Heartbeat to the last one.
 type group struct {
 	k     *kit
 	route string          // the names of its routes begin with it

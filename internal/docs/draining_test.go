@@ -173,24 +173,13 @@ func testDraining(t *testing.T, d *drainCase) {
 	t.Helper()
 	ctx := t.Context()
 	dsn := testenv.Postgres(t).DSN
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	store, err := postgres.NewOutbox(pool, postgres.Options{Source: "/orders"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = store.Close(context.WithoutCancel(ctx)) }()
+	pool, store := openMoved(t, dsn)
 	marks, err := postgres.NewInbox(pool, postgres.InboxOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{store.Migrate(ctx), marks.Migrate(ctx)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := marks.Migrate(ctx); err != nil {
+		t.Fatal(err)
 	}
 	c, err := pgx.Connect(ctx, dsn)
 	if err != nil {

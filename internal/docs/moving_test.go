@@ -123,23 +123,30 @@ func TestMovingRealTables(t *testing.T) {
 	}
 }
 
-func testMove(t *testing.T, mc moveCase, move func(*testing.T, moveCase, string)) {
+// openMoved returns a pool on a new database, and an outbox with its tables in it. The end of the test closes both.
+func openMoved(t *testing.T, dsn string) (*pgxpool.Pool, *postgres.Outbox) {
 	t.Helper()
-	ctx := t.Context()
-	dsn := testenv.Postgres(t).DSN
-	pool, err := pgxpool.New(ctx, dsn)
+	pool, err := pgxpool.New(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
+	t.Cleanup(pool.Close)
 	store, err := postgres.NewOutbox(pool, postgres.Options{Source: "/orders"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = store.Close(context.WithoutCancel(ctx)) }()
-	if err := store.Migrate(ctx); err != nil {
+	t.Cleanup(func() { _ = store.Close(context.WithoutCancel(t.Context())) })
+	if err := store.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return pool, store
+}
+
+func testMove(t *testing.T, mc moveCase, move func(*testing.T, moveCase, string)) {
+	t.Helper()
+	ctx := t.Context()
+	dsn := testenv.Postgres(t).DSN
+	pool, store := openMoved(t, dsn)
 	c, err := pool.Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
--- The table that Debezium's outbox event router expects, with the columns that its extension of Quarkus adds, and rows as that
--- extension writes them. All times are moved to now.
+-- The table that Debezium's outbox event router expects, with the columns that its extension of Quarkus adds, and
+-- rows as that extension writes them. All times are moved to now.
 CREATE TABLE outboxevent (
     id uuid NOT NULL,
     aggregatetype character varying(255) NOT NULL,

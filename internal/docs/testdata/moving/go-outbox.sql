@@ -1,5 +1,5 @@
--- The table of efureev/go-outbox as its migrations make it, with rows as its producers write them, which its dispatcher's statements
--- have brought into every state, on PostgreSQL 15. All times are moved to now.
+-- The table of efureev/go-outbox as its migrations make it, with rows as its producers write them, which its
+-- dispatcher's statements have brought into every state, on PostgreSQL 15. All times are moved to now.
 CREATE SCHEMA outbox;
 CREATE TABLE outbox.messages (
     id uuid NOT NULL,

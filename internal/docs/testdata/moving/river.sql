@@ -1,5 +1,6 @@
--- The table of River v0.51.2 as its migrations make it, without its unique index, with jobs that its client inserted and worked
--- itself on PostgreSQL 15. Its process was killed in the middle of jobs 8 and 9; job 8 was set back by three hours. All times are moved to now.
+-- The table of River v0.51.2 as its migrations make it, without its unique index, with jobs that its client inserted
+-- and worked itself on PostgreSQL 15. Its process was killed in the middle of jobs 8 and 9; job 8 was set back by
+-- three hours. All times are moved to now.
 CREATE TYPE river_job_state AS ENUM (
     'available',
     'cancelled',

@@ -1,6 +1,6 @@
 -- The table of an outbox for SQLAlchemy and RabbitMQ (kbairak/outbox, cb145b8), with rows that the system wrote itself
--- on PostgreSQL 15; its trigger that notifies is left out. Rows of a large transaction follow, and all times are moved to
--- now.
+-- on PostgreSQL 15; its trigger that notifies is left out. Rows of a large transaction follow, and all times are
+-- moved to now.
 CREATE TABLE outbox_table (
     id integer NOT NULL,
     routing_key text NOT NULL,

@@ -1,5 +1,5 @@
--- The table of watermill-sql v4.1.2 with its queue schema and binary payloads, with the messages of its forwarder's publisher on
--- PostgreSQL 15, one of them delayed. Its forwarder has sent the first six. All times are moved to now.
+-- The table of watermill-sql v4.1.2 with its queue schema and binary payloads, with the messages of its forwarder's
+-- publisher on PostgreSQL 15, one of them delayed. Its forwarder has sent the first six. All times are moved to now.
 CREATE TABLE watermill_forwarder_topic (
     "offset" integer NOT NULL,
     uuid character varying(36) NOT NULL,

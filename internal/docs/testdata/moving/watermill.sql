@@ -1,6 +1,6 @@
--- The tables of watermill-sql v4.1.2 with its default schema, with the messages of its forwarder's publisher on PostgreSQL 15. Its
--- forwarder has sent the first six. The ids of transactions are lowered, and all times are moved to now, by the clock of a
--- server in India.
+-- The tables of watermill-sql v4.1.2 with its default schema, with the messages of its forwarder's publisher on
+-- PostgreSQL 15. Its forwarder has sent the first six. The ids of transactions are lowered, and all times are moved
+-- to now, by the clock of a server in India.
 CREATE TABLE watermill_forwarder_topic (
     "offset" bigint NOT NULL,
     uuid character varying(36) NOT NULL,
