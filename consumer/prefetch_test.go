@@ -182,10 +182,7 @@ func TestSettlesGoTogether(t *testing.T) {
 					calls += f.counts().receives + f.counts().settles
 				}
 				t.Logf("%s and %d round trips, in 75 rounds", took, calls)
-				most := 75 * 24 * trip / 10 // some go on their own: a fifth more
-				if handlers == 1 {
-					most = 75 * 2 * trip // none does
-				}
+				const most = 75 * 2 * trip // no message goes on its own
 				if took > most {
 					t.Errorf("five drains of 15,000 messages took %s, want at most %s", took, most)
 				}

@@ -64,6 +64,7 @@ const (
 type acks struct {
 	list []core.Ack
 	of   []*message
+	more bool // when the first was done, others were ready
 }
 
 // troubles returns how many settles in a row failed altogether.
@@ -86,6 +87,9 @@ func (r *runner) settle(m *message, ack core.Ack) {
 // queue gives ack to its worker, and starts a goroutine unless the worker has one. mu is held.
 func (r *runner) queue(m *message, ack core.Ack) {
 	l := m.session.settleWorker(ack.Verdict)
+	if len(l.pending.list) == 0 {
+		l.pending.more = r.ready.len() > 0
+	}
 	l.pending.list = append(l.pending.list, ack)
 	l.pending.of = append(l.pending.of, m)
 	if l.busy == 0 {
@@ -140,11 +144,12 @@ func (r *runner) settleAll(l *settleWorker) {
 	}
 }
 
-// gather lets handlers end what is ready, for a moment, so that it is settled together.
+// gather lets handlers end what is ready, for a moment, so that it is settled together. Whether to wait is what was true
+// when the batch began: if this goroutine comes late, the handlers can be at the last message.
 func (r *runner) gather(l *settleWorker) {
 	r.mu.Lock()
 	var drained chan struct{}
-	if l == &l.session.quick && l.busy == 1 && len(l.pending.list) > 0 && r.ready.len() > 0 && r.running > 0 && !r.stopping {
+	if l == &l.session.quick && l.busy == 1 && len(l.pending.list) > 0 && l.pending.more && r.running > 0 && !r.stopping {
 		drained = make(chan struct{})
 		r.settling.drained = drained
 	}
@@ -175,7 +180,7 @@ func (r *runner) takePending(l *settleWorker) (batch acks, waits bool) {
 	defer r.mu.Unlock()
 	if len(l.pending.list) > 0 {
 		batch = l.pending
-		l.pending, l.spare = acks{l.spare.list[:0], l.spare.of[:0]}, acks{}
+		l.pending, l.spare = acks{list: l.spare.list[:0], of: l.spare.of[:0]}, acks{}
 		return batch, false
 	}
 	l.busy--
