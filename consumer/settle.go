@@ -144,8 +144,8 @@ func (r *runner) settleAll(l *settleWorker) {
 	}
 }
 
-// gather lets handlers end what is ready, for a moment, so that it is settled together. Whether to wait is what was true
-// when the batch began: if this goroutine comes late, the handlers can be at the last message.
+// gather lets handlers end what is ready, for a moment, so that it is settled together. The batch knows from its
+// begin whether to wait: if this goroutine comes late, the handlers can be at the last message.
 func (r *runner) gather(l *settleWorker) {
 	r.mu.Lock()
 	var drained chan struct{}
