@@ -94,8 +94,8 @@ type Store struct {
 	Inbox any
 	// Schema manages the tables; nil = the adapter has none to manage.
 	Schema Schema
-	// Partition stages and cancels; nil = cancel by id and bench cannot be used.
-	Unit Unit
+	// Producer stages and cancels; nil = cancel by id and bench cannot be used.
+	Producer Producer
 	// Mark makes a handler of a topic that only marks what it handles in the inbox under a consumer's name, for
 	// bench; nil = there is no such thing. Make it with NewMark.
 	Mark func(consumer, topic string) (waybill.Handler, error)

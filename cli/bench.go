@@ -117,7 +117,7 @@ func (c *command) embedStore(name string) (remove func(context.Context) error, e
 
 // bench measures on s, and removes what it made there and at the transport.
 func (c *command) bench(ctx context.Context, o benchOptions, s *Store) error {
-	if s.Unit == nil {
+	if s.Producer == nil {
 		return withCode(ExitUsage, "this store cannot stage messages for a command")
 	}
 	counter, err := able[admin.Counter](s.Outbox, "store", "count its records")

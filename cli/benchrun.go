@@ -95,7 +95,7 @@ func (b *bench) message(i int) waybill.Message {
 func (b *bench) staged(ctx context.Context, msgs ...waybill.Message) error {
 	ctx, cancel := b.c.limited(ctx)
 	defer cancel()
-	return b.store.Unit.Stage(ctx, msgs...)
+	return b.store.Producer.Stage(ctx, msgs...)
 }
 
 func (b *bench) stage(ctx context.Context, result *phase) error {

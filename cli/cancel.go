@@ -90,7 +90,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 		return withCode(ExitUsage, "with ids, or with --dedupe-key, only --route can be given (and --topic and one --tenant for --dedupe-key)")
 	case dedupeKey != "" && (len(f.IDs) > 0 || len(f.Topics) != 1):
 		return withCode(ExitUsage, "--dedupe-key: give one --topic with it, and no ids")
-	case s.Unit == nil:
+	case s.Producer == nil:
 		return withCode(ExitUsage, "this store cannot cancel messages (%w): see docs/capabilities.md", waybill.ErrUnsupported)
 	}
 	keys, live, err := c.cancelKeys(ctx, s, f, dedupeKey)
@@ -110,7 +110,7 @@ func (c *command) cancelNamed(ctx context.Context, s *Store, f *admin.Filter, de
 			for _, k := range keys {
 				c.acts.entry.Add(k.ID)
 			}
-			statuses, err = s.Unit.Cancel(ctx, keys...)
+			statuses, err = s.Producer.Cancel(ctx, keys...)
 			c.note("%v", statuses)
 			return err
 		})

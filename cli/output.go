@@ -30,8 +30,8 @@ func (c *command) writeJSON(v any) error {
 			out.WriteRune(r)
 			continue
 		}
-		for _, partition := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&out, "\\u%04x", partition)
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, "\\u%04x", unit)
 		}
 	}
 	_, err := io.WriteString(c.io.Out, out.String())
@@ -52,7 +52,7 @@ func (c *command) table(head []string, rows [][]string) error {
 	return w.Flush()
 }
 
-// ago shows a duration for people: two partitions at most.
+// ago shows a duration for people: two units at most.
 func ago(d time.Duration) string {
 	switch {
 	case d < 0:

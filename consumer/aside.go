@@ -197,7 +197,7 @@ func (r *runner) waitAside(m *message, delay time.Duration) {
 func (r *runner) comeBack(m *message) {
 	p := &r.pause
 	switch {
-	case r.owed.any(), p.state != open && p.probe != nil:
+	case r.unstored.any(), p.state != open && p.probe != nil:
 		r.waitAside(m, r.opts.Pause.Base)
 		return
 	case p.waits():

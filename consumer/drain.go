@@ -28,7 +28,7 @@ func (r *runner) releaseWaiting() {
 		r.gate.ring() // nothing waits any more
 	}
 	r.alarm.stop()
-	r.storeOwed() // or look at them again later
+	r.storeAgain() // or look at them again later
 }
 
 // drain releases what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.

@@ -81,9 +81,9 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 		h.Add(name, waybill.HealthFailed, "the broker cannot be reached: %s; it is connected to again when a handler is free", core.ErrorText(lost))
 	case !r.opened:
 		h.Add(name, waybill.HealthFailed, "not subscribed yet")
-	case r.owed.any():
+	case r.unstored.any():
 		h.Add(name, waybill.HealthDegraded, "paused, as what was decided about %d messages cannot be stored, %d tries so far; the latest: %s",
-			r.owed.messages, r.pause.n, r.pause.cause)
+			r.unstored.messages, r.pause.n, r.pause.cause)
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
 	case len(r.load.aside.waiting) > 0:

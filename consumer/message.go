@@ -22,7 +22,7 @@ type message struct {
 	begun    uint64      // how many outages there were when its handler began
 	merged   bool        // its stamp was merged into the clock
 	storing  bool        // its verdict is being stored, and its key waits for that
-	owed     bool        // its verdict could not be stored yet
+	unstored bool        // its verdict could not be stored yet
 	bytes    int64       // of its body
 	again    bool        // it came before, and may have ended its process
 	releases int         // of it that could not be stored

@@ -60,11 +60,11 @@ func (p *pause) waits() bool { return p.state == paused && time.Now().Before(p.u
 
 // turn is a change of the pause, for the log.
 type turn struct {
-	changed bool
-	state   pauseState
-	owed    bool // verdicts cannot be stored
-	delay   time.Duration
-	err     error
+	changed  bool
+	state    pauseState
+	unstored bool // verdicts cannot be stored
+	delay    time.Duration
+	err      error
 }
 
 // observe changes the pause after a verdict about m. mu is held.
@@ -84,7 +84,7 @@ func (r *runner) observe(m *message, v *verdict) turn {
 			r.releaseWaiting()
 			r.flow.end()
 		}
-	case probed && v.healthy && r.owed.any():
+	case probed && v.healthy && r.unstored.any():
 		p.handlers = false // the pause goes on until the verdicts are stored
 		return turn{}
 	case probed && v.healthy:
@@ -107,7 +107,7 @@ func (r *runner) announce(t turn) {
 	switch t.state {
 	case paused:
 		text := "something that handlers need is down: paused, will probe"
-		if t.owed {
+		if t.unstored {
 			text = "what was decided about messages cannot be stored: paused, will try again"
 		}
 		r.log.Event(r.settleCtx, slog.LevelWarn, "consumer.pause", text, slog.Duration("probe_in", t.delay), errAttr(t.err))

@@ -83,7 +83,7 @@ func (r *runner) couldBegin() int {
 	case r.stopping, r.alone, p.waits():
 		return 0
 	case r.sub.InOrder && p.state != open:
-		if p.probe != nil || r.owed.any() {
+		if p.probe != nil || r.unstored.any() {
 			return 0
 		}
 		return min(r.ready.len(), 1)

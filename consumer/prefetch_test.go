@@ -160,7 +160,8 @@ func TestQuickHandlersGetEnough(t *testing.T) {
 }
 
 // CO-03: messages that are done at about the same time are settled together. With 1,000 in hand a round is a Receive
-// and one settle: 10 ms, if a round trip takes 5 ms. A message that is settled alone leaves its place empty for a round.
+// and one settle: 10 ms, if a round trip takes 5 ms. A message that is settled alone leaves its place empty for a
+// round.
 func TestSettlesGoTogether(t *testing.T) {
 	t.Parallel()
 	for _, handlers := range []int{1, 10, 100} {
@@ -193,8 +194,7 @@ func TestSettlesGoTogether(t *testing.T) {
 	}
 }
 
-// CO-03: idle handlers wait for the settles in progress, and ask for all the room together. A settle waits for no
-// other.
+// CO-03: idle handlers wait for the settles in progress, and ask for all the room together. A settle waits for none.
 func TestIdleHandlersAskTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -132,7 +132,7 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
 	limit = r.free()
-	if r.endYields() || r.owed.any() {
+	if r.endYields() || r.unstored.any() {
 		return 0, 0 // verdicts are stored first
 	}
 	if r.sub.InOrder && p.state != open && r.load.held > 0 {
@@ -204,12 +204,12 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 // the order is kept, held messages probe, and new ones wait for them. mu is held.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
-	owing := r.owed.any()
+	unstored := r.unstored.any()
 	if p.state == paused && !p.waits() {
 		p.state = probing // the loop was in Receive during the whole pause
 	}
 	probes := p.state == probing && !r.sub.InOrder
-	back := r.stopping || ctx.Err() != nil || (p.state == paused || owing) && !r.sub.InOrder
+	back := r.stopping || ctx.Err() != nil || (p.state == paused || unstored) && !r.sub.InOrder
 	for n := range messages {
 		m := &messages[n]
 		if m.h != nil && r.load.aside.blamed(m) {

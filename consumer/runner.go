@@ -31,7 +31,7 @@ type runner struct {
 	alarm     alarm
 	settling  settling
 	pause     pause
-	owed      owed
+	unstored  unstored
 	bell      bell
 	flow      flow
 	condition // for Health

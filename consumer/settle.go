@@ -144,8 +144,8 @@ func (r *runner) settleAll(l *settleWorker) {
 	}
 }
 
-// gather lets handlers end what is ready, for a moment, so that it is settled together. The batch knows from its
-// begin whether to wait: if this goroutine comes late, the handlers can be at the last message.
+// gather lets handlers end what is ready, for a moment, so that it is settled together. Whether to wait is what was
+// true when the batch began: if this goroutine comes late, the handlers can be at the last message.
 func (r *runner) gather(l *settleWorker) {
 	r.mu.Lock()
 	var drained chan struct{}
@@ -213,10 +213,10 @@ func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var failed error
-	over, moved, owing := 0, false, r.owed.any()
+	over, moved, unstored := 0, false, r.unstored.any()
 	for i, m := range batch.of {
 		if err := results[i]; err != nil && r.again(m, batch.list[i], err) {
-			if m.owed {
+			if m.unstored {
 				failed = err
 			}
 			continue
@@ -224,7 +224,7 @@ func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results)
 		over++
 		delete(r.load.kept, m)
 		r.load.left(m)
-		r.owed.stored(m)
+		r.unstored.stored(m)
 		r.sentBack(m)
 		if m.storing {
 			m.storing, moved = false, true
@@ -244,9 +244,9 @@ func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results)
 	}
 	switch {
 	case failed != nil:
-		t = r.owe(failed)
-	case owing && !r.owed.any():
-		t, moved = r.paid(), true
+		t = r.pauseUnstored(failed)
+	case unstored && !r.unstored.any():
+		t, moved = r.allStored(), true
 	}
 	switch {
 	case r.stopping && moved:

@@ -20,7 +20,7 @@ type workers struct {
 
 // kick starts workers while there is work and room for it. mu is held.
 func (r *runner) kick() {
-	r.storeOwed()
+	r.storeAgain()
 	for j := r.next(); !j.none(); j = r.next() {
 		if r.workers.spare == 0 {
 			go r.work(j)
@@ -37,7 +37,7 @@ func (r *runner) next() job {
 	p := &r.pause
 	probes := r.sub.InOrder && p.state != open
 	if probes {
-		if r.owed.any() {
+		if r.unstored.any() {
 			return job{} // verdicts are stored first
 		}
 		if p.waits() {

@@ -42,7 +42,7 @@ func rate(v float64) string {
 	return count(int64(v + 0.5))
 }
 
-// short shows a duration in its largest partition or two.
+// short shows a duration in its largest unit or two.
 func short(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -11,7 +11,7 @@ import (
 )
 
 // The files of this package are layers: a function calls what is in its own file or in one further down, and rarely
-// anything further up. From the top: relay, health, pause, removedead, loop, once, member, share, feed, publish,
+// anything further up. From the top: relay, health, pause, removedead, loop, once, member, weights, feed, publish,
 // unroutable, stop, wait, presence, upkeep, park, outcome, breaker, engine, log, tasks, lease, telemetry, hooks, limit,
 // unserved, record, options.
 
@@ -58,7 +58,7 @@ type route struct {
 	counted   bool      // its partitions are known
 	queue     string    // a member that takes it for a queue
 	sentAt    time.Time // of the latest confirm
-	got       float64   // records sent, divided by the share
+	got       float64   // records sent, divided by the weight
 	out       int       // records in calls
 	calls     int       // Publish calls in progress
 	keys      keys

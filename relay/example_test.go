@@ -189,7 +189,7 @@ func ExampleNew() {
 
 // Many tenants share a route, and none starves: the route has sub-routes, and each tenant belongs to one. The backlog
 // of one tenant does not stand before the message of another.
-func ExampleRoute_shares() {
+func ExampleRoute_subRoutes() {
 	const subRoutes = 16
 	store, bus := exampleStore()
 	ctx := context.Background()

@@ -57,7 +57,7 @@ func openMongo(ctx context.Context, s *Mongo, env cli.Env) (*cli.Store, error) {
 		return nil, err
 	}
 	return &cli.Store{
-		Outbox: store, Inbox: store, Schema: &mongoSchema{store}, Unit: cli.NewUnit(store, unit.Do), Mark: cli.NewMark(store), Close: client.Disconnect,
+		Outbox: store, Inbox: store, Schema: &mongoSchema{store}, Producer: cli.NewProducer(store, unit.Do), Mark: cli.NewMark(store), Close: client.Disconnect,
 	}, nil
 }
 

@@ -176,8 +176,8 @@ func setScalar(v reflect.Value, text string) string {
 // integer reads a whole number. It may end in KiB, MiB or GiB.
 func integer(text string) (int64, bool) {
 	shift := 0
-	for partition, bits := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
-		if rest, ok := strings.CutSuffix(text, partition); ok {
+	for unit, bits := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
+		if rest, ok := strings.CutSuffix(text, unit); ok {
 			text, shift = strings.TrimSpace(rest), bits
 			break
 		}

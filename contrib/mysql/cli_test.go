@@ -31,7 +31,7 @@ func openMySQL(_ context.Context, s *MySQL, env cli.Env) (*cli.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cli.Store{Outbox: store, Inbox: store, Unit: cli.NewUnit(store, transactions(store.DB())), Close: func(context.Context) error { return store.Close() }}, nil
+	return &cli.Store{Outbox: store, Inbox: store, Producer: cli.NewProducer(store, transactions(store.DB())), Close: func(context.Context) error { return store.Close() }}, nil
 }
 
 // transactions runs functions in transactions, so that cancel can be used.

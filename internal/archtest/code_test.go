@@ -167,7 +167,7 @@ func TestStructsStaySmall(t *testing.T) {
 }
 
 // layers are the files of package relay from the top down, as engine.go says.
-const layers = "relay health pause removedead loop once member share feed publish unroutable stop wait presence upkeep behindkey bounds overdue outcome breaker engine log tasks lease telemetry hooks " +
+const layers = "relay health pause removedead loop once member weights feed publish unroutable stop wait presence upkeep behindkey bounds overdue outcome breaker engine log tasks lease telemetry hooks " +
 	"limit unserved record options"
 
 // TestRelayHasLayers: hardly any function of the relay calls one that is in a file further up.

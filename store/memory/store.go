@@ -122,7 +122,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// at returns a time in the partition of the indexes by time.
+// at returns a time in the unit of the indexes by time.
 func (s *Store) at(t time.Time) int64 { return int64(t.Sub(s.born)) }
 
 func (s *Store) epoch() string { return strconv.Itoa(s.restores + 1) }

@@ -7,7 +7,7 @@
 //		if _, err := orders.InsertOne(ctx, o); err != nil {
 //			return err
 //		}
-//		return partition.Stage(ctx, orderPlaced.Message(o))
+//		return unit.Stage(ctx, orderPlaced.Message(o))
 //	})
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*mongo.Session] and a core.Inbox[*mongo.Session]. It has the

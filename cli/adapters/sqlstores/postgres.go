@@ -85,7 +85,7 @@ func openPostgres(ctx context.Context, s *Postgres, env cli.Env) (*cli.Store, er
 		return nil, err
 	}
 	return &cli.Store{
-		Outbox: outbox, Inbox: inbox, Schema: schema, Unit: cli.NewUnit(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
+		Outbox: outbox, Inbox: inbox, Schema: schema, Producer: cli.NewProducer(outbox, outbox.UnitOfWork().Do), Mark: cli.NewMark(inbox),
 		Close: func(ctx context.Context) error { err := outbox.Close(ctx); pool.Close(); return err },
 	}, nil
 }

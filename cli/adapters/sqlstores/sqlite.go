@@ -37,7 +37,7 @@ func openSQLite(ctx context.Context, s *SQLite, env cli.Env) (*cli.Store, error)
 	}
 	return &cli.Store{
 		Outbox: store, Inbox: store, Schema: &sqliteSchema{m, store.DB(), store},
-		Unit: cli.NewUnit(store, transactions(store.DB())), Mark: cli.NewMark(store), Close: store.Close,
+		Producer: cli.NewProducer(store, transactions(store.DB())), Mark: cli.NewMark(store), Close: store.Close,
 	}, nil
 }
 

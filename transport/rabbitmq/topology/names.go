@@ -62,19 +62,19 @@ func (n Names) DeadLetterQueue(subscription string) string {
 // ReturnKey is the routing key by which the dead-letter exchange of a subscription leads back to its queue.
 func (n Names) ReturnKey(subscription string) string { return n.prefix + subscription + returnSuffix }
 
-// delayPartitions are the parts of a delay's name, in their order.
-var delayPartitions = []struct {
-	partition time.Duration
-	name      string
+// delayUnits are the parts of a delay's name, in their order.
+var delayUnits = []struct {
+	unit time.Duration
+	name string
 }{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}}
 
 // delayName writes a delay readably: 500ms, 1m30s, 1d12h. It is unambiguous for whole milliseconds.
 func delayName(d time.Duration) string {
 	var b strings.Builder
-	for _, u := range delayPartitions {
-		if n := int64(d / u.partition); n > 0 {
+	for _, u := range delayUnits {
+		if n := int64(d / u.unit); n > 0 {
 			b.WriteString(strconv.FormatInt(n, 10) + u.name)
-			d %= u.partition
+			d %= u.unit
 		}
 	}
 	if b.Len() == 0 {
@@ -87,10 +87,10 @@ func delayName(d time.Duration) string {
 func isDelayName(s string) bool {
 	var d time.Duration
 	rest := s
-	for _, u := range delayPartitions {
+	for _, u := range delayUnits {
 		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
 		if n, err := strconv.ParseInt(rest[:digits], 10, 32); err == nil && strings.HasPrefix(rest[digits:], u.name) && (u.name != "m" || !strings.HasPrefix(rest[digits:], "ms")) {
-			d += time.Duration(n) * u.partition
+			d += time.Duration(n) * u.unit
 			rest = rest[digits+len(u.name):]
 		}
 	}

@@ -305,7 +305,7 @@ func TestNothingRunsWhileVerdictIsOwed(t *testing.T) {
 	}
 }
 
-// CO-18: a receiver that is opened anew takes the owed verdicts with it: their messages come again.
+// CO-18: a receiver that is opened anew takes the unstored verdicts with it: their messages come again.
 func TestReopenedReceiverOwesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -83,7 +83,7 @@ func TestWeights(t *testing.T) {
 					}
 					for i, r := range routes {
 						want := float64(n*weights[i]) / float64(sum)
-						if share := float64(got[r.Name]) / want; share < 0.85 || share > 1.15 {
+						if ratio := float64(got[r.Name]) / want; ratio < 0.85 || ratio > 1.15 {
 							t.Errorf("route %s got %d of %d; want %.0f", r.Name, got[r.Name], n, want)
 						}
 					}
@@ -368,7 +368,7 @@ func TestShares(t *testing.T) {
 	others := []string{"b", "c", "d"}
 	for _, tenant := range others {
 		if route(tenant) == route("a") {
-			t.Fatalf("%s has the share of a: choose another name", tenant)
+			t.Fatalf("%s has the sub-route of a: choose another name", tenant)
 		}
 	}
 	for _, neck := range []string{"latency", "broker"} {
@@ -430,7 +430,7 @@ func TestSharesOfARoute(t *testing.T) {
 		stage(t, mem, on("late", 1, waybill.Routes(waybill.SubRoute("r", "x", 3)))...)
 		patience.Pass(t, time.Minute)
 		if b.count() != 18 {
-			t.Error("a share of a paused route was sent")
+			t.Error("a sub-route of a paused route was sent")
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

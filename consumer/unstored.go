@@ -8,36 +8,36 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// owed are the verdicts that the transport could not store, although it still holds their messages. They are stored
+// unstored are the verdicts that the transport could not store, although it still holds their messages. They are stored
 // again; no handler runs again for them. Meanwhile the subscription is paused. The runner's mu guards them.
-type owed struct {
-	messages int       // how many have such a verdict
-	waiting  []owedAck // of these, those that wait for the end of the pause
-	releases []owedAck // releases, which decide nothing: each is tried again for itself, without a pause
+type unstored struct {
+	messages int           // how many have such a verdict
+	waiting  []unstoredAck // of these, those that wait for the end of the pause
+	releases []unstoredAck // releases, which decide nothing: each is tried again by itself, without a pause
 }
 
-type owedAck struct {
+type unstoredAck struct {
 	m   *message
 	ack core.Ack
 	at  time.Time // of the next try, if it is a release
 }
 
-// any reports whether a verdict is owed.
-func (o *owed) any() bool { return o.messages > 0 }
+// any reports whether a verdict could not be stored yet.
+func (o *unstored) any() bool { return o.messages > 0 }
 
 // keep takes in ack, which could not be stored.
-func (o *owed) keep(m *message, ack core.Ack) {
-	if !m.owed {
-		m.owed = true
+func (o *unstored) keep(m *message, ack core.Ack) {
+	if !m.unstored {
+		m.unstored = true
 		o.messages++
 	}
-	o.waiting = append(o.waiting, owedAck{m: m, ack: ack})
+	o.waiting = append(o.waiting, unstoredAck{m: m, ack: ack})
 }
 
 // stored notes that the verdict about m is stored, or need not be stored any more.
-func (o *owed) stored(m *message) {
-	if m.owed {
-		m.owed = false
+func (o *unstored) stored(m *message) {
+	if m.unstored {
+		m.unstored = false
 		o.messages--
 	}
 }
@@ -53,11 +53,11 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 		m.releases++
 		r.load.unsettled-- // until it is tried again: the receiver may refuse it for long
 		at := time.Now().Add(r.pauseDelay(m.releases))
-		r.owed.releases = append(r.owed.releases, owedAck{m, ack, at})
+		r.unstored.releases = append(r.unstored.releases, unstoredAck{m, ack, at})
 		r.kickAt(at)
 		return true
 	case !r.stopping:
-		r.owed.keep(m, ack)
+		r.unstored.keep(m, ack)
 		return true
 	default:
 		r.queue(m, core.AckRelease(m.d)) // messages behind it must not go back before it
@@ -65,8 +65,8 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	}
 }
 
-// owe pauses after verdicts could not be stored, because of err. mu is held.
-func (r *runner) owe(err error) turn {
+// pauseUnstored pauses after verdicts could not be stored, because of err. mu is held.
+func (r *runner) pauseUnstored(err error) turn {
 	p := &r.pause
 	switch {
 	case r.stopping:
@@ -80,13 +80,13 @@ func (r *runner) owe(err error) turn {
 		r.releaseWaiting()
 	}
 	r.kickAt(p.until)
-	return turn{changed: true, state: paused, owed: true, delay: p.delay, err: err}
+	return turn{changed: true, state: paused, unstored: true, delay: p.delay, err: err}
 }
 
-// releaseOwed tries the releases again whose time has come. mu is held.
-func (r *runner) releaseOwed() {
-	var later []owedAck
-	for _, o := range r.owed.releases {
+// retryReleases tries the releases again whose time has come. mu is held.
+func (r *runner) retryReleases() {
+	var later []unstoredAck
+	for _, o := range r.unstored.releases {
 		if !r.stopping && time.Now().Before(o.at) {
 			later = append(later, o)
 			r.kickAt(o.at)
@@ -94,13 +94,13 @@ func (r *runner) releaseOwed() {
 		}
 		r.settle(o.m, o.ack)
 	}
-	r.owed.releases = later
+	r.unstored.releases = later
 }
 
-// storeOwed stores owed verdicts again if the pause is over. mu is held.
-func (r *runner) storeOwed() {
-	r.releaseOwed()
-	if len(r.owed.waiting) == 0 {
+// storeAgain stores unstored verdicts again if the pause is over. mu is held.
+func (r *runner) storeAgain() {
+	r.retryReleases()
+	if len(r.unstored.waiting) == 0 {
 		return
 	}
 	if !r.stopping {
@@ -110,16 +110,16 @@ func (r *runner) storeOwed() {
 		}
 		r.pause.state = probing
 	}
-	list := r.owed.waiting
-	r.owed.waiting = nil
+	list := r.unstored.waiting
+	r.unstored.waiting = nil
 	for i := range list {
 		r.queue(list[i].m, list[i].ack)
 	}
 }
 
-// paid ends the pause after the last owed verdict was stored. If a handler had reported an outage, too, a message
+// allStored ends the pause after the last verdict was stored. If a handler had reported an outage, too, a message
 // probes next. mu is held.
-func (r *runner) paid() turn {
+func (r *runner) allStored() turn {
 	p := &r.pause
 	if p.handlers {
 		p.state = probing

@@ -70,9 +70,9 @@ func (e *engine) busy(rt *route) bool {
 	return !rt.handOutBlocked() && (e.d.Ready(rt.Name) > 0 || len(rt.keys.behindKey) > 0 || e.d.More(rt.Name))
 }
 
-// share is the route's part of the group, compared with other busy routes. Lanes that are not busy leave their part to
+// weight is the route's part of the group, compared with other busy routes. Lanes that are not busy leave their part to
 // their siblings.
-func (e *engine) share(rt *route) float64 {
+func (e *engine) weight(rt *route) float64 {
 	parts := rt.part
 	for _, k := range rt.lanes {
 		if k != rt && e.busy(k) {
@@ -91,10 +91,10 @@ func (e *engine) window(g *group, rt *route) int {
 	sum := 0.0
 	for _, o := range g.routes {
 		if e.busy(o) {
-			sum += e.share(o)
+			sum += e.weight(o)
 		}
 	}
-	return max(int(float64(window)*e.share(rt)/sum), 1)
+	return max(int(float64(window)*e.weight(rt)/sum), 1)
 }
 
 // handLimited sends ready records of the routes of a limited group, as its tokens allow. It returns when to go on.
@@ -121,13 +121,13 @@ func (e *engine) handLimited(g *group) time.Time {
 			return at
 		}
 		g.virtual = rt.got
-		share := e.share(rt)
+		weight := e.weight(rt)
 		sent := e.feed(rt, min(n, rt.maxCall))
 		if sent == 0 {
 			stuck[rt] = true
 			continue
 		}
-		rt.got += float64(sent) / share
+		rt.got += float64(sent) / weight
 		g.limit.tokens -= float64(sent)
 	}
 }
