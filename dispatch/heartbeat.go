@@ -103,11 +103,15 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 }
 
 // hints returns transfers that store how far the member has come in its partitions. A successor of a dead member begins
-// there. A hint is stored only when it has grown by a step, since each costs a write.
+// there. A hint is stored only when it has grown by a step, since each costs a write. The first
+// maxTransfers are stored; a later beat stores the others.
 func (d *Dispatcher) hints(all bool) (moves []core.Transfer) {
 	for _, rt := range d.routes {
 		hints := rt.slotHints()
 		for _, u := range rt.sortedPartitions() {
+			if len(moves) == maxTransfers {
+				return moves
+			}
 			readAfter := hints.of(u.Slots())
 			if !rt.hasLoaded(u) || readAfter <= u.readAfter || !all && readAfter < u.readAfter+step {
 				continue
@@ -129,6 +133,9 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 		hints := rt.slotHints()
 		for _, u := range rt.sortedPartitions() {
 			care := u.uncertainUpTo()
+			if len(moves) == maxTransfers {
+				return moves
+			}
 			if care == 0 || !rt.hasLoaded(u) {
 				continue
 			}

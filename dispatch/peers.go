@@ -104,10 +104,11 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	if lease <= 0 {
 		lease = d.opts.Lease
 	}
-	if dead || c.sent.Sub(p.since) >= lease {
-		d.peers.evictions = append(d.peers.evictions, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
-	} else {
+	switch {
+	case !dead && c.sent.Sub(p.since) < lease:
 		d.peers.heartbeatBy(p.since.Add(lease))
+	case len(d.peers.evictions) < maxEvictions:
+		d.peers.evictions = append(d.peers.evictions, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats})
 	}
 }
 

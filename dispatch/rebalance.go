@@ -17,6 +17,13 @@ import (
 // nothing of them is handed out meanwhile.
 const maxLeaving = 1000
 
+// maxTransfers and maxEvictions bound what one Heartbeat stores: a renewal that took longer than a call may take would
+// never arrive. The next membership shows what is left, and the next Heartbeat follows at once.
+const (
+	maxTransfers = 1000 // of one kind: partitions to take, hints, ends of uncertainty
+	maxEvictions = 100
+)
+
 // tally is what the shares are computed from. Each membership is divided anew, and there can be a thousand routes of 64
 // partitions, and some hundred members. So a step compares members, and walks over no routes.
 type tally struct {
@@ -61,7 +68,7 @@ func (d *Dispatcher) rebalance() {
 			continue
 		}
 		to.add(route, 1)
-		if to.session == d.session && !d.self.stopping {
+		if to.session == d.session && !d.self.stopping && len(d.peers.transfers) < maxTransfers {
 			d.peers.transfers = append(d.peers.transfers, core.Transfer{Partition: o.Partition, From: o.Owner, To: d.session})
 			// Its owner has no row any more; see acquire.
 			if o.Owner != 0 {

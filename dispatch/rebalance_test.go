@@ -91,6 +91,81 @@ func TestDeadAfterItsLease(t *testing.T) { // DB-24
 	}
 }
 
+// TestHeartbeatIsBounded: one Heartbeat takes, moves and removes no more than a call can store, and all is done after
+// some of them.
+func TestHeartbeatIsBounded(t *testing.T) { // DB-24, DB-27
+	t.Parallel()
+	const routes, dead = 100, 250
+	opts, all := Options{Lease: time.Second}, core.Membership{Known: true, Members: []core.Member{{Session: me, Capacity: 1, FreeCapacity: 1}}}
+	for r := range routes {
+		name := fmt.Sprint("r", r)
+		opts.Routes = append(opts.Routes, Route{Name: name, Partitions: core.NumSlots})
+		all.Members[0].Routes = append(all.Members[0].Routes, core.ServedRoute{Route: name, Partitions: core.NumSlots})
+		for i, u := range core.SplitPartitions(name, core.NumSlots) {
+			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: core.Session(i%2) * 2, Term: 1})
+		}
+	}
+	for i := range dead {
+		all.Members = append(all.Members, core.Member{Session: core.Session(i + 2), Heartbeats: 1, Capacity: 1})
+	}
+	d := New(opts)
+	d.tick(epochStart)
+	d.session, d.self.joined, d.peers.membership = me, true, all
+	d.observe(&Call{sent: d.now})
+	d.tick(epochStart.Add(time.Second))
+	calls := 0
+	for ; ; calls++ {
+		d.peers.evictions, d.peers.transfers = nil, nil
+		d.observe(&Call{sent: d.now})
+		d.rebalance()
+		evicts, takes := d.peers.evictions, d.peers.transfers
+		if len(evicts)+len(takes) == 0 {
+			break
+		}
+		if len(evicts) > maxEvictions || len(takes) > maxTransfers {
+			t.Fatalf("Heartbeat %d removes %d members and takes %d partitions", calls, len(evicts), len(takes))
+		}
+		if due := d.heartbeatDue(); due.After(d.now) {
+			t.Errorf("Heartbeat %d is due in %s", calls, due.Sub(d.now))
+		}
+		d.peers.membership.Members = slices.DeleteFunc(d.peers.membership.Members, func(m core.Member) bool {
+			return slices.ContainsFunc(evicts, func(e core.Eviction) bool { return e.Session == m.Session })
+		})
+		taken := map[core.Partition]bool{}
+		for _, m := range takes {
+			taken[m.Partition] = true
+		}
+		for i := range d.peers.membership.Partitions {
+			if o := &d.peers.membership.Partitions[i]; taken[o.Partition] {
+				o.Owner = me
+			} else if d.peers.member(o.Owner) == nil {
+				o.Owner = 0 // as the store does with those of a removed member
+			}
+		}
+	}
+	if n := len(d.peers.membership.Members); n != 1 {
+		t.Errorf("%d members are left", n)
+	}
+	const seq = 100_000
+	for i := range d.peers.membership.Partitions {
+		d.acquire(d.byName[d.peers.membership.Partitions[i].Partition.Route], &d.peers.membership.Partitions[i])
+	}
+	for _, rt := range d.routes {
+		rt.groups = []*group{{route: rt, slots: core.AllSlots, cursor: seq, stable: seq, floor: seq, loaded: true}}
+		for s := range rt.uncertainUpTo {
+			rt.uncertainUpTo[s] = seq
+		}
+	}
+	if n, m := len(d.endUncertainty()), len(d.hints(true)); n != maxTransfers || m != maxTransfers {
+		t.Errorf("a Heartbeat ends %d uncertainties and stores %d hints, want %d each", n, m, maxTransfers)
+	}
+	for i := range d.peers.membership.Partitions {
+		if o := &d.peers.membership.Partitions[i]; o.Owner != me {
+			t.Fatalf("after %d Heartbeats %v belongs to %d", calls, o.Partition, o.Owner)
+		}
+	}
+}
+
 // TestLoneSuspectWaits: a suspect that goes alone is not handed out while anything else is out.
 func TestLoneSuspectWaits(t *testing.T) { // DB-04
 	t.Parallel()
