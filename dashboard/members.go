@@ -19,18 +19,18 @@ const (
 )
 
 // watch is what is known of the members of an outbox. A store says how often a member has renewed, and not when: that
-// is when its beat was first seen.
+// is when its renewal was first seen.
 type watch struct {
 	at         time.Time // of the membership
 	membership core.Membership
 	err        string
-	beats      map[core.Session]beat
+	renewals   map[core.Session]renewal
 }
 
-type beat struct {
+type renewal struct {
 	n       int64
 	at      time.Time // when it was first seen
-	renewed bool      // since then; the first beat that is seen can be an old one
+	renewed bool      // since then; the first renewal that is seen can be an old one
 }
 
 // look asks for the membership, unless it is new. It joins nothing and changes nothing.
@@ -43,16 +43,16 @@ func (w *watch) look(ctx context.Context, store core.OutboxStore, now time.Time)
 		w.err = core.ErrorText(err)
 		return
 	}
-	beats := map[core.Session]beat{}
+	renewals := map[core.Session]renewal{}
 	for i := range membership.Members {
 		m := &membership.Members[i]
-		b, known := w.beats[m.Session]
+		b, known := w.renewals[m.Session]
 		if !known || b.n != m.Heartbeats {
-			b = beat{m.Heartbeats, now, known}
+			b = renewal{m.Heartbeats, now, known}
 		}
-		beats[m.Session] = b
+		renewals[m.Session] = b
 	}
-	w.beats = beats
+	w.renewals = renewals
 }
 
 // memberRow is a member as a page shows it.
@@ -85,7 +85,7 @@ func (w *watch) rows(now time.Time) []memberRow {
 	}
 	out := make([]memberRow, 0, len(w.membership.Members))
 	for i := range w.membership.Members {
-		m, b := &w.membership.Members[i], w.beats[w.membership.Members[i].Session]
+		m, b := &w.membership.Members[i], w.renewals[w.membership.Members[i].Session]
 		silent := w.at.Sub(b.at) // at least
 		row := memberRow{Name: m.Name, Session: m.Session, Dead: silent > m.Lease}
 		for _, s := range m.Routes {

@@ -166,7 +166,7 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	}
 }
 
-// keep lets a session beat on, so that no member takes it for dead.
+// keep lets a session renew on, so that no member takes it for dead.
 func (w *small) keep(s core.Session) {
 	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Self: core.Member{Session: s, Heartbeats: w.now.UnixMilli(), Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}})
 	w.must(err)
@@ -220,8 +220,8 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 			}
 			c.Do(context.Background(), w.st)
 		}
-		able := func(beat int64, able bool) {
-			_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: beat, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: !able}}}, Join: true})
+		able := func(heartbeats int64, able bool) {
+			_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: !able}}}, Join: true})
 			w.must(err)
 			w.d.SetAble("r", !able)
 		}

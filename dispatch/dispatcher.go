@@ -110,7 +110,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	d.presence.note(c)
 	c.op.done(c)
 	if c.kind == callHeartbeat && d.presence.slow && d.presence.shown != 0 {
-		d.self.beatNow = true // without the token
+		d.self.renewNow = true // without the token
 	}
 }
 
@@ -177,7 +177,7 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 func (d *Dispatcher) SetAble(route string, able bool) {
 	if d.self.unavailable[route] == able {
 		d.self.unavailable[route] = !able
-		d.self.beatNow = true
+		d.self.renewNow = true
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 // The next membership shows that, and the decision is made anew.
 
 const (
-	// hintEvery: every so many beats, one also stores how far the member has come. A member that takes over from a
-	// dead one begins there.
+	// hintEvery is the number of renewals after which one also stores how far the member has come. A member that
+	// takes over from a dead one begins there.
 	hintEvery = 10
 	// restEvery is how often a member without work reads the membership, as long as there was activity within
 	// activeFor. Later its renewals show it all that it must know.
@@ -29,7 +29,7 @@ const (
 func (d *Dispatcher) heartbeatDue() time.Time {
 	at := earliest(d.self.renewAt(), d.peers.heartbeatAt)
 	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
-	if !d.self.joined || len(d.peers.evictions) > 0 || len(d.peers.transfers) > 0 || d.self.beatNow || d.self.stopping && d.idleForLeave() {
+	if !d.self.joined || len(d.peers.evictions) > 0 || len(d.peers.transfers) > 0 || d.self.renewNow || d.self.stopping && d.idleForLeave() {
 		at = d.now
 	}
 	return later(at, d.calls.notBefore[callHeartbeat])
@@ -40,8 +40,8 @@ func (d *Dispatcher) idleForLeave() bool {
 	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.releases.busy()
 }
 
-// heartbeat returns the next Heartbeat, or nil. A member whose own last beat came late removes no other: they may have
-// seen as little of it.
+// heartbeat returns the next Heartbeat, or nil. A member whose own last renewal came late evicts no other: they may
+// have seen as little of it.
 func (d *Dispatcher) heartbeat() *Call {
 	if d.calls.busy(callHeartbeat) || d.heartbeatDue().After(d.now) {
 		return nil
@@ -56,10 +56,10 @@ func (d *Dispatcher) heartbeat() *Call {
 		m.Evict, m.Suspect = d.peers.evictions, d.presence.suspicions
 	}
 	if m.Leave && d.work.out > 0 { // as if it had died
-		m.Leave, m.Evict = false, []core.Eviction{{Session: d.session, Heartbeats: d.self.beat}}
+		m.Leave, m.Evict = false, []core.Eviction{{Session: d.session, Heartbeats: d.self.heartbeats}}
 	}
 	m.Transfers = d.peers.transfers
-	if renews && d.self.beat%hintEvery == 0 || m.Leave {
+	if renews && d.self.heartbeats%hintEvery == 0 || m.Leave {
 		m.Transfers = append(m.Transfers, d.hints(m.Leave)...)
 	}
 	if renews {
@@ -68,20 +68,20 @@ func (d *Dispatcher) heartbeat() *Call {
 	lowered, waiting := d.loweredHints(), d.notices.lowering
 	m.Transfers = append(m.Transfers, lowered...)
 	d.peers.evictions, d.peers.transfers, d.presence.suspicions = nil, nil, nil
-	d.notices.lowering, d.self.beatNow = nil, false
+	d.notices.lowering, d.self.renewNow = nil, false
 	c := &Call{kind: callHeartbeat}
 	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
 	d.calls.begin(c)
 	return c
 }
 
-// renews reports whether the next Heartbeat is a beat. Otherwise it only reads the membership.
+// renews reports whether the next Heartbeat is a renewal. Otherwise it only reads the membership.
 func (d *Dispatcher) renews() bool {
-	return !d.self.joined || d.self.beatNow || len(d.presence.suspicions) > 0 || !d.now.Before(d.self.renewAt()) ||
+	return !d.self.joined || d.self.renewNow || len(d.presence.suspicions) > 0 || !d.now.Before(d.self.renewAt()) ||
 		len(d.peers.transfers)+len(d.peers.evictions) > 0 || d.self.stopping
 }
 
-// ownMember returns the member's own row for a Heartbeat. A call that only reads repeats the latest beat that was
+// ownMember returns the member's own row for a Heartbeat. A call that only reads repeats the latest renewal that was
 // answered: it must not make the row look newer or older.
 func (d *Dispatcher) ownMember(renews bool) core.Member {
 	if d.session == 0 {
@@ -90,8 +90,8 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Capacity: max(d.opts.Handlers, 1), FreeCapacity: d.handlers.reportedFree(), Session: d.session, Presence: d.presence.toShow()}
 	m.Heartbeats = d.self.arrived // the latest one may not have arrived
 	if renews {
-		d.self.nextBeat()
-		m.Heartbeats, d.handlers.shown = d.self.beat, m.FreeCapacity
+		d.self.nextRenewal()
+		m.Heartbeats, d.handlers.shown = d.self.heartbeats, m.FreeCapacity
 		if m.Presence != 0 {
 			d.presence.shown = m.Presence
 		}
@@ -153,14 +153,14 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 	return moves
 }
 
-// heartbeatDone takes in a membership. If there is none, the beat is repeated after a short pause: the lease runs. A
+// heartbeatDone takes in a membership. If there is none, the renewal is repeated after a short pause: the lease runs. A
 // membership without this member, or of another life of the database, ends the session. Otherwise the membership shows
 // which members are dead, which partitions are this member's, and how to divide them; the next Heartbeat carries the
 // conclusions.
 func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Membership, c *Call, renewed bool) {
 	if c.err != nil {
 		d.calls.pause(callHeartbeat)
-		d.self.beatNow = true
+		d.self.renewNow = true
 		return
 	}
 	if m.Leave || d.self.quitting && !membership.Known {
@@ -178,7 +178,7 @@ func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Me
 	d.noteOthers(membership)
 	d.self.joined, d.db.epoch, d.peers.membership = true, membership.Epoch, *membership
 	if renewed {
-		d.self.beatSent, d.self.arrived = c.sent, m.Self.Heartbeats
+		d.self.renewalSent, d.self.arrived = c.sent, m.Self.Heartbeats
 	}
 	d.noteOwn(m.Self.Presence, renewed, c)
 	if membership.HasNotices {

@@ -206,12 +206,12 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		w.d.Wake(w.now)
 		w.run(50 * time.Millisecond)
 		if !minds {
-			st.late.Self.Heartbeats = w.d.self.beat
+			st.late.Self.Heartbeats = w.d.self.heartbeats
 		}
 		_, err := w.st.Heartbeat(t.Context(), *st.late)
 		w.must(err)
 		if got := w.heir(); slices.Equal(got, []string{"a"}) != minds {
-			t.Errorf("with beats: %t; handed out %v", minds, got)
+			t.Errorf("with renewals: %t; handed out %v", minds, got)
 		}
 	}
 }

@@ -159,8 +159,8 @@ func (d *Dispatcher) hold() *Call {
 	return d.holdCall(items, next, room.n)
 }
 
-// holdLate returns a Hold that stores holds of records that have been out for longer than a beat. If this member dies,
-// its successor then knows that they were out, and counts a crash for each.
+// holdLate returns a Hold that stores holds of records that have been out for longer than a third of the lease. If
+// this member dies, its successor then knows that they were out, and counts a crash for each.
 func (d *Dispatcher) holdLate() *Call {
 	if d.calls.busy(callHold) || d.releases.busy() {
 		return nil

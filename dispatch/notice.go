@@ -116,7 +116,7 @@ func (d *Dispatcher) takeNotices(page *core.ReadResult) {
 		d.readAgain(rt, &c)
 		d.timers.at = d.now
 		if rt.isHinted(&c) {
-			d.notices.lowering, d.self.beatNow = append(d.notices.lowering, c), true
+			d.notices.lowering, d.self.renewNow = append(d.notices.lowering, c), true
 		} else {
 			d.settles.noticeDone(&c)
 		}

@@ -36,8 +36,8 @@ func TestChangedIsReadAgain(t *testing.T) { // DB-23
 	}
 }
 
-// TestLateHoldAndRelease: a record that is out for longer than a beat is held in the store. After a release its next
-// outcome is still one of the record as it is stored.
+// TestLateHoldAndRelease: a record that is out for longer than a third of the lease is held in the store. After a
+// release its next outcome is still one of the record as it is stored.
 func TestLateHoldAndRelease(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)

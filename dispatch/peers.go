@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// No clock of a server decides who is dead. A member is dead if this one has seen no new beat of it for the length of
-// its lease, by this member's own clock, while its own beats were answered. So an outage of the database kills no
+// No clock of a server decides who is dead. A member is dead if this one has seen no renewal of it for the length of
+// its lease, by this member's own clock, while its own renewals were answered. So an outage of the database kills no
 // member. An owner of partitions that has no row gets the same time.
 
 // peers is this member's view of the others, and the evictions and suspicions that it sends with the next Heartbeat.
@@ -24,14 +24,14 @@ type peers struct {
 	transfers   []core.Transfer
 }
 
-// peer is another member, and since when its beat has not changed.
+// peer is another member, and since when it has not renewed.
 type peer struct {
-	beat           int64
-	risen          bool      // the beat has changed since the peer was first seen
-	since          time.Time // the answer that first showed this beat
+	heartbeats     int64
+	risen          bool      // it has renewed since it was first seen
+	since          time.Time // the answer that first showed these heartbeats
 	token          int64     // of its presence; 0 = none
 	doubtful       bool      // its token was not seen since the member took its own anew
-	suspectedSince time.Time // since when it is suspected without a new beat
+	suspectedSince time.Time // since when it is suspected without a renewal
 }
 
 func newPeers() peers {
@@ -65,7 +65,7 @@ func (p *peers) member(s core.Session) *core.Member {
 	return nil
 }
 
-// observe notes whose beat has not changed, and which members are dead.
+// observe notes which members have not renewed, and which of them are dead.
 func (d *Dispatcher) observe(c *Call) {
 	present := map[core.Session]bool{d.session: true}
 	shown := d.showsPresence()
@@ -84,18 +84,18 @@ func (d *Dispatcher) observe(c *Call) {
 	d.observeRowless(present, c)
 }
 
-// observePeer notes how another member is. A dead one is removed at the next Heartbeat. The removal names the beat that
-// was seen: a member that has renewed since stays. After a gap in its own beats this member begins anew, with all of
-// them.
+// observePeer notes how another member is. A dead one is removed at the next Heartbeat. The eviction names the
+// heartbeats that were seen: a member that has renewed since stays. After a gap in its own renewals this member begins
+// anew, with all of them.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)
 	if !known {
 		d.work.activeAt = d.now
 	}
-	if !known || p.beat != m.Heartbeats || d.self.renewedLate {
-		p.risen = p.risen || known && p.beat != m.Heartbeats
-		p.beat, p.since = m.Heartbeats, d.now
+	if !known || p.heartbeats != m.Heartbeats || d.self.renewedLate {
+		p.risen = p.risen || known && p.heartbeats != m.Heartbeats
+		p.heartbeats, p.since = m.Heartbeats, d.now
 		d.peers.seen[m.Session] = p
 		return
 	}

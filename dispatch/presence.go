@@ -12,8 +12,8 @@ import (
 // Heartbeat and Read show that suspicion. And a member with a token starts no work later than the grace after it sent
 // the last of those that was answered: if it was suspected meanwhile, it has stopped.
 //
-// A lost connection is not a dead process. A member that is suspected, or that lost its connection, beats at once
-// without a token. Until it has a new token, only its lease counts. So does a member whose beat took so long that
+// A lost connection is not a dead process. A member that is suspected, or that lost its connection, renews at once
+// without a token. Until it has a new token, only its lease counts. So does a member whose renewal took so long that
 // hardly anything of the grace was left: with a token it would start nothing, however slow the store is.
 
 // grace is how long a member may be suspected and say nothing.
@@ -49,7 +49,7 @@ func (p *presence) note(c *Call) {
 	}
 }
 
-// toShow returns the token to be shown by the next beat.
+// toShow returns the token to be shown by the next renewal.
 func (p *presence) toShow() int64 {
 	if p.slow {
 		return 0
@@ -79,7 +79,7 @@ func (d *Dispatcher) SetPresence(token int64) {
 	if d.presence.token != 0 {
 		d.peers.doubtTokens()
 	}
-	d.presence.token, d.self.beatNow = token, true
+	d.presence.token, d.self.renewNow = token, true
 }
 
 // Presence returns the token that is shown. It is 0 after another member has missed it: take a new one then.
@@ -104,7 +104,7 @@ func (d *Dispatcher) staleAt() time.Time {
 	return time.Time{}
 }
 
-// noteOwn takes in the member's own row in a membership. A beat with another token has ended the suspicion.
+// noteOwn takes in the member's own row in a membership. A renewal with another token has ended the suspicion.
 func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	if renewed {
 		d.presence.shown, d.presence.suspected = token, false
@@ -116,10 +116,10 @@ func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 
 // noteSuspected takes in whether an answer showed that the member is suspected.
 func (d *Dispatcher) noteSuspected(flag bool, c *Call) {
-	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 {
+	if !flag || c.sent.Before(d.self.renewalSent) || d.presence.shown == 0 {
 		return
 	}
-	d.presence.suspected, d.presence.token, d.self.beatNow = true, 0, true
+	d.presence.suspected, d.presence.token, d.self.renewNow = true, 0, true
 	d.peers.doubtTokens()
 }
 
@@ -140,7 +140,7 @@ func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) 
 	case !m.Suspected:
 		d.presence.suspicions = append(d.presence.suspicions, core.Suspicion{Session: m.Session, Presence: m.Presence})
 		p.suspectedSince, d.peers.heartbeatAt = time.Time{}, d.now
-	case p.suspectedSince.IsZero() || p.beat != m.Heartbeats:
+	case p.suspectedSince.IsZero() || p.heartbeats != m.Heartbeats:
 		p.suspectedSince = d.now
 		d.peers.heartbeatBy(d.now.Add(grace))
 	default:

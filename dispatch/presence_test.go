@@ -33,16 +33,16 @@ func newWatched(t *testing.T) (*small, *seer) {
 	w.start()
 	w.d.opts.Lease = time.Minute
 	w.d.SetPresence(7)
-	w.beat(1, 1, 9)
+	w.renew(1, 1, 9)
 	w.run(50 * time.Millisecond)
 	return w, s
 }
 
-// beat has a session join or renew, and show a token.
-func (w *small) beat(s core.Session, beat, token int64) {
+// renew has a session join or renew, and show a token.
+func (w *small) renew(s core.Session, heartbeats, token int64) {
 	w.t.Helper()
 	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{
-		Self: core.Member{Session: s, Heartbeats: beat, Presence: token, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}, Join: true,
+		Self: core.Member{Session: s, Heartbeats: heartbeats, Presence: token, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1, Unavailable: true}}}, Join: true,
 	})
 	w.must(err)
 }
@@ -71,7 +71,7 @@ func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newSmall(t)
 	s := &seer{w.st, map[int64]bool{9: true}}
-	w.beat(1, 1, 9)
+	w.renew(1, 1, 9)
 	w.call = func(c *Call) { c.Do(context.Background(), s) }
 	w.start()
 	w.d.opts.Lease = time.Minute
@@ -130,9 +130,9 @@ func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 	for i := range int64(20) { // it is suspected now and then, and says something each time
 		s.gone[9+i] = true
 		w.run(400 * time.Millisecond)
-		w.beat(1, 2*i+2, 0)
+		w.renew(1, 2*i+2, 0)
 		w.run(100 * time.Millisecond)
-		w.beat(1, 2*i+3, 10+i)
+		w.renew(1, 2*i+3, 10+i)
 		w.run(200 * time.Millisecond)
 	}
 	if !w.there(1) {
@@ -186,7 +186,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	}
 	out := w.d.HandOut(w.now, "r", 1)
 	w.now = w.now.Add(grace) // it stands still
-	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Evict: []core.Eviction{{Session: 100, Heartbeats: w.d.self.beat}}})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 5, Presence: 9}, Evict: []core.Eviction{{Session: 100, Heartbeats: w.d.self.heartbeats}}})
 	w.must(err)
 	if w.there(100) {
 		t.Fatal("it was not removed")
@@ -208,7 +208,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	}
 }
 
-// TestSlowStoreStopsNobody: a member whose beats take longer than the grace would start nothing as long as it shows a
+// TestSlowStoreStopsNobody: a member whose renewals take longer than the grace would start nothing while it shows a
 // token. It goes by its lease instead, until the store is quick again.
 func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
 	t.Parallel()

@@ -87,13 +87,13 @@ func TestPassedRecordOfAnother(t *testing.T) { // TQ-04
 
 	w, _ = newPassing(t, 100)
 	w.met().passed = map[int64]bool{} // as if it had come back after the Hold
-	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 100}, Evict: []core.Eviction{{Session: 1, Heartbeats: w.beatOf(1)}}})
+	_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 100}, Evict: []core.Eviction{{Session: 1, Heartbeats: w.heartbeatsOf(1)}}})
 	w.must(err)
 	w.handle("a")
 }
 
-// beatOf returns the beat of a member.
-func (w *small) beatOf(session core.Session) int64 {
+// heartbeatsOf returns the heartbeats of a member.
+func (w *small) heartbeatsOf(session core.Session) int64 {
 	r, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{})
 	w.must(err)
 	for _, m := range r.Members {

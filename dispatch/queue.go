@@ -108,7 +108,7 @@ func (d *Dispatcher) noteFree() {
 	}
 	d.handlers.note(d.handlers.free <= 0 || d.goesAlone())
 	if worth := d.handlers.reportedFree(); (worth > 0) != (d.handlers.shown > 0) && d.peers.others() {
-		d.self.beatNow = true
+		d.self.renewNow = true
 		if worth == 0 {
 			d.releaseReady()
 		}
@@ -203,7 +203,7 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 	}
 	for _, rt := range d.routes {
 		if rt.Queue {
-			at = earliest(at, later(rt.queue.nextAt, d.self.beatSent))
+			at = earliest(at, later(rt.queue.nextAt, d.self.renewalSent))
 		}
 	}
 	return at

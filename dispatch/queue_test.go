@@ -25,9 +25,9 @@ func newQueue(t *testing.T, handlers int) *small {
 }
 
 // keepBusy has session 1 join or renew, without a free handler.
-func (w *small) keepBusy(beat int64) {
+func (w *small) keepBusy(heartbeats int64) {
 	w.t.Helper()
-	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: beat, Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Capacity: 5, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
 	w.must(err)
 }
 

@@ -71,7 +71,7 @@ func TestPartitionsOfWhoHasNoRow(t *testing.T) { // DB-24
 	}
 }
 
-// TestDeadAfterItsLease: a member whose beat stands still is dead after its lease: not before, not later, and another
+// TestDeadAfterItsLease: a member that does not renew is dead after its lease: not before, not later, and another
 // member looks then.
 func TestDeadAfterItsLease(t *testing.T) { // DB-24
 	t.Parallel()

@@ -2,15 +2,15 @@ package dispatch
 
 import "time"
 
-// self is what the member tells about itself. A beat that the store has answered renews its lease.
+// self is what the member tells about itself. A renewal that the store has answered extends its lease.
 type self struct {
 	*env
 	joined      bool
-	beat        int64
-	arrived     int64           // the latest beat that the store has answered
-	beatSent    time.Time       // when that beat was sent
-	beatNow     bool            // the next beat must not wait
-	renewedLate bool            // the latest beat came late: it removes nobody
+	heartbeats  int64
+	arrived     int64           // the latest renewal that the store has answered
+	renewalSent time.Time       // when that renewal was sent
+	renewNow    bool            // the next renewal must not wait
+	renewedLate bool            // the latest renewal came late: it evicts no member
 	unavailable map[string]bool // routes that the member cannot serve now
 
 	stopping bool
@@ -22,7 +22,7 @@ func newSelf(e *env) self { return self{env: e, unavailable: map[string]bool{}} 
 
 // reset ends the session. It keeps which routes the member can serve, and whether it stops.
 func (m *self) reset() {
-	m.joined, m.beat, m.arrived, m.beatSent, m.renewedLate = false, 0, 0, time.Time{}, false
+	m.joined, m.heartbeats, m.arrived, m.renewalSent, m.renewedLate = false, 0, 0, time.Time{}, false
 }
 
 // deadline returns when the latest lease ends, zero before there was one.
@@ -30,17 +30,17 @@ func (m *self) deadline() time.Time {
 	if !m.joined {
 		return time.Time{}
 	}
-	return m.beatSent.Add(m.opts.Lease)
+	return m.renewalSent.Add(m.opts.Lease)
 }
 
 // renewAt returns when the lease is to be renewed.
-func (m *self) renewAt() time.Time { return m.beatSent.Add(m.opts.Lease / 3) }
+func (m *self) renewAt() time.Time { return m.renewalSent.Add(m.opts.Lease / 3) }
 
-// nextBeat counts a beat that is about to be sent. A late one removes no member: others may have seen as little of this
-// member.
-func (m *self) nextBeat() {
-	m.renewedLate = m.joined && m.now.Sub(m.beatSent) > m.opts.Lease/2
-	m.beat++
+// nextRenewal counts a renewal that is about to be sent. A late one evicts no member: others may have seen as little
+// of this member.
+func (m *self) nextRenewal() {
+	m.renewedLate = m.joined && m.now.Sub(m.renewalSent) > m.opts.Lease/2
+	m.heartbeats++
 }
 
 // Deadline returns when the latest lease ends. No work may be started after it.

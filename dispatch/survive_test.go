@@ -22,9 +22,9 @@ func (w *small) membership() core.Membership {
 }
 
 // able has session 1 join or renew as a member that takes partitions.
-func (w *small) able(beat int64) {
+func (w *small) able(heartbeats int64) {
 	w.t.Helper()
-	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: beat, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
+	_, err := w.st.Heartbeat(w.t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{Session: 1, Heartbeats: heartbeats, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}})
 	w.must(err)
 }
 
@@ -153,10 +153,10 @@ func TestPartitionThatWasAway(t *testing.T) { // DB-24
 	for w.d.Ready("r") < 1 {
 		w.step()
 	}
-	move := func(beat int64, from, to core.Session) {
+	move := func(heartbeats int64, from, to core.Session) {
 		w.t.Helper()
 		_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{
-			Self: core.Member{Session: 1, Heartbeats: beat, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}, Join: true,
+			Self: core.Member{Session: 1, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: "r", Partitions: 1}}}, Join: true,
 			Transfers: []core.Transfer{{Partition: whole, From: from, To: to}},
 		})
 		w.must(err)
@@ -185,7 +185,7 @@ func TestMembershipOlderThanAGiveUp(t *testing.T) { // DB-24
 	rt := w.d.byName["r"]
 	var old *Call
 	for gave := false; !gave; w.now = w.now.Add(time.Millisecond) {
-		w.d.self.beatNow = w.d.self.beatNow || rt.leaving != 0 && old == nil
+		w.d.self.renewNow = w.d.self.renewNow || rt.leaving != 0 && old == nil
 		for _, c := range w.d.Calls(w.now) {
 			if w.call(c); c.Name() == "heartbeat" && rt.leaving != 0 {
 				old = c // its answer comes late
@@ -223,7 +223,7 @@ func TestCareUpToTheLast(t *testing.T) { // DB-24
 				w.d.Conclude(w.now, item, core.Published(&item.Record))
 			}
 		}
-		w.steps(800) // more than two beats
+		w.steps(800) // more than two renewals
 	}
 	if publish("a"); w.membership().Partitions[0].UncertainUpTo == 0 {
 		t.Error("care has ended before the last record")

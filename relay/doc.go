@@ -7,7 +7,7 @@
 //
 //   - A record counts as published only after the publisher said that the broker confirmed and routed it. Every record
 //     that was taken up is published, retried, abandoned with a reason, or released.
-//   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic
+//   - No publish starts later than a lease after the latest successful renewal was sent, by the relay's own monotonic
 //     clock, and a publish that is still in progress then is cancelled. A lost lease is logged and counted; the relay
 //     joins anew.
 //   - Other relays go on with the partitions of a killed relay: within 1.5 s where both are connected to a store that

@@ -203,7 +203,7 @@ func TestStopDuringRead(t *testing.T) {
 	})
 }
 
-// P4: no publish starts later than a lease after the latest beat that succeeded, nor goes on then. When the store
+// P4: no publish starts later than a lease after the latest renewal that succeeded, nor goes on then. When the store
 // answers again the relay goes on, and nothing was lost.
 func TestNoPublishAfterTheDeadline(t *testing.T) {
 	t.Parallel()
@@ -211,7 +211,7 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 		patience.BudgetOf(t).Time(6*time.Minute, "40 publishes of 7 s, and an outage of a minute")
 		mem, b := newStore(t), newBus()
 		var mu sync.Mutex
-		var beat time.Time // the latest that succeeded
+		var renewal time.Time // the latest that succeeded
 		gone := time.Now().Add(5 * time.Second)
 		back := gone.Add(time.Minute)
 		s := &faulty{OutboxStore: mem, heartbeat: func(_ core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error) {
@@ -222,12 +222,12 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 			r, err := next()
 			mu.Lock()
 			defer mu.Unlock()
-			beat = now
+			renewal = now
 			return r, err
 		}}
 		b.before = func(ctx context.Context, batch []waybill.Envelope) {
 			mu.Lock()
-			until := beat.Add(10 * time.Second)
+			until := renewal.Add(10 * time.Second)
 			mu.Unlock()
 			if time.Now().After(until) {
 				t.Errorf("%s was sent after the lease", batch[0].ID)
@@ -237,7 +237,7 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 			case <-ctx.Done():
 			}
 			mu.Lock()
-			until = beat.Add(10 * time.Second)
+			until = renewal.Add(10 * time.Second)
 			mu.Unlock()
 			if d := time.Since(until); d > 0 {
 				t.Errorf("%s went on for %s after the lease", batch[0].ID, d)

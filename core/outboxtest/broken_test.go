@@ -20,15 +20,15 @@ type broken struct {
 	harness
 	fault
 
-	mu    sync.Mutex
-	locks int                       // records that transactions have locked
-	count int                       // for faults that count
-	holds map[core.Ref]core.Session // what Hold ever held
-	beats map[core.Session]int64
-	rows  map[string]core.Record // the first answer of a record
-	given map[core.Partition]bool
-	last  int64
-	hides map[string]bool
+	mu         sync.Mutex
+	locks      int                       // records that transactions have locked
+	count      int                       // for faults that count
+	holds      map[core.Ref]core.Session // what Hold ever held
+	heartbeats map[core.Session]int64
+	rows       map[string]core.Record // the first answer of a record
+	given      map[core.Partition]bool
+	last       int64
+	hides      map[string]bool
 
 	served []core.ServedRoute // what any member ever served
 
@@ -68,7 +68,7 @@ type fault struct {
 
 func newBroken(f fault) *broken {
 	return &broken{
-		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[core.Ref]core.Session{}, beats: map[core.Session]int64{},
+		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[core.Ref]core.Session{}, heartbeats: map[core.Session]int64{},
 		rows: map[string]core.Record{}, given: map[core.Partition]bool{}, hides: map[string]bool{},
 	}
 }

@@ -32,7 +32,7 @@ func evictionComparesHeartbeats(k *kit) {
 	m.heartbeat()
 	r := by.heartbeat(by.remove(&old))
 	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != core.AllSlots {
-		k.fail("a member was removed, or lost partitions, by a removal with its former beat")
+		k.fail("a member was removed, or lost partitions, by a removal with its former heartbeats")
 	}
 	m.one()
 	m.die(by)
@@ -126,7 +126,7 @@ func memberRemovesItself(k *kit) {
 	former := *m
 	former.self.Heartbeats--
 	if membership := m.heartbeat(m.remove(&former)); !membership.Known {
-		k.fail("a member removed itself with another beat than its own, and is not known")
+		k.fail("a member removed itself with other heartbeats than its own, and is not known")
 	}
 	m.self.Heartbeats++
 	k.until("a member has removed itself", func() bool { return !m.heartbeat(m.remove(m)).Known })

@@ -109,19 +109,19 @@ func zeroSessionOnlyLooks(k *kit) {
 // Without this the others take a member that lives for dead, or do not see what it can still do.
 func heartbeatIsRenewed(k *kit) {
 	m, other := k.join(2), k.join(2)
-	for beat := int64(2); beat < 5; beat++ {
-		m.self.Heartbeats, m.self.FreeCapacity, m.self.Routes[0].Unavailable = beat, int(beat)%2, beat%2 == 0
-		m.self.Presence = beat
+	for heartbeats := int64(2); heartbeats < 5; heartbeats++ {
+		m.self.Heartbeats, m.self.FreeCapacity, m.self.Routes[0].Unavailable = heartbeats, int(heartbeats)%2, heartbeats%2 == 0
+		m.self.Presence = heartbeats
 		m.heartbeat()
 		got := find(other.heartbeat(), m.self.Session)
-		if got == nil || got.Heartbeats != beat || got.FreeCapacity != m.self.FreeCapacity || got.Presence != beat ||
+		if got == nil || got.Heartbeats != heartbeats || got.FreeCapacity != m.self.FreeCapacity || got.Presence != heartbeats ||
 			got.Routes[0].Unavailable != m.self.Routes[0].Unavailable {
 			k.fail("a member renewed as %+v and the membership says %+v", m.self, got)
 		}
 	}
 }
 
-// Without this a renewal that was sent again sets a beat back, and its member is removed although it lives.
+// Without this a renewal that was sent again sets the heartbeats back, and its member is removed although it lives.
 func lateRenewalChangesNothing(k *kit) {
 	m, other := k.join(1), k.join(1)
 	old := m.self
@@ -242,11 +242,11 @@ func movesStoreLowForOwnerOnly(k *kit) {
 func lateMoveStoresNothing(k *kit) {
 	m := k.owner(1)
 	partition := k.partitions(m.heartbeat())[0].Partition
-	for _, c := range []struct{ beat, low, want int64 }{{5, 40, 40}, {6, 10, 10}, {5, 40, 10}, {6, 20, 20}} {
-		m.self.Heartbeats = c.beat
+	for _, c := range []struct{ heartbeats, low, want int64 }{{5, 40, 40}, {6, 10, 10}, {5, 40, 10}, {6, 20, 20}} {
+		m.self.Heartbeats = c.heartbeats
 		r := m.heartbeat(moves(core.Transfer{Partition: partition, From: m.self.Session, To: m.self.Session, ReadAfter: c.low, UncertainUpTo: c.low}))
 		if u := k.partitions(r)[0]; u.ReadAfter != c.want || u.UncertainUpTo != c.want {
-			k.fail("a call of beat %d stored %d, and the partition has ReadAfter %d and UncertainUpTo %d, want %d", c.beat, c.low, u.ReadAfter, u.UncertainUpTo, c.want)
+			k.fail("a call of heartbeat %d stored %d, and the partition has ReadAfter %d and UncertainUpTo %d, want %d", c.heartbeats, c.low, u.ReadAfter, u.UncertainUpTo, c.want)
 		}
 	}
 }

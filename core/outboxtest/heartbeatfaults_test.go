@@ -112,11 +112,11 @@ var heartbeatFaults = []faulty{
 		"lets join who only looks", "zero-session-only-looks",
 		fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core.Membership) { r.Known = r.Known || m.Join }},
 	},
-	{"ignores beats", "heartbeat-is-renewed", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Heartbeats = 1 })},
-	{"takes late beats", "late-renewal-changes-nothing", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
-		b.beats[m.Self.Session] = m.Self.Heartbeats
+	{"ignores renewals", "heartbeat-is-renewed", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Heartbeats = 1 })},
+	{"takes late renewals", "late-renewal-changes-nothing", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
+		b.heartbeats[m.Self.Session] = m.Self.Heartbeats
 		for i := range r.Members {
-			r.Members[i].Heartbeats = b.beats[r.Members[i].Session]
+			r.Members[i].Heartbeats = b.heartbeats[r.Members[i].Session]
 		}
 	}}},
 	{"moves whoever owns", "one-of-two-moves-wins", fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
@@ -132,7 +132,7 @@ var heartbeatFaults = []faulty{
 			}
 		}
 	}}},
-	{"counts beats itself", "heartbeat-repeats", fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
+	{"counts renewals itself", "heartbeat-repeats", fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 		b.count++
 		m.Self.Heartbeats += int64(b.count)
 		return b.store.Heartbeat(ctx, m)
@@ -207,9 +207,9 @@ var heartbeatFaults = []faulty{
 			for i := range r.Members {
 				m := &r.Members[i]
 				if m.Suspected {
-					b.beats[m.Session] = 1
+					b.heartbeats[m.Session] = 1
 				}
-				m.Suspected = m.Suspected || m.Presence == 0 && b.beats[m.Session] == 1
+				m.Suspected = m.Suspected || m.Presence == 0 && b.heartbeats[m.Session] == 1
 			}
 		}},
 	},
@@ -245,7 +245,7 @@ var heartbeatFaults = []faulty{
 		}
 	}}},
 	{
-		"removes whatever the beat", "eviction-compares-heartbeats",
+		"removes whatever the heartbeats", "eviction-compares-heartbeats",
 		fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 			r, _ := b.store.Heartbeat(ctx, core.HeartbeatRequest{})
 			for i := range m.Evict {

@@ -191,7 +191,7 @@ func find(r *core.Membership, s core.Session) *core.Member {
 
 // die has m removed by by, which must work soon: a removal may meet another statement's lock.
 func (m *member) die(by *member) {
-	m.k.until("a member whose beat stands still was removed", func() bool {
+	m.k.until("a member that does not renew was removed", func() bool {
 		return find(by.heartbeat(by.remove(m)), m.self.Session) == nil
 	})
 }

@@ -32,10 +32,10 @@ var presenceFaults = []faulty{
 	},
 	{"flags who has no token", "suspicion-needs-the-token", fault{membership: func(b *broken, m *core.HeartbeatRequest, r *core.Membership) {
 		for _, f := range m.Suspect {
-			b.beats[f.Session] = f.Presence + 1
+			b.heartbeats[f.Session] = f.Presence + 1
 		}
 		for i := range r.Members {
-			r.Members[i].Suspected = r.Members[i].Suspected || b.beats[r.Members[i].Session] == 1
+			r.Members[i].Suspected = r.Members[i].Suspected || b.heartbeats[r.Members[i].Session] == 1
 		}
 	}}},
 	{"misses who has no token", "missing-needs-a-token", present(func(m *core.Member) bool { return m.Presence == 0 || m.PresenceLost })},

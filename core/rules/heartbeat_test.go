@@ -23,12 +23,12 @@ func (s *store) call(format string, args ...any) {
 }
 
 func (s *store) Renew(_ context.Context, m *core.Member, joins bool) error {
-	s.call("renew %d beat %d flag %v joins %v", m.Session, m.Heartbeats, m.Suspected, joins)
+	s.call("renew %d heartbeats %d suspected %v joins %v", m.Session, m.Heartbeats, m.Suspected, joins)
 	return nil
 }
 
 func (s *store) Suspect(_ context.Context, session core.Session) error {
-	s.call("flag %d", session)
+	s.call("suspected %d", session)
 	return nil
 }
 
@@ -60,11 +60,11 @@ func (s *store) Retire(_ context.Context, kept core.PartitionState) error {
 }
 
 func text(u core.PartitionState) string {
-	return fmt.Sprintf("%s %d-%d of %d term %d low %d careful %d", u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.UncertainUpTo)
+	return fmt.Sprintf("%s %d-%d of %d term %d readAfter %d uncertain %d", u.Partition.Route, u.Partition.From, u.Partition.To, u.Owner, u.Term, u.ReadAfter, u.UncertainUpTo)
 }
 
-func member(session core.Session, beat int64, routes ...string) core.Member {
-	m := core.Member{Session: session, Heartbeats: beat, Presence: 7}
+func member(session core.Session, heartbeats int64, routes ...string) core.Member {
+	m := core.Member{Session: session, Heartbeats: heartbeats, Presence: 7}
 	for _, r := range routes {
 		m.Routes = append(m.Routes, core.ServedRoute{Route: r, Partitions: 1})
 	}
@@ -75,8 +75,8 @@ func member(session core.Session, beat int64, routes ...string) core.Member {
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	first, second := core.Partition{Route: "r", From: 0, To: 32}, core.Partition{Route: "r", From: 32, To: 64}
-	remove := func(session core.Session, beat int64) []core.Eviction {
-		return []core.Eviction{{Session: session, Heartbeats: beat}}
+	remove := func(session core.Session, heartbeats int64) []core.Eviction {
+		return []core.Eviction{{Session: session, Heartbeats: heartbeats}}
 	}
 	for _, tc := range []struct {
 		name   string
@@ -89,29 +89,29 @@ func TestHeartbeat(t *testing.T) {
 		{"a stranger", core.HeartbeatRequest{Self: member(3, 1, "s"), Evict: remove(1, 5)}, 0, false, nil},
 		{"a look", core.HeartbeatRequest{Self: member(1, 5, "r")}, 0, true, nil},
 		{"a late renewal", core.HeartbeatRequest{Self: member(1, 4, "r")}, 0, true, nil},
-		{"a renewal", core.HeartbeatRequest{Self: member(1, 6, "r")}, 0, true, []string{"renew 1 beat 6 flag true joins false"}},
+		{"a renewal", core.HeartbeatRequest{Self: member(1, 6, "r")}, 0, true, []string{"renew 1 heartbeats 6 suspected true joins false"}},
 		{
 			"another presence",
 			core.HeartbeatRequest{Self: core.Member{Session: 1, Heartbeats: 6, Presence: 8, Routes: member(1, 1, "r").Routes}},
 			0, true,
-			[]string{"renew 1 beat 6 flag false joins false"},
+			[]string{"renew 1 heartbeats 6 suspected false joins false"},
 		},
 		{
 			"a newcomer",
 			core.HeartbeatRequest{Self: member(3, 1, "r", "s"), Join: true},
 			0, true,
-			[]string{"renew 3 beat 1 flag false joins true", "kept s", "save s 0-64 of 0 term 6 low 3 careful 4"},
+			[]string{"renew 3 heartbeats 1 suspected false joins true", "kept s", "save s 0-64 of 0 term 6 readAfter 3 uncertain 4"},
 		},
 		{"a newcomer that takes", core.HeartbeatRequest{Self: member(3, 1, "s"), Join: true, Transfers: []core.Transfer{
 			{Partition: core.Partition{Route: "s", To: 64}, To: 3}, {Partition: core.Partition{Route: "s", To: 64}, From: 3, To: 3, ReadAfter: 9, UncertainUpTo: 1},
 		}}, 0, true, []string{
-			"renew 3 beat 1 flag false joins true", "kept s", "move 0 to 3", "save s 0-64 of 3 term 7 low 9 careful 1",
+			"renew 3 heartbeats 1 suspected false joins true", "kept s", "move 0 to 3", "save s 0-64 of 3 term 7 readAfter 9 uncertain 1",
 		}},
 		{
 			"a removal",
 			core.HeartbeatRequest{Self: member(1, 5), Evict: remove(2, 5)},
 			0, true,
-			[]string{"end 2 died true", "save r 32-64 of 0 term 3 low 20 careful 99"},
+			[]string{"end 2 died true", "save r 32-64 of 0 term 3 readAfter 20 uncertain 99"},
 		},
 		{"a removal that lost", core.HeartbeatRequest{Self: member(1, 5), Evict: remove(2, 4)}, 0, true, nil},
 		{"a removal and a lock", core.HeartbeatRequest{Self: member(1, 5), Evict: remove(2, 5)}, 2, true, []string{"end 2 died true"}},
@@ -122,33 +122,33 @@ func TestHeartbeat(t *testing.T) {
 				Suspect: []core.Suspicion{{Session: 2, Presence: 7}},
 			},
 			0, false,
-			[]string{"end 1 died true", "save r 0-32 of 0 term 3 low 10 careful 99"},
+			[]string{"end 1 died true", "save r 0-32 of 0 term 3 readAfter 10 uncertain 99"},
 		},
 		{"hints", core.HeartbeatRequest{Self: member(1, 5), Transfers: []core.Transfer{
 			{Partition: first, From: 1, To: 1, ReadAfter: 7, UncertainUpTo: 6}, {Partition: second, From: 2, To: 2, ReadAfter: 7}, {Partition: second, From: 1, To: 1, ReadAfter: 7},
-		}}, 0, true, []string{"save r 0-32 of 1 term 2 low 7 careful 6"}},
+		}}, 0, true, []string{"save r 0-32 of 1 term 2 readAfter 7 uncertain 6"}},
 		{"late hints", core.HeartbeatRequest{Self: member(1, 4), Transfers: []core.Transfer{{Partition: first, From: 1, To: 1, ReadAfter: 7}}}, 0, true, nil},
 		{"moves", core.HeartbeatRequest{Self: member(1, 5), Transfers: []core.Transfer{
 			{Partition: first, From: 1, To: 2}, {Partition: second, From: 2}, {Partition: second, To: 3}, {Partition: core.Partition{Route: "r", To: 64}},
 		}}, 0, true, []string{
-			"move 1 to 2", "move 2 to 0", "save r 0-32 of 2 term 3 low 10 careful 1", "save r 32-64 of 0 term 3 low 20 careful 2",
+			"move 1 to 2", "move 2 to 0", "save r 0-32 of 2 term 3 readAfter 10 uncertain 1", "save r 32-64 of 0 term 3 readAfter 20 uncertain 2",
 		}},
 		{"a move and a lock", core.HeartbeatRequest{Self: member(1, 5), Transfers: []core.Transfer{{Partition: second, From: 2, To: 1}}}, 2, true, []string{"move 2 to 1"}},
 		{"flags", core.HeartbeatRequest{Self: member(1, 5), Suspect: []core.Suspicion{
 			{Session: 2, Presence: 6}, {Session: 1, Presence: 7}, {Session: 2, Presence: 7}, {Session: 3, Presence: 7}, {Session: 2},
-		}}, 0, true, []string{"flag 2"}},
+		}}, 0, true, []string{"suspected 2"}},
 		{
 			"it leaves",
 			core.HeartbeatRequest{Self: member(1, 6, "t"), Leave: true},
 			0, false,
-			[]string{"renew 1 beat 6 flag true joins false", "end 1 died false", "save r 0-32 of 0 term 3 low 10 careful 1"},
+			[]string{"renew 1 heartbeats 6 suspected true joins false", "end 1 died false", "save r 0-32 of 0 term 3 readAfter 10 uncertain 1"},
 		},
 		{"it leaves and a lock", core.HeartbeatRequest{Self: member(1, 5), Leave: true}, 1, true, []string{"end 1 died false"}},
 		{
 			"the last one leaves",
 			core.HeartbeatRequest{Self: member(1, 5), Leave: true, Evict: remove(2, 5)},
 			0, false,
-			[]string{"end 2 died true", "end 1 died false", "retire r 0-32 of 0 term 3 low 10 careful 99"},
+			[]string{"end 2 died true", "end 1 died false", "retire r 0-32 of 0 term 3 readAfter 10 uncertain 99"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

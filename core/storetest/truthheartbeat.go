@@ -107,7 +107,7 @@ func (g *group) lines(r *core.Membership) []string {
 		for _, sv := range m.Routes {
 			serves = append(serves, fmt.Sprint(strings.TrimPrefix(sv.Route, g.route), sv.Unavailable))
 		}
-		out = append(out, fmt.Sprintf("%s with beat %d, presence %d, flag %v, %d of %d handlers free, serves %q",
+		out = append(out, fmt.Sprintf("%s with heartbeats %d, presence %d, suspected %v, %d of %d handlers free, serves %q",
 			m.Name, m.Heartbeats, m.Presence, m.Suspected, m.FreeCapacity, m.Capacity, serves))
 	}
 	for _, u := range r.Partitions {
@@ -184,9 +184,9 @@ func rulesMoves(k *kit) {
 	g.end()
 }
 
-func removals(beat int64, members ...*core.Member) (out []core.Eviction) {
+func removals(heartbeats int64, members ...*core.Member) (out []core.Eviction) {
 	for _, m := range members {
-		out = append(out, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats + beat})
+		out = append(out, core.Eviction{Session: m.Session, Heartbeats: m.Heartbeats + heartbeats})
 	}
 	return out
 }
@@ -218,7 +218,7 @@ func rulesRenew(k *kit) {
 							}
 							m.Heartbeats, m.Presence, m.FreeCapacity = 5+by, presence, 2
 							m.Routes = append(m.Routes[:n%2], core.ServedRoute{Route: second, Partitions: 3, Unavailable: n%3 == 0})
-							what := fmt.Sprintf("known %v, beat by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
+							what := fmt.Sprintf("known %v, heartbeats by %d, presence %d after 7, flagged %v, join %v, leave %v", known, by, presence, flagged, join, leave)
 							g.heartbeat(what, 1, core.HeartbeatRequest{Self: *m, Join: join, Leave: leave})
 							g.heartbeat(what+", afterwards", 0, core.HeartbeatRequest{Self: core.Member{Session: m.Session}})
 						}
@@ -240,7 +240,7 @@ func rulesRemove(k *kit) {
 		m := core.HeartbeatRequest{Leave: leave}
 		for _, presence := range []int64{0, 7} {
 			for _, flagged := range []bool{false, true} {
-				for _, removal := range []int64{-1, 0, 1} { // of an old beat, of none, of this beat
+				for _, removal := range []int64{-1, 0, 1} { // of an old renewal, of none, of this one
 					for _, token := range []int64{-1, 0, 7, 8} { // -1: no flag
 						if presence == 0 && flagged {
 							continue

@@ -139,7 +139,7 @@ func TestBroken(t *testing.T) {
 				}
 			}}
 		})},
-		{"the beats of others stand still", "removed", store(func() *brokenStore {
+		{"the heartbeats of others stand still", "removed", store(func() *brokenStore {
 			first := map[core.Session]int64{}
 			real := map[core.Session]int64{}
 			return &brokenStore{

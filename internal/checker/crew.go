@@ -16,12 +16,12 @@ type crew struct {
 	owners  map[core.Partition]ownership
 }
 
-// member is a session of a process: its latest beat, and when the store heard of it.
+// member is a session of a process: its latest renewal, and when the store heard of it.
 type member struct {
-	p     *Process
-	lease time.Duration
-	beat  int64
-	at    time.Time
+	p          *Process
+	lease      time.Duration
+	heartbeats int64
+	at         time.Time
 }
 
 type ownership struct {
@@ -94,8 +94,8 @@ func (l *Ledger) met(p *Process, m *core.HeartbeatRequest, r *core.Membership) {
 			old = &member{p: p}
 			c.members[x.Session] = old
 		}
-		if x.Heartbeats > old.beat {
-			old.beat, old.at, old.lease = x.Heartbeats, now, x.Lease
+		if x.Heartbeats > old.heartbeats {
+			old.heartbeats, old.at, old.lease = x.Heartbeats, now, x.Lease
 		}
 	}
 	for s, x := range c.members {
@@ -111,7 +111,7 @@ func (l *Ledger) met(p *Process, m *core.HeartbeatRequest, r *core.Membership) {
 		case !removed:
 			l.problem("removed: %s is no longer a member, and nobody has removed it", x.p.Name)
 		case age < x.lease:
-			l.problem("removed: %s removes %s, whose latest beat is %s old; its lease is %s", p.Name, x.p.Name, age, x.lease)
+			l.problem("removed: %s removes %s, whose latest renewal is %s old; its lease is %s", p.Name, x.p.Name, age, x.lease)
 		}
 		delete(c.members, s)
 	}

@@ -43,7 +43,7 @@ func decided() []mutant {
 		mutant{id: "rules-decided-told", fault: "a decision that was void is pending for ever", file: heads, old: "d.Number != 0 && !told ||", new: "d.Number < 0 && !told ||", tests: "^TestDecided$"},
 		mutant{id: "rules-heartbeat-beat", fault: "a member that lives is removed", file: heartbeat, old: "m != nil && m.Heartbeats == r.Heartbeats", new: "m != nil", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-owner", fault: "a partition is taken from its owner", file: heartbeat, old: "return u.Owner == m.From && u.Partition == m.Partition", new: "return u.Partition == m.Partition", tests: "^TestHeartbeat$"},
-		mutant{id: "rules-heartbeat-late", fault: "a late renewal sets the beat back", file: heartbeat, old: "case self.Heartbeats > old.Heartbeats:", new: "case self.Heartbeats != old.Heartbeats:", tests: "^TestHeartbeat$"},
+		mutant{id: "rules-heartbeat-late", fault: "a late renewal sets the heartbeats back", file: heartbeat, old: "case self.Heartbeats > old.Heartbeats:", new: "case self.Heartbeats != old.Heartbeats:", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-term", fault: "new partitions begin at the old term", file: heartbeat, old: "Term: kept.Term + 1", new: "Term: kept.Term", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-flag", fault: "a flag stays with a new presence", file: heartbeat, old: "old.Suspected && old.Presence == self.Presence", new: "old.Suspected", tests: "^TestHeartbeat$"},
 		mutant{id: "rules-heartbeat-uncertain", fault: "a dead member's partitions keep no bound of care", file: heartbeat, old: "max(u.UncertainUpTo, last)", new: "max(u.UncertainUpTo, 0*last)", tests: "^TestHeartbeat$"},

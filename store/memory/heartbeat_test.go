@@ -74,10 +74,10 @@ func TestHeartbeatRemoval(t *testing.T) {
 	k.put(row("a", "x"), row("b", "x"), row("c", "x"))
 	k.hold(1, k.get(1, "a"))
 	b := k.get(1, "b")
-	remove := func(beat int64) core.Membership {
-		return k.heartbeat(core.HeartbeatRequest{Self: member(2, 1, 1), Evict: []core.Eviction{{Session: 1, Heartbeats: beat}}})
+	remove := func(heartbeats int64) core.Membership {
+		return k.heartbeat(core.HeartbeatRequest{Self: member(2, 1, 1), Evict: []core.Eviction{{Session: 1, Heartbeats: heartbeats}}})
 	}
-	k.fact("another beat is not dead", owner(remove(7), partition).Owner == 1)
+	k.fact("a member with other heartbeats is not dead", owner(remove(7), partition).Owner == 1)
 	o := owner(remove(1), partition)
 	k.fact("its partition is free, and uncertain_up_to up to the last number", o == core.PartitionState{Partition: partition, Term: 3, UncertainUpTo: 3})
 	k.fact("its hold counts as a crash", k.state("a").Crashes == 1 && k.state("a").Holder == 0 && k.state("b").Crashes == 0)
@@ -127,5 +127,5 @@ func TestHeartbeatFlag(t *testing.T) {
 	self.Heartbeats, self.Presence = 3, 6
 	k.fact("one with a new presence clears it", !k.heartbeat(core.HeartbeatRequest{Self: self}).Members[0].Suspected)
 	self.Heartbeats = 2
-	k.fact("a late one sets no beat back", k.heartbeat(core.HeartbeatRequest{Self: self}).Members[0].Heartbeats == 3)
+	k.fact("a late one sets no heartbeats back", k.heartbeat(core.HeartbeatRequest{Self: self}).Members[0].Heartbeats == 3)
 }

@@ -98,8 +98,8 @@ func (k *kit) heartbeat(m core.HeartbeatRequest) core.Membership {
 }
 
 // member is a member that serves the route with n partitions.
-func member(session core.Session, beat int64, n int) core.Member {
-	return core.Member{Session: session, Heartbeats: beat, Routes: []core.ServedRoute{{Route: route, Partitions: n}}}
+func member(session core.Session, heartbeats int64, n int) core.Member {
+	return core.Member{Session: session, Heartbeats: heartbeats, Routes: []core.ServedRoute{{Route: route, Partitions: n}}}
 }
 
 // join makes session the owner of partitions.

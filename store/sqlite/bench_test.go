@@ -82,7 +82,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 		}
 	})
-	b.Run("beat", func(b *testing.B) {
+	b.Run("renewal", func(b *testing.B) {
 		m := core.Member{Session: self, Name: "bench", Routes: []core.ServedRoute{{Route: route, Partitions: 64}}}
 		for i := range b.N {
 			m.Heartbeats = int64(i) + 2

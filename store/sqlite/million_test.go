@@ -98,7 +98,7 @@ func TestMillionRows(t *testing.T) {
 			}
 		})
 		counted("settle", func() { settle(t, s, m.Session, core.Published(&rs[0])) })
-		counted("beat", func() {
+		counted("renewal", func() {
 			m.Heartbeats++
 			heartbeat(t, s, core.HeartbeatRequest{Self: m})
 		})

@@ -191,7 +191,7 @@ func (w *watcher) last(route string) (sight, bool) {
 func (w *watcher) note(route string, news sight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// A relay's own beats are commits too.
+	// A relay's own renewals are commits too.
 	if old := w.seen[route]; news.seq != old.seq || news.notice != old.notice || news.woken != old.woken {
 		w.news = time.Now()
 	}

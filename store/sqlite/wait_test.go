@@ -58,7 +58,7 @@ func TestNews(t *testing.T) {
 }
 
 // When nothing new came for a second, an idle process looks 50 times a second instead of 200. Commits that bring
-// nothing, as a relay's own beats do, do not end that; a record and a command do.
+// nothing, as a relay's own renewals do, do not end that; a record and a command do.
 func TestIdleLooksRarely(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
