@@ -80,7 +80,7 @@ func (s settings) named() *regexp.Regexp {
 	return regexp.MustCompile(`(?:^|[^a-zA-Z0-9_./"-])((?:` + strings.Join(first, "|") + `)(?:\.[a-zA-Z0-9_-]+)+)(?:[^a-zA-Z0-9_./(]|\.?$|\. )`)
 }
 
-// OP-02: the settings have each full name, such as stores.NAME.url, that a page, a deployment, an error text or a help text has.
+// OP-02: the settings have each full name, such as stores.NAME.url, in a page, a deployment, an error or a help text.
 func TestNamedSettingsExist(t *testing.T) {
 	t.Parallel()
 	var schema settings
@@ -135,7 +135,8 @@ func TestNamedSettingsExist(t *testing.T) {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				if text, _ := strconv.Unquote(lit.Value); strings.ContainsAny(text, " =") { // else it may name an event
+				// else it may name an event
+				if text, _ := strconv.Unquote(lit.Value); strings.ContainsAny(text, " =") {
 					check(path, "texts", text)
 				}
 			}
