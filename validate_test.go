@@ -28,6 +28,7 @@ type validValue struct {
 func (v validValue) Validate() error { return (*valid)(&v).Validate() }
 
 // A value that does not fit is neither staged nor handed to a handler. A pointer to nothing fits no better.
+// CO-23.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	t.Run("pointer method", func(t *testing.T) { t.Parallel(); validated(t, valid{}, valid{ID: 7}) })

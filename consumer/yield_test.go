@@ -108,6 +108,7 @@ func (x *inboxed) add(id string) {
 
 // OR-09: a message is given up after the connection was lost, so that it is not parked and comes again. Those behind it
 // have no effect before that.
+// CO-22; in-order-over-cut of the transport suite has what each transport gives back.
 func TestInOrderAfterALostConnection(t *testing.T) {
 	t.Parallel()
 	for name, last := range map[string]error{"rejected": waybill.Reject(errBoom), "at its last attempt": errBoom} {

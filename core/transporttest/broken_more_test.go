@@ -205,6 +205,14 @@ var moreBrokenTransports = []fault{
 		}
 		return r.Receiver.Settle(ctx, acks)
 	}}},
+	{"gives the lost message back behind the others", "in-order-over-cut", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+		if len(acks) > 1 || acks[0].Verdict != core.VerdictDone || r.b.n.Add(1) > 1 {
+			return r.Receiver.Settle(ctx, acks)
+		}
+		r.b.send(ctx, []waybill.Envelope{acks[0].Delivery.Envelope})
+		r.Receiver.Settle(ctx, acks)
+		return core.Results{waybill.ErrLeaseLost}
+	}}},
 	{"says error but settles", "settle-over-cut", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		res := r.Receiver.Settle(ctx, acks)
 		if r.b.isCut() {

@@ -2,6 +2,8 @@ package transporttest
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -17,6 +19,11 @@ var cutChecks = []named{
 	{
 		"settle-over-cut", ofSubscriber,
 		"A settle while the link is cut is an error, and the message comes again; or it has happened, and it does not.", settleOverCut,
+	},
+	{
+		"in-order-over-cut", ofSubscriber,
+		"With InOrder no delivery of a key passes one that a cut link has lost: what its receiver had comes again from the oldest that is not done.",
+		inOrderOverCut,
 	},
 	{
 		"restart", ofEither,
@@ -138,6 +145,64 @@ func settleOverCut(k *kit) {
 				k.fail("message %s came again, though its settle while the link was cut was a success", d.Envelope.ID)
 			}
 		}
+	}
+}
+
+// inOrderOverCut holds the messages of a key over a cut, settles the first one, and gives the others back as a consumer
+// does when that fails. Then it handles one at a time. The first settle may be unknown, so its message may never come.
+// The last message of the key is published afterwards.
+// CO-22.
+func inOrderOverCut(k *kit) {
+	k.needs(k.h.Cut != nil, "Harness.Cut")
+	k.needs(k.sub.SingleActive, "SubscriberTraits.SingleActive")
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.InOrder = true
+	r := k.subscribeTo(sub)
+	batch := k.oneKey(name+".a", 4)
+	held := k.share(len(batch), r)[0] // fewer, if it holds fewer
+	k.cut(func(context.Context) {})
+	ctx, moved, cancel := k.patient(2 * stands)
+	defer cancel()
+	last := message(name+".a", len(batch))
+	last.Key = "one"
+	batch = append(batch, last)
+	place, done := map[string]int{}, make([]bool, len(batch))
+	for i := range batch {
+		place[batch[i].ID] = i
+	}
+	done[0] = k.settleOwed(ctx, r, core.AckDone(held[0])) == nil
+	for _, d := range held[1:] {
+		_ = k.settleOwed(ctx, r, core.AckRelease(d))
+	}
+	k.publishThrough(ctx, last)
+	latest := 0
+	for slices.Contains(done[1:], false) {
+		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
+			moved()
+			for i, err := range r.Settle(ctx, acks(core.AckDone, ds...)) {
+				at := place[ds[i].Envelope.ID]
+				if at < latest && !done[at] {
+					k.fail("message %d of a key was lost with its link, and came again behind message %d", at, latest)
+				}
+				latest, done[at] = max(latest, at), done[at] || err == nil
+			}
+			return nil
+		})
+		if err != nil {
+			k.fail("the messages that a cut link had lost did not come again: %w", err)
+		}
+	}
+}
+
+// settleOwed settles a, again and again until the broker answers.
+func (k *kit) settleOwed(ctx context.Context, r core.Receiver, a core.Ack) error {
+	for {
+		err := r.Settle(ctx, []core.Ack{a})[0]
+		if err == nil || errors.Is(err, waybill.ErrLeaseLost) || waybill.ClassOf(err) != waybill.ClassOutage {
+			return err
+		}
+		k.must("wait for the broker", pause(ctx, quiet))
 	}
 }
 

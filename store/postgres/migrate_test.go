@@ -266,6 +266,36 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A server that answers a commit before it has it on disk forgets it in a crash, after its message was published or
+// acknowledged. Check refuses that, and takes all other settings.
+func TestCheckRefusesForgottenCommits(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	for _, setting := range []string{"off", "local", "remote_write", "remote_apply", "on"} {
+		cfg := pool.Config()
+		cfg.ConnConfig.RuntimeParams["synchronous_commit"] = setting
+		set, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(set.Close)
+		o, err := postgres.NewOutbox(set, postgres.Options{Source: "/test", AutoMigrate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := postgres.NewInbox(set, postgres.InboxOptions{AutoMigrate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, err := range map[string]error{"outbox": o.Check(t.Context()), "inbox": i.Check(t.Context())} {
+			refused := errors.Is(err, waybill.ErrMisconfigured) && strings.Contains(err.Error(), "SET synchronous_commit")
+			if refused != (setting == "off") || !refused && err != nil {
+				t.Errorf("%s with %s: %v", name, setting, err)
+			}
+		}
+	}
+}
+
 func TestMissingTableIsMisconfigured(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

@@ -6,12 +6,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -27,7 +31,40 @@ func TestConformanceMemory(t *testing.T) {
 	})
 }
 
-// The same on real time: goroutines meet in other ways there.
+// The database does not answer for a while, and no delivery of a key passes another one. A table stores a verdict later
+// that it called unknown, so that the other checks of a cut link do not fit.
+// CO-22.
+func TestInOrderOverCut(t *testing.T) {
+	t.Parallel()
+	for _, check := range transporttest.Checks() {
+		if check.Name != "in-order-over-cut" {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(t)
+			var cut atomic.Bool
+			linked := &sharedtest.Store{OutboxStore: s, Before: func(context.Context, string, any) error {
+				if cut.Load() {
+					return errDown
+				}
+				return nil
+			}}
+			h := suite(t, newHarness(t, backend{linked, s.stage}))
+			h.Cut = func(context.Context) (func() error, error) {
+				cut.Store(true)
+				time.Sleep(time.Minute) // longer than the lease
+				return func() error { cut.Store(false); return nil }, nil
+			}
+			if err := check.Run(t.Context(), h); err != nil {
+				t.Error(err)
+			}
+		})
+		return
+	}
+	t.Error("there is no such check")
+}
+
+// The suite again, on real time: goroutines meet in other ways there.
 func TestConformanceRealTime(t *testing.T) {
 	tier.Nightly(t, "waits in real time: 5 s (TestConformanceMemory is virtual)")
 	t.Parallel()

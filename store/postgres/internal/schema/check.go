@@ -100,6 +100,7 @@ type answers struct {
 	wanted   []string // the privilege of each that is asked for
 	grants   []string // exists and is granted: "granted", "denied" or "missing"
 	encoding string
+	commits  string // synchronous_commit, as the role and the connection have it
 	cache    *int64 // of the sequence
 	sequence string
 }
@@ -122,6 +123,7 @@ p AS (SELECT o.n, CASE
 	FROM o)
 SELECT current_user::text, s.usable, ARRAY(SELECT name FROM t ORDER BY name), ARRAY(SELECT kind FROM t ORDER BY name),
 	ARRAY(SELECT answer FROM p ORDER BY n), current_setting('server_encoding'),
+	current_setting('synchronous_commit'),
 	(SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $5 LIMIT 1)
 FROM s`
 
@@ -134,7 +136,7 @@ func (m *Migrations) ask(ctx context.Context, db Asker, privileges []privilege) 
 		}
 	}
 	return a, db.QueryRow(ctx, askSQL, pgx.QueryExecModeExec, m.names.Schema, a.objects, a.kinds, a.wanted, a.sequence).
-		Scan(&a.role, &a.usable, &a.columns, &a.types, &a.grants, &a.encoding, &a.cache)
+		Scan(&a.role, &a.usable, &a.columns, &a.types, &a.grants, &a.encoding, &a.commits, &a.cache)
 }
 
 // check asks for everything and reports the first problem; more looks for others, unless it is nil.
@@ -154,6 +156,9 @@ func (m *Migrations) check(ctx context.Context, db Asker, part Part, table strin
 			return err
 		}
 		if err := a.missesPrivileges(); err != nil {
+			return err
+		}
+		if err := a.checkCommits(); err != nil {
 			return err
 		}
 		if err := m.checkVersion(ctx, db, part, table); err != nil || more == nil {
@@ -192,6 +197,17 @@ func (a *answers) lacksPermission(what []string) error {
 	to := " TO " + pgx.Identifier{a.role}.Sanitize()
 	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s",
 		a.role, strings.Join(what, to+"; GRANT ")+to)
+}
+
+// checkCommits refuses commits that a crash of the server forgets. Other connections see such a commit before it is on
+// disk, so its message may be out, or acknowledged, and its rows are gone.
+func (a *answers) checkCommits() error {
+	if a.commits != "off" {
+		return nil
+	}
+	return dberr.Misconfigured("check", "synchronous_commit is off: a crash of the server loses business rows whose messages were published, "+
+		"and effects whose messages were acknowledged: ALTER ROLE %s SET synchronous_commit = on, unless "+
+		"the connection string sets it, too", pgx.Identifier{a.role}.Sanitize())
 }
 
 // checkServer looks for settings that would make relays lose messages or their order without an error: numbers that
