@@ -94,7 +94,7 @@ func runRelay(t *testing.T, dsn string) *relay.Relay {
 
 // A look at a database, for several open pages together, sends fewer than ten statements, although a relay of this
 // process and one of another one run. There is one look in two seconds: TestViewersShareTheQuestions. So open pages
-// cost fewer than five statements a second. Counted is all that goes out while the pages are told three times.
+// cost fewer than five statements a second. Counted is all that goes out while the pages are told three times, and three looks are made.
 // OP-07
 func TestWhatOpenPagesCost(t *testing.T) {
 	t.Parallel()
@@ -127,7 +127,8 @@ func TestWhatOpenPagesCost(t *testing.T) {
 				return
 			}
 			defer stream.Body.Close()
-			for lines := bufio.NewReader(stream.Body); n < events; {
+			// On a busy machine two events can show the same look.
+			for lines := bufio.NewReader(stream.Body); n < events || counted.asked.Load()-looked < events; {
 				line, err := lines.ReadString('\n')
 				if err != nil {
 					return
@@ -139,8 +140,8 @@ func TestWhatOpenPagesCost(t *testing.T) {
 		}()
 	}
 	for range viewers {
-		if n := <-told; n != events {
-			t.Errorf("a page was told %d times, want %d", n, events)
+		if n := <-told; n < events {
+			t.Errorf("a page was told %d times, want %d at least", n, events)
 		}
 	}
 	n, looks := sent.n.Load()-before, counted.asked.Load()-looked

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/contrib/kafka"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -60,7 +61,10 @@ func TestRestart(t *testing.T) {
 }
 
 func options() kafka.Options {
-	return kafka.Options{Bus: busName(), Partitions: 4, SessionTimeout: 6 * time.Second, DrainFor: time.Second}
+	return kafka.Options{
+		Bus: busName(), Partitions: 4, SessionTimeout: 6 * time.Second, DrainFor: time.Second,
+		Timeout: patience.For(10 * time.Second), // as by default, on a machine that has nothing else to do
+	}
 }
 
 func fakeHarness(t *testing.T) transporttest.Harness {
