@@ -73,7 +73,9 @@ func shortMetadata(f *fake) {
 	}})
 }
 
-// A queue takes every second message of a backlog, and holds one all the time. The others are no part of its state.
+// A queue takes every second message of a backlog, and holds one all the time. The others are no part of its state. A
+// process that is gone in the middle leaves the rest, and the one that it held, to the next one.
+// TR-16.
 func TestHalfOfABacklog(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) string{
@@ -84,8 +86,9 @@ func TestHalfOfABacklog(t *testing.T) {
 			t.Parallel()
 			opts := options()
 			opts.Partitions = 1
-			bus := dial(t, start(t), opts)
-			const n = 6_000
+			address, link := start(t), &cable{}
+			bus := dial(t, address, opts)
+			const n, first = 6_000, 1_000
 			batch := make([]waybill.Envelope, n)
 			for i := range batch {
 				batch[i] = waybill.Envelope{ID: fmt.Sprintf("m%d", i), Topic: []string{"ours", "others"}[i%2]}
@@ -93,14 +96,37 @@ func TestHalfOfABacklog(t *testing.T) {
 			if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
 				t.Fatal(err)
 			}
-			r := subscribe(t, bus, "q", "ours")
+			opts.Client = []kgo.Opt{kgo.Dialer(link.dial)}
+			r := subscribe(t, dial(t, address, opts), "q", "ours")
 			held := receive(t, r, 1)
-			for left := n/2 - 1; left > 0; {
-				ds := receive(t, r, min(left, 50))
-				done(t, r, ds...)
-				left -= len(ds)
+			came := map[string]int{}
+			take := func(n int) {
+				for n > 0 {
+					ds := receive(t, r, min(n, 50))
+					for _, d := range ds {
+						came[d.Envelope.ID]++
+					}
+					done(t, r, ds...)
+					n -= len(ds)
+				}
 			}
-			done(t, r, held...)
+			take(first)
+			if name == "fake" {
+				link.set(true)
+				t.Cleanup(func() { link.set(false) })
+			} else if err := r.Close(t.Context()); err != nil { // a real broker waits for the session's end
+				t.Fatal(err)
+			}
+			r = subscribe(t, bus, "q")
+			again := receive(t, r, 1)
+			if d := again[0]; d.Envelope.ID != held[0].Envelope.ID || d.Redeliveries != 1 {
+				t.Errorf("after a process had gone, %s came first, with %d redeliveries, want %s", d.Envelope.ID, d.Redeliveries, held[0].Envelope.ID)
+			}
+			take(n/2 - 1 - first)
+			done(t, r, again...)
+			if len(came) != n/2-1 || came[held[0].Envelope.ID] > 0 {
+				t.Errorf("%d messages of %d came", len(came), n/2-1)
+			}
 			if err := r.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}

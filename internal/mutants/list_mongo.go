@@ -11,6 +11,7 @@ func mongodb() []mutant {
 		mutant{id: "mongo-prepared", fault: "a transaction that a prepared one was in the way of does not run again", file: errs, old: "267: kindConflict, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mongo-cache", fault: "a transaction that is too large for the cache is tried for ever", file: errs, old: ", 373: kindTooBig", new: "", tests: "^TestErrorClasses$"},
 	), group{pkg: pkg, server: true}.of(
+		mutant{id: "mongo-audit-removes", fault: "a list of the audit record asks for the right to remove from it", file: "store/mongo/audit.go", old: "\tcur, err := s.audit.Find(ctx,", new: "\t_, _ = s.audit.DeleteMany(ctx, bson.M{\"_id\": -1})\n\tcur, err := s.audit.Find(ctx,", tests: "^TestPrivileges$"},
 		mutant{id: "mongo-key-taken", fault: "a dedupe key of another service makes a message a duplicate", file: "store/mongo/stage.go", old: "holder != nil && l.foreign(holder, r)", new: "holder != nil && l.foreign(holder, r) && r.Replace", tests: "^TestStore$/^dedupe-key-of-another-source-is-refused$"},
 		mutant{id: "mongo-id-taken", fault: "the id of another service makes a message a duplicate", file: "store/mongo/stage.go", old: "e.Source != r.Envelope.Source", new: "e.Source < r.Envelope.Source[:0]", tests: "^TestStore$/^id-of-another-source-is-refused$"},
 		mutant{id: "mongo-count-least", fault: "the least number of records counts as an estimate", file: "store/mongo/count.go", old: "c.Estimated, c.AtLeast = true, true", new: "c.Estimated = true", tests: "^TestCountsSayHowExactTheyAre$"},

@@ -17,7 +17,7 @@ import (
 // TestKilledProcessIsMissed: with default options, the deliveries of a process that is killed come to another one
 // within two seconds if the store knows which processes are there, else when its lease ends, within ten.
 //
-// TQ-03, DB-24
+// TQ-03, TQ-08, DB-24
 func TestKilledProcessIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
