@@ -72,14 +72,14 @@ const (
 	headLook = 50 * time.Millisecond
 )
 
-// AwaitHead waits until the owner of a key has carried out the decision in told, and returns the decision with its
-// result. Every store's DecideHead ends with it if the owner must be told. If the partition loses its owner meanwhile,
-// AwaitHead carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then. The texts
-// of its errors begin with op.
-func AwaitHead(ctx context.Context, op string, store Terminator, told *core.Notice) error {
+// AwaitHead waits until the owner of a key has carried out the decision of notice, and returns the decision with its
+// result. Every store's DecideHead ends with it if the owner must get a notice. If the partition loses its owner
+// meanwhile, AwaitHead carries the decision out. It waits for ten seconds, or until ctx ends; the decision stands then.
+// The texts of its errors begin with op.
+func AwaitHead(ctx context.Context, op string, store Terminator, notice *core.Notice) error {
 	look := time.NewTicker(headLook)
 	defer look.Stop()
-	req := DecideRequest{Reason: told.Reason, Decisions: []Decision{{Route: told.Route, Seq: told.Seq, ID: told.ID, Number: told.Number}}}
+	req := DecideRequest{Reason: notice.Reason, Decisions: []Decision{{Route: notice.Route, Seq: notice.Seq, ID: notice.ID, Number: notice.Number}}}
 	for limit := time.Now().Add(headWait); ; {
 		decided, err := store.DecideRecords(ctx, req)
 		if err != nil {
@@ -89,11 +89,11 @@ func AwaitHead(ctx context.Context, op string, store Terminator, told *core.Noti
 		case DecisionCarriedOut:
 			return nil
 		case DecisionSuperseded:
-			return NotHead(op, told.Route, told.Key, told.ID)
+			return NotHead(op, notice.Route, notice.Key, notice.ID)
 		case DecisionPending, DecisionLocked:
 		}
 		if time.Now().After(limit) {
-			return HeadPending(op, told.Route, told.Key, told.ID)
+			return HeadPending(op, notice.Route, notice.Key, notice.ID)
 		}
 		select {
 		case <-ctx.Done():

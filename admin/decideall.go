@@ -137,12 +137,12 @@ func (e *ender) decide(ctx context.Context, found []Stored) error {
 	for i := range found {
 		asked[i] = Decision{Route: found[i].Route, Seq: found[i].Seq, ID: found[i].Envelope.ID}
 	}
-	told, err := e.ask(ctx, asked)
+	pending, err := e.ask(ctx, asked)
 	if err != nil {
 		e.sum.Matched -= len(found) // it goes on before them
 		return err
 	}
-	e.pending = append(e.pending, told...)
+	e.pending = append(e.pending, pending...)
 	e.sum.Pending = len(e.pending)
 	return nil
 }

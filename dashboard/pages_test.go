@@ -319,12 +319,12 @@ func TestWhyItWaits(t *testing.T) {
 		if _, err = store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Transfers: []core.Transfer{{Partition: membership.Partitions[0].Partition, To: 7}}}); err != nil {
 			t.Fatal(err)
 		}
-		look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
-		page, err := store.Read(t.Context(), 7, look)
+		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}, To: 100, Limit: 10}}, Bytes: 1000}
+		result, err := store.Read(t.Context(), 7, request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		retry := core.Retry(&page.Ranges[0].Records[0], waybill.ErrUnroutable, 5*time.Second)
+		retry := core.Retry(&result.Ranges[0].Records[0], waybill.ErrUnroutable, 5*time.Second)
 		if err := store.Settle(t.Context(), 7, []core.Outcome{retry}).FirstErr(); err != nil {
 			t.Fatal(err)
 		}

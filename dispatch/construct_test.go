@@ -83,11 +83,11 @@ func (w *small) other() []core.Record {
 	if _, err := w.st.Heartbeat(w.t.Context(), m); err != nil {
 		w.t.Fatal(err)
 	}
-	page, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+	result, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return page.Ranges[0].Records
+	return result.Ranges[0].Records
 }
 
 func (w *small) must(err error) {
@@ -576,10 +576,10 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	if st := w.state("a"); st.Reason != waybill.ReasonSkipped {
 		t.Errorf("a is %s %s", st.State, st.Reason)
 	}
-	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
+	result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Notices) > 0 {
-		t.Errorf("left: %v", page.Notices)
+	if len(result.Notices) > 0 {
+		t.Errorf("left: %v", result.Notices)
 	}
 }
 

@@ -16,8 +16,8 @@ const (
 	maxHorizons = 4096
 )
 
-// database is what pages tell about the whole database: how far it has come, and which transactions may still show
-// records.
+// database is what read results tell about the whole database: how far it has come, and which transactions may still
+// show records.
 type database struct {
 	*env
 	epoch      string
@@ -29,7 +29,7 @@ type database struct {
 	watched    map[int64]bool
 }
 
-// horizon is what a page could not show: transactions with an id below upper may still show numbers up to last, and
+// horizon is what a read could not show: transactions with an id below upper may still show numbers up to last, and
 // notices up to lastNotice.
 type horizon struct{ last, lastNotice, upper int64 }
 
@@ -44,21 +44,21 @@ func (db *database) reset() {
 	clear(db.watched)
 }
 
-// isOlder reports whether a page is of a database that went back.
-func (db *database) isOlder(page *core.ReadResult) bool {
-	return page.Epoch != db.epoch && db.epoch != "" || page.Last < db.last
+// isOlder reports whether a read result is of a database that went back.
+func (db *database) isOlder(result *core.ReadResult) bool {
+	return result.Epoch != db.epoch && db.epoch != "" || result.Last < db.last
 }
 
 // observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
 // that hold back the late range.
-func (db *database) observe(page *core.ReadResult) (watch []int64, least int64) {
+func (db *database) observe(result *core.ReadResult) (watch []int64, least int64) {
 	for id := range db.running {
-		if hasEnded(page, id) {
+		if hasEnded(result, id) {
 			delete(db.running, id)
 		}
 	}
-	least = page.Next
-	for _, id := range page.Running {
+	least = result.Next
+	for _, id := range result.Running {
 		since, ok := db.running[id]
 		if !ok {
 			since = db.now
@@ -76,9 +76,9 @@ func (db *database) observe(page *core.ReadResult) (watch []int64, least int64) 
 }
 
 // unwatch returns the watched transactions that have ended, and watches them no longer.
-func (db *database) unwatch(page *core.ReadResult) (ended []int64) {
+func (db *database) unwatch(result *core.ReadResult) (ended []int64) {
 	for id := range db.watched {
-		if hasEnded(page, id) {
+		if hasEnded(result, id) {
 			delete(db.watched, id)
 			ended = append(ended, id)
 		}
@@ -87,20 +87,20 @@ func (db *database) unwatch(page *core.ReadResult) (ended []int64) {
 	return ended
 }
 
-// hasEnded reports whether a page says that a transaction has ended.
-func hasEnded(page *core.ReadResult, id int64) bool {
-	return id < page.Next && !slices.Contains(page.Running, id)
+// hasEnded reports whether a read result says that a transaction has ended.
+func hasEnded(result *core.ReadResult, id int64) bool {
+	return id < result.Next && !slices.Contains(result.Running, id)
 }
 
-// visible takes in the transactions that a page could not show. It returns the sequence, and the number of a notice
+// visible takes in the transactions that a read could not show. It returns the sequence, and the number of a notice
 // record, up to which everything is visible, watched transactions apart. Transactions with an id below least do not
 // hold it back.
-func (db *database) visible(page *core.ReadResult, least int64) (seq, lastNotice int64) {
-	if upper := page.Upper; upper > 0 {
+func (db *database) visible(result *core.ReadResult, least int64) (seq, lastNotice int64) {
+	if upper := result.Upper; upper > 0 {
 		if n := len(db.horizons); n >= db.maxHorizons {
-			db.horizons[n-1] = horizon{page.Last, page.LastNotice, upper}
+			db.horizons[n-1] = horizon{result.Last, result.LastNotice, upper}
 		} else {
-			db.horizons = append(db.horizons, horizon{page.Last, page.LastNotice, upper})
+			db.horizons = append(db.horizons, horizon{result.Last, result.LastNotice, upper})
 		}
 	}
 	n := 0

@@ -76,10 +76,10 @@ func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 				t.Errorf("after two heartbeats %d of %d decisions are not carried out", left, len(ids))
 			}
 			w.run(100 * time.Millisecond)
-			page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
+			result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 			w.must(err)
-			if len(page.Notices) > 0 {
-				t.Errorf("%d notices are left", len(page.Notices))
+			if len(result.Notices) > 0 {
+				t.Errorf("%d notices are left", len(result.Notices))
 			}
 			w.stage("k", "new")
 			w.d.Wake(w.now)

@@ -21,8 +21,8 @@ type Dispatcher struct {
 	presence presence // the token that shows that its process is there
 	handlers handlers // of queues
 	calls    calls    // the calls under way, and how long each may take
-	db       database // what pages say of transactions
-	reads    reads    // the page that is being taken in
+	db       database // what read results say of transactions
+	reads    reads    // the result that is being taken in
 	timers   timers   // when to ask the store for due records
 	settles  settles  // outcomes to be stored
 	notices  notices  // notices under way

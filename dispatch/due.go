@@ -191,7 +191,7 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 }
 
 // dueDone takes in due records of parts.
-func (d *Dispatcher) dueDone(page *core.DueResult, parts []core.RouteSlots, c *Call) {
+func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {
 			d.rejoin()
@@ -203,11 +203,11 @@ func (d *Dispatcher) dueDone(page *core.DueResult, parts []core.RouteSlots, c *C
 		d.timers.at = d.now.Add(d.calls.backoff(callDue))
 		return
 	}
-	fresh := page.TimersReady > 0
-	whole := page.NextIn != 0
+	fresh := result.TimersReady > 0
+	whole := result.NextIn != 0
 	came := map[string]int{}
-	for i := range page.Retries {
-		rec := &page.Retries[i]
+	for i := range result.Retries {
+		rec := &result.Retries[i]
 		if d.retried(rec) {
 			fresh = true
 			came[rec.Route]++
@@ -221,15 +221,15 @@ func (d *Dispatcher) dueDone(page *core.DueResult, parts []core.RouteSlots, c *C
 			}
 		}
 	}
-	d.timers.none = page.NextIn != 0 && !fresh
-	if page.NextIn >= 0 {
-		next := c.sent.Add(page.NextIn)
-		if page.NextIn == 0 && !fresh {
+	d.timers.none = result.NextIn != 0 && !fresh
+	if result.NextIn >= 0 {
+		next := c.sent.Add(result.NextIn)
+		if result.NextIn == 0 && !fresh {
 			next = d.now.Add(dueAgain)
 		}
 		d.timers.askBy(next)
 	}
-	if page.TimersReady > 0 {
+	if result.TimersReady > 0 {
 		for _, rt := range d.routes {
 			rt.pace.wake(d.now)
 			rt.queue.askNow(d.now)
@@ -277,11 +277,11 @@ type dueOp struct {
 	session core.Session
 	parts   []core.RouteSlots
 	limit   int
-	page    core.DueResult
+	result  core.DueResult
 }
 
 func (o *dueOp) do(ctx context.Context, s core.OutboxStore) (err error) {
-	o.page, err = s.Due(ctx, o.session, o.parts, o.limit)
+	o.result, err = s.Due(ctx, o.session, o.parts, o.limit)
 	return err
 }
-func (o *dueOp) done(c *Call) { o.d.dueDone(&o.page, o.parts, c) }
+func (o *dueOp) done(c *Call) { o.d.dueDone(&o.result, o.parts, c) }

@@ -270,8 +270,8 @@ func (w *world) posted(id string) *posted {
 
 // known reports whether a session is a member.
 func (w *world) known(s core.Session) bool {
-	page, err := w.store.Read(context.Background(), s, core.ReadRequest{})
-	return err == nil && page.Known
+	result, err := w.store.Read(context.Background(), s, core.ReadRequest{})
+	return err == nil && result.Known
 }
 
 // send checks that a member may hand a record out now.
@@ -326,15 +326,15 @@ type coarse struct {
 	w *world
 }
 
-func (st *coarse) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	page, err := st.OutboxStore.Read(ctx, self, look)
-	ended := page.Next - 1
-	for ended > 0 && slices.Contains(page.Running, ended) {
+func (st *coarse) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	result, err := st.OutboxStore.Read(ctx, self, request)
+	ended := result.Next - 1
+	for ended > 0 && slices.Contains(result.Running, ended) {
 		ended--
 	}
-	page.Next = ended + 1
-	page.Running = slices.DeleteFunc(page.Running, func(m int64) bool { return m >= page.Next })
-	return page, err
+	result.Next = ended + 1
+	result.Running = slices.DeleteFunc(result.Running, func(m int64) bool { return m >= result.Next })
+	return result, err
 }
 
 func (st *coarse) ReleasePartition(ctx context.Context, self core.Session, partition core.PartitionState, out []core.Ref) (bool, error) {

@@ -23,7 +23,7 @@ import (
 const (
 	// step is the width of a range of numbers where there may be dead rows.
 	step = 50_000
-	// tailPages is the number of pages that a front reads behind its jump over records of paused topics.
+	// tailPages is how many reads a front makes behind its jump over records of paused topics.
 	tailPages = 10
 	// loadEvery is the least pause between two readings of all that waits.
 	loadEvery = 10 * time.Second
@@ -36,7 +36,7 @@ type group struct {
 	// loaded: the records that wait in its partitions are known. Nothing is handed out before.
 	loaded bool
 	// complete: all records that wait in its partitions are remembered. Otherwise a key that is not remembered may
-	// wait, and the store is asked. loads: the records that wait are being read, page by page; forgot: not all of
+	// wait, and the store is asked. loads: the records that wait are being read, part by part; forgot: not all of
 	// them could be remembered. floor: the passed records of forgotten keys are behind it.
 	complete, loads, forgot bool
 	floor                   int64
@@ -47,7 +47,7 @@ type group struct {
 	cursor, stable int64
 	// late is the pass over (stable, cursor] under way; goal is what stable becomes at its end.
 	late, goal int64
-	hazards    int64 // hazard for the page that is being taken in
+	hazards    int64 // hazard for the result that is being taken in
 	walks      []*walk
 	watch      map[int64]int64 // by watched transaction: its records have greater sequences
 	// The sweep under way, and when it made its latest step.
@@ -134,11 +134,11 @@ func (g *group) jump(to, visible int64) {
 	g.late = g.stable
 }
 
-// transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is
-// visible.
-func (d *Dispatcher) transactions(page *core.ReadResult) (visible int64) {
-	watch, least := d.db.observe(page)
-	ended := d.db.unwatch(page)
+// transactions takes in a read result's transactions, before its records. It returns the sequence up to which
+// everything is visible.
+func (d *Dispatcher) transactions(result *core.ReadResult) (visible int64) {
+	watch, least := d.db.observe(result)
+	ended := d.db.unwatch(result)
 	for _, id := range watch {
 		for _, rt := range d.routes {
 			for _, g := range rt.groups {
@@ -146,7 +146,7 @@ func (d *Dispatcher) transactions(page *core.ReadResult) (visible int64) {
 			}
 		}
 	}
-	visible, lastNotice := d.db.visible(page, least)
+	visible, lastNotice := d.db.visible(result, least)
 	d.notices.transactions(watch, ended, lastNotice)
 	for _, rt := range d.routes {
 		for _, id := range ended {

@@ -53,14 +53,14 @@ func (w *small) requeue(key, id string) {
 // slowSweep is a store whose sweeps have a long way to the records up to the hint.
 type slowSweep struct{ *memory.Store }
 
-func (s slowSweep) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	page, err := s.Store.Read(ctx, self, look)
-	for i := range page.Ranges {
-		if look.Ranges[i].From == 0 && look.Ranges[i].To == 1 {
-			page.Ranges[i] = core.Records{More: true}
+func (s slowSweep) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	result, err := s.Store.Read(ctx, self, request)
+	for i := range result.Ranges {
+		if request.Ranges[i].From == 0 && request.Ranges[i].To == 1 {
+			result.Ranges[i] = core.Records{More: true}
 		}
 	}
-	return page, err
+	return result, err
 }
 
 // heir lets another member take over from one that died, and returns the records that it hands out.
@@ -107,10 +107,10 @@ func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // DB-12
 	w.run(50 * time.Millisecond)
 	r, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	w.must(err)
-	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
+	result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Notices) > 0 {
-		t.Fatalf("not heeded: %v", page.Notices)
+	if len(result.Notices) > 0 {
+		t.Fatalf("not heeded: %v", result.Notices)
 	}
 	if readAfter := r.Partitions[0].ReadAfter; readAfter >= rs[0].Seq {
 		t.Errorf("the hint is %d, and %d is ready", readAfter, rs[0].Seq)
@@ -160,14 +160,14 @@ func (w *small) manyBlocked(n int) {
 	}
 	w.other()
 	all := core.Range{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: n + 1}
-	page, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{all}})
+	result, err := w.st.Read(w.t.Context(), 1, core.ReadRequest{Ranges: []core.Range{all}})
 	w.must(err)
 	var os []core.Outcome
-	for i := range page.Ranges[0].Records {
-		os = append(os, core.Abandon(&page.Ranges[0].Records[i], waybill.ReasonRejected, errLost))
+	for i := range result.Ranges[0].Records {
+		os = append(os, core.Abandon(&result.Ranges[0].Records[i], waybill.ReasonRejected, errLost))
 	}
 	w.must(w.st.Settle(w.t.Context(), 1, os).FirstErr())
-	w.leave(page.Ranges[0].Records[len(os)-1].Seq)
+	w.leave(result.Ranges[0].Records[len(os)-1].Seq)
 }
 
 // lateHint is a store that answers nothing to the first call that stores a hint, and keeps it.

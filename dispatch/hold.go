@@ -13,7 +13,7 @@ import (
 // one only where others must see that it is out. Before the hand-out: a suspect, whose crash must be counted if it
 // kills this member too; a record that can be cancelled, so that the canceller sees it; a record of a queue, which any
 // member may take. After it: a record that is out for longer than a third of the lease (holdLate), or whose partition
-// is released (giveup.go). Due writes the holds of retries itself.
+// is released (release.go). Due writes the holds of retries itself.
 
 const (
 	// maxTake bounds the records of one Hold.

@@ -56,7 +56,7 @@ type key struct {
 	stale   bool      // the page under way is useless
 	listed  bool      // in toRead, or in a read under way
 	dropped bool      // nothing refers to it any more
-	touched bool      // to be advanced when the page has been taken in
+	touched bool      // to be advanced when the read result has been taken in
 	topic   string    // the blocked topic of its head
 	ends    time.Time // when the head expires; zero = never
 	deep    bool      // in route.deep
@@ -255,7 +255,7 @@ func (d *Dispatcher) advance(k *key) {
 	if k == nil || k.dropped {
 		return
 	}
-	if d.reads.paging { // until all records of the page are in their places
+	if d.reads.paging { // until all records of the result are in their places
 		if !k.touched {
 			k.touched = true
 			d.reads.touched = append(d.reads.touched, k)

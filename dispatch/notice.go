@@ -18,7 +18,7 @@ type notices struct {
 	open     map[int64]*core.Notice // by number: carried out, and not deleted yet
 	lowering []core.Notice          // to be deleted when a hint is lowered
 	gone     map[int64]bool         // deleted since the read under way was sent
-	more     bool                   // the last page was full of them
+	more     bool                   // the last read brought as many as it may
 	// A read begins behind those that are gone. after: those of this member's partitions up to it are gone, except
 	// for records of watched transactions. visible: up to it all others can be seen. watch: by watched transaction,
 	// its notices have greater numbers. news: a walk over all was asked for during the read under way, which may
@@ -72,14 +72,14 @@ func (cs *notices) transactions(watch, ended []int64, visible int64) {
 	cs.visible = max(cs.visible, visible)
 }
 
-// seen takes in the notices of a page.
-func (cs *notices) seen(page *core.ReadResult) {
+// seen takes in the notices of a read result.
+func (cs *notices) seen(result *core.ReadResult) {
 	if cs.news {
 		return
 	}
 	to := cs.visible
-	if len(page.Notices) > 0 {
-		to = min(to, page.Notices[0].Number-1)
+	if len(result.Notices) > 0 {
+		to = min(to, result.Notices[0].Number-1)
 	}
 	cs.after = max(cs.after, to)
 }
@@ -95,11 +95,11 @@ func (cs *notices) bound() int64 {
 }
 
 // takeNotices carries out notices.
-func (d *Dispatcher) takeNotices(page *core.ReadResult) {
-	d.notices.seen(page)
-	d.notices.more = len(page.Notices) >= noticeLimit
-	for i := range page.Notices {
-		c := page.Notices[i]
+func (d *Dispatcher) takeNotices(result *core.ReadResult) {
+	d.notices.seen(result)
+	d.notices.more = len(result.Notices) >= noticeLimit
+	for i := range result.Notices {
+		c := result.Notices[i]
 		rt := d.byName[c.Route]
 		if d.notices.gone[c.Number] {
 			d.readMoreNotices()
@@ -123,7 +123,7 @@ func (d *Dispatcher) takeNotices(page *core.ReadResult) {
 	}
 }
 
-// readMoreNotices has the next notices read, when some of a full page are deleted.
+// readMoreNotices has the next notices read, when some of a full read result are deleted.
 func (d *Dispatcher) readMoreNotices() {
 	if !d.notices.more {
 		return
@@ -284,16 +284,16 @@ func (d *Dispatcher) cancel(item *Item) {
 	d.advance(k)
 }
 
-// isVoid reports whether an operator has taken a decision back before it was carried out: a redrive deletes it. A page
+// isVoid reports whether an operator has taken a decision back before it was carried out: a redrive deletes it. A read
 // brings the notices of lower numbers first.
-func isVoid(c *core.Notice, page *core.ReadResult) bool {
-	for i := range page.Notices {
-		if page.Notices[i].Number == c.Number {
+func isVoid(c *core.Notice, result *core.ReadResult) bool {
+	for i := range result.Notices {
+		if result.Notices[i].Number == c.Number {
 			return false
 		}
 	}
-	n := len(page.Notices)
-	return n < noticeLimit || c.Number < page.Notices[n-1].Number
+	n := len(result.Notices)
+	return n < noticeLimit || c.Number < result.Notices[n-1].Number
 }
 
 // decideRead takes in a record that was not in memory when an operator decided about it.

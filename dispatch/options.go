@@ -18,7 +18,7 @@ type Options struct {
 	// Lease is how long a member may be silent before the others take its partitions; default 10 s. It is renewed
 	// every third of it.
 	Lease time.Duration
-	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page;
+	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one read;
 	// default 500.
 	Window, Batch int
 	// Bytes bounds the bodies in memory of one route; default 64 MiB.

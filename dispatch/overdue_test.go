@@ -204,7 +204,7 @@ func TestDueOvertakesASettle(t *testing.T) {
 					continue
 				}
 				if op, ok := c.op.(*dueOp); ok && settle != nil {
-					overtaken = len(op.page.Retries) == 1
+					overtaken = len(op.result.Retries) == 1
 				}
 				w.d.Done(w.now, c)
 			}
@@ -246,7 +246,7 @@ func TestSettleOvertakesADue(t *testing.T) {
 		if later {
 			w.call(due)
 		}
-		if n := len(due.op.(*dueOp).page.Retries); n != 1 {
+		if n := len(due.op.(*dueOp).result.Retries); n != 1 {
 			t.Fatalf("the Due answered %d", n)
 		}
 		w.d.Done(w.now, due)
@@ -290,7 +290,7 @@ func TestRetriesAreAnsweredOnce(t *testing.T) {
 	w.call = func(c *Call) {
 		call(c)
 		if op, ok := c.op.(*dueOp); ok {
-			answered += len(op.page.Retries)
+			answered += len(op.result.Retries)
 			dues++
 		}
 	}
@@ -374,8 +374,8 @@ func TestForgottenAmongManyDue(t *testing.T) {
 	w.call = func(c *Call) {
 		call(c)
 		if op, ok := c.op.(*dueOp); ok {
-			for i := range op.page.Retries {
-				came = append(came, op.page.Retries[i].ID)
+			for i := range op.result.Retries {
+				came = append(came, op.result.Retries[i].ID)
 			}
 		}
 	}
@@ -414,7 +414,7 @@ func TestLateDue(t *testing.T) {
 	for range 4000 {
 		if w.now = w.now.Add(time.Millisecond); late != nil {
 			w.must(late.op.do(t.Context(), w.st))
-			if len(late.op.(*dueOp).page.Retries) > 0 {
+			if len(late.op.(*dueOp).result.Retries) > 0 {
 				break
 			}
 		}

@@ -65,13 +65,13 @@ type reading struct {
 	routes     []*route // the routes whose ranges are read
 }
 
-// reads knows the read under way, and the work that waits until its page has been taken in.
+// reads knows the read under way, and the work that waits until its result has been taken in.
 type reads struct {
 	routes  []*route // whose ranges are read
 	count   int      // ranges read, to give sweeps their share
-	paging  bool     // a page is being taken in
+	paging  bool     // a result is being taken in
 	late    bool     // its record is of a late range
-	touched []*key   // to be advanced after the page
+	touched []*key   // to be advanced after the result
 }
 
 // reset forgets the read of a session that has ended.
@@ -93,8 +93,8 @@ func (d *Dispatcher) readDue() time.Time {
 }
 
 // readDue returns when a route is to be read. A new partition is read at once: nothing of it goes before. A route
-// without room is read for its notices alone, since operators wait. Otherwise a rest from the last page, a record to be
-// read again, an expiry or a sweep decides.
+// without room is read for its notices alone, since operators wait. Otherwise a rest from the last read, a record to
+// be read again, an expiry or a sweep decides.
 func (rt *route) readDue() time.Time {
 	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.loads }) {
 		return rt.now
@@ -245,7 +245,7 @@ func (g *group) sweeps(d *Dispatcher) bool {
 	return !d.noSweeps && g.sweep < g.stable && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
-// deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each page
+// deepKeys returns keys by how many of their records the front has passed, most first. Such a key would fill each read
 // of the front with records that cannot go, so the front leaves it out. Its records are read by key.
 func (rt *route) deepKeys(g *group) (names []string) {
 	if len(rt.deep) == 0 {
@@ -331,11 +331,11 @@ type readOp struct {
 	d       *Dispatcher
 	session core.Session
 	r       *reading
-	page    core.ReadResult
+	result  core.ReadResult
 }
 
 func (o *readOp) do(ctx context.Context, s core.OutboxStore) (err error) {
-	o.page, err = s.Read(ctx, o.session, o.r.request)
+	o.result, err = s.Read(ctx, o.session, o.r.request)
 	return err
 }
-func (o *readOp) done(c *Call) { o.d.readDone(o.r, &o.page, c) }
+func (o *readOp) done(c *Call) { o.d.readDone(o.r, &o.result, c) }

@@ -8,22 +8,22 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// The answer to a read is one page, from one snapshot of the database. readDone puts all of it in place before any
+// The answer to a read is from one snapshot of the database. readDone puts all of it in place before any
 // record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a notice
 // record can change the meaning of a record behind it. So the steps have an order:
 //
-//   1. A failed read ends here. A page of another life of the database ends the session.
-//   2. transactions: the transactions that have ended since the last page begin their walks.
-//   3. drop: this member forgets the partitions that the page says it has lost.
+//   1. A failed read ends here. A result of another life of the database ends the session.
+//   2. transactions: the transactions that have ended since the last read begin their walks.
+//   3. drop: this member forgets the partitions that the result says it has lost.
 //   4. notices: decisions of operators take effect before the records that they are about.
-//   5. loadFresh: the records that wait in new partitions hold their keys. After that, records of them can go.
-//   6. positions: cursors, late passes and walks move to the end of the page. Now the hazards are known.
+//   5. loadNewlyOwned: the records that wait in new partitions hold their keys. After that, records of them can go.
+//   6. positions: cursors, late passes and walks move to the end of the read. Now the hazards are known.
 //   7. keyPages, records, passPaused, takeRevisits: the records go into their keys, or are passed.
 //   8. advance: each key that was touched lets its records go, once.
 //   9. rest, merge: each route gets the time of its next read.
 
-// readDone takes in a page, in the order above.
-func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
+// readDone takes in a result, in the order above.
+func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	for i := range r.ranges {
 		if w := r.ranges[i].walk; w != nil {
 			w.asked = false
@@ -41,34 +41,34 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 		d.calls.pause(callRead)
 		return
 	}
-	// A database that was restored does not know the session, or is behind the last page. The memory of this member
+	// A database that was restored does not know the session, or is behind the last read. The memory of this member
 	// is about another life of it, and no hint can be believed.
-	if !page.Known || d.db.isOlder(page) {
+	if !result.Known || d.db.isOlder(result) {
 		d.db.wentBack = true
 		d.rejoin()
 		return
 	}
-	drawn := page.Last - d.db.last
-	d.db.epoch, d.db.last, d.db.lastNotice = page.Epoch, max(d.db.last, page.Last), max(d.db.lastNotice, page.LastNotice)
-	d.noteSuspected(page.Suspected, c)
-	moved := page.Upper > 0
-	visible := d.transactions(page)
+	drawn := result.Last - d.db.last
+	d.db.epoch, d.db.last, d.db.lastNotice = result.Epoch, max(d.db.last, result.Last), max(d.db.lastNotice, result.LastNotice)
+	d.noteSuspected(result.Suspected, c)
+	moved := result.Upper > 0
+	visible := d.transactions(result)
 	for i, rt := range r.parts {
-		if lost := r.request.Slots[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
+		if lost := r.request.Slots[i].Slots &^ result.Owned[i] & rt.owned(); lost != 0 {
 			d.drop(rt, lost)
 			d.peers.heartbeatAt = d.now
 		}
 	}
 	// From here to the end of paging advance only notes the keys.
 	d.reads.paging = true
-	d.takeNotices(page)
-	d.loadNewlyOwned(r, page)
+	d.takeNotices(result)
+	d.loadNewlyOwned(r, result)
 	found := map[*route]bool{}
-	d.positions(r, page, visible)
-	d.keyPages(r, page)
-	d.records(r, page, found)
-	d.passPaused(r, page, visible)
-	d.takeRevisits(r, page)
+	d.positions(r, result, visible)
+	d.keyPages(r, result)
+	d.records(r, result, found)
+	d.passPaused(r, result, visible)
+	d.takeRevisits(r, result)
 	d.reads.paging = false
 	touched := d.reads.touched
 	d.reads.touched = nil
@@ -78,21 +78,21 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 	}
 	for _, rt := range r.routes {
 		rt.rest(found[rt] || moved && rt.unresolved())
-		rt.merge(page.Last)
+		rt.merge(result.Last)
 	}
 	for _, g := range r.newlyOwned {
 		if g.loaded && !g.loads {
 			g.route.pace.readAt = d.now // no range of it was read
 		}
 	}
-	d.noteUnread(page, drawn)
+	d.noteUnread(result, drawn)
 }
 
-// noteUnread has queues ask for records without a key if more numbers were drawn than the page brought records. A page
+// noteUnread has queues ask for records without a key if more numbers were drawn than the read brought records. A read
 // does not bring those records; but a store takes the route for read, and does not wake any member for them.
-func (d *Dispatcher) noteUnread(page *core.ReadResult, drawn int64) {
-	for i := range page.Ranges {
-		drawn -= int64(len(page.Ranges[i].Records))
+func (d *Dispatcher) noteUnread(result *core.ReadResult, drawn int64) {
+	for i := range result.Ranges {
+		drawn -= int64(len(result.Ranges[i].Records))
 	}
 	if drawn <= 0 {
 		return
@@ -105,9 +105,9 @@ func (d *Dispatcher) noteUnread(page *core.ReadResult, drawn int64) {
 }
 
 // rest decides when a route is read again: after PollMin, doubled up to PollMax with each read that found nothing.
-// While records may still appear behind a cursor the pause is short, since only a page tells that their transaction has
-// ended. A key that is asked about without haste makes the pause longer: late ranges would meet it again and again.
-// News that came during the read end the pause.
+// While records may still appear behind a cursor the pause is short, since only a read tells that their transaction
+// has ended. A key that is asked about without haste makes the pause longer: late ranges would meet it again and
+// again. News that came during the read end the pause.
 func (rt *route) rest(found bool) {
 	if found {
 		rt.pace.idle = 0
@@ -127,19 +127,19 @@ func (rt *route) rest(found bool) {
 	rt.pace.readAt = rt.now.Add(pause)
 }
 
-// loadNewlyOwned takes in the records that wait in new partitions. The first page of them is enough to begin: until the
-// last one the group is not complete, and the store is asked about each key that it meets. A full page of notices
-// delays the begin: the next one may be about these partitions.
-func (d *Dispatcher) loadNewlyOwned(r *reading, page *core.ReadResult) {
-	whole := !page.MoreBlocked || len(page.Blocked) == 0
+// loadNewlyOwned takes in the records that wait in new partitions. The first part of them is enough to begin: until
+// the last one the group is not complete, and the store is asked about each key that it meets. As many notices as a
+// read may bring delays the begin: the next one may be about these partitions.
+func (d *Dispatcher) loadNewlyOwned(r *reading, result *core.ReadResult) {
+	whole := !result.MoreBlocked || len(result.Blocked) == 0
 	for _, g := range r.newlyOwned {
 		if whole && g.newlyOwnedAfter == 0 && !g.loaded {
 			// Until a key is forgotten; see forget.
 			g.complete, g.floor = true, math.MaxInt64
 		}
 	}
-	for i := range page.Blocked {
-		w := &page.Blocked[i]
+	for i := range result.Blocked {
+		w := &result.Blocked[i]
 		rt := d.byName[w.Route]
 		if rt == nil {
 			continue
@@ -152,13 +152,13 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, page *core.ReadResult) {
 		full := g.forgot && len(g.route.keys) >= g.route.opts.MaxKeys // more cannot be remembered
 		switch {
 		case !whole && !full:
-			g.newlyOwnedAfter = page.Blocked[len(page.Blocked)-1].Seq
+			g.newlyOwnedAfter = result.Blocked[len(result.Blocked)-1].Seq
 		case g.complete:
 			g.loads = false
 		default:
 			g.endLoad()
 		}
-		if g.loaded || len(page.Notices) >= noticeLimit { // there may be more, of its keys
+		if g.loaded || len(result.Notices) >= noticeLimit { // there may be more, of its keys
 			continue
 		}
 		g.loaded = true
@@ -167,7 +167,7 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, page *core.ReadResult) {
 		for s := range g.route.uncertainUpTo {
 			// No record that was staged later can have been out at the dead member.
 			if g.slots.Has(uint8(s)) {
-				g.route.uncertainUpTo[s] = min(g.route.uncertainUpTo[s], page.Last)
+				g.route.uncertainUpTo[s] = min(g.route.uncertainUpTo[s], result.Last)
 			}
 		}
 		g.route.pace.more = true
@@ -175,13 +175,13 @@ func (d *Dispatcher) loadNewlyOwned(r *reading, page *core.ReadResult) {
 	}
 }
 
-// positions moves cursors, walks and late passes to the end of the page, before its records are taken in. A range that
+// positions moves cursors, walks and late passes to the end of the read, before its records are taken in. A range that
 // was cut short ends at its last record, or where it began.
 //
-// A late pass goes over (stable, cursor] and can take several pages. Its goal is the number up to which everything was
-// visible in its first page: at the end stable becomes that. A transaction can end between two pages and show records
-// in the part that is passed, from the goal on. So on the later pages the goal is the hazard.
-func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64) {
+// A late pass goes over (stable, cursor] and can take several reads. Its goal is the number up to which everything was
+// visible in its first read: at the end stable becomes that. A transaction can end between two reads and show records
+// in the part that is passed, from the goal on. So in the later reads the goal is the hazard.
+func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
 		rt.pace.more = false
@@ -190,7 +190,7 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 		}
 	}
 	for i := range r.ranges {
-		a, ans := &r.ranges[i], &page.Ranges[i]
+		a, ans := &r.ranges[i], &result.Ranges[i]
 		g := a.group
 		end, done := a.to, !ans.More
 		if ans.More {
@@ -202,10 +202,10 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 		switch a.kind {
 		case rangeFront:
 			if end == math.MaxInt64 {
-				end = page.Last
+				end = result.Last
 			}
 			g.cursor = max(g.cursor, end)
-			g.route.pace.more = g.route.pace.more || !done || g.cursor < page.Last
+			g.route.pace.more = g.route.pace.more || !done || g.cursor < result.Last
 		case rangeLate:
 			late[g] = true
 			if a.from == g.stable {
@@ -231,7 +231,7 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 		if r.ranges[i].kind != rangeFront {
 			continue
 		}
-		// The late pass is over only if it has reached the place where the front of the same page began.
+		// The late pass is over only if it has reached the place where the front of the same read began.
 		switch {
 		case !late[g]: // there is nothing between stable and the cursor
 			if g.stable >= r.ranges[i].from {
@@ -248,13 +248,13 @@ func (d *Dispatcher) positions(r *reading, page *core.ReadResult, visible int64)
 		for _, g := range rt.groups {
 			g.hazards = min(g.hazards, g.hazard())
 			// also for a group that was just loaded
-			rt.pace.more = rt.pace.more || g.loaded && g.cursor < page.Last
+			rt.pace.more = rt.pace.more || g.loaded && g.cursor < result.Last
 		}
 	}
 }
 
 // keyPages takes in the pages of keys.
-func (d *Dispatcher) keyPages(r *reading, page *core.ReadResult) {
+func (d *Dispatcher) keyPages(r *reading, result *core.ReadResult) {
 	for i, k := range r.keys {
 		q := &r.request.Keys[i]
 		g := k.route.groupOf(k.slot)
@@ -262,26 +262,26 @@ func (d *Dispatcher) keyPages(r *reading, page *core.ReadResult) {
 			k.listed = false
 			continue
 		}
-		d.takeKey(k.route, k, q.From, q.To, r.lefts[i], &page.Keys[i], g.hazards)
+		d.takeKey(k.route, k, q.From, q.To, r.lefts[i], &result.Keys[i], g.hazards)
 	}
 }
 
-// records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a page can
+// records takes in the records of the ranges, in the order of their numbers over all ranges: two ranges of a read can
 // bring records of the same key. A sweep only finds keys: the records of a key that it read are read by key.
-func (d *Dispatcher) records(r *reading, page *core.ReadResult, found map[*route]bool) {
+func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*route]bool) {
 	type read struct {
 		rec   *core.Record
 		group *group
 		kind  rangeKind
 	}
 	n := 0
-	for i := range page.Ranges {
-		n += len(page.Ranges[i].Records)
+	for i := range result.Ranges {
+		n += len(result.Ranges[i].Records)
 	}
 	all := make([]read, 0, n)
-	for i := range page.Ranges {
-		for j := range page.Ranges[i].Records {
-			all = append(all, read{&page.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind})
+	for i := range result.Ranges {
+		for j := range result.Ranges[i].Records {
+			all = append(all, read{&result.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind})
 		}
 	}
 	if len(r.ranges) > 1 {
@@ -307,12 +307,12 @@ func (d *Dispatcher) records(r *reading, page *core.ReadResult, found map[*route
 // passPaused has fronts go on near the end, if most records that they meet are of paused topics. Otherwise the records
 // of other topics would wait until all of that was read. A walk follows over the rest. It is the only one, so that
 // there is no walk for each jump.
-func (d *Dispatcher) passPaused(r *reading, page *core.ReadResult, visible int64) {
+func (d *Dispatcher) passPaused(r *reading, result *core.ReadResult, visible int64) {
 	tail := d.tailPages * int64(d.opts.Batch)
 	for i := range r.ranges {
-		a, ans := &r.ranges[i], &page.Ranges[i]
+		a, ans := &r.ranges[i], &result.Ranges[i]
 		g := a.group
-		if a.kind != rangeFront || !ans.More || page.Last-g.cursor <= 2*tail || len(g.walks) > 0 {
+		if a.kind != rangeFront || !ans.More || result.Last-g.cursor <= 2*tail || len(g.walks) > 0 {
 			continue
 		}
 		paused := 0
@@ -322,7 +322,7 @@ func (d *Dispatcher) passPaused(r *reading, page *core.ReadResult, visible int64
 			}
 		}
 		if paused > 0 && 2*paused >= len(ans.Records) {
-			g.jump(page.Last-tail, visible)
+			g.jump(result.Last-tail, visible)
 			g.route.pace.more = true
 		}
 	}
@@ -342,19 +342,19 @@ func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 // takeRevisits takes in the records that are read again. A record that is still held stays in line. A record about
 // which an operator has decided meets its end. The others are free. One with a key is not handed out from here: earlier
 // ones of its key can have come back, so the whole key is read anew.
-func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
+func (d *Dispatcher) takeRevisits(r *reading, result *core.ReadResult) {
 	type place struct {
 		route string
 		seq   int64
 	}
 	waits := map[place]*core.BlockedRecord{}
-	for i := range page.RecheckedBlocked {
-		w := &page.RecheckedBlocked[i]
+	for i := range result.RecheckedBlocked {
+		w := &result.RecheckedBlocked[i]
 		waits[place{w.Route, w.Seq}] = w
 	}
 	live := map[place]*core.Record{}
-	for i := range page.Rechecked {
-		rec := &page.Rechecked[i]
+	for i := range result.Rechecked {
+		rec := &result.Rechecked[i]
 		live[place{rec.Route, rec.Seq}] = rec
 	}
 	for i, rt := range r.recheck {
@@ -370,7 +370,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.ReadResult) {
 		}
 		rt.revisits.remove(seq)
 		if c := v.decision; c != nil {
-			if !isVoid(c, page) {
+			if !isVoid(c, result) {
 				d.decideRead(rt, v, rec, w)
 				continue
 			}

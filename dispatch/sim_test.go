@@ -395,7 +395,7 @@ func (m *simMember) send(item *Item) {
 	if !s.now.Before(m.d.StartBy()) {
 		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
 	}
-	if page, err := s.store.Read(context.Background(), m.d.session, core.ReadRequest{}); err == nil && !page.Known && !s.cfg.restore {
+	if result, err := s.store.Read(context.Background(), m.d.session, core.ReadRequest{}); err == nil && !result.Known && !s.cfg.restore {
 		s.fail("removed-sends", "member %d starts %s after it was removed", m.name, msg.id)
 	}
 	for _, o := range s.members {
@@ -780,13 +780,13 @@ func (s *sim) hinted(st *memory.State) bool {
 
 // undecided looks for decisions that no member has carried out.
 func (s *sim) undecided() {
-	look := core.ReadRequest{}
+	request := core.ReadRequest{}
 	for i := range max(s.cfg.routes, 1) {
-		look.Slots = append(look.Slots, core.RouteSlots{Route: routeName(i), Slots: core.AllSlots})
+		request.Slots = append(request.Slots, core.RouteSlots{Route: routeName(i), Slots: core.AllSlots})
 	}
 	for _, m := range s.members {
-		if page, err := s.store.Read(context.Background(), m.d.session, look); err == nil && page.Known {
-			for _, c := range page.Notices {
+		if result, err := s.store.Read(context.Background(), m.d.session, request); err == nil && result.Known {
+			for _, c := range result.Notices {
 				s.fail("undecided", "%s of %s", c.ID, c.Route)
 			}
 			return

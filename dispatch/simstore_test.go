@@ -16,32 +16,32 @@ type simStore struct {
 	keep  **core.ReadResult // where to leave it
 }
 
-func (st *simStore) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	page, err := st.OutboxStore.Read(ctx, self, look)
-	ended := page.Next - 1
-	for ended > 0 && slices.Contains(page.Running, ended) {
+func (st *simStore) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	result, err := st.OutboxStore.Read(ctx, self, request)
+	ended := result.Next - 1
+	for ended > 0 && slices.Contains(result.Running, ended) {
 		ended--
 	}
-	page.Next = ended + 1
-	page.Running = slices.DeleteFunc(page.Running, func(m int64) bool { return m >= page.Next })
+	result.Next = ended + 1
+	result.Running = slices.DeleteFunc(result.Running, func(m int64) bool { return m >= result.Next })
 	if st.keep != nil {
-		*st.keep = &page
-		return page, err
+		*st.keep = &result
+		return result, err
 	}
-	if f := st.first; f != nil && len(f.Ranges) == len(page.Ranges) && len(f.Keys) == len(page.Keys) {
+	if f := st.first; f != nil && len(f.Ranges) == len(result.Ranges) && len(f.Keys) == len(result.Keys) {
 		switch st.s.cfg.broken {
 		case "OneSnap": // what was passed is from an earlier snapshot than what is new
-			for i := range look.Ranges {
-				if look.Ranges[i].ExcludeSeqs != nil {
-					page.Ranges[i] = f.Ranges[i]
+			for i := range request.Ranges {
+				if request.Ranges[i].ExcludeSeqs != nil {
+					result.Ranges[i] = f.Ranges[i]
 				}
 			}
 		case "KeySnap": // keys are from a later snapshot than all else
-			f.Keys = page.Keys
-			page = *f
+			f.Keys = result.Keys
+			result = *f
 		}
 	}
-	return page, err
+	return result, err
 }
 
 func (st *simStore) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
@@ -61,15 +61,15 @@ func (st *simStore) ReleasePartition(ctx context.Context, self core.Session, par
 }
 
 func (st *simStore) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
-	page, err := st.OutboxStore.Due(ctx, self, parts, limit)
+	result, err := st.OutboxStore.Due(ctx, self, parts, limit)
 	if st.s.cfg.broken == "DueRepeat" { // what was held by a call whose answer was lost is not said again
-		page.Retries = slices.DeleteFunc(page.Retries, func(r core.Record) bool {
+		result.Retries = slices.DeleteFunc(result.Retries, func(r core.Record) bool {
 			again := st.s.held[r.ID] == r.Version
 			st.s.held[r.ID] = r.Version
 			return again
 		})
 	}
-	return page, err
+	return result, err
 }
 
 func (st *simStore) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {

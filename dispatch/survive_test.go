@@ -162,9 +162,9 @@ func TestPartitionThatWasAway(t *testing.T) { // DB-24
 		w.must(err)
 	}
 	move(1, 100, 1)
-	page, err := w.st.Read(t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+	result, err := w.st.Read(t.Context(), 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 	w.must(err)
-	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr())
+	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&result.Ranges[0].Records[0])}).FirstErr())
 	move(2, 1, 100)
 	w.d.peers.heartbeatAt = w.now
 	w.step()
@@ -289,9 +289,9 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 		w.d.Wake(w.now)
 		redriven := false
 		redrive := func() { // when it has ended
-			page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
+			result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 			w.must(err)
-			w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Abandon(&page.Ranges[0].Records[0], waybill.ReasonRejected, errLost)}).FirstErr())
+			w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Abandon(&result.Ranges[0].Records[0], waybill.ReasonRejected, errLost)}).FirstErr())
 			tx := w.st.Begin()
 			w.must(tx.Redrive("r", "a"))
 			w.must(tx.Commit())
@@ -358,19 +358,19 @@ func TestManyAreRedriven(t *testing.T) { // DB-12
 	w.steps(100)
 	got, err := w.st.Redrive(t.Context(), admin.RedriveRequest{All: true})
 	w.must(err)
-	page, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
+	result, err := w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if got.Changed != len(ids) || len(page.Notices) != 1 || page.Notices[0].Kind != core.NoticeFrom {
-		t.Fatalf("%d are put back, and the owner is told %+v", got.Changed, page.Notices)
+	if got.Changed != len(ids) || len(result.Notices) != 1 || result.Notices[0].Kind != core.NoticeFrom {
+		t.Fatalf("%d are put back, and the owner is told %+v", got.Changed, result.Notices)
 	}
 	w.d.Wake(w.now)
 	again := w.run(100 * time.Millisecond)
 	if slices.Sort(again); !slices.Equal(again, ids) {
 		t.Errorf("handed out %v, want %v", again, ids)
 	}
-	page, err = w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
+	result, err = w.st.Read(t.Context(), 100, core.ReadRequest{Slots: []core.RouteSlots{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
-	if len(page.Notices) != 0 {
-		t.Errorf("%+v is left", page.Notices)
+	if len(result.Notices) != 0 {
+		t.Errorf("%+v is left", result.Notices)
 	}
 }

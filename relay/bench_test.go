@@ -35,16 +35,16 @@ func (f *feed) Heartbeat(_ context.Context, m core.HeartbeatRequest) (core.Membe
 	return core.Membership{Known: true, Epoch: "1", Members: []core.Member{f.member}, Partitions: []core.PartitionState{u}}, nil
 }
 
-func (f *feed) Read(_ context.Context, _ core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (f *feed) Read(_ context.Context, _ core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	p := core.ReadResult{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
-	for _, part := range look.Slots {
+	for _, part := range request.Slots {
 		p.Owned = append(p.Owned, part.Slots)
 	}
-	for _, k := range look.Keys {
+	for _, k := range request.Keys {
 		recs := f.ofKey(&k)
 		p.Keys = append(p.Keys, core.KeyRecords{Records: recs, More: len(recs) >= k.Limit})
 	}
-	for _, r := range look.Ranges {
+	for _, r := range request.Ranges {
 		to := min(r.From+int64(r.Limit), r.To, f.last)
 		p.Ranges = append(p.Ranges, core.Records{Records: f.records(r.From, to), More: to < min(r.To, f.last)})
 	}

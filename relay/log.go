@@ -70,20 +70,20 @@ func (e *engine) noteChanges() {
 }
 
 // perRoute counts the records of a page.
-func perRoute(page *core.ReadResult) map[string]int {
+func perRoute(result *core.ReadResult) map[string]int {
 	n := map[string]int{}
 	count := func(records []core.Record) {
 		for i := range records {
 			n[records[i].Route]++
 		}
 	}
-	for i := range page.Ranges {
-		count(page.Ranges[i].Records)
+	for i := range result.Ranges {
+		count(result.Ranges[i].Records)
 	}
-	for i := range page.Keys {
-		count(page.Keys[i].Records)
+	for i := range result.Keys {
+		count(result.Keys[i].Records)
 	}
-	count(page.Rechecked)
+	count(result.Rechecked)
 	return n
 }
 

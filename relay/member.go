@@ -29,27 +29,27 @@ type timed struct {
 }
 
 // Read reads from the store, and shifts times.
-func (s *timed) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	page, err := s.OutboxStore.Read(ctx, self, look)
+func (s *timed) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	result, err := s.OutboxStore.Read(ctx, self, request)
 	d := time.Since(s.began)
-	for i := range page.Ranges {
-		shift(page.Ranges[i].Records, d)
+	for i := range result.Ranges {
+		shift(result.Ranges[i].Records, d)
 	}
-	for i := range page.Keys {
-		shift(page.Keys[i].Records, d)
+	for i := range result.Keys {
+		shift(result.Keys[i].Records, d)
 	}
-	shift(page.Rechecked, d)
+	shift(result.Rechecked, d)
 	if s.noting {
-		s.read = perRoute(&page)
+		s.read = perRoute(&result)
 	}
-	return page, err
+	return result, err
 }
 
 // Due asks the store, and shifts times.
 func (s *timed) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
-	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
-	shift(page.Retries, time.Since(s.began))
-	return page, err
+	result, err := s.OutboxStore.Due(ctx, self, parts, limit)
+	shift(result.Retries, time.Since(s.began))
+	return result, err
 }
 
 // Settle settles at the store, and notes what was refused.

@@ -87,8 +87,8 @@ type reads struct {
 	records atomic.Int64
 }
 
-func (s *reads) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	p, err := s.Store.Read(ctx, self, look)
+func (s *reads) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	p, err := s.Store.Read(ctx, self, request)
 	for i := range p.Ranges {
 		s.records.Add(int64(len(p.Ranges[i].Records)))
 	}

@@ -48,7 +48,7 @@ func stageIn(ctx context.Context, tb testing.TB, s *memory.Store, msgs ...waybil
 type faulty struct {
 	core.OutboxStore
 	heartbeat func(m core.HeartbeatRequest, next func() (core.Membership, error)) (core.Membership, error)
-	read      func(look core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error)
+	read      func(request core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error)
 	settle    func(outcomes []core.Outcome, next func() core.Results) core.Results
 
 	mu         sync.Mutex
@@ -72,13 +72,13 @@ func (f *faulty) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 	return next()
 }
 
-func (f *faulty) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (f *faulty) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	f.mu.Lock()
-	f.looks, f.at = append(f.looks, look), append(f.at, time.Now())
+	f.looks, f.at = append(f.looks, request), append(f.at, time.Now())
 	f.mu.Unlock()
-	next := func() (core.ReadResult, error) { return f.OutboxStore.Read(ctx, self, look) }
+	next := func() (core.ReadResult, error) { return f.OutboxStore.Read(ctx, self, request) }
 	if f.read != nil {
-		return f.read(look, next)
+		return f.read(request, next)
 	}
 	return next()
 }

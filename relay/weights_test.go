@@ -158,13 +158,13 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 			s := &faulty{OutboxStore: mem}
 			s.read = func(_ core.ReadRequest, next func() (core.ReadResult, error)) (core.ReadResult, error) {
 				time.Sleep(10 * time.Millisecond)
-				page, err := next()
-				for _, r := range page.Ranges {
+				result, err := next()
+				for _, r := range result.Ranges {
 					if slices.ContainsFunc(r.Records, func(r core.Record) bool { return r.Envelope.ID == "one" }) {
 						found.CompareAndSwap(0, int64(s.numReads()))
 					}
 				}
-				return page, err
+				return result, err
 			}
 			for i := range 2 {
 				stage(t, mem, on("flood", 10000, waybill.Routes("r"), waybill.InLane(c[0]), func(m *waybill.Message) { m.ID += fmt.Sprint("-", i) })...)

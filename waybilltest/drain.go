@@ -84,16 +84,16 @@ func (m *member) next() (*core.Record, time.Duration, error) {
 // ready takes the first message of all that are due.
 func (m *member) ready() (*core.Record, error) {
 	for {
-		var look core.ReadRequest
+		var request core.ReadRequest
 		for _, p := range m.parts {
-			look.Ranges = append(look.Ranges, core.Range{RouteSlots: p, To: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
+			request.Ranges = append(request.Ranges, core.Range{RouteSlots: p, To: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
 		}
-		page, err := m.Store.Read(m.tb.Context(), m.self.Session, look)
+		result, err := m.Store.Read(m.tb.Context(), m.self.Session, request)
 		if err != nil {
 			return nil, err
 		}
 		var first *core.Record
-		for _, r := range page.Ranges {
+		for _, r := range result.Ranges {
 			if len(r.Records) > 0 && (first == nil || r.Records[0].Seq < first.Seq) {
 				first = &r.Records[0]
 			}

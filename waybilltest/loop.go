@@ -224,12 +224,12 @@ func crash(ctx context.Context, store core.OutboxStore, route string, n int, lea
 		return 0, err
 	}
 	all := core.Range{RouteSlots: core.RouteSlots{Route: route, Slots: core.AllSlots}, To: math.MaxInt64, Limit: n}
-	page, err := store.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{all}})
+	result, err := store.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{all}})
 	if err != nil {
 		return 0, err
 	}
 	var want core.HoldRequest
-	for _, r := range page.Ranges[0].Records {
+	for _, r := range result.Ranges[0].Records {
 		want.Refs = append(want.Refs, r.Ref)
 	}
 	taken, err := store.Hold(ctx, self.Session, want)

@@ -38,11 +38,11 @@ func badLimitsDoNoHarm(k *kit) {
 	for _, bad := range []int{-1, -1000, 0} {
 		rg := wide(k.all())
 		rg.Limit = bad
-		look := core.ReadRequest{
+		request := core.ReadRequest{
 			Ranges: []core.Range{rg}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: bad}},
 			NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
 		}
-		p, err := m.store.Read(k.ctx, m.self.Session, look)
+		p, err := m.store.Read(k.ctx, m.self.Session, request)
 		if err == nil {
 			k.cutOrWhole("a range", bad, p.Ranges[0], rs[1:])
 			k.cutOrWhole("a key", bad, core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs[1:4])

@@ -307,10 +307,10 @@ func suspicionIsSetAndCleared(k *kit) {
 	a.join()
 	flagged := func(want bool, when string) {
 		mine, other := a.heartbeat(), b.heartbeat()
-		page := a.read(k.everything())
+		result := a.read(k.everything())
 		if x, y := find(mine, a.self.Session), find(other, a.self.Session); x == nil || y == nil || x.Suspected != want ||
-			y.Suspected != want || page.Suspected != want {
-			k.fail("%s: the flag is not %v in its own membership, in another's, and in a page (%v)", when, want, page.Suspected)
+			y.Suspected != want || result.Suspected != want {
+			k.fail("%s: the flag is not %v in its own membership, in another's, and in a page (%v)", when, want, result.Suspected)
 		}
 	}
 	flagged(false, "after joining")
@@ -324,7 +324,7 @@ func suspicionIsSetAndCleared(k *kit) {
 	flagged(true, "after another set it again")
 	a.self.Heartbeats, a.self.Presence = a.self.Heartbeats+1, 0
 	flagged(false, "after a renewal without presence")
-	if page := b.read(k.everything()); page.Suspected {
+	if result := b.read(k.everything()); result.Suspected {
 		k.fail("a member has the flag that another one set for a third")
 	}
 }

@@ -85,12 +85,12 @@ func blocksOnEachRoute(k *kit) {
 	}
 	routes := []string{k.route, other}
 	for range 2 {
-		look := core.ReadRequest{Blocks: routes, Limit: 10, Bytes: 1 << 20}
+		request := core.ReadRequest{Blocks: routes, Limit: 10, Bytes: 1 << 20}
 		for _, route := range routes {
-			look.NewlyOwned = append(look.NewlyOwned, core.RouteSlots{Route: route, Slots: core.AllSlots})
-			look.Keys = append(look.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
+			request.NewlyOwned = append(request.NewlyOwned, core.RouteSlots{Route: route, Slots: core.AllSlots})
+			request.Keys = append(request.Keys, core.KeyRange{Route: route, Key: "k", To: forever, Limit: 10})
 		}
-		p := m.read(look)
+		p := m.read(request)
 		fresh := map[string]string{}
 		for _, w := range p.Blocked {
 			fresh[w.Route] = w.ID
@@ -173,14 +173,14 @@ func namesAreComparedExactly(k *kit) {
 	}
 	want := k.stage(rows...)
 	rs := m.find(want...)
-	look := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
+	request := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
 	for i := range rows {
-		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
+		request.Keys = append(request.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
 	}
-	p := m.read(look)
-	for i := range look.Keys {
+	p := m.read(request)
+	for i := range request.Keys {
 		if got := ids(p.Keys[i].Records); !slices.Equal(got, want[i:i+1]) {
-			k.fail("key %q has the records %q, want %q alone", look.Keys[i].Key, got, want[i:i+1])
+			k.fail("key %q has the records %q, want %q alone", request.Keys[i].Key, got, want[i:i+1])
 		}
 	}
 	rg := wide(k.all())

@@ -285,7 +285,7 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
 	a.claim(core.SlotRange(0, 32))
 	b.claim(core.SlotRange(32, 48))
-	look := core.ReadRequest{Slots: []core.RouteSlots{
+	request := core.ReadRequest{Slots: []core.RouteSlots{
 		k.all(), k.part(core.SlotRange(8, 40)),
 		{Route: k.route + "-x", Slots: core.AllSlots},
 		k.part(core.SlotRange(48, 64)),
@@ -294,12 +294,12 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
 		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},
 	} {
-		if got := m.read(look).Owned; !slices.Equal(got, want) {
+		if got := m.read(request).Owned; !slices.Equal(got, want) {
 			k.fail("a page says that its session owns %b, want %b", got, want)
 		}
 	}
 	a.free(core.SlotRange(0, 16))
-	if got := a.read(look).Owned[0]; got != core.SlotRange(16, 32) {
+	if got := a.read(request).Owned[0]; got != core.SlotRange(16, 32) {
 		k.fail("after a partition was freed a page says %b", got)
 	}
 }

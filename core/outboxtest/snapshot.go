@@ -19,12 +19,12 @@ func pageIsOneSnapshot(k *kit) {
 	const writers, rounds = 4, 40
 	m := k.owner(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	look := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
+	request := core.ReadRequest{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
 	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
 	for _, key := range keys {
-		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
+		request.Keys = append(request.Keys, core.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
 	}
-	look.Ranges = append(look.Ranges, look.Ranges[0])
+	request.Ranges = append(request.Ranges, request.Ranges[0])
 	var done atomic.Int32
 	k.parallel(writers+1, func(i int) {
 		if i < writers {
@@ -37,7 +37,7 @@ func pageIsOneSnapshot(k *kit) {
 			return
 		}
 		for last := false; ; {
-			p := m.read(look)
+			p := m.read(request)
 			seen := make([]map[string]bool, 0, 5)
 			for _, r := range p.Ranges {
 				seen = append(seen, pairs(r.Records))

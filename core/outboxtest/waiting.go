@@ -85,18 +85,18 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 	m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo), core.Abandon(&rs[1], waybill.ReasonCancelled, errNo),
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
-	look := core.ReadRequest{
+	request := core.ReadRequest{
 		NewlyOwned: []core.RouteSlots{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
 		Limit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
-		look.Blocks = blocks
-		p := m.read(look)
+		request.Blocks = blocks
+		p := m.read(request)
 		k.expectWaiting("abandoned records of a route that does not block", p.Blocked)
 		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Blocked)
 	}
-	look.Blocks = []string{k.route}
-	p := m.read(look)
+	request.Blocks = []string{k.route}
+	p := m.read(request)
 	for what, got := range map[string][]core.BlockedRecord{"on a route that blocks": p.Blocked, "of a key that blocks": p.Keys[0].Blocked} {
 		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.BlockedByAbandoned || got[0].Key != "k" {
 			k.fail("one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
@@ -119,14 +119,14 @@ func newlyOwnedComesInPages(k *kit) {
 	}
 	for _, limit := range []int{1, 5, 15, 100} {
 		var got []int64
-		look := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
+		request := core.ReadRequest{NewlyOwned: []core.RouteSlots{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
 		for more := true; more; {
-			p := by.read(look)
+			p := by.read(request)
 			for _, w := range p.Blocked {
-				if w.Seq <= look.NewlyOwnedAfter {
-					k.fail("the waiting records after %d were asked for, and %d follows", look.NewlyOwnedAfter, w.Seq)
+				if w.Seq <= request.NewlyOwnedAfter {
+					k.fail("the waiting records after %d were asked for, and %d follows", request.NewlyOwnedAfter, w.Seq)
 				}
-				got, look.NewlyOwnedAfter = append(got, w.Seq), w.Seq
+				got, request.NewlyOwnedAfter = append(got, w.Seq), w.Seq
 			}
 			if more = p.MoreBlocked; more && len(p.Blocked) == 0 {
 				k.fail("a page has no waiting record and says that there are more")

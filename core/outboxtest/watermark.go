@@ -74,9 +74,9 @@ func (w *watch) see(p *core.ReadResult) int64 {
 
 // page reads all records, in one page, and follows its transaction ids.
 func (w *watch) page(m *member) (rs []core.Record, settled int64) {
-	look := w.k.everything()
-	look.Last = w.last
-	p := m.read(look)
+	request := w.k.everything()
+	request.Last = w.last
+	p := m.read(request)
 	return p.Ranges[0].Records, w.see(&p)
 }
 

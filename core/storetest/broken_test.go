@@ -79,11 +79,11 @@ func (b *broken) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 	return b.inner.Heartbeat(b.context(ctx), m)
 }
 
-func (b *broken) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (b *broken) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	if b.look != nil {
-		b.look(&look)
+		b.look(&request)
 	}
-	p, err := b.inner.Read(b.context(ctx), self, look)
+	p, err := b.inner.Read(b.context(ctx), self, request)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range p.Ranges {

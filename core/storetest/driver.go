@@ -164,12 +164,12 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 
 // read returns the ready records of route and those that block its keys.
 func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.BlockedRecord, err error) {
-	look := core.ReadRequest{
+	request := core.ReadRequest{
 		NewlyOwned: all(route), Limit: pageSize, Blocks: blocks,
 		Ranges: []core.Range{{RouteSlots: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
 	}
 	for n := 0; ; n++ {
-		p, err := d.store.Read(ctx, d.self.Session, look)
+		p, err := d.store.Read(ctx, d.self.Session, request)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -177,24 +177,24 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 			return nil, nil, fmt.Errorf("%d pages of %d records each, and the last one says that there are more", n, pageSize)
 		case !p.Known:
 			return nil, nil, fmt.Errorf("session %d is not known, though nobody removed it", d.self.Session)
-		case len(p.Ranges) != len(look.Ranges):
-			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(look.Ranges))
+		case len(p.Ranges) != len(request.Ranges):
+			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(request.Ranges))
 		}
 		if p.MoreBlocked && len(p.Blocked) == 0 {
 			return nil, nil, errors.New("a page has no waiting record and says that there are more")
 		}
 		waiting = append(waiting, p.Blocked...)
 		if p.MoreBlocked {
-			look.NewlyOwnedAfter = p.Blocked[len(p.Blocked)-1].Seq
+			request.NewlyOwnedAfter = p.Blocked[len(p.Blocked)-1].Seq
 		} else {
-			look.NewlyOwned = nil
+			request.NewlyOwned = nil
 		}
 		rs := p.Ranges[0].Records
 		ready = append(ready, rs...)
 		if len(rs) > 0 {
-			look.Ranges[0].From = rs[len(rs)-1].Seq
+			request.Ranges[0].From = rs[len(rs)-1].Seq
 		}
-		if !p.Ranges[0].More && look.NewlyOwned == nil {
+		if !p.Ranges[0].More && request.NewlyOwned == nil {
 			return ready, waiting, nil
 		}
 	}

@@ -337,20 +337,20 @@ func (k *kit) raw() Tx {
 func (t *table) read(p *player) {
 	found := 0
 	for after, pages := int64(0), 0; ; pages++ {
-		page := p.look(core.ReadRequest{
+		result := p.look(core.ReadRequest{
 			Ranges: []core.Range{{RouteSlots: all(t.k.route)[0], From: after, To: math.MaxInt64, Limit: pageSize}}, Limit: pageSize, Bytes: math.MaxInt32,
 		})
-		if len(page.Ranges) != 1 || pages > maxPages {
-			t.k.fail("read answered %d ranges, want 1, or its pages do not end", len(page.Ranges))
+		if len(result.Ranges) != 1 || pages > maxPages {
+			t.k.fail("read answered %d ranges, want 1, or its pages do not end", len(result.Ranges))
 		}
-		for _, rec := range page.Ranges[0].Records {
+		for _, rec := range result.Ranges[0].Records {
 			if r := t.byID[rec.ID]; r != nil {
 				r.rec, r.Ref = rec, rec.Ref
 				found++
 			}
 			after = max(after, rec.Seq)
 		}
-		if !page.Ranges[0].More {
+		if !result.Ranges[0].More {
 			break
 		}
 	}
@@ -365,13 +365,13 @@ func (t *table) read(p *player) {
 	}
 }
 
-func (p *player) look(look core.ReadRequest) core.ReadResult {
-	page, err := p.k.store.Read(p.k.ctx, p.Session, look)
+func (p *player) look(request core.ReadRequest) core.ReadResult {
+	result, err := p.k.store.Read(p.k.ctx, p.Session, request)
 	p.k.must("read", err)
-	if !page.Known {
+	if !result.Known {
 		p.k.fail("a member read, and the answer says that it is none")
 	}
-	return page
+	return result
 }
 
 // know fills in the results of the last steps, and compares them with the stored records: the table is as it was meant
@@ -462,26 +462,26 @@ func (t *table) seen() map[string]*seen {
 	for i, r := range t.rows {
 		refs[i] = r.Ref
 	}
-	page := t.self.look(core.ReadRequest{Recheck: refs, Limit: pageSize, Bytes: math.MaxInt32})
-	for i := range page.Rechecked {
-		r := &page.Rechecked[i]
+	result := t.self.look(core.ReadRequest{Recheck: refs, Limit: pageSize, Bytes: math.MaxInt32})
+	for i := range result.Rechecked {
+		r := &result.Rechecked[i]
 		g := of(r.ID)
 		g.Holder, g.Version, g.Deliveries, g.Cancelable = r.Holder, r.Version, r.Deliveries, r.Cancelable
 		if r.Attempts != g.Attempts || r.Crashes != g.Crashes {
 			t.k.fail("a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 		}
 	}
-	for _, w := range page.RecheckedBlocked {
+	for _, w := range result.RecheckedBlocked {
 		g := of(w.ID)
 		g.Waits, g.Holder, g.Version = true, w.Holder, w.Version
 	}
 	for more, after, pages := true, int64(0), 0; more; pages++ {
-		page := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
-		for _, w := range page.Blocked {
+		result := t.self.look(core.ReadRequest{NewlyOwned: all(t.k.route), NewlyOwnedAfter: after, Blocks: []string{t.k.route}, Limit: pageSize, Bytes: math.MaxInt32})
+		for _, w := range result.Blocked {
 			of(w.ID).Why = w.Why
 			after = max(after, w.Seq)
 		}
-		if more = page.MoreBlocked; pages > maxPages {
+		if more = result.MoreBlocked; pages > maxPages {
 			t.k.fail("the pages of what waits do not end")
 		}
 	}

@@ -448,13 +448,13 @@ func (t *table) cancel() map[string]waybill.CancelStatus {
 
 // told runs fn and returns whether it wrote a notice of a kind about a record.
 func (t *table) told(fn func()) func(r *truth, kind core.NoticeKind) bool {
-	look := core.ReadRequest{Slots: all(t.k.route), Bytes: math.MaxInt32}
+	request := core.ReadRequest{Slots: all(t.k.route), Bytes: math.MaxInt32}
 	before := map[int64]bool{}
-	for _, c := range t.self.look(look).Notices {
+	for _, c := range t.self.look(request).Notices {
 		before[c.Number] = true
 	}
 	fn()
-	after := t.self.look(look).Notices
+	after := t.self.look(request).Notices
 	return func(r *truth, kind core.NoticeKind) bool {
 		return slices.ContainsFunc(after, func(c core.Notice) bool {
 			return !before[c.Number] && c.Kind == kind && (c.ID == r.ID && c.Seq == r.Seq || kind == core.NoticeFrom && c.Seq <= r.Seq)

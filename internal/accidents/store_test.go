@@ -42,8 +42,8 @@ func (w *world) join(o *postgres.Outbox) *owner {
 func (m *owner) read(from int64, limit int) []core.Record {
 	m.Helper()
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	look := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
-	p, err := m.o.Read(m.Context(), m.self.Session, look)
+	request := core.ReadRequest{Slots: []core.RouteSlots{part}, Ranges: []core.Range{{RouteSlots: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
+	p, err := m.o.Read(m.Context(), m.self.Session, request)
 	if err != nil {
 		m.Fatal(err)
 	}

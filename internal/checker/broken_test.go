@@ -19,7 +19,7 @@ type brokenStore struct {
 	core.OutboxStore
 	heartbeat func(ctx context.Context, s core.OutboxStore, m *core.HeartbeatRequest)
 	met       func(m *core.HeartbeatRequest, r *core.Membership)
-	read      func(self core.Session, page *core.ReadResult)
+	read      func(self core.Session, result *core.ReadResult)
 	release   func(u *core.PartitionState, out []core.Ref) []core.Ref
 	settle    func(o []core.Outcome) []core.Outcome
 }
@@ -37,8 +37,8 @@ func (b *brokenStore) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (c
 	return r, err
 }
 
-func (b *brokenStore) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	p, err := b.OutboxStore.Read(ctx, self, look)
+func (b *brokenStore) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	p, err := b.OutboxStore.Read(ctx, self, request)
 	if err == nil && b.read != nil {
 		b.read(self, &p)
 	}

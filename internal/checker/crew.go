@@ -160,14 +160,14 @@ func (l *Ledger) gaveUp(p *Process, self core.Session, u core.PartitionState, ou
 }
 
 // read notes what a page shows. The ledger is locked.
-func (l *Ledger) read(p *Process, page *core.ReadResult) {
-	for i := range page.Ranges {
-		l.saw(p, page.Ranges[i].Records)
+func (l *Ledger) read(p *Process, result *core.ReadResult) {
+	for i := range result.Ranges {
+		l.saw(p, result.Ranges[i].Records)
 	}
-	for i := range page.Keys {
-		l.saw(p, page.Keys[i].Records)
+	for i := range result.Keys {
+		l.saw(p, result.Keys[i].Records)
 	}
-	l.saw(p, page.Rechecked)
+	l.saw(p, result.Rechecked)
 }
 
 func (l *Ledger) saw(p *Process, records []core.Record) {
@@ -207,11 +207,11 @@ func (l *Ledger) took(p *Process, self core.Session, taken []core.HoldResult) {
 }
 
 // due notes retries that a member holds now.
-func (l *Ledger) due(p *Process, self core.Session, page *core.DueResult) {
-	for i := range page.Retries {
-		l.holdStatus(p, self, page.Retries[i].Ref)
+func (l *Ledger) due(p *Process, self core.Session, result *core.DueResult) {
+	for i := range result.Retries {
+		l.holdStatus(p, self, result.Retries[i].Ref)
 	}
-	l.saw(p, page.Retries)
+	l.saw(p, result.Retries)
 }
 
 func (l *Ledger) holdStatus(p *Process, self core.Session, ref core.Ref) {

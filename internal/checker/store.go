@@ -75,8 +75,8 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 }
 
 // Read reads, if it is let.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	return call(ctx, s, 1, "read", func(ctx context.Context) (core.ReadResult, error) { return s.inner.Read(ctx, self, look) }, func(p core.ReadResult) {
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	return call(ctx, s, 1, "read", func(ctx context.Context) (core.ReadResult, error) { return s.inner.Read(ctx, self, request) }, func(p core.ReadResult) {
 		s.p.ledger.read(s.p, &p)
 	})
 }

@@ -247,8 +247,8 @@ func (s twin) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Memb
 	return r, err
 }
 
-func (s twin) Read(ctx context.Context, mine core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	p, err := s.Outbox.Read(ctx, s.session, look)
+func (s twin) Read(ctx context.Context, mine core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	p, err := s.Outbox.Read(ctx, s.session, request)
 	own := func(records []core.Record) {
 		for i := range records {
 			if records[i].Holder == s.session {

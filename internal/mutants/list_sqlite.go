@@ -37,7 +37,7 @@ func sqlite() []mutant {
 		mutant{id: "sqlite-due-held", fault: "a due retry that another holds comes", file: due, old: "r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL", new: "r.due_at <= ?3 AND ` + slotSQL", tests: "^TestConformance$/^due-leaves-others-retries$"},
 		mutant{id: "sqlite-due-own", fault: "due records of foreign partitions come", file: due, old: "if part.Slots &= own; part.Slots == 0 {", new: "if _ = own; part.Slots == 0 {", tests: "^TestConformance$/^due-"},
 		mutant{id: "sqlite-due-next", fault: "only timers say when the next record is due", file: due, old: "retriesText, nextRetryText)", new: "retriesText, nextTimerText)", tests: "^TestConformance$/^next-in-is-exact$"},
-		mutant{id: "sqlite-due-cut", fault: "what was cut off waits for the poll", file: due, old: "\td.page.NextIn = 0\n", new: "", tests: "^TestConformance$/^due-keeps-to-its-limit$"},
+		mutant{id: "sqlite-due-cut", fault: "what was cut off waits for the poll", file: due, old: "\td.result.NextIn = 0\n", new: "", tests: "^TestConformance$/^due-keeps-to-its-limit$"},
 		mutant{id: "sqlite-due-line", fault: "due timers keep their number", file: due, old: "SET seq = ?2, due_at = NULL, version", new: "SET seq = seq + 0 * ?2, due_at = NULL, version", tests: "^TestConformance$/^timers-get-greater-numbers-once$"},
 		mutant{id: "sqlite-due-drawn", fault: "the numbers of due timers are drawn again", file: due, old: "_, err = d.exec(ctx, drawText, last)", new: "_ = drawText", tests: "^TestConformance$/^timers-get-greater-numbers-once$"},
 		mutant{id: "sqlite-idle-looks", fault: "an idle process looks for commits as often as a busy one", file: wait, old: "return quietTimes * interval", new: "return interval", tests: "^TestIdleLooksRarely$"},

@@ -28,11 +28,11 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 }
 
 // Read implements core.OutboxStore.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	if err := s.Before(ctx, "read", look); err != nil {
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	if err := s.Before(ctx, "read", request); err != nil {
 		return core.ReadResult{}, err
 	}
-	return s.OutboxStore.Read(ctx, self, look)
+	return s.OutboxStore.Read(ctx, self, request)
 }
 
 // Hold implements core.OutboxStore.

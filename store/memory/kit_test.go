@@ -122,9 +122,9 @@ func (k *kit) bury(by, session core.Session) {
 	}
 }
 
-func (k *kit) look(self core.Session, look core.ReadRequest) core.ReadResult {
+func (k *kit) look(self core.Session, request core.ReadRequest) core.ReadResult {
 	k.Helper()
-	p, err := k.Read(k.Context(), self, look)
+	p, err := k.Read(k.Context(), self, request)
 	k.no(err)
 	return p
 }

@@ -15,7 +15,7 @@ import (
 // under it.
 
 // Read answers all parts of look, as core.OutboxStore says. A limit of 0 or less is no limit.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	if err := ctx.Err(); err != nil {
 		return core.ReadResult{}, outage("read", err)
 	}
@@ -25,15 +25,15 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 	if m == nil {
 		return core.ReadResult{}, nil
 	}
-	rd := reader{s: s, self: self, look: &look, now: s.now()}
+	rd := reader{s: s, self: self, request: &request, now: s.now()}
 	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
-	if s.seq != look.Last || s.told != look.LastNotice {
+	if s.seq != request.Last || s.told != request.LastNotice {
 		p.Upper = p.Next
 	}
 	for _, tx := range s.running {
 		p.Running = append(p.Running, tx.id)
 	}
-	for _, part := range look.Slots {
+	for _, part := range request.Slots {
 		var own core.Slots
 		if rt := s.routes[part.Route]; rt != nil {
 			own = rt.owned(self) & part.Slots
@@ -41,36 +41,36 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 		p.Owned = append(p.Owned, own)
 	}
 	p.Blocked, p.MoreBlocked = rd.fresh()
-	for i := range look.Ranges {
-		p.Ranges = append(p.Ranges, rd.span(&look.Ranges[i]))
-		s.looked(m, look.Ranges[i].Route)
+	for i := range request.Ranges {
+		p.Ranges = append(p.Ranges, rd.span(&request.Ranges[i]))
+		s.looked(m, request.Ranges[i].Route)
 	}
-	for i := range look.Keys {
-		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
+	for i := range request.Keys {
+		p.Keys = append(p.Keys, rd.key(&request.Keys[i]))
 	}
 	rd.again(&p)
-	p.Notices, p.LastNotice = s.notices(look.Slots, look.AfterNotice), s.told
+	p.Notices, p.LastNotice = s.notices(request.Slots, request.AfterNotice), s.told
 	return p, nil
 }
 
 // reader answers the parts of one ReadRequest.
 type reader struct {
-	s    *Store
-	self core.Session
-	look *core.ReadRequest
-	now  time.Time
+	s       *Store
+	self    core.Session
+	request *core.ReadRequest
+	now     time.Time
 }
 
 // fresh returns the waiting records of ReadRequest.NewlyOwned, by sequence.
 func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
-	limit := rd.look.Limit
-	for _, part := range merge(rd.look.NewlyOwned) {
+	limit := rd.request.Limit
+	for _, part := range merge(rd.request.NewlyOwned) {
 		rt := rd.s.routes[part.Route]
 		if rt == nil {
 			continue
 		}
-		block, n := slices.Contains(rd.look.Blocks, part.Route), 0
-		for r := range rt.odd.after(0, rd.look.NewlyOwnedAfter) {
+		block, n := slices.Contains(rd.request.Blocks, part.Route), 0
+		for r := range rt.odd.after(0, rd.request.NewlyOwnedAfter) {
 			if limit > 0 && n > limit {
 				break
 			}
@@ -114,7 +114,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	k := rt.keys[kr.Key]
 	got := rd.collect(k.ready.after(0, kr.From), kr.To, kr.Limit, func(*record) bool { return true })
 	out.Records, out.More = got.Records, got.More
-	block := slices.Contains(rd.look.Blocks, kr.Route)
+	block := slices.Contains(rd.request.Blocks, kr.Route)
 	for r := range k.odd.all() {
 		if w, ok := r.obstructs(rd.self, block); ok {
 			out.Blocked = append(out.Blocked, w)
@@ -135,7 +135,7 @@ func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted
 			continue
 		}
 		bytes += int64(len(r.env.Body))
-		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.request.Bytes > 0 && bytes > rd.request.Bytes) {
 			out.More = true
 			break
 		}
@@ -146,12 +146,12 @@ func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted
 
 // again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(p *core.ReadResult) {
-	for _, ref := range rd.look.Recheck {
+	for _, ref := range rd.request.Recheck {
 		r := rd.s.find(ref)
 		if r == nil {
 			continue
 		}
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
 		case r.ready(), r.live() && r.holder != 0:
 			p.Rechecked = append(p.Rechecked, r.record(rd.now))
 		case ok:

@@ -77,21 +77,21 @@ func TestReadWaiting(t *testing.T) {
 		}
 		return s
 	}
-	look := core.ReadRequest{
+	request := core.ReadRequest{
 		Slots: []core.RouteSlots{all}, NewlyOwned: []core.RouteSlots{all}, Blocks: []string{route}, Limit: 9,
 		Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}},
 	}
-	p := k.look(2, look)
+	p := k.look(2, request)
 	k.fact("owned", p.Owned[0] == core.AllSlots)
 	k.same("fresh", why(p.Blocked), []string{"a1", "b3", "c2", "d3"})
 	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
 	k.same("key's block reasons", why(p.Keys[0].Blocked), []string{"a1", "b3"})
 	k.fact("holder", p.Blocked[1].Holder == 1 && p.Keys[0].Records[0].Holder == 1)
-	look.Limit, look.Blocks = 1, nil
-	p = k.look(2, look)
+	request.Limit, request.Blocks = 1, nil
+	p = k.look(2, request)
 	k.fact("a limit", len(p.Blocked) == 1 && p.MoreBlocked)
-	look.Limit, look.NewlyOwnedAfter = 9, p.Blocked[0].Seq
-	p = k.look(2, look)
+	request.Limit, request.NewlyOwnedAfter = 9, p.Blocked[0].Seq
+	p = k.look(2, request)
 	k.same("the rest, of a route that does not block", why(p.Blocked), []string{"b3", "d3"})
 
 	again := core.ReadRequest{Blocks: []string{route}, Recheck: []core.Ref{

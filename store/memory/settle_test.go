@@ -118,16 +118,16 @@ func TestSettleHeeded(t *testing.T) {
 	tx := k.Begin()
 	k.no(tx.Redrive(route, "a"))
 	k.no(tx.Redrive(route, "b"))
-	look := core.ReadRequest{Slots: []core.RouteSlots{all}}
-	k.fact("not before the commit", len(k.look(1, look).Notices) == 0)
+	request := core.ReadRequest{Slots: []core.RouteSlots{all}}
+	k.fact("not before the commit", len(k.look(1, request).Notices) == 0)
 	k.no(tx.Commit())
-	c := k.look(1, look).Notices
+	c := k.look(1, request).Notices
 	k.fact("two", len(c) == 2 && c[0].Kind == core.NoticeKey && c[0].Key == "x")
 	k.fact("of a record", c[1].Kind == core.NoticeRecord && c[1].Seq == 2 && c[1].ID == "b")
 	k.fact("only of the parts", len(k.look(1, core.ReadRequest{Slots: []core.RouteSlots{{Route: route, Slots: 1 << c[0].Slot}}}).Notices) == 1)
 	o := core.NoticeDone(&c[0])
 	k.no(k.settle(2, o)[0])
 	k.no(k.settle(2, o)[0])
-	k.fact("one is left", len(k.look(1, look).Notices) == 1)
+	k.fact("one is left", len(k.look(1, request).Notices) == 1)
 	k.is("without a session", k.settle(9, o)[0], core.ErrFenced)
 }

@@ -14,20 +14,20 @@ import (
 
 // unseen is a record that a page did not show, with the transaction ids of that page.
 type unseen struct {
-	id   string
-	tx   int64
-	page core.ReadResult
+	id     string
+	tx     int64
+	result core.ReadResult
 }
 
 // over reports whether everything that the page warned of has ended, as a later page says.
 func (u *unseen) over(later *core.ReadResult) bool {
 	ended := func(tx int64) bool { return tx < later.Next && !slices.Contains(later.Running, tx) }
-	for _, m := range u.page.Running {
+	for _, m := range u.result.Running {
 		if !ended(m) {
 			return false
 		}
 	}
-	for m := u.page.Next; m < u.page.Upper; m++ {
+	for m := u.result.Next; m < u.result.Upper; m++ {
 		if !ended(m) {
 			return false
 		}
@@ -127,7 +127,7 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				for _, u := range missing {
 					if u.over(&p) && committed[u.id] && !seen[u.id] {
 						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx,
-							u.page.Running, u.page.Next, u.page.Upper)
+							u.result.Running, u.result.Next, u.result.Upper)
 					}
 				}
 				missing = slices.DeleteFunc(missing, func(u unseen) bool { return u.over(&p) })

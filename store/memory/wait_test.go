@@ -101,12 +101,12 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 			k.no(err)
 			return cause == core.WakeNotify
 		}
-		look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: other, Slots: core.AllSlots}, To: 9}}}
+		request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: other, Slots: core.AllSlots}, To: 9}}}
 		k.fact("nobody has looked", told())
 		k.fact("still nobody has looked", told())
-		k.look(10, look)
+		k.look(10, request)
 		k.fact("one has not looked", told())
-		k.look(11, look)
+		k.look(11, request)
 		k.fact("all have", !told())
 	})
 }

@@ -175,8 +175,8 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			look := core.ReadRequest{Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), From: 1 << 60, To: 1 << 62}}}
-			if _, err := s.Read(b.Context(), self, look); err != nil {
+			request := core.ReadRequest{Slots: []core.RouteSlots{all(benchRoute)}, Ranges: []core.Range{{RouteSlots: all(benchRoute), From: 1 << 60, To: 1 << 62}}}
+			if _, err := s.Read(b.Context(), self, request); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -27,33 +27,33 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 		if err := w.clock(ctx); err != nil {
 			return err
 		}
-		d = due{work: w, self: self, limit: max(limit, 0), page: core.DueResult{NextIn: -1}}
+		d = due{work: w, self: self, limit: max(limit, 0), result: core.DueResult{NextIn: -1}}
 		return d.look(ctx, parts)
 	})
 	if err != nil {
 		return core.DueResult{}, err
 	}
-	page := d.page
+	result := d.result
 	retries, timers := d.retries, d.timers
 	take := pieces{
 		s: s, op: "due", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
 			rs, err := w.takeRetries(ctx, self, retries[from:to])
-			return func() { page.Retries = append(page.Retries, rs...) }, err
+			return func() { result.Retries = append(result.Retries, rs...) }, err
 		},
 		busy: func(int) {},
 	}
 	if err := take.run(ctx, 0, len(retries)); err != nil {
 		return core.DueResult{}, err
 	}
-	if len(page.Retries) < len(retries) { // locked, or changed meanwhile
-		page.NextIn = 0
+	if len(result.Retries) < len(retries) { // locked, or changed meanwhile
+		result.NextIn = 0
 	}
 	take.do = func(ctx context.Context, w *work, from, to int) (func(), error) {
 		n, err := w.inLine(ctx, self, timers[from:to])
-		return func() { page.TimersReady += n }, err
+		return func() { result.TimersReady += n }, err
 	}
-	return page, take.run(ctx, 0, len(timers))
+	return result, take.run(ctx, 0, len(timers))
 }
 
 // due is one call of Due in its first transaction, which only looks.
@@ -62,7 +62,7 @@ type due struct {
 	self            core.Session
 	limit           int
 	retries, timers []*record // up to the limit
-	page            core.DueResult
+	result          core.DueResult
 }
 
 // look finds the due records, and when the next one is due.
@@ -113,8 +113,8 @@ func (d *due) scan(ctx context.Context, list []*record, filter func() bson.M, sl
 	}
 	coming, err := d.all(ctx, next, inOrder(1))
 	for _, r := range coming {
-		if in := max(r.Due.Sub(d.now), time.Millisecond); d.page.NextIn < 0 || in < d.page.NextIn {
-			d.page.NextIn = in
+		if in := max(r.Due.Sub(d.now), time.Millisecond); d.result.NextIn < 0 || in < d.result.NextIn {
+			d.result.NextIn = in
 		}
 	}
 	return append(list, found...), err
@@ -124,7 +124,7 @@ func (d *due) cut(list []*record) []*record {
 	if len(list) <= d.limit {
 		return list
 	}
-	d.page.NextIn = 0
+	d.result.NextIn = 0
 	return list[:d.limit]
 }
 

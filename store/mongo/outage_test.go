@@ -30,15 +30,15 @@ func TestServerAway(t *testing.T) {
 		_, err := direct.Stage(ctx, tx, message(1))
 		return err
 	})
-	look := core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}}
-	p, err := s.Read(t.Context(), self.Session, look)
+	request := core.ReadRequest{Ranges: []core.Range{{RouteSlots: all(benchRoute), To: 1 << 62}}}
+	p, err := s.Read(t.Context(), self.Session, request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	outcome := core.Published(&p.Ranges[0].Records[0])
 	proxy.Refuse()
 	proxy.Cut()
-	_, read := s.Read(t.Context(), self.Session, look)
+	_, read := s.Read(t.Context(), self.Session, request)
 	_, heartbeat := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self})
 	_, take := s.Hold(t.Context(), self.Session, core.HoldRequest{Slots: all(benchRoute), N: 1})
 	_, do := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}, func(context.Context, Tx) error { return nil })

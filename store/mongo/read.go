@@ -26,11 +26,11 @@ const (
 
 // Read answers all parts of look from one snapshot and locks nothing. A limit of 0 or less is no limit. Now and then it
 // also removes what has ended from the list of open numbers.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	var rd reader
 	err := s.transact(ctx, "read", func(ctx context.Context, w *work) error {
-		rd = reader{work: w, self: self, look: &look}
-		if err := rd.head(ctx); err != nil || !rd.page.Known {
+		rd = reader{work: w, self: self, request: &request}
+		if err := rd.head(ctx); err != nil || !rd.result.Known {
 			return err
 		}
 		return rd.records(ctx)
@@ -41,33 +41,33 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 	if ask := s.doubts.due(rd.running); len(ask) > 0 || len(rd.done) >= tidyDone {
 		s.resolve(ctx, rd.done, ask)
 	}
-	return rd.page, nil
+	return rd.result, nil
 }
 
 // reader answers one ReadRequest in its transaction.
 type reader struct {
 	*work
 	self          core.Session
-	look          *core.ReadRequest
-	page          core.ReadResult
+	request       *core.ReadRequest
+	result        core.ReadResult
 	done, running []drawn
 }
 
 // head fills in the fields of a page other than records.
 func (rd *reader) head(ctx context.Context) (err error) {
-	p := &rd.page
+	p := &rd.result
 	docs, err := rd.metas(ctx, "epoch", "sequence")
 	if err != nil {
 		return err
 	}
 	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
-		rd.page = core.ReadResult{}
+		rd.result = core.ReadResult{}
 		return err
 	}
 	seq := docs["sequence"]
 	p.Epoch, p.Last = docs["epoch"].text(), seq.Value
 	p.Next = p.Last + 1
-	if p.Last != rd.look.Last {
+	if p.Last != rd.request.Last {
 		p.Upper = p.Next
 	}
 	is, err := rd.s.committed(ctx, seq.Open)
@@ -82,17 +82,17 @@ func (rd *reader) head(ctx context.Context) (err error) {
 		rd.running = append(rd.running, o)
 		p.Running = append(p.Running, o.From)
 	}
-	if len(rd.look.Slots) == 0 {
+	if len(rd.request.Slots) == 0 {
 		return nil
 	}
-	own, err := rd.owned(ctx, rd.self, routesOf(rd.look.Slots))
+	own, err := rd.owned(ctx, rd.self, routesOf(rd.request.Slots))
 	if err != nil {
 		return err
 	}
-	for _, part := range rd.look.Slots {
+	for _, part := range rd.request.Slots {
 		p.Owned = append(p.Owned, own[part.Route]&part.Slots)
 	}
-	p.Notices, err = rd.notices(ctx, rd.look.Slots)
+	p.Notices, err = rd.notices(ctx, rd.request.Slots)
 	return err
 }
 
@@ -145,24 +145,24 @@ func (rd *reader) records(ctx context.Context) error {
 	if err := rd.fresh(ctx); err != nil {
 		return err
 	}
-	for i := range rd.look.Ranges {
-		rs, err := rd.span(ctx, &rd.look.Ranges[i])
+	for i := range rd.request.Ranges {
+		rs, err := rd.span(ctx, &rd.request.Ranges[i])
 		if err != nil {
 			return err
 		}
-		rd.page.Ranges = append(rd.page.Ranges, rs)
+		rd.result.Ranges = append(rd.result.Ranges, rs)
 	}
 	waiting, err := rd.waiting(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range rd.look.Keys {
-		kr := &rd.look.Keys[i]
+	for i := range rd.request.Keys {
+		kr := &rd.request.Keys[i]
 		rs, err := rd.key(ctx, kr)
 		if err != nil {
 			return err
 		}
-		rd.page.Keys = append(rd.page.Keys, core.KeyRecords{
+		rd.result.Keys = append(rd.result.Keys, core.KeyRecords{
 			Records: rs.Records, More: rs.More, Blocked: waiting[routeKey{kr.Route, kr.Key}],
 		})
 	}
@@ -171,12 +171,12 @@ func (rd *reader) records(ctx context.Context) error {
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.look.Limit, &rd.page
-	for _, part := range merge(rd.look.NewlyOwned) {
-		block := slices.Contains(rd.look.Blocks, part.Route)
+	limit, p := rd.request.Limit, &rd.result
+	for _, part := range merge(rd.request.NewlyOwned) {
+		block := slices.Contains(rd.request.Blocks, part.Route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
 		for index, filter := range blockReasons(block) {
-			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.look.NewlyOwnedAfter}
+			filter["route"], filter["seq"] = part.Route, bson.M{"$gt": rd.request.NewlyOwnedAfter}
 			opts := rd.by(index).SetProjection(headOnly).SetSort(bson.M{"seq": 1})
 			n := 0
 			err := rd.each(ctx, slotFilter(filter, part.Slots), opts, func(r *record) bool {
@@ -250,14 +250,14 @@ type routeKey struct{ route, key string }
 // waiting returns the records that block the keys of the ReadRequest, by sequence.
 func (rd *reader) waiting(ctx context.Context) (map[routeKey][]core.BlockedRecord, error) {
 	keys := map[string][]string{} // by route
-	for i := range rd.look.Keys {
-		if kr := &rd.look.Keys[i]; kr.Key != "" {
+	for i := range rd.request.Keys {
+		if kr := &rd.request.Keys[i]; kr.Key != "" {
 			keys[kr.Route] = append(keys[kr.Route], kr.Key)
 		}
 	}
 	out := map[routeKey][]core.BlockedRecord{}
 	for route, list := range keys {
-		block := slices.Contains(rd.look.Blocks, route)
+		block := slices.Contains(rd.request.Blocks, route)
 		seen := map[int64]bool{} // a retry that somebody holds is found twice
 		for index, filter := range blockReasons(block) {
 			filter["route"], filter["key"] = route, bson.M{"$in": list}
@@ -288,7 +288,7 @@ func (rd *reader) collect(ctx context.Context, index string, filter bson.M, limi
 	var bytes int64
 	err = rd.each(ctx, filter, rd.bySequence(index, limit), func(r *record) bool {
 		bytes += int64(len(r.Body))
-		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.request.Bytes > 0 && bytes > rd.request.Bytes) {
 			out.More = true
 			return false
 		}
@@ -300,17 +300,17 @@ func (rd *reader) collect(ctx context.Context, index string, filter bson.M, limi
 
 // again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
-	p := &rd.page
-	found, err := rd.byID(ctx, rd.look.Recheck, nil)
+	p := &rd.result
+	found, err := rd.byID(ctx, rd.request.Recheck, nil)
 	if err != nil {
 		return err
 	}
-	for _, ref := range rd.look.Recheck {
+	for _, ref := range rd.request.Recheck {
 		r := found[recordID{ref.Route, ref.ID}]
 		if r == nil || r.Seq != ref.Seq {
 			continue
 		}
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
 		case r.Phase == phaseReady, r.live() && r.Hold != 0:
 			p.Rechecked = append(p.Rechecked, rd.record(r))
 		case ok:

@@ -79,20 +79,20 @@ func BenchmarkReadNothing(b *testing.B) {
 		b.Run(fmt.Sprintf("routes=%d", routes), func(b *testing.B) {
 			s, _ := newOutbox(b, postgres.Options{})
 			m := core.Member{Session: newSession(), Heartbeats: 1, Lease: time.Second, Capacity: 1, FreeCapacity: 1}
-			look := core.ReadRequest{Bytes: 1 << 24}
+			request := core.ReadRequest{Bytes: 1 << 24}
 			var moves []core.Transfer
 			for i := range routes {
 				p := all("r" + strconv.Itoa(i))
 				m.Routes = append(m.Routes, core.ServedRoute{Route: p.Route, Partitions: 1})
 				moves = append(moves, core.Transfer{Partition: core.Partition{Route: p.Route, To: 64}, To: m.Session})
-				look.Slots, look.Ranges = append(look.Slots, p), append(look.Ranges, core.Range{RouteSlots: p, To: 1 << 62, Limit: 100})
+				request.Slots, request.Ranges = append(request.Slots, p), append(request.Ranges, core.Range{RouteSlots: p, To: 1 << 62, Limit: 100})
 			}
 			if _, err := s.Heartbeat(b.Context(), core.HeartbeatRequest{Self: m, Join: true, Transfers: moves}); err != nil {
 				b.Fatal(err)
 			}
 			b.Run("Read", func(b *testing.B) {
 				for range b.N {
-					if p, err := s.Read(b.Context(), m.Session, look); err != nil || p.Owned[0] != core.AllSlots {
+					if p, err := s.Read(b.Context(), m.Session, request); err != nil || p.Owned[0] != core.AllSlots {
 						b.Fatal(err)
 					}
 				}

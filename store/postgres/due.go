@@ -104,7 +104,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 		due  time.Time
 		part int
 	}
-	var page core.DueResult
+	var result core.DueResult
 	var now time.Time
 	var own, next []retry
 	var held int
@@ -117,7 +117,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 		limit = orDefault(limit)
 	}
 	err := o.transact(ctx, "due", writeSQL, func(b *batch) {
-		page, own, next = core.DueResult{}, nil, nil
+		result, own, next = core.DueResult{}, nil, nil
 		b.fence(self, &now)
 		var due time.Time
 		d := o.reader(&due)
@@ -136,13 +136,13 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 		}
 		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, ago, repeats, limit)
 		b.Queue(b.sql.due.timers, int64(self), routes, slots, ago, repeats, limit).Exec(func(tag pgconn.CommandTag) error {
-			page.TimersReady = int(tag.RowsAffected())
+			result.TimersReady = int(tag.RowsAffected())
 			return nil
 		})
 		b.Queue(b.sql.due.nextDue, int64(self), routes, slots, ago, repeats).QueryRow(func(row pgx.Row) error {
 			var in int64
 			err := row.Scan(&in, &held)
-			page.NextIn = time.Duration(min(in, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+			result.NextIn = time.Duration(min(in, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 			return err
 		})
 	})
@@ -157,10 +157,10 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 		if repeats[r.part] {
 			held--
 		}
-		page.Retries = append(page.Retries, r.Record)
+		result.Retries = append(result.Retries, r.Record)
 	}
 	if held > 0 {
-		page.NextIn = 0
+		result.NextIn = 0
 	}
-	return page, nil
+	return result, nil
 }

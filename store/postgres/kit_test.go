@@ -250,17 +250,17 @@ func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
 }
 
 func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c claimed, err error) {
-	look := core.ReadRequest{Limit: 1000}
+	request := core.ReadRequest{Limit: 1000}
 	for _, r := range q.routes {
-		look.Slots = append(look.Slots, all(r))
-		look.Ranges = append(look.Ranges, core.Range{RouteSlots: all(r), To: 1 << 62, Limit: 10_000})
+		request.Slots = append(request.Slots, all(r))
+		request.Ranges = append(request.Ranges, core.Range{RouteSlots: all(r), To: 1 << 62, Limit: 10_000})
 	}
-	d, err := o.Due(ctx, self, look.Slots, q.n)
+	d, err := o.Due(ctx, self, request.Slots, q.n)
 	if err != nil {
 		return c, err
 	}
 	found := d.Retries
-	p, err := o.Read(ctx, self, look)
+	p, err := o.Read(ctx, self, request)
 	if err != nil {
 		return c, err
 	}

@@ -33,8 +33,8 @@ func TestMarksNeverLie(t *testing.T) {
 	self := join(t, s, "r", 64)
 
 	type seen struct {
-		page core.ReadResult
-		seqs map[int64]bool
+		result core.ReadResult
+		seqs   map[int64]bool
 	}
 	var pages []seen
 	var mu sync.Mutex
@@ -92,20 +92,20 @@ func TestMarksNeverLie(t *testing.T) {
 	checked := 0
 	for i, p := range pages {
 		from := int64(0)
-		upper := p.page.Upper
+		upper := p.result.Upper
 		if i > 0 {
-			from = max(pages[i-1].page.Last-2000, 0)
+			from = max(pages[i-1].result.Last-2000, 0)
 		}
 		for seq, mark := range marks {
-			if seq <= from || seq > p.page.Last || p.seqs[seq] {
+			if seq <= from || seq > p.result.Last || p.seqs[seq] {
 				continue
 			}
 			checked++
-			if open := slices.Contains(p.page.Running, mark) || mark >= p.page.Next; !open {
-				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.page.Next, p.page.Running)
+			if open := slices.Contains(p.result.Running, mark) || mark >= p.result.Next; !open {
+				t.Fatalf("page %d does not show %d of transaction %d, which it says has ended (Next %d, Running %v)", i, seq, mark, p.result.Next, p.result.Running)
 			}
 			if upper != 0 && mark >= upper {
-				t.Fatalf("page %d has Upper %d and Last %d, and %d is of transaction %d", i, upper, p.page.Last, seq, mark)
+				t.Fatalf("page %d has Upper %d and Last %d, and %d is of transaction %d", i, upper, p.result.Last, seq, mark)
 			}
 		}
 	}

@@ -137,9 +137,9 @@ type oneOf struct {
 }
 
 // Read counts reads.
-func (r *oneOf) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (r *oneOf) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	r.reads.Add(1)
-	return r.OutboxStore.Read(ctx, self, look)
+	return r.OutboxStore.Read(ctx, self, request)
 }
 
 // run lets relays come and go, or one be killed, while keys wait, and ends the wait.

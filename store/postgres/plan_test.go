@@ -130,16 +130,16 @@ func TestRoomOfShortKeys(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, key, body, own_id) SELECT 't', 'k' || i % 3, '', false FROM generate_series(1, 4) i")
-	look := core.ReadRequest{Slots: []core.RouteSlots{all(waybill.DefaultRoute)}}
+	request := core.ReadRequest{Slots: []core.RouteSlots{all(waybill.DefaultRoute)}}
 	for i := range 3 {
-		look.Keys = append(look.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), To: 1 << 62, Limit: 25})
+		request.Keys = append(request.Keys, core.KeyRange{Route: waybill.DefaultRoute, Key: fmt.Sprint("k", i), To: 1 << 62, Limit: 25})
 	}
-	page, err := o.Read(t.Context(), join(t, o, waybill.DefaultRoute, 1), look)
+	result, err := o.Read(t.Context(), join(t, o, waybill.DefaultRoute, 1), request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int{1, 2, 1} {
-		if rs := page.Keys[i].Records; len(rs) != want || want == 1 && cap(rs) != 1 {
+		if rs := result.Keys[i].Records; len(rs) != want || want == 1 && cap(rs) != 1 {
 			t.Errorf("%d records of k%d, with room for %d; want %d", len(rs), i, cap(rs), want)
 		}
 	}

@@ -20,48 +20,48 @@ import (
 const defaultLimit = 1000
 
 // Read answers all parts of look from one snapshot and locks nothing.
-func (o *Outbox) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (o *Outbox) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	shared := o.large.Add(-1) < 0
-	page, cut, err := o.readOnce(ctx, self, &look, shared)
+	result, cut, err := o.readOnce(ctx, self, &request, shared)
 	if cut {
 		o.large.Store(largeReads)
-		if empty(&page) {
-			page, _, err = o.readOnce(ctx, self, &look, false)
+		if empty(&result) {
+			result, _, err = o.readOnce(ctx, self, &request, false)
 		}
 	}
-	if err != nil || !page.Known {
+	if err != nil || !result.Known {
 		return core.ReadResult{}, err
 	}
-	o.waiter.Read(&look, &page)
-	return page, nil
+	o.waiter.Read(&request, &result)
+	return result, nil
 }
 
 // largeReads is how many reads after one that met a body with more than its share of the bytes add the bytes up.
 const largeReads = 100
 
 // empty reports whether a range has more records and none was returned.
-func empty(page *core.ReadResult) bool {
-	return slices.ContainsFunc(page.Ranges, func(r core.Records) bool { return r.More && len(r.Records) == 0 }) ||
-		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
+func empty(result *core.ReadResult) bool {
+	return slices.ContainsFunc(result.Ranges, func(r core.Records) bool { return r.More && len(r.Records) == 0 }) ||
+		slices.ContainsFunc(result.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
 // readOnce reads a page. If shared, the page is cut behind a body that has more than its share of the bytes; cut says
 // so.
-func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.ReadRequest, shared bool) (p core.ReadResult, cut bool, err error) {
+func (o *Outbox) readOnce(ctx context.Context, self core.Session, request *core.ReadRequest, shared bool) (p core.ReadResult, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
 		p = core.ReadResult{
-			Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys)),
+			Owned: []core.Slots{}, Ranges: make([]core.Records, len(request.Ranges)), Keys: make([]core.KeyRecords, len(request.Keys)),
 		}
 		cut = false
-		queuePage(b, self, look, &p, &now)
-		b.Queue(b.sql.read.upper, look.Last, look.LastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		queuePage(b, self, request, &p, &now)
+		b.Queue(b.sql.read.upper, request.Last, request.LastNotice).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
 		c := collector{shared: shared, now: &now, cut: &cut, first: 64}
-		o.queueRanges(b, look, &p, c)
+		o.queueRanges(b, request, &p, c)
 		c.first = 1
-		o.queueKeys(b, self, look, &p, c)
-		queueFresh(b, self, look, &p)
-		o.queueAgain(b, self, look, &p, &now)
+		o.queueKeys(b, self, request, &p, c)
+		queueFresh(b, self, request, &p)
+		o.queueAgain(b, self, request, &p, &now)
 	})
 	return p, cut, err
 }
@@ -115,98 +115,98 @@ func parts(of []core.RouteSlots) (routes []string, slots []int64) {
 // bits returns slots as the database has them.
 func bits(s core.Slots) int64 { return int64(s) }
 
-func queuePage(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, now *time.Time) {
-	routes, slots := parts(look.Slots)
-	b.Queue(b.sql.read.page, int64(self), routes, slots, look.AfterNotice).QueryRow(func(row pgx.Row) error {
+func queuePage(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult, now *time.Time) {
+	routes, slots := parts(request.Slots)
+	b.Queue(b.sql.read.page, int64(self), routes, slots, request.AfterNotice).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var notice []byte
-		err := row.Scan(&page.Known, &page.Suspected, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.LastNotice, &notice)
+		err := row.Scan(&result.Known, &result.Suspected, &result.Epoch, &result.Last, now, &result.Next, &result.Running, &owned, &result.LastNotice, &notice)
 		if err != nil {
 			return err
 		}
 		for _, o := range owned {
-			page.Owned = append(page.Owned, core.Slots(o))
+			result.Owned = append(result.Owned, core.Slots(o))
 		}
 		if notice == nil {
 			return nil
 		}
-		return json.Unmarshal(notice, &page.Notices)
+		return json.Unmarshal(notice, &result.Notices)
 	})
 }
 
-func (o *Outbox) queueRanges(b *batch, look *core.ReadRequest, page *core.ReadResult, c collector) {
-	n := len(look.Ranges)
+func (o *Outbox) queueRanges(b *batch, request *core.ReadRequest, result *core.ReadResult, c collector) {
+	n := len(request.Ranges)
 	if n == 0 {
 		return
 	}
 	at, routes, slots, lo, hi := make([]int, n), make([]string, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	keyed, limit, skip := make([]bool, n), make([]int, n), []int64{}
-	for i := range look.Ranges {
-		r := &look.Ranges[i]
+	for i := range request.Ranges {
+		r := &request.Ranges[i]
 		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.KeyedOnly, orDefault(r.Limit)
 		skip = append(skip, r.ExcludeSeqs...)
 	}
-	sql, args := &b.sql.read.ranges, []any{orAll(look.Bytes), at, routes, slots, lo, hi, keyed, limit}
+	sql, args := &b.sql.read.ranges, []any{orAll(request.Bytes), at, routes, slots, lo, hi, keyed, limit}
 	if len(skip) > 0 {
 		sql, args = &b.sql.read.rangesBut, append(args, skip)
 	}
 	d := o.reader()
 	to := func(n int) (*[]core.Record, *bool, string, int) {
-		p := &page.Ranges[n]
+		p := &result.Ranges[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
 	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, sql.of(c.shared), args...)
 }
 
-func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, c collector) {
-	n := len(look.Keys)
+func (o *Outbox) queueKeys(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult, c collector) {
+	n := len(request.Keys)
 	if n == 0 {
 		return
 	}
 	at, routes, keys := make([]int, n), make([]string, n), make([]string, n)
 	lo, hi, limit := make([]int64, n), make([]int64, n), make([]int, n)
-	for i := range look.Keys {
-		k := &look.Keys[i]
+	for i := range request.Keys {
+		k := &request.Keys[i]
 		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.From, k.To, orDefault(k.Limit)
 	}
 	d := o.reader()
 	to := func(n int) (*[]core.Record, *bool, string, int) {
-		p := &page.Keys[n]
+		p := &result.Keys[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
 	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, b.sql.read.keys.of(c.shared),
-		orAll(look.Bytes), at, routes, keys, lo, hi, limit)
+		orAll(request.Bytes), at, routes, keys, lo, hi, limit)
 	b.each(func(rows pgx.Rows) error {
 		n, w, err := readWaiting(rows)
 		if err == nil {
-			page.Keys[n].Blocked = append(page.Keys[n].Blocked, w)
+			result.Keys[n].Blocked = append(result.Keys[n].Blocked, w)
 		}
 		return err
-	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(look.Blocks))
+	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(request.Blocks))
 }
 
-func queueFresh(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult) {
-	if len(look.NewlyOwned) == 0 {
+func queueFresh(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult) {
+	if len(request.NewlyOwned) == 0 {
 		return
 	}
-	routes, slots := parts(look.NewlyOwned)
-	limit := orDefault(look.Limit)
+	routes, slots := parts(request.NewlyOwned)
+	limit := orDefault(request.Limit)
 	b.each(func(rows pgx.Rows) error {
 		_, w, err := readWaiting(rows)
-		if len(page.Blocked) < limit {
-			page.Blocked = append(page.Blocked, w)
+		if len(result.Blocked) < limit {
+			result.Blocked = append(result.Blocked, w)
 		} else {
-			page.MoreBlocked = true
+			result.MoreBlocked = true
 		}
 		return err
-	}, b.sql.read.fresh, int64(self), routes, slots, look.NewlyOwnedAfter, limit+1, notNil(look.Blocks))
+	}, b.sql.read.fresh, int64(self), routes, slots, request.NewlyOwnedAfter, limit+1, notNil(request.Blocks))
 }
 
-func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.ReadRequest, page *core.ReadResult, now *time.Time) {
-	if len(look.Recheck) == 0 {
+func (o *Outbox) queueAgain(b *batch, self core.Session, request *core.ReadRequest, result *core.ReadResult, now *time.Time) {
+	if len(request.Recheck) == 0 {
 		return
 	}
-	c := refs(look.Recheck)
+	c := refs(request.Recheck)
 	var why uint8
 	d := o.reader(&why)
 	b.each(func(rows pgx.Rows) error {
@@ -214,15 +214,15 @@ func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.ReadRequest,
 		if err != nil {
 			return err
 		}
-		r.Route = look.Recheck[d.n].Route
+		r.Route = request.Recheck[d.n].Route
 		if why == 0 {
-			page.Rechecked = append(page.Rechecked, *r)
+			result.Rechecked = append(result.Rechecked, *r)
 		} else {
-			page.RecheckedBlocked = append(page.RecheckedBlocked,
+			result.RecheckedBlocked = append(result.RecheckedBlocked,
 				core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.BlockReason(why), Holder: r.Holder})
 		}
 		return nil
-	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))
+	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(request.Blocks))
 }
 
 // refColumns are refs as columns.

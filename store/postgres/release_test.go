@@ -145,14 +145,14 @@ func worksOn(t *testing.T, pool *pgxpool.Pool, o *Outbox) {
 			t.Fatal(err)
 		}
 	}
-	page, err := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
+	result, err := o.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := page.Ranges[0].Records; len(found) != 1 || found[0].ID != id {
+	if found := result.Ranges[0].Records; len(found) != 1 || found[0].ID != id {
 		t.Fatalf("%d records, want %s", len(found), id)
 	}
-	if err := o.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr(); err != nil {
+	if err := o.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&result.Ranges[0].Records[0])}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Leave: true}); err != nil {

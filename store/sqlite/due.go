@@ -33,7 +33,7 @@ const (
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error) {
 	var d due
 	look := func(w *work) (bool, error) {
-		d = due{work: w, self: self, limit: max(limit, 0), page: core.DueResult{NextIn: -1}}
+		d = due{work: w, self: self, limit: max(limit, 0), result: core.DueResult{NextIn: -1}}
 		known, _, err := w.member(ctx, self)
 		switch {
 		case err != nil:
@@ -58,7 +58,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	if err != nil {
 		return core.DueResult{}, err
 	}
-	return d.page, nil
+	return d.result, nil
 }
 
 // due is one call of Due in its transaction.
@@ -67,7 +67,7 @@ type due struct {
 	self            core.Session
 	limit           int
 	retries, timers []row // up to the limit
-	page            core.DueResult
+	result          core.DueResult
 }
 
 // look finds the due records, and when the next one is due.
@@ -139,8 +139,8 @@ func (d *due) scan(ctx context.Context, list []row, part *core.RouteSlots, due, 
 		if err := r.scan(rows); err != nil || !part.Slots.Has(r.Slot) {
 			return true, err
 		}
-		if in := duration(r.due - d.now); d.page.NextIn < 0 || in < d.page.NextIn {
-			d.page.NextIn = in
+		if in := duration(r.due - d.now); d.result.NextIn < 0 || in < d.result.NextIn {
+			d.result.NextIn = in
 		}
 		return false, nil
 	}, next, part.Route, bits(part.Slots), d.now)
@@ -151,7 +151,7 @@ func (d *due) cut(list []row) []row {
 	if len(list) <= d.limit {
 		return list
 	}
-	d.page.NextIn = 0
+	d.result.NextIn = 0
 	return list[:d.limit]
 }
 
@@ -167,7 +167,7 @@ func (d *due) take(ctx context.Context) error {
 		return err
 	}
 	err := d.load(ctx, retries, func(rec *core.Record) bool {
-		d.page.Retries = append(d.page.Retries, *rec)
+		d.result.Retries = append(d.result.Retries, *rec)
 		return true
 	})
 	if err != nil || len(d.timers) == 0 {
@@ -183,7 +183,7 @@ func (d *due) take(ctx context.Context) error {
 			return err
 		}
 	}
-	d.page.TimersReady = len(d.timers)
+	d.result.TimersReady = len(d.timers)
 	_, err = d.exec(ctx, drawText, last)
 	return err
 }

@@ -52,11 +52,11 @@ func Example() {
 		panic(err)
 	}
 	part := core.RouteSlots{Route: waybill.DefaultRoute, Slots: core.AllSlots}
-	page, err := store.Read(ctx, 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: 100}}})
+	result, err := store.Read(ctx, 1, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 62, Limit: 100}}})
 	if err != nil {
 		panic(err)
 	}
-	for _, r := range page.Ranges[0].Records {
+	for _, r := range result.Ranges[0].Records {
 		e := &r.Envelope
 		for range 2 { // it may arrive twice: a consumer handles it once
 			status, err := store.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID},

@@ -47,36 +47,36 @@ const (
 
 // Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so the order of
 // numbers is the order of commits: the transaction ids say that no transaction runs. A limit of 0 or less is no limit.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
-	var page core.ReadResult
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
+	var result core.ReadResult
 	err := s.read(ctx, "read", func(w *work) error {
-		rd := reader{work: w, self: self, look: &look}
-		if err := rd.head(ctx); err != nil || !rd.page.Known {
+		rd := reader{work: w, self: self, request: &request}
+		if err := rd.head(ctx); err != nil || !rd.result.Known {
 			return err
 		}
 		if err := rd.records(ctx); err != nil {
 			return err
 		}
-		page = rd.page
+		result = rd.result
 		return nil
 	})
 	if err != nil {
 		return core.ReadResult{}, err
 	}
-	return page, nil
+	return result, nil
 }
 
 // reader answers one ReadRequest in its transaction.
 type reader struct {
 	*work
-	self core.Session
-	look *core.ReadRequest
-	page core.ReadResult
+	self    core.Session
+	request *core.ReadRequest
+	result  core.ReadResult
 }
 
 // head fills in the fields of a page other than records.
 func (rd *reader) head(ctx context.Context) (err error) {
-	p := &rd.page
+	p := &rd.result
 	if p.Known, p.Suspected, err = rd.member(ctx, rd.self); err != nil || !p.Known {
 		return err
 	}
@@ -87,17 +87,17 @@ func (rd *reader) head(ctx context.Context) (err error) {
 		return err
 	}
 	p.Next = 1
-	if p.Last != rd.look.Last {
+	if p.Last != rd.request.Last {
 		p.Upper = p.Next
 	}
-	for _, part := range rd.look.Slots {
+	for _, part := range rd.request.Slots {
 		own, err := rd.owns(ctx, rd.self, part.Route)
 		if err != nil {
 			return err
 		}
 		p.Owned = append(p.Owned, own&part.Slots)
 	}
-	p.Notices, err = rd.notices(ctx, merge(rd.look.Slots))
+	p.Notices, err = rd.notices(ctx, merge(rd.request.Slots))
 	return err
 }
 
@@ -113,29 +113,29 @@ func (rd *reader) records(ctx context.Context) error {
 	if err := rd.fresh(ctx); err != nil {
 		return err
 	}
-	for i := range rd.look.Ranges {
-		rs, err := rd.span(ctx, &rd.look.Ranges[i])
+	for i := range rd.request.Ranges {
+		rs, err := rd.span(ctx, &rd.request.Ranges[i])
 		if err != nil {
 			return err
 		}
-		rd.page.Ranges = append(rd.page.Ranges, rs)
+		rd.result.Ranges = append(rd.result.Ranges, rs)
 	}
-	for i := range rd.look.Keys {
-		rs, err := rd.key(ctx, &rd.look.Keys[i])
+	for i := range rd.request.Keys {
+		rs, err := rd.key(ctx, &rd.request.Keys[i])
 		if err != nil {
 			return err
 		}
-		rd.page.Keys = append(rd.page.Keys, rs)
+		rd.result.Keys = append(rd.result.Keys, rs)
 	}
 	return rd.again(ctx)
 }
 
 // fresh answers ReadRequest.NewlyOwned.
 func (rd *reader) fresh(ctx context.Context) error {
-	limit, p := rd.look.Limit, &rd.page
-	for _, part := range merge(rd.look.NewlyOwned) {
+	limit, p := rd.request.Limit, &rd.result
+	for _, part := range merge(rd.request.NewlyOwned) {
 		texts := []string{waitingText}
-		block := slices.Contains(rd.look.Blocks, part.Route)
+		block := slices.Contains(rd.request.Blocks, part.Route)
 		if block {
 			texts = append(texts, blockingText)
 		}
@@ -151,7 +151,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 					n++
 				}
 				return limit <= 0 || n <= limit, nil
-			}, text, part.Route, bits(part.Slots), rd.look.NewlyOwnedAfter)
+			}, text, part.Route, bits(part.Slots), rd.request.NewlyOwnedAfter)
 			if err != nil {
 				return err
 			}
@@ -177,7 +177,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 		return out, err
 	}
 	out.Records, out.More = got.Records, got.More
-	block := slices.Contains(rd.look.Blocks, kr.Route)
+	block := slices.Contains(rd.request.Blocks, kr.Route)
 	for _, text := range []string{keyWaitingText, keyBlockingText} {
 		err := rd.each(ctx, func(rows *sql.Rows) (bool, error) {
 			var r row
@@ -208,7 +208,7 @@ func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool
 			return true, nil
 		}
 		bytes += int64(len(rec.Envelope.Body))
-		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.request.Bytes > 0 && bytes > rd.request.Bytes) {
 			out.More = true
 			return false, nil
 		}
@@ -220,18 +220,18 @@ func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool
 
 // again answers ReadRequest.Recheck. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
-	p := &rd.page
-	rows, err := rd.at(ctx, seqsOf(rd.look.Recheck))
+	p := &rd.result
+	rows, err := rd.at(ctx, seqsOf(rd.request.Recheck))
 	if err != nil {
 		return err
 	}
 	var ready []int64
-	for _, ref := range rd.look.Recheck {
+	for _, ref := range rd.request.Recheck {
 		if named(rows, ref) == nil {
 			continue
 		}
 		r := rows[ref.Seq]
-		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.request.Blocks, ref.Route)); {
 		case r.Ready(), r.Live() && r.Holder != 0:
 			ready = append(ready, r.Seq)
 		case ok:

@@ -116,14 +116,14 @@ func worksOn(t *testing.T, s *Store) {
 			t.Fatal(err)
 		}
 	}
-	page, err := s.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
+	result, err := s.Read(t.Context(), self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: 1 << 60, Limit: 10}}, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := page.Ranges[0].Records; len(found) != 1 || found[0].ID != staged[0].ID {
+	if found := result.Ranges[0].Records; len(found) != 1 || found[0].ID != staged[0].ID {
 		t.Fatalf("%d records, want %s", len(found), staged[0].ID)
 	}
-	if err := s.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&page.Ranges[0].Records[0])}).FirstErr(); err != nil {
+	if err := s.Settle(t.Context(), self.Session, []core.Outcome{core.Published(&result.Ranges[0].Records[0])}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Leave: true}); err != nil {

@@ -44,18 +44,18 @@ func (s *asked) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	hinted := s.due > 0 && now.Sub(s.sent) < duePoll
 	s.sent = now
 	s.mu.Unlock()
-	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
+	result, err := s.OutboxStore.Due(ctx, self, parts, limit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.due++
-	s.moved += page.TimersReady
+	s.moved += result.TimersReady
 	if hinted {
 		s.hinted++
 	}
-	if hinted && page.TimersReady == 0 {
+	if hinted && result.TimersReady == 0 {
 		s.vain++
 	}
-	return page, err
+	return result, err
 }
 
 func (s *asked) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {

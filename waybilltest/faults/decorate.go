@@ -30,8 +30,8 @@ func (s *store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (r core.
 	return r, err
 }
 
-func (s *store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (p core.ReadResult, err error) {
-	if fault := s.b.run(ctx, "read", look, func() { p, err = s.OutboxStore.Read(ctx, self, look) }); fault != nil {
+func (s *store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (p core.ReadResult, err error) {
+	if fault := s.b.run(ctx, "read", request, func() { p, err = s.OutboxStore.Read(ctx, self, request) }); fault != nil {
 		return core.ReadResult{}, fault
 	}
 	return p, err

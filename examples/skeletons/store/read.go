@@ -9,7 +9,7 @@ import (
 )
 
 // Read answers all parts of look. SNAPSHOT: all of them from one, or the order of keys breaks.
-func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadRequest) (core.ReadResult, error) {
+func (s *Store) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	end, err := s.begin(ctx, "read")
 	if err != nil {
 		return core.ReadResult{}, err
@@ -21,23 +21,23 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.ReadReque
 	}
 	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
 	p := core.ReadResult{Known: true, Suspected: m.Suspected, Epoch: "1", Last: s.seq, Next: 1}
-	if s.seq != look.Last {
+	if s.seq != request.Last {
 		p.Upper = 1
 	}
-	rd := reader{s: s, self: self, look: &look, now: time.Now()}
-	for _, part := range look.Slots {
+	rd := reader{s: s, self: self, request: &request, now: time.Now()}
+	for _, part := range request.Slots {
 		p.Owned = append(p.Owned, s.owned(self, part))
 	}
 	p.Blocked, p.MoreBlocked = rd.fresh()
-	for i := range look.Ranges {
-		rg := &look.Ranges[i]
+	for i := range request.Ranges {
+		rg := &request.Ranges[i]
 		// INDEX: ready rows by (route, seq)
 		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
 			return r.Route == rg.Route && rg.Slots.Has(r.Slot) && (r.env.Key != "" || !rg.KeyedOnly)
 		}))
 	}
-	for i := range look.Keys {
-		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
+	for i := range request.Keys {
+		p.Keys = append(p.Keys, rd.key(&request.Keys[i]))
 	}
 	rd.again(&p)
 	return p, nil
@@ -54,10 +54,10 @@ func (s *Store) owned(self core.Session, part core.RouteSlots) (own core.Slots) 
 
 // reader answers the parts of one ReadRequest.
 type reader struct {
-	s    *Store
-	self core.Session
-	look *core.ReadRequest
-	now  time.Time
+	s       *Store
+	self    core.Session
+	request *core.ReadRequest
+	now     time.Time
 }
 
 // collect returns the wanted ones of the ready rows in (from, to], within the limits. At least one is returned, of any
@@ -69,7 +69,7 @@ func (rd *reader) collect(from, to int64, limit int, wanted func(r *row) bool) (
 			continue
 		}
 		bytes += int64(len(r.env.Body))
-		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.request.Bytes > 0 && bytes > rd.request.Bytes) {
 			out.More = true
 			break
 		}
@@ -95,12 +95,12 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 // fresh returns the rows that wait in ReadRequest.NewlyOwned, by sequence.
 func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
-		asked := slices.ContainsFunc(rd.look.NewlyOwned, func(p core.RouteSlots) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
+		asked := slices.ContainsFunc(rd.request.NewlyOwned, func(p core.RouteSlots) bool { return p.Route == r.Route && p.Slots.Has(r.Slot) })
 		w, ok := rd.blockReason(r)
-		if !asked || !ok || r.Seq <= rd.look.NewlyOwnedAfter {
+		if !asked || !ok || r.Seq <= rd.request.NewlyOwnedAfter {
 			continue
 		}
-		if rd.look.Limit > 0 && len(waiting) == rd.look.Limit {
+		if rd.request.Limit > 0 && len(waiting) == rd.request.Limit {
 			return waiting, true
 		}
 		waiting = append(waiting, w)
@@ -110,7 +110,7 @@ func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 
 // again reads single rows again, of any version.
 func (rd *reader) again(p *core.ReadResult) {
-	for _, ref := range rd.look.Recheck {
+	for _, ref := range rd.request.Recheck {
 		r := rd.s.find(ref)
 		if r == nil {
 			continue
@@ -130,6 +130,6 @@ func (rd *reader) again(p *core.ReadResult) {
 
 // block reason returns why r, and with it its key, is not handed out to self.
 func (rd *reader) blockReason(r *row) (core.BlockedRecord, bool) {
-	why := r.Obstructs(rd.self, slices.Contains(rd.look.Blocks, r.Route))
+	why := r.Obstructs(rd.self, slices.Contains(rd.request.Blocks, r.Route))
 	return core.BlockedRecord{Ref: r.Ref, Slot: r.Slot, Key: r.env.Key, Holder: r.Holder, Why: why}, why != 0
 }

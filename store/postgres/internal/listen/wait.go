@@ -95,23 +95,23 @@ func New(o Options) *Waiter {
 type seen struct{ last, lastNotice, before int64 }
 
 // Read notes what a read saw of the routes that it read up to the last number, and that it had records.
-func (w *Waiter) Read(look *core.ReadRequest, page *core.ReadResult) {
+func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The number of notices was looked up after the snapshot: it may not show the newest ones.
-	s := seen{last: page.Last, lastNotice: w.lastNotice}
-	w.lastNotice = page.LastNotice
-	if len(page.Running) > 0 || page.Upper > page.Next {
-		s.before = max(page.Next, page.Upper)
+	s := seen{last: result.Last, lastNotice: w.lastNotice}
+	w.lastNotice = result.LastNotice
+	if len(result.Running) > 0 || result.Upper > result.Next {
+		s.before = max(result.Next, result.Upper)
 	}
 	worked := 0
-	for i := range look.Ranges {
-		rg := &look.Ranges[i]
-		worked += len(page.Ranges[i].Records)
+	for i := range request.Ranges {
+		rg := &request.Ranges[i]
+		worked += len(result.Ranges[i].Records)
 		switch {
-		case page.Ranges[i].More:
+		case result.Ranges[i].More:
 			delete(w.seen, rg.Route)
-		case rg.To >= page.Last:
+		case rg.To >= result.Last:
 			w.seen[rg.Route] = s
 		}
 	}

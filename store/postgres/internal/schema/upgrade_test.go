@@ -102,7 +102,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 		if err != nil {
 			return err
 		}
-		page, err := o.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: math.MaxInt64, Limit: 50}}})
+		result, err := o.Read(ctx, self.Session, core.ReadRequest{Ranges: []core.Range{{RouteSlots: part, To: math.MaxInt64, Limit: 50}}})
 		if err != nil {
 			return err
 		}
@@ -110,8 +110,8 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) er
 		for i := range due.Retries {
 			out = append(out, core.Abandon(&due.Retries[i], waybill.ReasonRejected, errors.New("never")))
 		}
-		for i := range page.Ranges[0].Records {
-			r := &page.Ranges[0].Records[i]
+		for i := range result.Ranges[0].Records {
+			r := &result.Ranges[0].Records[i]
 			switch {
 			case i == 0 && published == 0:
 				out = append(out, core.Retry(r, errors.New("not yet"), time.Millisecond))
