@@ -94,8 +94,8 @@ func runRelay(t *testing.T, dsn string) *relay.Relay {
 
 // A look at a database, for several open pages together, sends fewer than ten statements, although a relay of this
 // process and one of another one run. There is one look in two seconds: TestViewersShareTheQuestions. So open pages
-// cost fewer than five statements a second. Counted is all that goes out while the pages are told three times, and three
-// looks are made.
+// cost fewer than five statements a second. Counted is all that goes out while the pages are told three times, and
+// three looks are made.
 // OP-07
 func TestWhatOpenPagesCost(t *testing.T) {
 	t.Parallel()
