@@ -38,7 +38,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.ReadResult, c *Call) {
 			d.rejoin()
 			return
 		}
-		d.calls.pause(callRead)
+		d.calls.pause(CallRead)
 		return
 	}
 	// A database that was restored does not know the session, or is behind the last page. The memory of this member
