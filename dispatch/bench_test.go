@@ -83,7 +83,7 @@ func BenchmarkReadBesideWaitingKeys(b *testing.B) {
 			handle := func(n int, outcome func(rec *core.Record) core.Outcome) {
 				for done := 0; done < n || d.Unsettled() > 0; now = now.Add(time.Millisecond) {
 					for _, c := range d.Calls(now) {
-						if c.Name() == "read" {
+						if c.Kind() == dispatch.CallRead {
 							reads++
 						}
 						b.StopTimer()

@@ -63,7 +63,7 @@ func TestPartitionBeginsBeforeAllIsKnown(t *testing.T) {
 	w.d.waitingPage = 1
 	reads := 0
 	w.call = func(c *Call) {
-		if c.Name() == "read" {
+		if c.Kind() == CallRead {
 			reads++
 		}
 		c.Do(context.Background(), w.st)
@@ -273,7 +273,7 @@ func testPausedBacklog(t *testing.T, open bool) {
 	w.d.BlockTopic("r", "paused", true)
 	reads := 0
 	w.call = func(c *Call) {
-		if c.Name() == "read" {
+		if c.Kind() == CallRead {
 			reads++
 		}
 		c.Do(context.Background(), w.st)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/enum"
 )
 
 // The Dispatcher makes no calls of the store itself: it returns them, the owner runs them, and gives them back with
@@ -21,21 +22,28 @@ const (
 	maxFails = 8
 )
 
-type callKind uint8
+// CallKind is the method of the store that a call calls.
+type CallKind uint8
 
+// The kinds of calls.
 const (
-	callHeartbeat callKind = iota
-	callRead
-	callHold
-	callDue
-	callSettle
-	callRelease
+	CallHeartbeat CallKind = iota
+	CallRead
+	CallHold
+	CallDue
+	CallSettle
+	CallRelease
 	callKinds
 )
 
+// String returns its name in logs and metrics.
+func (k CallKind) String() string {
+	return enum.Name("CallKind", k, 0, "heartbeat", "read", "hold", "due", "settle", "release partition")
+}
+
 // Call is one call of the store. Do runs it, on any goroutine. Done takes in its answer.
 type Call struct {
-	kind callKind
+	kind CallKind
 	op   callOp
 	err  error
 	sent time.Time
@@ -61,10 +69,8 @@ func (c *Call) Do(ctx context.Context, s core.OutboxStore) { c.err = c.op.do(ctx
 // Lose replaces an answer by the error err, as if the answer was lost; for tests of the owner.
 func (c *Call) Lose(err error) { c.err = err }
 
-// Name returns the method that the call calls, for logs and metrics.
-func (c *Call) Name() string {
-	return [...]string{"heartbeat", "read", "hold", "due", "settle", "release partition"}[c.kind]
-}
+// Kind returns the method that the call calls.
+func (c *Call) Kind() CallKind { return c.kind }
 
 // Err returns the store's error.
 func (c *Call) Err() error { return c.err }
@@ -99,34 +105,34 @@ func (cs *calls) end(c *Call) {
 }
 
 // busy reports whether a call of a kind is under way.
-func (cs *calls) busy(k callKind) bool { return cs.underWay[k] != nil }
+func (cs *calls) busy(k CallKind) bool { return cs.underWay[k] != nil }
 
 // quiet reports whether no call is under way that reads or changes records.
 func (cs *calls) quiet() bool {
-	return !cs.busy(callRead) && !cs.busy(callHold) && !cs.busy(callDue) && !cs.busy(callSettle)
+	return !cs.busy(CallRead) && !cs.busy(CallHold) && !cs.busy(CallDue) && !cs.busy(CallSettle)
 }
 
 // pause delays the next call of a kind that failed.
-func (cs *calls) pause(k callKind) { cs.notBefore[k] = cs.now.Add(cs.backoff(k)) }
+func (cs *calls) pause(k CallKind) { cs.notBefore[k] = cs.now.Add(cs.backoff(k)) }
 
 // backoff is how long to wait after so many failures in a row.
-func (cs *calls) backoff(k callKind) time.Duration {
+func (cs *calls) backoff(k CallKind) time.Duration {
 	n := min(cs.fails[k], maxFails)
 	return min(10*time.Millisecond<<n, cs.opts.Lease/6)
 }
 
 // baseLimit is how long a call may take if no call of its kind ran into the limit.
-func (cs *calls) baseLimit(k callKind) time.Duration {
-	if k == callHeartbeat { // leaves time for another one
+func (cs *calls) baseLimit(k CallKind) time.Duration {
+	if k == CallHeartbeat { // leaves time for another one
 		return min(cs.opts.Lease/3, maxLimit)
 	}
 	return min(cs.opts.Lease/2, maxLimit)
 }
 
 // limit is how long a call may take.
-func (cs *calls) limit(k callKind) time.Duration {
+func (cs *calls) limit(k CallKind) time.Duration {
 	limit := cs.baseLimit(k) << cs.patience[k]
-	if k == callHeartbeat { // a later answer is useless
+	if k == CallHeartbeat { // a later answer is useless
 		return min(limit, cs.opts.Lease)
 	}
 	return limit

@@ -212,7 +212,7 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 		w.start()
 		var late *Call
 		w.call = func(c *Call) {
-			if c.Name() == "release partition" && late == nil {
+			if c.Kind() == CallRelease && late == nil {
 				again := *c
 				late = &again
 				c.Lose(errLost)
@@ -330,7 +330,7 @@ func TestWhatFollowsOneThatMayHaveArrivedWaits(t *testing.T) { // OR-02
 	}
 	down := true
 	w.call = func(c *Call) {
-		if down && c.Name() == "settle" {
+		if down && c.Kind() == CallSettle {
 			c.Lose(errLost)
 			return
 		}
@@ -441,7 +441,7 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	w.start()
 	settles := 0
 	w.call = func(c *Call) {
-		if c.Name() == "settle" {
+		if c.Kind() == CallSettle {
 			settles++
 		}
 		c.Do(context.Background(), w.st)
@@ -627,7 +627,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 		gave := false
 		w.call = func(c *Call) {
 			c.Do(t.Context(), w.st)
-			if c.Name() == "release partition" && !gave {
+			if c.Kind() == CallRelease && !gave {
 				gave = true
 				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, sent))
 				if !answered {

@@ -62,7 +62,7 @@ func TestManyDecisionsWhileNothingIsSent(t *testing.T) { // OP-18
 			w.decideAbout(ids)
 			reads, calls := 0, w.call
 			w.call = func(c *Call) {
-				if c.kind == callRead {
+				if c.kind == CallRead {
 					reads++
 				}
 				calls(c)
@@ -101,7 +101,7 @@ func TestReadsForDecisions(t *testing.T) { // OP-18
 	w.d = New(Options{Routes: []Route{{Name: "r", Partitions: 1}}, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
 	gap, last, calls, reads := time.Duration(0), w.now, w.call, 0
 	w.call = func(c *Call) {
-		if c.kind == callRead {
+		if c.kind == CallRead {
 			gap, last = max(gap, w.now.Sub(last)), w.now
 			reads++
 		}

@@ -109,7 +109,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	}
 	d.presence.note(c)
 	c.op.done(c)
-	if c.kind == callHeartbeat && d.presence.slow && d.presence.shown != 0 {
+	if c.kind == CallHeartbeat && d.presence.slow && d.presence.shown != 0 {
 		d.self.renewNow = true // without the token
 	}
 }
@@ -119,13 +119,13 @@ func (d *Dispatcher) Next() (next time.Time) {
 	if d.self.left {
 		return next
 	}
-	if !d.calls.busy(callHeartbeat) {
+	if !d.calls.busy(CallHeartbeat) {
 		next = earliest(next, d.heartbeatDue())
 	}
 	if !d.self.joined {
 		return next
 	}
-	if !d.calls.busy(callSettle) {
+	if !d.calls.busy(CallSettle) {
 		next = earliest(next, d.settleDue())
 	}
 	next = earliest(next, d.releases.patience())
@@ -135,13 +135,13 @@ func (d *Dispatcher) Next() (next time.Time) {
 	for _, rt := range d.routes {
 		next = earliest(next, rt.releaseDue())
 	}
-	if !d.calls.busy(callRead) {
+	if !d.calls.busy(CallRead) {
 		next = earliest(next, d.readDue())
 	}
-	if !d.calls.busy(callDue) && d.room() {
+	if !d.calls.busy(CallDue) && d.room() {
 		next = earliest(next, d.timers.at)
 	}
-	if !d.calls.busy(callHold) {
+	if !d.calls.busy(CallHold) {
 		next = earliest(next, d.holdDue())
 	}
 	return next

@@ -136,7 +136,7 @@ func (o *overdue) failed(sent time.Time) {
 
 // due returns the next Due, or nil.
 func (d *Dispatcher) due() *Call {
-	if d.calls.busy(callDue) || d.releases.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
+	if d.calls.busy(CallDue) || d.releases.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
 		return nil
 	}
 	parts, limit := d.dueParts()
@@ -147,7 +147,7 @@ func (d *Dispatcher) due() *Call {
 		}
 		return nil
 	}
-	c := &Call{kind: callDue}
+	c := &Call{kind: CallDue}
 	c.op = &dueOp{d: d, session: d.session, parts: parts, limit: limit}
 	d.calls.begin(c)
 	d.timers.sent = d.now
@@ -200,7 +200,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 		for _, p := range parts {
 			d.byName[p.Route].overdue.failed(c.sent)
 		}
-		d.timers.at = d.now.Add(d.calls.backoff(callDue))
+		d.timers.at = d.now.Add(d.calls.backoff(CallDue))
 		return
 	}
 	fresh := result.TimersReady > 0

@@ -61,8 +61,8 @@ type act struct {
 func (e act) String() string {
 	switch e.kind { //nolint:exhaustive // the others are about a member
 	case evCall, evSlow, evLost, evUnheard, evLate, evGhost:
-		s := fmt.Sprintf("%s m%d %s", happenings[e.kind], e.m, (&Call{kind: callKind(e.key >> 40)}).Name())
-		if callKind(e.key>>40) == callRelease {
+		s := fmt.Sprintf("%s m%d %s", happenings[e.kind], e.m, CallKind(e.key>>40))
+		if CallKind(e.key>>40) == CallRelease {
 			s += fmt.Sprintf(" %d", e.key&0xFFFFF)
 		}
 		return s
@@ -227,7 +227,7 @@ func (w *world) do(e act) {
 	case evSlow:
 		b.Slow--
 		x := w.members[e.m].call(e.key)
-		w.logf("m%d: %s: its answer comes later", e.m, x.c.Name())
+		w.logf("m%d: %s: its answer comes later", e.m, x.c.kind)
 		w.exec(x, e.m)
 	case evLost, evUnheard, evLate:
 		m := w.members[e.m]
@@ -242,7 +242,7 @@ func (w *world) do(e act) {
 			c := *x.c
 			w.ghosts = append(w.ghosts, &sentCall{c: &c, key: x.key})
 		}
-		w.logf("m%d: %s: %s", e.m, x.c.Name(), happenings[e.kind])
+		w.logf("m%d: %s: %s", e.m, x.c.kind, happenings[e.kind])
 		x.c.Lose(errLost)
 		w.answer(m, x)
 	case evGhost:

@@ -176,7 +176,7 @@ func TestRenewalWithoutAnswerIsRepeated(t *testing.T) {
 		m := w.members[1]
 		for _, x := range slices.Clone(m.calls) {
 			switch {
-			case hung == nil && x.c.kind == callHeartbeat:
+			case hung == nil && x.c.kind == CallHeartbeat:
 				hung = x
 				w.exec(x, 1)
 			case x != hung:

@@ -348,9 +348,9 @@ func (w *world) exec(x *sentCall, who int) {
 	x.done = true
 	x.c.Do(context.Background(), &coarse{w.store, w})
 	if x.c.err != nil {
-		w.logf("m%d: %s: %v", who, x.c.Name(), x.c.err)
+		w.logf("m%d: %s: %v", who, x.c.kind, x.c.err)
 	}
-	if x.c.kind != callHeartbeat {
+	if x.c.kind != CallHeartbeat {
 		return
 	}
 	for i, m := range w.members {
@@ -504,7 +504,7 @@ func (w *world) giveUp(m *agent) {
 		if w.now.Before(x.overdueAt()) {
 			continue
 		}
-		w.logf("m%d: %s: no answer at its limit, executed: %t", w.index(m), x.c.Name(), x.done)
+		w.logf("m%d: %s: no answer at its limit, executed: %t", w.index(m), x.c.kind, x.done)
 		x.c.Lose(errLost)
 		m.calls = slices.DeleteFunc(m.calls, func(y *sentCall) bool { return y == x })
 		m.d.Done(w.now, x.c)

@@ -15,10 +15,10 @@ import (
 // finish takes an item out of memory for good. The answers of a Read and a Due that are under way may show the record
 // as it was before; recent makes them skip it.
 func (d *Dispatcher) finish(item *Item) {
-	if d.calls.busy(callRead) {
+	if d.calls.busy(CallRead) {
 		item.route.recent.read[item.Record.Seq] = true
 	}
-	if d.calls.busy(callDue) {
+	if d.calls.busy(CallDue) {
 		item.route.recent.due[item.Record.Seq] = item.Record.Version
 	}
 	d.remove(item)

@@ -32,7 +32,7 @@ func (d *Dispatcher) heartbeatDue() time.Time {
 	if !d.self.joined || len(d.peers.evictions) > 0 || len(d.peers.transfers) > 0 || d.self.renewNow || d.self.stopping && d.idleForLeave() {
 		at = d.now
 	}
-	return later(at, d.calls.notBefore[callHeartbeat])
+	return later(at, d.calls.notBefore[CallHeartbeat])
 }
 
 // idleForLeave reports whether a stopping member has nothing left to store or to wait for.
@@ -43,7 +43,7 @@ func (d *Dispatcher) idleForLeave() bool {
 // heartbeat returns the next Heartbeat, or nil. A member whose own last renewal came late evicts no other: they may
 // have seen as little of it.
 func (d *Dispatcher) heartbeat() *Call {
-	if d.calls.busy(callHeartbeat) || d.heartbeatDue().After(d.now) {
+	if d.calls.busy(CallHeartbeat) || d.heartbeatDue().After(d.now) {
 		return nil
 	}
 	renews := d.renews()
@@ -69,7 +69,7 @@ func (d *Dispatcher) heartbeat() *Call {
 	m.Transfers = append(m.Transfers, lowered...)
 	d.peers.evictions, d.peers.transfers, d.presence.suspicions = nil, nil, nil
 	d.notices.lowering, d.self.renewNow = nil, false
-	c := &Call{kind: callHeartbeat}
+	c := &Call{kind: CallHeartbeat}
 	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
 	d.calls.begin(c)
 	return c
@@ -159,7 +159,7 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 // conclusions.
 func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Membership, c *Call, renewed bool) {
 	if c.err != nil {
-		d.calls.pause(callHeartbeat)
+		d.calls.pause(CallHeartbeat)
 		d.self.renewNow = true
 		return
 	}

@@ -224,7 +224,7 @@ func TestNoticeOfAPartitionThatGoes(t *testing.T) { // OR-04
 	w.blocked()
 	var late *Call
 	w.call = func(c *Call) {
-		if c.Name() == "release partition" {
+		if c.Kind() == CallRelease {
 			if late == nil {
 				again := *c
 				late = &again

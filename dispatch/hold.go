@@ -128,13 +128,13 @@ func (d *Dispatcher) holdDue() time.Time {
 	if at.IsZero() {
 		return at
 	}
-	return later(at, d.calls.notBefore[callHold])
+	return later(at, d.calls.notBefore[CallHold])
 }
 
 // hold returns the next Hold, or nil. It asks for records that must be held before they are handed out, and for holds
 // of records that are out for long.
 func (d *Dispatcher) hold() *Call {
-	if d.calls.busy(callHold) || d.releases.busy() {
+	if d.calls.busy(CallHold) || d.releases.busy() {
 		return nil
 	}
 	if at := d.holdDue(); at.IsZero() || at.After(d.now) {
@@ -153,7 +153,7 @@ func (d *Dispatcher) hold() *Call {
 		}
 	}
 	if len(items) == 0 && next == nil {
-		d.calls.notBefore[callHold] = d.now.Add(d.opts.Gather)
+		d.calls.notBefore[CallHold] = d.now.Add(d.opts.Gather)
 		return nil
 	}
 	return d.holdCall(items, next, room.n)
@@ -162,7 +162,7 @@ func (d *Dispatcher) hold() *Call {
 // holdLate returns a Hold that stores holds of records that have been out for longer than a third of the lease. If
 // this member dies, its successor then knows that they were out, and counts a crash for each.
 func (d *Dispatcher) holdLate() *Call {
-	if d.calls.busy(callHold) || d.releases.busy() {
+	if d.calls.busy(CallHold) || d.releases.busy() {
 		return nil
 	}
 	var items []*Item
@@ -192,7 +192,7 @@ func (d *Dispatcher) holdCall(items []*Item, next *route, n int) *Call {
 	if next != nil {
 		next.addNext(&want, n)
 	}
-	c := &Call{kind: callHold, op: &holdOp{d: d, session: d.session, want: want, items: items, next: next}}
+	c := &Call{kind: CallHold, op: &holdOp{d: d, session: d.session, want: want, items: items, next: next}}
 	d.calls.begin(c)
 	return c
 }
@@ -205,10 +205,10 @@ func (d *Dispatcher) holdDone(items []*Item, got []core.HoldResult, c *Call) boo
 			d.rejoin()
 			return false
 		}
-		d.calls.pause(callHold)
+		d.calls.pause(CallHold)
 		return false
 	}
-	d.calls.notBefore[callHold] = time.Time{}
+	d.calls.notBefore[CallHold] = time.Time{}
 	for i, item := range items {
 		if item.route.known[item.Record.Seq] != item {
 			continue

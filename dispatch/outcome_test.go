@@ -71,7 +71,7 @@ func TestMissingResults(t *testing.T) { // DB-23
 	w.start()
 	settles := 0
 	w.call = func(c *Call) {
-		if c.Name() == "settle" {
+		if c.Kind() == CallSettle {
 			if settles++; settles == 1 {
 				c.Do(context.Background(), silent{w.st})
 				return

@@ -149,7 +149,7 @@ func TestDueThatIsExecutedLate(t *testing.T) {
 	w.within(false)
 	call := w.call
 	w.call = func(c *Call) {
-		if c.kind == callDue {
+		if c.kind == CallDue {
 			w.now = w.now.Add(dueMargin)
 		}
 		call(c)
@@ -199,7 +199,7 @@ func TestDueOvertakesASettle(t *testing.T) {
 		var settle *Call
 		for overtaken := false; !overtaken; w.now = w.now.Add(time.Millisecond) {
 			for _, c := range w.d.Calls(w.now) {
-				if w.call(c); c.kind == callSettle && settle == nil {
+				if w.call(c); c.kind == CallSettle && settle == nil {
 					settle = c
 					continue
 				}
@@ -230,7 +230,7 @@ func TestSettleOvertakesADue(t *testing.T) {
 		var due *Call
 		for ; due == nil; w.now = w.now.Add(time.Millisecond) {
 			for _, c := range w.d.Calls(w.now) {
-				if c.kind == callDue {
+				if c.kind == CallDue {
 					due = c
 					continue
 				}

@@ -41,10 +41,10 @@ func (p *presence) reset() {
 // note takes in that a call has ended. Only a Heartbeat or a Read that was answered shows that suspicion. A removed
 // member's settle is answered, too.
 func (p *presence) note(c *Call) {
-	if c.err == nil && (c.kind == callHeartbeat || c.kind == callRead) {
+	if c.err == nil && (c.kind == CallHeartbeat || c.kind == CallRead) {
 		p.answered = later(p.answered, c.sent)
 	}
-	if c.kind == callHeartbeat {
+	if c.kind == CallHeartbeat {
 		p.slow = p.now.Sub(c.sent) >= slowHeartbeat
 	}
 }

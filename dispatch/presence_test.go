@@ -93,7 +93,7 @@ func TestGraceBeginsAgainAfterAnOutage(t *testing.T) { // DB-24
 	defer away()
 	met := 0
 	w.call = func(c *Call) {
-		if c.Do(ctx, s); c.kind == callHeartbeat && c.err == nil {
+		if c.Do(ctx, s); c.kind == CallHeartbeat && c.err == nil {
 			met++
 		}
 	}
@@ -196,7 +196,7 @@ func TestWhoIsRemovedStartsNothing(t *testing.T) { // DB-24
 	for range 100 {
 		w.now = w.now.Add(time.Millisecond)
 		for _, c := range w.d.Calls(w.now) {
-			if c.kind == callSettle { // the answers to the others are late
+			if c.kind == CallSettle { // the answers to the others are late
 				settled = true
 				w.call(c)
 				w.d.Done(w.now, c)

@@ -194,7 +194,7 @@ func TestRecordsOfALostTake(t *testing.T) { // DB-24
 		w.now = w.now.Add(time.Millisecond)
 		var lost *Call
 		for _, c := range w.d.Calls(w.now) {
-			if c.Name() == "hold" {
+			if c.Kind() == CallHold {
 				again := *c
 				if lost = &again; !late {
 					lost.Do(t.Context(), w.st)

@@ -80,14 +80,14 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	w.now = w.now.Add(50 * time.Millisecond)
 	w.d.Wake(w.now, "r")
 	calls := w.d.Calls(w.now)
-	byName := func(name string) *Call {
-		i := slices.IndexFunc(calls, func(c *Call) bool { return c.Name() == name })
+	ofKind := func(kind CallKind) *Call {
+		i := slices.IndexFunc(calls, func(c *Call) bool { return c.kind == kind })
 		if i < 0 {
-			t.Fatalf("no %s", name)
+			t.Fatalf("no %s", kind)
 		}
 		return calls[i]
 	}
-	settle, take := byName("settle"), byName("hold")
+	settle, take := ofKind(CallSettle), ofKind(CallHold)
 	w.call(settle)
 	w.call(take)
 	w.d.Done(w.now, take)
@@ -112,15 +112,15 @@ func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 	}
 	w.stage("", "a")
 	w.d.Wake(w.now, "r")
-	var names []string
+	var kinds []CallKind
 	for _, c := range sent {
 		w.d.Done(w.now, c)
-		names = append(names, c.Name())
+		kinds = append(kinds, c.kind)
 	}
-	if !slices.Contains(names, "hold") || !slices.Contains(names, "read") {
-		t.Fatalf("a wake-up led to %q, want a read and a take", names)
+	if !slices.Contains(kinds, CallHold) || !slices.Contains(kinds, CallRead) {
+		t.Fatalf("a wake-up led to %s, want a read and a hold", kinds)
 	}
-	take := func(c *Call) bool { return c.Name() == "hold" }
+	take := func(c *Call) bool { return c.Kind() == CallHold }
 	if calls := w.d.Calls(w.now); !slices.ContainsFunc(calls, take) {
 		t.Error("no Take follows at once on one that came back empty, though there was news meanwhile")
 	}
@@ -134,9 +134,9 @@ func TestQueueLooksAgainAfterNews(t *testing.T) { // TQ-04
 		w.d.Done(w.now, c)
 	}
 	calls := w.d.Calls(w.now)
-	for _, name := range []string{"read", "hold"} {
-		if !slices.ContainsFunc(calls, func(c *Call) bool { return c.Name() == name }) {
-			t.Errorf("no %s follows at once on one during which a timer came due", name)
+	for _, kind := range []CallKind{CallRead, CallHold} {
+		if !slices.ContainsFunc(calls, func(c *Call) bool { return c.kind == kind }) {
+			t.Errorf("no %s follows at once on one during which a timer came due", kind)
 		}
 	}
 }

@@ -86,8 +86,8 @@ func (d *Dispatcher) readDue() time.Time {
 		}
 		at = earliest(at, rt.readDue())
 	}
-	if !at.IsZero() && at.Before(d.calls.notBefore[callRead]) {
-		return d.calls.notBefore[callRead]
+	if !at.IsZero() && at.Before(d.calls.notBefore[CallRead]) {
+		return d.calls.notBefore[CallRead]
 	}
 	return at
 }
@@ -117,12 +117,12 @@ func (rt *route) readDue() time.Time {
 // read returns the next read, or nil. While partitions are released there is none: it could bring records of a
 // partition that is about to go.
 func (d *Dispatcher) read() *Call {
-	if at := d.readDue(); d.calls.busy(callRead) || d.releases.busy() || at.IsZero() || at.After(d.now) {
+	if at := d.readDue(); d.calls.busy(CallRead) || d.releases.busy() || at.IsZero() || at.After(d.now) {
 		return nil
 	}
 	r := d.newReading()
 	d.reads.count++
-	c := &Call{kind: callRead}
+	c := &Call{kind: CallRead}
 	c.op = &readOp{d: d, session: d.session, r: r}
 	d.calls.begin(c)
 	d.reads.routes = r.routes

@@ -38,7 +38,7 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 			d.rejoin()
 			return
 		}
-		d.calls.pause(callRead)
+		d.calls.pause(CallRead)
 		return
 	}
 	// A database that was restored does not know the session, or is behind the last read. The memory of this member

@@ -111,7 +111,7 @@ func (d *Dispatcher) releasePartition(u *partition) *Call {
 		}
 	}
 	owned := core.PartitionState{Partition: u.Partition, Owner: d.session, Term: u.term, ReadAfter: rt.slotHints().of(u.Slots())}
-	c := &Call{kind: callRelease, op: &releaseOp{d: d, session: d.session, u: u, owned: owned, out: out}}
+	c := &Call{kind: CallRelease, op: &releaseOp{d: d, session: d.session, u: u, owned: owned, out: out}}
 	u.asked = true
 	return c
 }
@@ -139,7 +139,7 @@ func (d *Dispatcher) partitionReleased(u *partition, done bool, c *Call) {
 
 // nextTry returns when to try again to release a partition.
 func (d *Dispatcher) nextTry() time.Time {
-	return d.now.Add(max(lockedAfter, d.calls.backoff(callRelease)))
+	return d.now.Add(max(lockedAfter, d.calls.backoff(CallRelease)))
 }
 
 // toRelease returns up to limit partitions to release now.

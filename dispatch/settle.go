@@ -109,7 +109,7 @@ func (d *Dispatcher) settleDue() time.Time {
 	if !s.urgent && d.moreComing() && len(s.items) < d.opts.Batch && !d.releases.busy() && !d.self.stopping {
 		at = at.Add(d.opts.Gather)
 	}
-	return later(at, d.calls.notBefore[callSettle])
+	return later(at, d.calls.notBefore[CallSettle])
 }
 
 // moreComing reports whether more outcomes are likely to come soon.
@@ -119,7 +119,7 @@ func (d *Dispatcher) moreComing() bool {
 
 // settle returns the next settle, or nil.
 func (d *Dispatcher) settle() *Call {
-	if at := d.settleDue(); d.calls.busy(callSettle) || at.IsZero() || at.After(d.now) {
+	if at := d.settleDue(); d.calls.busy(CallSettle) || at.IsZero() || at.After(d.now) {
 		return nil
 	}
 	s := &d.settles
@@ -137,7 +137,7 @@ func (d *Dispatcher) settle() *Call {
 	for i := range notices {
 		outcomes = append(outcomes, core.NoticeDone(&notices[i]))
 	}
-	c := &Call{kind: callSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, notices: notices}}
+	c := &Call{kind: CallSettle, op: &settleOp{d: d, session: d.session, outcomes: outcomes, items: items, notices: notices}}
 	d.calls.begin(c)
 	return c
 }
@@ -186,11 +186,11 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 		s.since = earliest(s.since, d.now.Add(lockedFor))
 	}
 	s.schedule()
-	d.calls.notBefore[callSettle] = time.Time{}
+	d.calls.notBefore[CallSettle] = time.Time{}
 	// Some outcomes were stored: then the others failed for reasons of their own, and a pause would only delay.
 	if outages > 0 && outages == len(items) {
-		d.calls.fails[callSettle] = max(d.calls.fails[callSettle], 1)
-		d.calls.pause(callSettle)
+		d.calls.fails[CallSettle] = max(d.calls.fails[CallSettle], 1)
+		d.calls.pause(CallSettle)
 	}
 }
 

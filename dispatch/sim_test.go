@@ -348,7 +348,7 @@ func (m *simMember) call(c *Call) {
 	s := m.s
 	st := &simStore{OutboxStore: s.store, s: s}
 	exec := func() { c.Do(context.Background(), st) }
-	if c.kind == callRead && (s.cfg.broken == "OneSnap" || s.cfg.broken == "KeySnap") {
+	if c.kind == CallRead && (s.cfg.broken == "OneSnap" || s.cfg.broken == "KeySnap") {
 		s.after(50*time.Microsecond, func() { c.Do(context.Background(), &simStore{OutboxStore: s.store, s: s, keep: &st.first}) })
 	}
 	there, back := s.between(100*time.Microsecond, 2*time.Millisecond), s.between(100*time.Microsecond, 2*time.Millisecond)
@@ -368,20 +368,20 @@ func (m *simMember) call(c *Call) {
 		case 1:
 			s.after(there, exec)
 		case 2: // done late; its answer comes to nobody
-			s.logf("member %d: %s is done late", m.name, c.Name())
+			s.logf("member %d: %s is done late", m.name, c.kind)
 			late := *c
 			s.after(s.between(there, 5*time.Second), func() { late.Do(context.Background(), st) })
 		}
-		s.logf("member %d: answer to %s is lost", m.name, c.Name())
+		s.logf("member %d: answer to %s is lost", m.name, c.kind)
 		lost(there + back + 5*time.Millisecond)
 		return
 	}
 	s.after(there, func() {
 		exec()
-		s.logf("member %d: %s is done (sent at %s)", m.name, c.Name(), c.sent.Sub(epochStart))
+		s.logf("member %d: %s is done (sent at %s)", m.name, c.kind, c.sent.Sub(epochStart))
 		s.after(back, func() {
 			m.do(func() {
-				s.logf("member %d: %s is answered (sent at %s) %v", m.name, c.Name(), c.sent.Sub(epochStart), c.err)
+				s.logf("member %d: %s is answered (sent at %s) %v", m.name, c.kind, c.sent.Sub(epochStart), c.err)
 				m.d.Done(s.now, c)
 			})
 		})

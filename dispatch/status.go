@@ -103,7 +103,7 @@ func (d *Dispatcher) Out() int { return d.work.out }
 // staged later are found at the next poll, or after a Wake.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	rt := d.byName[route]
-	if rt == nil || !d.self.joined || d.calls.busy(callRead) && slices.Contains(d.reads.routes, rt) {
+	if rt == nil || !d.self.joined || d.calls.busy(CallRead) && slices.Contains(d.reads.routes, rt) {
 		return false
 	}
 	return len(rt.groups) > 0 && rt.room() > 0 && rt.readDue().After(now)
@@ -111,7 +111,7 @@ func (d *Dispatcher) Idle(now time.Time, route string) bool {
 
 // Unsettled returns how many outcomes wait to be stored, without those of a call under way.
 func (d *Dispatcher) Unsettled() int {
-	if d.calls.busy(callSettle) {
+	if d.calls.busy(CallSettle) {
 		return len(d.settles.items) + 1
 	}
 	return len(d.settles.items)
@@ -126,7 +126,7 @@ func (d *Dispatcher) More(route string) bool {
 // Resting reports that the member owns all partitions that it can get, has read all records, holds none, and that none
 // is due. Records on barred routes do not count: they are not to be handed out now.
 func (d *Dispatcher) Resting(blocked []string) bool {
-	if !d.self.joined || d.calls.busy(callHeartbeat) || !d.calls.quiet() || d.releases.busy() || !d.timers.none ||
+	if !d.self.joined || d.calls.busy(CallHeartbeat) || !d.calls.quiet() || d.releases.busy() || !d.timers.none ||
 		len(d.peers.transfers)+len(d.peers.evictions) > 0 || !d.settles.empty() {
 		return false
 	}

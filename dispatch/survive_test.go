@@ -120,7 +120,7 @@ func TestGiveUpThatMayStillCome(t *testing.T) { // DB-24
 	w.able(1)
 	tries := 0
 	w.call = func(c *Call) {
-		if c.Name() == "release partition" {
+		if c.Kind() == CallRelease {
 			if tries++; tries == 1 {
 				c.Lose(errLost)
 				return
@@ -187,12 +187,12 @@ func TestMembershipOlderThanAGiveUp(t *testing.T) { // DB-24
 	for gave := false; !gave; w.now = w.now.Add(time.Millisecond) {
 		w.d.self.renewNow = w.d.self.renewNow || rt.leaving != 0 && old == nil
 		for _, c := range w.d.Calls(w.now) {
-			if w.call(c); c.Name() == "heartbeat" && rt.leaving != 0 {
+			if w.call(c); c.Kind() == CallHeartbeat && rt.leaving != 0 {
 				old = c // its answer comes late
 				continue
 			}
 			w.d.Done(w.now, c)
-			gave = gave || c.Name() == "release partition"
+			gave = gave || c.Kind() == CallRelease
 		}
 	}
 	if old == nil || w.membership().Partitions[0].Owner == 100 || len(rt.partitions) != 0 {
@@ -298,7 +298,7 @@ func TestRedriveVoidsADecision(t *testing.T) { // OP-18
 			redriven = true
 		}
 		w.call = func(c *Call) {
-			if known && !redriven && c.Name() == "settle" {
+			if known && !redriven && c.Kind() == CallSettle {
 				redrive()
 			}
 			c.Do(t.Context(), w.st)

@@ -21,7 +21,7 @@ func TestWakeDuringARead(t *testing.T) { // DB-10
 	staged := false
 	w.call = func(c *Call) {
 		c.Do(t.Context(), w.st)
-		if c.Name() == "read" && !staged {
+		if c.Kind() == CallRead && !staged {
 			staged = true
 			w.stage("k", "a")
 			w.d.Wake(w.now)

@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
 )
 
 // healthTimeout bounds the store's part of Health if its context does not end earlier.
@@ -103,13 +104,14 @@ func (e *engine) health() waybill.Health {
 	h.Add("run", status, "%s; %d records held", what, e.held())
 	switch {
 	case len(e.member.failing) > 0:
-		var worst string
-		for name, t := range e.member.failing {
-			if worst == "" || t.since.Before(e.member.failing[worst].since) {
-				worst = name
+		var method dispatch.CallKind
+		var worst *trouble
+		for kind, t := range e.member.failing {
+			if worst == nil || t.since.Before(worst.since) {
+				method, worst = kind, t
 			}
 		}
-		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.member.failing[worst].since)), e.member.failing[worst].text)
+		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", method, round(e.now.Sub(worst.since)), worst.text)
 	case e.member.answered.IsZero():
 		h.Add("store", waybill.HealthFailed, "starting; it has not answered yet")
 	case e.d.Session() == 0 || !e.now.Before(e.member.lease.last):

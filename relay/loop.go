@@ -21,7 +21,7 @@ const minPause = time.Millisecond
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
 		Relay: r, tasks: newTasks(), once: once, observer: newObserver(r.opts.Hooks, r.log), routes: map[string]*route{},
-		member: member{lease: &lease{}, failing: map[string]*trouble{}}, publishes: publishes{inFlight: map[*call]struct{}{}},
+		member: member{lease: &lease{}, failing: map[dispatch.CallKind]*trouble{}}, publishes: publishes{inFlight: map[*call]struct{}{}},
 	}
 	e.now = time.Now()
 	e.began = e.now

@@ -85,9 +85,9 @@ func shift(records []core.Record, d time.Duration) {
 type member struct {
 	session  core.Session // as the loop knows it
 	lease    *lease
-	failing  map[string]*trouble // by method of the store
-	answered time.Time           // the latest answer of the store
-	seen     upkeep.Watch        // what the log says of members and partitions, at level debug
+	failing  map[dispatch.CallKind]*trouble
+	answered time.Time    // the latest answer of the store
+	seen     upkeep.Watch // what the log says of members and partitions, at level debug
 }
 
 // trouble is a method of the store that fails.
@@ -112,7 +112,7 @@ func (e *engine) callStore() time.Time {
 // call makes one call. A call that writes outlives a stop.
 func (e *engine) call(c *dispatch.Call) {
 	from := e.base
-	if c.Name() == "read" {
+	if c.Kind() == dispatch.CallRead {
 		from = e.upkeep.ctx
 	}
 	ctx, cancel := e.timeout(from, c.Limit())
@@ -120,7 +120,7 @@ func (e *engine) call(c *dispatch.Call) {
 	sent := e.now
 	e.async(func() func() {
 		defer cancel()
-		err := guardErr(c.Name(), func() error {
+		err := guardErr(c.Kind().String(), func() error {
 			c.Do(ctx, s)
 			return c.Err()
 		})
@@ -139,13 +139,13 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 		e.noteAnswer(s)
 	}
 	err := c.Err()
-	switch c.Name() {
-	case "heartbeat":
+	switch c.Kind() {
+	case dispatch.CallHeartbeat:
 		e.countPartitions()
 		e.findQueue()
-	case "read":
+	case dispatch.CallRead:
 		e.tel.read(e.base, e.now.Sub(sent))
-	case "settle":
+	case dispatch.CallSettle:
 		e.tel.settled(e.base, e.now.Sub(sent))
 		if err == nil {
 			err = s.settled
@@ -153,11 +153,12 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 		for i := range s.refused {
 			e.refused(&s.refused[i])
 		}
+	case dispatch.CallHold, dispatch.CallDue, dispatch.CallRelease:
 	}
 	if err == nil || errors.Is(err, core.ErrFenced) {
-		e.storeWorks(c.Name())
+		e.storeWorks(c.Kind())
 	} else {
-		e.storeFails(c.Name(), err)
+		e.storeFails(c.Kind(), err)
 	}
 	if e.member.session != 0 && e.d.Session() != e.member.session && !e.d.Left() {
 		e.sessionLost()
@@ -209,7 +210,7 @@ func (e *engine) findQueue() {
 }
 
 // storeWorks notes that a method of the store works.
-func (e *engine) storeWorks(method string) {
+func (e *engine) storeWorks(method dispatch.CallKind) {
 	if e.member.failing[method] != nil {
 		delete(e.member.failing, method)
 		if len(e.member.failing) == 0 {
@@ -223,16 +224,16 @@ func (e *engine) storeWorks(method string) {
 // storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a
 // missing right is reported at once. It does not end a run that has settled a record: a later fault is an outage, which
 // passes.
-func (e *engine) storeFails(method string, err error) {
-	first := !e.worked.store[method] && !e.worked.store["settle"]
+func (e *engine) storeFails(method dispatch.CallKind, err error) {
+	first := !e.worked.store[method] && !e.worked.store[dispatch.CallSettle]
 	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && first) {
 		e.fail(errtext.Within("waybill/relay: store", err))
 		return
 	}
-	if e.drain.begun && method == "read" {
+	if e.drain.begun && method == dispatch.CallRead {
 		return // it was cancelled
 	}
-	if e.drain.begun && method == "heartbeat" && e.d.Out()+e.d.Unsettled() == 0 {
+	if e.drain.begun && method == dispatch.CallHeartbeat && e.d.Out()+e.d.Unsettled() == 0 {
 		e.drain.noLeave = true // only the leave is left: others find out
 	}
 	t := e.member.failing[method]
@@ -241,7 +242,7 @@ func (e *engine) storeFails(method string, err error) {
 		e.member.failing[method] = t
 	}
 	t.text = core.ErrorText(err)
-	e.warn(nil, "relay.store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
+	e.warn(nil, "relay.store_unavailable", "the store failed; trying again", err, "call", method.String(), "class", waybill.ClassOf(err).String())
 }
 
 // sessionLost notes that the session has ended: other relays may send the records that this one has out, too. The

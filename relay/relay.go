@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/internal/errtext"
 )
@@ -83,7 +84,10 @@ func (r *Route) stored() int {
 }
 
 // worked has the methods of the store, and the publishers of routes, that have answered once.
-type worked struct{ store, routes map[string]bool }
+type worked struct {
+	store  map[dispatch.CallKind]bool
+	routes map[string]bool
+}
 
 // Counts is what one pass did, in records.
 type Counts struct {
@@ -128,7 +132,7 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 		opts.Name = ownerName(store, opts.Routes)
 	}
 	r := &Relay{
-		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[string]bool{}, map[string]bool{}},
+		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[dispatch.CallKind]bool{}, map[string]bool{}},
 		routes: spread(opts.Routes), wanted: wanted, limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + waybill.NewID(), wakes: make(chan struct{}, 1),
 	}
 	for i := range opts.Routes {

@@ -13,50 +13,116 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/parked"
 )
 
 // The parked messages of a queue are a compacted log. A record without a value deletes the one before it with its key.
 // Each call reads the whole log.
 
-// parkedRecord is a parked message and where it stands.
-type parkedRecord struct {
-	admin.Parked
-	record *kgo.Record
-}
-
 // ParkedDepth implements admin.ParkedQueue.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	list, err := t.listParked(ctx, "count parked", queue)
-	return len(list), err
+	return t.walks().Depth(ctx, queue)
 }
 
 // CountParked implements admin.ParkedQueue.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.parkedOf().Count(ctx, queue)
+	return t.walks().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.parkedOf().Inspect(ctx, queue, f)
+	return t.walks().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue; oldest first.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.parkedOf().List(ctx, queue, f, limit)
+	return t.walks().List(ctx, queue, f, limit)
 }
 
-func (t *Transport) parkedOf() admin.ParkedReader {
-	return admin.ParkedReader{Adapter: "waybill/kafka", Walk: func(ctx context.Context, op, queue string, want int, fn func(*admin.Parked) int) error {
+// ReplayParked implements admin.ParkedQueue. Replays by one transport take turns.
+func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	t.replaying.Lock()
+	defer t.replaying.Unlock()
+	return t.walks().Replay(ctx, req)
+}
+
+// PurgeParked implements admin.ParkedQueue.
+func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	return t.walks().Purge(ctx, req)
+}
+
+func (t *Transport) walks() parked.Walks {
+	return parked.Walks{Adapter: "waybill/kafka", Open: func(ctx context.Context, op, queue string) (parked.Walk, error) {
 		list, err := t.listParked(ctx, op, queue)
-		for i := 0; i < len(list) && want > 0; i++ {
-			want = fn(&list[i].Parked)
-		}
-		return err
+		return &parkedWalk{t: t, op: op, queue: queue, total: len(list), list: list}, err
 	}}
 }
 
+// parkedWalk goes over the list of parked messages.
+type parkedWalk struct {
+	t         *Transport
+	op, queue string
+	total     int
+	list      []*kgo.Record // those that Next has not returned
+}
+
+// Total implements parked.Walk.
+func (w *parkedWalk) Total(context.Context) (int, error) { return w.total, nil }
+
+// Next implements parked.Walk.
+func (w *parkedWalk) Next(context.Context, int) (*parked.Item, error) {
+	if len(w.list) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	rec := w.list[0]
+	w.list = w.list[1:]
+	at, err := time.Parse(time.RFC3339Nano, get(rec, headerParkedAt))
+	if err != nil {
+		at = rec.Timestamp
+	}
+	return &parked.Item{Raw: rec, Parked: admin.Parked{
+		Envelope: parkedEnvelope(rec), Position: w.total - len(w.list), Queue: w.queue, Reason: waybill.Reason(get(rec, headerReason)),
+		Error: get(rec, headerError), Attempts: int(number(rec, headerAttempt)), At: at,
+	}}, nil
+}
+
+// Replay implements parked.Walk.
+func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
+	return parked.Each(items, func(m *parked.Item) (bool, error) {
+		rec := copyOf(w.t.opts.retry(w.queue), m.Raw.(*kgo.Record))
+		rec.Key = nil
+		if key := m.Envelope.Key; key != "" {
+			rec.Key = []byte(key)
+		}
+		if m.Edited {
+			rec.Value = append([]byte{}, m.Envelope.Body...)
+			for name, value := range m.Added {
+				set(rec, name, value)
+			}
+		}
+		if err := w.t.store(ctx, w.op, rec); err != nil {
+			return false, err
+		}
+		return w.remove(ctx, m)
+	})
+}
+
+// Remove implements parked.Walk.
+func (w *parkedWalk) Remove(ctx context.Context, items []*parked.Item) error {
+	return parked.Each(items, func(m *parked.Item) (bool, error) { return w.remove(ctx, m) })
+}
+
+func (w *parkedWalk) remove(ctx context.Context, m *parked.Item) (bool, error) {
+	rec := m.Raw.(*kgo.Record)
+	err := w.t.store(ctx, w.op, &kgo.Record{Topic: rec.Topic, Key: rec.Key})
+	return err == nil, err
+}
+
+// Close implements parked.Walk.
+func (w *parkedWalk) Close(context.Context) {}
+
 // listParked returns the messages that are parked for queue, oldest first.
-func (t *Transport) listParked(ctx context.Context, op, queue string) ([]parkedRecord, error) {
+func (t *Transport) listParked(ctx context.Context, op, queue string) ([]*kgo.Record, error) {
 	if t.life.Err() != nil {
 		return nil, closed(op)
 	}
@@ -87,36 +153,21 @@ func (t *Transport) listParked(ctx context.Context, op, queue string) ([]parkedR
 	}
 	start, _ := starts.Lookup(topic, 0)
 	end, _ := ends.Lookup(topic, 0)
-	var list []parkedRecord
+	var list []*kgo.Record
 	places := map[string]int{}
 	err = t.scan(ctx, op, topic, start.Offset, end.Offset, func(rec *kgo.Record) bool {
 		key := string(rec.Key)
 		if at, ok := places[key]; ok {
-			list[at].record = nil
+			list[at] = nil
 			delete(places, key)
 		}
 		if rec.Value != nil {
 			places[key] = len(list)
-			list = append(list, parkedRecord{record: rec})
+			list = append(list, rec)
 		}
 		return true
 	})
-	if err != nil {
-		return nil, err
-	}
-	list = slices.DeleteFunc(list, func(p parkedRecord) bool { return p.record == nil })
-	for i := range list {
-		rec := list[i].record
-		when, err := time.Parse(time.RFC3339Nano, get(rec, headerParkedAt))
-		if err != nil {
-			when = rec.Timestamp
-		}
-		list[i].Parked = admin.Parked{
-			Envelope: parkedEnvelope(rec), Position: i + 1, Queue: queue, Reason: waybill.Reason(get(rec, headerReason)), Error: get(rec, headerError),
-			Attempts: int(number(rec, headerAttempt)), At: when,
-		}
-	}
-	return list, nil
+	return slices.DeleteFunc(list, func(rec *kgo.Record) bool { return rec == nil }), err
 }
 
 // parkedEnvelope is decode for a record whose key is not the message's.
@@ -124,80 +175,6 @@ func parkedEnvelope(rec *kgo.Record) waybill.Envelope {
 	bare := *rec
 	bare.Key = nil
 	return decode(&bare)
-}
-
-// ReplayParked implements admin.ParkedQueue. Replays by one transport take turns.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	if err := waybill.Invalid("waybill/kafka: replay parked", req.Problems()...); err != nil {
-		return 0, err
-	}
-	t.replaying.Lock()
-	defer t.replaying.Unlock()
-	return t.changeParked(ctx, "replay parked", &req, func(p *parkedRecord, body []byte) *kgo.Record {
-		rec := copyOf(t.opts.retry(req.Queue), p.record)
-		rec.Key, rec.Value = nil, body
-		if key := p.Envelope.Key; key != "" {
-			rec.Key = []byte(key)
-		}
-		return rec
-	})
-}
-
-// PurgeParked implements admin.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	if err := admin.CheckPurgeParked("waybill/kafka: purge parked", &req); err != nil {
-		return 0, err
-	}
-	return t.changeParked(ctx, "purge parked", &req, nil)
-}
-
-// changeParked does what a request asks for to each message, and then deletes it. A nil replay only deletes.
-func (t *Transport) changeParked(
-	ctx context.Context, op string, req *admin.ParkedRequest, replay func(p *parkedRecord, body []byte) *kgo.Record,
-) (done int, err error) {
-	list, err := t.listParked(ctx, op, req.Queue)
-	if err != nil {
-		return 0, err
-	}
-	started := time.Now()
-	for i := range list {
-		p := &list[i]
-		now := time.Now()
-		if req.Progress != nil {
-			req.Progress(p.Position, len(list))
-		}
-		if !req.Filter.Matches(&p.Parked) || replay != nil && p.Envelope.Expired(now) {
-			continue
-		}
-		if err := pause(ctx, req.Pace(done, started, now)); err != nil {
-			return done, classify(op, err)
-		}
-		body, err := p.record.Value, error(nil)
-		if req.Edit != nil {
-			if body, err = req.Edit(p.Parked); err != nil { // it stays
-				req.Tell(&p.Parked, err)
-				continue
-			}
-		}
-		var records []*kgo.Record
-		if replay != nil {
-			records = append(records, replay(p, body))
-		}
-		records = append(records, &kgo.Record{Topic: p.record.Topic, Key: p.record.Key})
-		for _, rec := range records { // it is deleted after its copy is stored
-			if err = t.store(ctx, op, rec); err != nil {
-				break
-			}
-		}
-		req.Tell(&p.Parked, err)
-		if err != nil {
-			return done, err
-		}
-		if done++; req.Limit > 0 && done >= req.Limit {
-			break
-		}
-	}
-	return done, nil
 }
 
 // store publishes one record, and waits.

@@ -31,7 +31,7 @@ func redis() []mutant {
 		mutant{id: "redis-renew-active", fault: "a renewal in order does not keep the receiver active", file: dir + "lua/renew.lua", old: "if redis.call('GET', KEYS[2]) == ARGV[1] then", new: "if redis.call('GET', KEYS[2]) == 'never' then", tests: "^TestInOrderRenewed$"},
 		mutant{id: "redis-leave-active", fault: "a receiver in order that closes keeps the others waiting", file: leave, old: "if redis.call('GET', KEYS[3]) == ARGV[1] then", new: "if redis.call('GET', KEYS[3]) == 'never' then", tests: "^TestInOrderLeaves$"},
 		mutant{id: "redis-replay-full", fault: "a replay fills a queue beyond its bound", file: parked, old: ">= bound then return 2", new: "> bound + 100 then return 2", tests: "^TestReplayIntoAFullQueue$"},
-		mutant{id: "redis-walk-page", fault: "a listing repeats the last message of each page", file: dir + "parked.go", old: "from = \"(\" + page", new: "from = page", tests: "^TestParkedPages$"},
+		mutant{id: "redis-walk-page", fault: "a listing repeats the last message of each page", file: dir + "parked.go", old: "w.from = \"(\" + w.page", new: "w.from = w.page", tests: "^TestParkedPages$"},
 		mutant{id: "redis-replay", fault: "a replayed message stays parked", file: parked, old: "redis.call('XDEL', KEYS[2], ARGV[1])", new: "", tests: "^TestForeignEntrySurvives$"},
 		mutant{id: "redis-remade", fault: "a queue that was deleted stays so", file: dir + "release.go", old: "if !r.t.opts.Passive {", new: "if r.t.opts.Passive {", tests: "^TestEverythingIsDeleted$"},
 		mutant{id: "redis-drained", fault: "a full server keeps consumers from work", file: dir + "scripts.go", old: "redis.NewScript(\"#!lua flags=allow-oom\\n\" + luaLib + source)", new: "redis.NewScript(luaLib + source)", tests: "^TestFullServerIsDrained$"},

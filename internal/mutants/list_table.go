@@ -48,7 +48,7 @@ func tabled() []mutant {
 		mutant{id: "table-clean-more", fault: "cleaning does not go on while there is more", file: upkeep, old: "case err == nil && done.Leader && done.More:", new: "case err == nil && done.Leader && done.More && ctx.Err() != nil:", tests: "^TestCleansAllThereIs$"},
 		mutant{id: "table-second-closed", fault: "a transport that is closed opens receivers", file: transport, old: "if t.closed {\n\t\tr.cancel()", new: "if t.closed && t.base == nil {\n\t\tr.cancel()", tests: "^TestConformanceMemory$/^transport-close$"},
 		mutant{id: "table-wildcard", fault: "bindings with a wildcard are accepted", file: transport, old: "strings.ContainsAny(b, \"*#\")", new: "strings.ContainsAny(b, \"\")", tests: "^TestBadInput$"},
-		mutant{id: "table-due-wait", fault: "a receiver waits for the store's wake-up while it asks which timers are due", file: pump, old: ` || c.Name() == "due"`, new: "", tests: "^TestDueIsNoVainWakeup$"},
+		mutant{id: "table-due-wait", fault: "a receiver waits for the store's wake-up while it asks which timers are due", file: pump, old: ` || c.Kind() == dispatch.CallDue`, new: "", tests: "^TestDueIsNoVainWakeup$"},
 		mutant{id: "table-shared-sleep", fault: "receivers of one process that share a queue sleep until the poll", file: pump, old: "r.wakeups.stirAt = now.Add(sharedPoll)", new: "r.wakeups.stirAt = now.Add(r.opts.PollMax)", tests: "^TestSleepersThatShareAQueue$"},
 	)
 }

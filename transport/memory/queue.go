@@ -29,7 +29,7 @@ type queue struct {
 	ready     byPlace
 	delayed   byDue
 	held      int
-	parked    []parked
+	parked    []kept
 	wake      chan struct{} // closed when something may have become possible; nil if nobody waits
 }
 

@@ -34,14 +34,17 @@ func (t *Transport) Taken(ctx context.Context, queue string, f admin.ParkedFilte
 	if err != nil {
 		return 0, err
 	}
-	defer w.close(ctx)
-	err = w.look(ctx, limit, func(p *admin.Parked) int {
-		if f.Matches(p) {
+	defer w.Close(ctx)
+	for limit > 0 {
+		m, err := w.Next(ctx, limit)
+		if err != nil || m == nil {
+			return w.taken, err
+		}
+		if f.Matches(&m.Parked) {
 			limit--
 		}
-		return limit
-	})
-	return w.taken, err
+	}
+	return w.taken, nil
 }
 
 // MostAhead returns how many parked messages a walk through all of them holds at most.
@@ -50,7 +53,7 @@ func (t *Transport) MostAhead(ctx context.Context, queue string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer w.close(ctx)
+	defer w.Close(ctx)
 	most := 0
 	for {
 		_, p, err := w.next(ctx, walkChunk)

@@ -73,7 +73,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	case refused(err, amqp.AccessRefused):
 		return nil, w.forbidden(err)
 	}
-	w.close(ctx)
+	w.Close(ctx)
 	return nil, outage(op, fmt.Errorf("queue %q: %w", w.dlq, err))
 }
 
@@ -127,19 +127,6 @@ func (w *parkedWalk) next(ctx context.Context, want int) (*amqp.Delivery, *admin
 		}
 		return &raw, &p, nil
 	}
-}
-
-// look calls fn with messages until that wants no more.
-func (w *parkedWalk) look(ctx context.Context, want int, fn func(*admin.Parked) int) error {
-	w.total = min(w.total, maxListed)
-	for want > 0 {
-		_, p, err := w.next(ctx, want)
-		if err != nil || p == nil {
-			return err
-		}
-		want = fn(p)
-	}
-	return nil
 }
 
 // take takes up to n messages more: fewer if they are large, or if others took the rest.
@@ -267,8 +254,9 @@ func (w *parkedWalk) remove(ctx context.Context, tag uint64) error {
 	return nil
 }
 
-// close requeues what was not removed, in its order. On a closed channel the broker did so itself.
-func (w *parkedWalk) close(ctx context.Context) {
+// Close implements parked.Walk. It requeues what was not removed, in its order. On a closed channel the broker did so
+// itself.
+func (w *parkedWalk) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requeueTimeout)
 	defer cancel()
 	_ = w.giveBack(ctx)
@@ -363,14 +351,4 @@ func parkedOf(raw *amqp.Delivery, name, queue, dlx string) admin.Parked {
 		p.Reason, p.Error = waybill.ReasonUndecodable, d.Err.Error()
 	}
 	return p
-}
-
-// replayCopy is a parked message as a first attempt, with the rest of its time.
-func replayCopy(m parkedMessage, now time.Time) amqp.Publishing {
-	c := copyOf(m.raw, m.Envelope.Topic, m.Envelope.Expires)
-	for _, name := range []string{headerReason, headerQueue, headerParkedAt} {
-		delete(c.Headers, name)
-	}
-	c.Expiration = remaining(m.Envelope.Expires, now)
-	return c
 }

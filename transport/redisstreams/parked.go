@@ -3,13 +3,12 @@ package redisstreams
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/internal/content"
+	"github.com/waybill-go/waybill/core/parked"
 )
 
 // parkedPage bounds the parked messages of one question to the server.
@@ -17,61 +16,143 @@ const parkedPage = 100
 
 // ParkedDepth implements admin.ParkedQueue. A queue that does not exist is waybill.ErrNotFound.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	const op = "parked depth"
-	if err := t.queueExists(ctx, op, queue); err != nil {
-		return 0, err
-	}
-	n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) { return t.client.XLen(ctx, t.keys.parked(queue)).Result() })
-	return int(n), err
+	return t.walks().Depth(ctx, queue)
 }
 
 // CountParked implements admin.ParkedQueue.
 func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.parked().Count(ctx, queue)
+	return t.walks().Count(ctx, queue)
 }
 
 // InspectParked implements admin.ParkedQueue.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.parked().Inspect(ctx, queue, f)
+	return t.walks().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue; oldest first.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.parked().List(ctx, queue, f, limit)
+	return t.walks().List(ctx, queue, f, limit)
 }
 
-func (t *Transport) parked() admin.ParkedReader {
-	return admin.ParkedReader{Adapter: "waybill/redisstreams", Walk: func(ctx context.Context, op, queue string, _ int, fn func(*admin.Parked) int) error {
-		if err := t.queueExists(ctx, op, queue); err != nil {
-			return err
-		}
-		return t.walkParked(ctx, op, queue, "+", func(p *admin.Parked, _ entry) (bool, error) { return fn(p) > 0, nil })
+// ReplayParked implements admin.ParkedQueue. The server moves each message in one step. A message that finds its queue
+// full stays parked and ends the replay with an outage.
+func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	return t.walks().Replay(ctx, req)
+}
+
+// PurgeParked implements admin.ParkedQueue.
+func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	return t.walks().Purge(ctx, req)
+}
+
+func (t *Transport) walks() parked.Walks {
+	return parked.Walks{Adapter: "waybill/redisstreams", Open: func(ctx context.Context, op, queue string) (parked.Walk, error) {
+		return &parkedWalk{t: t, op: op, queue: queue, from: "-"}, t.queueExists(ctx, op, queue)
 	}}
 }
 
-// walkParked calls fn with each message up to the id last, oldest first, until that returns false or an error.
-func (t *Transport) walkParked(ctx context.Context, op, queue, last string, fn func(*admin.Parked, entry) (bool, error)) error {
-	from, position := "-", 0
-	for {
-		page, err := call(ctx, t, op, func(ctx context.Context) ([]entry, error) {
-			return readEntries(t.client.Do(ctx, "XRANGE", t.keys.parked(queue), from, last, "COUNT", parkedPage))
-		})
+// parkedWalk reads the parked messages of a queue, page by page.
+type parkedWalk struct {
+	t         *Transport
+	op, queue string
+	page      []entry
+	from      string // the next page's first id; "" = there is none
+	last      string // the id of the last message of the walk, if there are several pages
+	position  int    // of the latest message
+}
+
+// Total implements parked.Walk.
+func (w *parkedWalk) Total(ctx context.Context) (int, error) {
+	n, err := call(ctx, w.t, w.op, func(ctx context.Context) (int64, error) {
+		return w.t.client.XLen(ctx, w.t.keys.parked(w.queue)).Result()
+	})
+	return int(n), err
+}
+
+// Next implements parked.Walk.
+func (w *parkedWalk) Next(ctx context.Context, _ int) (*parked.Item, error) {
+	if len(w.page) == 0 && w.from != "" {
+		if err := w.read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(w.page) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	x := w.page[0]
+	w.page = w.page[1:]
+	w.position++
+	return &parked.Item{Parked: parkedOf(x, w.queue, w.position), Raw: x.id}, nil
+}
+
+// read reads the next page. After the first page of several it asks for the id of the last message. Messages that are
+// parked from then on, such as those that this walk replays, are not on the walk.
+func (w *parkedWalk) read(ctx context.Context) (err error) {
+	last := w.last
+	if last == "" {
+		last = "+"
+	}
+	if w.page, err = w.ask(ctx, "XRANGE", w.from, last, parkedPage); err != nil {
+		return err
+	}
+	if len(w.page) < parkedPage {
+		w.from = ""
+		return nil
+	}
+	w.from = "(" + w.page[len(w.page)-1].id
+	if w.last == "" {
+		newest, err := w.ask(ctx, "XREVRANGE", "+", "-", 1)
 		if err != nil {
 			return err
 		}
-		for _, x := range page {
-			position++
-			p := parkedOf(x, queue, position)
-			if more, err := fn(&p, x); err != nil || !more {
-				return err
-			}
+		w.last = w.page[len(w.page)-1].id // if others have taken the rest
+		if len(newest) > 0 {
+			w.last = newest[0].id
 		}
-		if len(page) < parkedPage {
-			return nil
-		}
-		from = "(" + page[len(page)-1].id
 	}
+	return nil
 }
+
+func (w *parkedWalk) ask(ctx context.Context, command, from, to string, n int) ([]entry, error) {
+	return call(ctx, w.t, w.op, func(ctx context.Context) ([]entry, error) {
+		return readEntries(w.t.client.Do(ctx, command, w.t.keys.parked(w.queue), from, to, "COUNT", n))
+	})
+}
+
+// Replay implements parked.Walk. The server is asked also when ctx has ended, so that the result of each is known.
+func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
+	t, ctx := w.t, context.WithoutCancel(ctx)
+	return parked.Each(items, func(m *parked.Item) (bool, error) {
+		var fields []byte
+		if m.Edited {
+			list := appendFields(nil, &m.Envelope)
+			fields = packStrings(packArray(nil, len(list)), list)
+		}
+		code, err := call(ctx, t, w.op, func(ctx context.Context) (int64, error) {
+			return replayScript.Run(ctx, t.client, []string{t.keys.queue(w.queue), t.keys.parked(w.queue)}, m.Raw, t.opts.MaxLen, fields).Int64()
+		})
+		if err == nil && code == 2 {
+			full := *errTopicFull
+			full.Op = "waybill/redisstreams: " + w.op
+			err = &full
+		}
+		return err == nil && code == 0, err
+	})
+}
+
+// Remove implements parked.Walk, as Replay does.
+func (w *parkedWalk) Remove(ctx context.Context, items []*parked.Item) error {
+	ctx = context.WithoutCancel(ctx)
+	return parked.Each(items, func(m *parked.Item) (bool, error) {
+		n, err := call(ctx, w.t, w.op, func(ctx context.Context) (int64, error) {
+			return w.t.client.XDel(ctx, w.t.keys.parked(w.queue), m.Raw.(string)).Result()
+		})
+		return n > 0, err
+	})
+}
+
+// Close implements parked.Walk.
+func (w *parkedWalk) Close(context.Context) {}
 
 // readEntries keeps the order of the fields, unlike the driver's own type.
 func readEntries(cmd *redis.Cmd) ([]entry, error) {
@@ -90,125 +171,6 @@ func readEntries(cmd *redis.Cmd) ([]entry, error) {
 		out = append(out, entry{id, fields})
 	}
 	return out, nil
-}
-
-// ReplayParked implements admin.ParkedQueue. The server moves each message in one step. A message that finds its queue
-// full stays parked and ends the replay with an outage.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "replay parked"
-	matches := func(p *admin.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
-	ask := context.WithoutCancel(ctx) // so that the result of each is known
-	return t.changeParked(ctx, op, &req, matches, func(p *admin.Parked, id string) (bool, error) {
-		var fields []byte
-		if req.Edit != nil {
-			list := appendFields(nil, &p.Envelope)
-			fields = packStrings(packArray(nil, len(list)), list)
-		}
-		code, err := call(ask, t, op, func(ctx context.Context) (int64, error) {
-			return replayScript.Run(ctx, t.client, []string{t.keys.queue(req.Queue), t.keys.parked(req.Queue)}, id, t.opts.MaxLen, fields).Int64()
-		})
-		if err == nil && code == 2 {
-			full := *errTopicFull
-			full.Op = "waybill/redisstreams: " + op
-			err = &full
-		}
-		return err == nil && code == 0, err
-	})
-}
-
-// PurgeParked implements admin.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "purge parked"
-	if err := admin.CheckPurgeParked("waybill/redisstreams: "+op, &req); err != nil {
-		return 0, err
-	}
-	ask := context.WithoutCancel(ctx) // as above
-	return t.changeParked(ctx, op, &req, req.Filter.Matches, func(_ *admin.Parked, id string) (bool, error) {
-		n, err := call(ask, t, op, func(ctx context.Context) (int64, error) {
-			return t.client.XDel(ctx, t.keys.parked(req.Queue), id).Result()
-		})
-		return n > 0, err
-	})
-}
-
-// changeParked does do with every message that matches and was parked before the call, one after the other. do reports
-// whether it was still parked.
-func (t *Transport) changeParked(
-	ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool, do func(p *admin.Parked, id string) (bool, error),
-) (int, error) {
-	if err := waybill.Invalid("waybill/redisstreams: "+op, req.Problems()...); err != nil {
-		return 0, err
-	}
-	if err := t.queueExists(ctx, op, req.Queue); err != nil {
-		return 0, err
-	}
-	total, last, err := t.parkedEnd(ctx, op, req.Queue)
-	if err != nil || total == 0 {
-		return 0, err
-	}
-	started, done, looked := time.Now(), 0, 0
-	err = t.walkParked(ctx, op, req.Queue, last, func(p *admin.Parked, x entry) (bool, error) {
-		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("waybill/redisstreams: %s: %w", op, err)
-		}
-		looked++
-		changed := false
-		if matches(p) {
-			var err error
-			if changed, err = t.changeOne(req, p, x.id, do); err != nil {
-				return false, err
-			}
-		}
-		if changed {
-			done++
-		}
-		if req.Progress != nil {
-			req.Progress(min(looked, total), total)
-		}
-		if req.Limit > 0 && done >= req.Limit {
-			return false, nil
-		}
-		if d := req.Pace(done, started, time.Now()); changed && d > 0 && looked < total {
-			timer := time.NewTimer(d)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				return false, fmt.Errorf("waybill/redisstreams: %s: %w", op, ctx.Err())
-			}
-		}
-		return true, nil
-	})
-	return done, err
-}
-
-// changeOne edits p and does do with it, unless it was refused.
-func (t *Transport) changeOne(req *admin.ParkedRequest, p *admin.Parked, id string, do func(*admin.Parked, string) (bool, error)) (bool, error) {
-	if req.Edit != nil {
-		body, err := req.Edit(*p)
-		if err != nil {
-			req.Tell(p, err)
-			return false, nil
-		}
-		content.Repair(&p.Envelope, body)
-	}
-	changed, err := do(p, id)
-	if changed || err != nil {
-		req.Tell(p, err)
-	}
-	return changed, err
-}
-
-// parkedEnd returns how many messages are parked, and the id of the last one.
-func (t *Transport) parkedEnd(ctx context.Context, op, queue string) (total int, last string, err error) {
-	newest, err := call(ctx, t, op, func(ctx context.Context) ([]entry, error) {
-		return readEntries(t.client.Do(ctx, "XREVRANGE", t.keys.parked(queue), "+", "-", "COUNT", 1))
-	})
-	if err != nil || len(newest) == 0 {
-		return 0, "", err
-	}
-	n, err := call(ctx, t, op, func(ctx context.Context) (int64, error) { return t.client.XLen(ctx, t.keys.parked(queue)).Result() })
-	return int(n), newest[0].id, err
 }
 
 func (t *Transport) queueExists(ctx context.Context, op, queue string) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/parked"
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
@@ -61,75 +62,92 @@ func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.
 // InspectParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector, and looks at the messages as
 // ListParked does.
 func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	found, err := t.parked().Inspect(ctx, queue, f)
-	if err != nil {
-		return admin.Parked{}, err
-	}
-	const op = "inspect parked"
-	inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
-	if err != nil {
-		return admin.Parked{}, err
-	}
-	s, err := inspector.Inspect(ctx, queue, found.Envelope.ID)
-	if err != nil {
-		return admin.Parked{}, within(op, queue, err)
-	}
-	found.Envelope = s.Envelope
-	return found, nil
+	return t.walks().Inspect(ctx, queue, f)
 }
 
 // ListParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector. Up to 20,000 messages are in
 // the order in which they were parked. Of more, the 20,000 that were staged first come first, and so on.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.parked().List(ctx, queue, f, limit)
+	return t.walks().List(ctx, queue, f, limit)
 }
 
-func (t *Transport) parked() admin.ParkedReader {
-	return admin.ParkedReader{Adapter: "waybill/table", Walk: func(ctx context.Context, op, queue string, _ int, fn func(*admin.Parked) int) error {
+// ReplayParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Redriver. A
+// message whose dedupe key a waiting message has stays parked: cancel that one first. Messages of its key that came
+// after a parked one may have been handled before it. If there are more than 20,000, some that are parked while the
+// call runs can be among those that it replays.
+func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	if _, err := capability[admin.Redriver](t, "replay parked", req.Queue, "admin.Redriver"); err != nil {
+		return 0, err
+	}
+	return t.walks().Replay(ctx, req)
+}
+
+// PurgeParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Purger.
+func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	if _, err := capability[admin.Purger](t, "purge parked", req.Queue, "admin.Purger"); err != nil {
+		return 0, err
+	}
+	return t.walks().Purge(ctx, req)
+}
+
+func (t *Transport) walks() parked.Walks {
+	return parked.Walks{Adapter: "waybill/table", Batch: parkedChunk, Open: func(_ context.Context, op, queue string) (parked.Walk, error) {
 		inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
-		if err != nil {
-			return err
-		}
-		w := parkedWalk{inspector: inspector, queue: queue}
-		for !w.end {
-			page, err := w.next(ctx)
-			if err != nil {
-				return within(op, queue, err)
-			}
-			for i := range page {
-				if fn(&page[i]) <= 0 {
-					return nil
-				}
-			}
-		}
-		if w.position > 0 {
-			return nil
-		}
-		return t.exists(ctx, op, queue)
+		return &parkedWalk{t: t, inspector: inspector, op: op, queue: queue}, err
 	}}
 }
 
-// parkedWalk reads the parked messages of a queue.
+// parkedWalk reads the parked messages of a queue, without their bodies.
 type parkedWalk struct {
+	t         *Transport
 	inspector admin.Inspector
-	queue     string
-	after     int64
-	position  int // of the last one
+	op, queue string
+	page      []admin.Parked
+	after     int64 // of the latest page
 	end       bool
+	position  int // of the latest message
 }
 
-// next returns the next page.
-func (w *parkedWalk) next(ctx context.Context) ([]admin.Parked, error) {
-	abandoned := admin.Filter{Routes: []string{w.queue}, States: []core.State{core.StateAbandoned}}
-	var page []admin.Parked
-	for len(page) < parkedPage && !w.end {
+// Total implements parked.Walk.
+func (w *parkedWalk) Total(ctx context.Context) (int, error) {
+	n, err := w.t.ParkedDepth(ctx, w.queue)
+	if errors.Is(err, waybill.ErrUnsupported) {
+		return 0, nil
+	}
+	return n, err
+}
+
+// Next implements parked.Walk.
+func (w *parkedWalk) Next(ctx context.Context, _ int) (*parked.Item, error) {
+	if len(w.page) == 0 && !w.end {
+		if err := w.read(ctx); err != nil {
+			return nil, within(w.op, w.queue, err)
+		}
+	}
+	switch {
+	case len(w.page) > 0:
+		w.position++
+		p := w.page[0]
+		w.page = w.page[1:]
+		p.Position = w.position
+		return &parked.Item{Parked: p}, nil
+	case w.position == 0:
+		return nil, w.t.exists(ctx, w.op, w.queue)
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// read reads the next page.
+func (w *parkedWalk) read(ctx context.Context) error {
+	abandoned := w.filter()
+	for len(w.page) < parkedPage && !w.end {
 		list, err := w.inspector.List(ctx, abandoned, admin.PageRequest{After: w.after, Limit: admin.MaxPageLimit, Budget: admin.MaxPageBudget})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i := range list.Records {
 			if s := &list.Records[i]; !s.Reason.Cancelled() {
-				page = append(page, admin.Parked{
+				w.page = append(w.page, admin.Parked{
 					Envelope: s.Envelope, Queue: w.queue, Reason: s.Reason, Error: s.LastError, Attempts: s.Attempts, At: s.SettledAt,
 				})
 			}
@@ -137,12 +155,81 @@ func (w *parkedWalk) next(ctx context.Context) ([]admin.Parked, error) {
 		w.after = list.Next
 		w.end = list.Next == 0
 	}
-	slices.SortStableFunc(page, func(a, b admin.Parked) int { return a.At.Compare(b.At) })
-	for i := range page {
-		w.position++
-		page[i].Position = w.position
+	slices.SortStableFunc(w.page, func(a, b admin.Parked) int { return a.At.Compare(b.At) })
+	return nil
+}
+
+func (w *parkedWalk) filter() admin.Filter {
+	return admin.Filter{Routes: []string{w.queue}, States: []core.State{core.StateAbandoned}}
+}
+
+// Load implements parked.Loader.
+func (w *parkedWalk) Load(ctx context.Context, m *parked.Item) error {
+	s, err := w.inspector.Inspect(ctx, w.queue, m.Envelope.ID)
+	if err != nil {
+		return within(w.op, w.queue, err)
 	}
-	return page, nil
+	m.Envelope = s.Envelope
+	return nil
+}
+
+// Replay implements parked.Walk. A message with another body is changed alone.
+func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
+	redriver, _ := core.As[admin.Redriver](w.t.store)
+	redrive := func(items []*parked.Item, body []byte) error {
+		return w.change(ctx, items, "a message that waits has its dedupe key: cancel that one first", func(f admin.Filter) (int, error) {
+			done, err := redriver.Redrive(ctx, admin.RedriveRequest{Filter: f, Body: body, Force: true})
+			return done.Changed, err
+		})
+	}
+	if !items[0].Edited {
+		return redrive(items, nil)
+	}
+	for i, m := range items {
+		if err := redrive(items[i:i+1], append([]byte{}, m.Envelope.Body...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove implements parked.Walk.
+func (w *parkedWalk) Remove(ctx context.Context, items []*parked.Item) error {
+	purger, _ := core.As[admin.Purger](w.t.store)
+	return w.change(ctx, items, "another transaction has locked it: call again", func(f admin.Filter) (int, error) {
+		done, err := purger.PurgeRecords(ctx, admin.PurgeRequest{Filter: f})
+		return done.Deleted, err
+	})
+}
+
+// Close implements parked.Walk.
+func (w *parkedWalk) Close(context.Context) {}
+
+// change changes messages by do, which returns how many it changed. stays is why one stays parked.
+func (w *parkedWalk) change(ctx context.Context, items []*parked.Item, stays string, do func(admin.Filter) (int, error)) error {
+	f := w.filter()
+	for _, m := range items {
+		f.IDs = append(f.IDs, m.Envelope.ID)
+	}
+	done, err := do(f)
+	left := done
+	for _, m := range items {
+		if err == nil && done < len(items) { // another call was faster, or it stays
+			switch s, lost := w.inspector.Inspect(ctx, w.queue, m.Envelope.ID); {
+			case lost != nil && !errors.Is(lost, waybill.ErrNotFound):
+				return within(w.op, w.queue, lost)
+			case lost == nil && s.State == core.StateAbandoned:
+				m.Err = &waybill.Error{Op: "waybill/table: " + w.op, Class: waybill.ClassRejected, Err: errors.New(stays)}
+				continue
+			}
+		}
+		m.Changed, m.Err = left > 0, err
+		left--
+	}
+	if err != nil {
+		return within(w.op, w.queue, err)
+	}
+	return nil
 }
 
 // exists returns an error for a queue that no process has served.
@@ -163,161 +250,6 @@ func (t *Transport) exists(ctx context.Context, op, queue string) error {
 	}
 	return &waybill.Error{Op: "waybill/table: " + op, Class: waybill.ClassPermanent, Err: fmt.Errorf(
 		"%w: queue %q has no message at all, and this process does not receive from it: check its name", waybill.ErrNotFound, queue)}
-}
-
-// ReplayParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Redriver. A
-// message whose dedupe key a waiting message has stays parked: cancel that one first. Messages of its key that came
-// after a parked one may have been handled before it. If there are more than 20,000, some that are parked while the
-// call runs can be among those that it replays.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "replay parked"
-	if err := waybill.Invalid("waybill/table: "+op, req.Problems()...); err != nil {
-		return 0, err
-	}
-	redriver, err := capability[admin.Redriver](t, op, req.Queue, "admin.Redriver")
-	if err != nil {
-		return 0, err
-	}
-	matches := func(p *admin.Parked) bool {
-		return p.Reason != waybill.ReasonExpired && !p.Envelope.Expired(time.Now())
-	}
-	return t.changeParked(ctx, op, &req, matches, change{
-		stays: "a message that waits has its dedupe key: cancel that one first",
-		do: func(ctx context.Context, f admin.Filter, body []byte) (int, error) {
-			done, err := redriver.Redrive(ctx, admin.RedriveRequest{Filter: f, Body: body, Force: true})
-			return done.Changed, err
-		},
-	})
-}
-
-// PurgeParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Purger.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "purge parked"
-	if err := admin.CheckPurgeParked("waybill/table: "+op, &req); err != nil {
-		return 0, err
-	}
-	purger, err := capability[admin.Purger](t, op, req.Queue, "admin.Purger")
-	if err != nil {
-		return 0, err
-	}
-	return t.changeParked(ctx, op, &req, func(*admin.Parked) bool { return true }, change{
-		stays: "another transaction has locked it: call again",
-		do: func(ctx context.Context, f admin.Filter, _ []byte) (int, error) {
-			done, err := purger.PurgeRecords(ctx, admin.PurgeRequest{Filter: f})
-			return done.Deleted, err
-		},
-	})
-}
-
-// change is what becomes of parked messages.
-type change struct {
-	// do changes what f selects; with a body that is one message, which gets it. It returns how many it changed.
-	do    func(ctx context.Context, f admin.Filter, body []byte) (int, error)
-	stays string // why one stays as it is
-
-	inspector admin.Inspector
-	op        string
-	req       *admin.ParkedRequest
-}
-
-// changeParked does c with the messages that match and are parked when it begins, in steps and at the rate of req.
-func (t *Transport) changeParked(ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool, c change) (int, error) {
-	inspector, err := capability[admin.Inspector](t, op, req.Queue, "admin.Inspector")
-	if err != nil {
-		return 0, err
-	}
-	total, err := t.ParkedDepth(ctx, req.Queue)
-	if err != nil && !errors.Is(err, waybill.ErrUnsupported) {
-		return 0, err
-	}
-	size := parkedChunk
-	switch {
-	case req.Edit != nil:
-		size = 1
-	case req.PerSecond > 0:
-		size = max(1, min(size, int(req.PerSecond/10)))
-	}
-	c.inspector, c.op, c.req = inspector, op, req
-	walk := parkedWalk{inspector: inspector, queue: req.Queue}
-	done, picked, started := 0, 0, time.Now()
-	for !walk.end && (req.Limit == 0 || picked < req.Limit) {
-		page, err := walk.next(ctx)
-		if err != nil {
-			return done, within(op, req.Queue, err)
-		}
-		found := slices.DeleteFunc(page, func(p admin.Parked) bool { return !req.Filter.Matches(&p) || !matches(&p) })
-		if req.Limit > 0 {
-			found = found[:min(len(found), req.Limit-picked)]
-		}
-		for step := range slices.Chunk(found, size) {
-			if err := pause(ctx, req.Pace(picked, started, time.Now())); err != nil {
-				return done, within(op, req.Queue, err)
-			}
-			n, err := c.step(ctx, step)
-			done, picked = done+n, picked+len(step)
-			if err != nil {
-				return done, within(op, req.Queue, err)
-			}
-			c.progress(step[len(step)-1].Position, total)
-		}
-		c.progress(walk.position, total)
-	}
-	return done, nil
-}
-
-func (c *change) progress(looked, total int) {
-	if c.req.Progress != nil {
-		c.req.Progress(looked, max(looked, total))
-	}
-}
-
-// step changes some messages and tells the caller about each.
-func (c *change) step(ctx context.Context, ps []admin.Parked) (done int, err error) {
-	f := admin.Filter{Routes: []string{c.req.Queue}, States: []core.State{core.StateAbandoned}}
-	for i := range ps {
-		f.IDs = append(f.IDs, ps[i].Envelope.ID)
-	}
-	var body []byte
-	if c.req.Edit != nil {
-		var edited bool
-		if body, edited, err = c.edit(ctx, ps[0]); err != nil || !edited {
-			return 0, err
-		}
-	}
-	done, err = c.do(ctx, f, body)
-	for i := range ps {
-		outcome := err
-		if err == nil && done < len(ps) { // somebody was faster, or it stays
-			switch s, lost := c.inspector.Inspect(ctx, c.req.Queue, ps[i].Envelope.ID); {
-			case errors.Is(lost, waybill.ErrNotFound):
-				continue
-			case lost != nil:
-				return done, lost
-			case s.State == core.StateAbandoned:
-				outcome = &waybill.Error{Op: "waybill/table: " + c.op, Class: waybill.ClassRejected, Err: errors.New(c.stays)}
-			}
-		}
-		c.req.Tell(&ps[i], outcome)
-	}
-	return done, err
-}
-
-// edit returns the new body of a message, not nil; false if the message is gone, or stays as it is.
-func (c *change) edit(ctx context.Context, p admin.Parked) (body []byte, edited bool, err error) {
-	s, err := c.inspector.Inspect(ctx, c.req.Queue, p.Envelope.ID)
-	switch {
-	case errors.Is(err, waybill.ErrNotFound):
-		return nil, false, nil
-	case err != nil:
-		return nil, false, err
-	}
-	p.Envelope = s.Envelope
-	body, refused := c.req.Edit(p)
-	if refused != nil {
-		c.req.Tell(&p, refused)
-		return nil, false, nil
-	}
-	return append([]byte{}, body...), true, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

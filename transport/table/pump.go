@@ -85,7 +85,7 @@ func (r *receiver) wake(now time.Time) {
 // call makes a call to the store, on a goroutine of its own, when one of the transport's places is free. A call that
 // gets none within its limit counts as lost: the dispatcher makes it again. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
-	reads := c.Name() == "read" || c.Name() == "hold" || c.Name() == "due"
+	reads := c.Kind() == dispatch.CallRead || c.Kind() == dispatch.CallHold || c.Kind() == dispatch.CallDue
 	r.calls.running++
 	if reads {
 		r.calls.reading++
@@ -114,14 +114,15 @@ func (r *receiver) call(c *dispatch.Call) {
 
 // answered takes in the answer to a call; ended is why it was ended before its time. mu is held.
 func (r *receiver) answered(c *dispatch.Call, ended error) {
-	settles := c.Name() == "settle"
-	switch c.Name() {
-	case "hold":
+	settles := c.Kind() == dispatch.CallSettle
+	switch c.Kind() {
+	case dispatch.CallHold:
 		r.t.stats.Holds++
-	case "settle":
+	case dispatch.CallSettle:
 		r.t.stats.Settles++
-	case "heartbeat":
+	case dispatch.CallHeartbeat:
 		r.sayLong()
+	case dispatch.CallRead, dispatch.CallDue, dispatch.CallRelease:
 	}
 	r.d.Done(time.Now(), c)
 	r.missed()
