@@ -4,6 +4,7 @@ package postgres_test
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +28,12 @@ type ledger struct {
 
 // kinds are texts that only statements of one kind have, in the order in which they are looked for.
 var kinds = []struct{ text, kind string }{
-	{"SET heartbeats", "heartbeat"}, {"unavailable FROM", "heartbeat"}, {"pg_snapshot_xip", "read"}, {"p.repeats", "due"},
-	{"_wake\"", "look"}, {"SELECT 0::bigint", "look"},
+	{"SET heartbeats", "heartbeat"},
+	{"unavailable FROM", "heartbeat"},
+	{"pg_snapshot_xip", "read"},
+	{"p.repeats", "due"},
+	{"_wake\"", "look"},
+	{"SELECT 0::bigint", "look"},
 }
 
 func (l *ledger) note(sqls ...string) {
@@ -48,11 +53,7 @@ func (l *ledger) note(sqls ...string) {
 func (l *ledger) counts() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	is := map[string]int{}
-	for k, n := range l.by {
-		is[k] = n
-	}
-	return is
+	return maps.Clone(l.by)
 }
 
 func (l *ledger) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {

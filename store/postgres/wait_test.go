@@ -275,6 +275,8 @@ func TestHeartbeatEndsADeepSleep(t *testing.T) {
 		cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond)
 		return err == nil && cause == core.WakeTimer
 	})
+	// Somebody has said that relays sleep, but not for long enough.
+	exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 600000)`)
 	postgres.SleepDeeply(o, time.Hour)
 	woken := make(chan error, 1)
 	go func() {
