@@ -15,9 +15,10 @@ import (
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
-	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer step
-	// by step, up to the longest pause between reads and dueLast, while nothing was due or handed out, no number was
-	// drawn and no transaction is open. A queue has no longer pause: other members put off records of its slots.
+	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
+	// step by step, up to the longest pause between reads and dueLast, while nothing was due or handed out, no
+	// number was drawn and no transaction is open. A queue has no longer pause: other members put off records of
+	// its slots.
 	duePoll = time.Second
 	dueLast = 30 * time.Second
 	// dueRest is how often the time that a Due for all took in vain passes before the next one.

@@ -81,8 +81,8 @@ func TestDueRestEnds(t *testing.T) { // DB-10
 	}
 }
 
-// TestDueRestWaitsForTransactions: a member asks every second while a transaction is open that has staged: what it
-// shows can be due at once.
+// TestDueRestWaitsForTransactions: a member asks every second while a transaction is open that has staged: its
+// message can be due at once.
 func TestDueRestWaitsForTransactions(t *testing.T) { // DB-10
 	t.Parallel()
 	w, _ := rests(t, Route{Name: "r", Partitions: 1})

@@ -43,7 +43,7 @@
 // The marks of [core.ReadResult] are ids of top-level transactions. A read takes one snapshot for all its parts. It
 // looks up the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id
 // itself. The transactions that drew these numbers have lower ids. Two-phase commit and savepoints need nothing more.
-// But a Stage, a row put in by hand, or a change that an owner must know of notifies a relay that sleeps, and PostgreSQL
+// But a Stage, a row put in by hand, or a change that an owner must know of notifies a relay that sleeps. PostgreSQL
 // refuses to prepare such a transaction: set Options.DisableNotify in all programs, relays among them.
 //
 // # Fence

@@ -149,7 +149,7 @@ func queueTransfers(b *batch, m *core.HeartbeatRequest) {
 	}
 }
 
-// drawn is what the database had drawn when a membership was read: what a look of Wait would see.
+// drawn are the last numbers of the database when a membership was read, as in a look of Wait.
 type drawn struct{ last, lastNotice, xmin int64 }
 
 // queueMembership reads the members and the owners of the partitions.

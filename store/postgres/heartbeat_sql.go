@@ -157,8 +157,8 @@ SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     ` + presenceLostSQL + `, suspected, routes, partitions, unavailable FROM {members} ORDER BY session`
 
 	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
-	// one row each, since EXISTS may be taken for a reason to go over all that is due. It ends with what a look of
-	// Wait would see.
+	// one row each, since EXISTS may be taken for a reason to go over all that is due. Its last columns are
+	// those of a look of Wait.
 	membershipSQL = `
 WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next

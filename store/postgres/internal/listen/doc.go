@@ -5,8 +5,8 @@
 // # Guarantees
 //
 //   - What was staged after the latest read that [Waiter.Read] was told of ends a [Waiter.Wait]: at once if LISTEN
-//     works, else within half a second. Nothing else ends a long sleep sooner: what was staged without a notification
-//     is found within 20 s, or by [Waiter.Saw].
+//     works, else within half a second. A message that was staged without a notification ends a long sleep within
+//     20 s, or by [Waiter.Saw].
 //   - While nothing happens there are two queries a second, and after half a minute three in a minute. There are two a
 //     second as long as LISTEN does not work, or a transaction is open that may have staged.
 //   - A relay that sleeps has said so without a gap: of a Stage that begins later, the commit notifies it.

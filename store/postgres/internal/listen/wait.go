@@ -32,8 +32,8 @@ const (
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
 	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
-	// pause more. To say so takes a transaction id. So one relay says it for tellFor of the shorter pauses, for itself
-	// and for all others that sleep.
+	// pause more. To say so takes a transaction id. So one relay says it for tellFor of the shorter pauses, for
+	// itself and for all others that sleep.
 	asleepMargin = 10 * time.Millisecond
 	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
@@ -379,8 +379,8 @@ func (w *Waiter) Saw(last, lastNotice, xmin int64) {
 	}
 }
 
-// sleepUntil sleeps for d, or until the connection is lost, or until a notification for one of routes, if there are any, or Wake, and reports whether
-// it was one of these.
+// sleepUntil sleeps for d, or until the connection is lost, or until a notification for one of routes, if there are
+// any, or Wake, and reports whether it was one of these.
 func (w *Waiter) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
 	sleep, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

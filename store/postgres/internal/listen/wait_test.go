@@ -213,7 +213,7 @@ func TestDeepPauses(t *testing.T) {
 	}
 }
 
-// sleepDeeply has a Wait on a new outbox sleep for an hour, and returns what will wake it.
+// sleepDeeply has a Wait on a new outbox sleep for an hour, and returns the channel of its cause to wake.
 func sleepDeeply(t *testing.T, w *Waiter, pool *pgxpool.Pool) <-chan core.WakeCause {
 	t.Helper()
 	ctx, routes := t.Context(), []string{waybill.DefaultRoute}
@@ -221,9 +221,9 @@ func sleepDeeply(t *testing.T, w *Waiter, pool *pgxpool.Pool) <-chan core.WakeCa
 		_, err := w.Wait(ctx, routes, time.Millisecond)
 		return err == nil && w.listener.works()
 	})
-	w.seen[routes[0]] = seen{} // all of the empty outbox
-	// Somebody has said that relays sleep, but not for long enough.
-	if _, err := pool.Exec(ctx, "SELECT setval('waybill.waybill_outbox_wake', $1)", time.Now().Add(10*time.Minute).UnixMilli()); err != nil {
+	w.seen[routes[0]] = seen{}                           // all of the empty outbox
+	soon := time.Now().Add(10 * time.Minute).UnixMilli() // another relay sleeps, but not for long enough
+	if _, err := pool.Exec(ctx, "SELECT setval('waybill.waybill_outbox_wake', $1)", soon); err != nil {
 		t.Fatal(err)
 	}
 	w.SleepDeeply(time.Hour)
@@ -235,7 +235,7 @@ func sleepDeeply(t *testing.T, w *Waiter, pool *pgxpool.Pool) <-chan core.WakeCa
 		}
 		woken <- cause
 	}()
-	patience.Until(t, "it sleeps for an hour", func() bool { return time.Until(time.UnixMilli(wakeUntil(t, pool))) > time.Hour })
+	patience.Until(t, "it sleeps for an hour", func() bool { return wakeUntil(t, pool) > soon+time.Minute.Milliseconds() })
 	return woken
 }
 
@@ -295,8 +295,8 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 	}
 }
 
-// DB-10: a relay that finds that nobody has said that relays sleep does not sleep for long: a Stage that is under way
-// may not notify.
+// DB-10: where no relay has announced its sleep until now, a pause stays short: a Stage that is under way may not
+// notify.
 func TestDeepSleepNeedsAnUnbrokenAnnouncement(t *testing.T) {
 	t.Parallel()
 	w, pool, _ := newWaiter(t)
