@@ -17,7 +17,7 @@ func rests(t *testing.T, rt Route) (w *small, dues *int) {
 	w, dues = newSmall(t), new(int)
 	call := w.call
 	w.call = func(c *Call) {
-		if c.kind == callDue {
+		if c.kind == CallDue {
 			*dues++
 		}
 		call(c)

@@ -66,10 +66,10 @@ func (b *behind) step() {
 				c.Do(b.Context(), b.o)
 			} else {
 				n := b.server.blocks(b.T, b.name, func() { c.Do(b.Context(), b.o) })
-				b.blocks[c.Name()] = max(b.blocks[c.Name()], n)
+				b.blocks[c.Kind().String()] = max(b.blocks[c.Kind().String()], n)
 			}
 			if c.Err() != nil {
-				b.Fatal(c.Name(), c.Err())
+				b.Fatal(c.Kind().String(), c.Err())
 			}
 			b.d.Done(b.now, c)
 		}
