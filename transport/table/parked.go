@@ -106,6 +106,7 @@ type parkedWalk struct {
 	after     int64 // of the latest page
 	end       bool
 	position  int // of the latest message
+	exists    bool
 }
 
 // Total implements parked.Walk.
@@ -114,6 +115,7 @@ func (w *parkedWalk) Total(ctx context.Context) (int, error) {
 	if errors.Is(err, waybill.ErrUnsupported) {
 		return 0, nil
 	}
+	w.exists = err == nil
 	return n, err
 }
 
@@ -131,7 +133,7 @@ func (w *parkedWalk) Next(ctx context.Context, _ int) (*parked.Item, error) {
 		w.page = w.page[1:]
 		p.Position = w.position
 		return &parked.Item{Parked: p}, nil
-	case w.position == 0:
+	case w.position == 0 && !w.exists:
 		return nil, w.t.exists(ctx, w.op, w.queue)
 	}
 	return nil, nil //nolint:nilnil // there is none

@@ -27,6 +27,9 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	calmFor    = 30 * time.Second
 	deepPoll   = 20 * time.Second
+	// stirWait bounds a wait until then. Some of what is due soon notifies nobody: a retry, or a timer that was staged
+	// before.
+	stirWait = 4 * time.Second
 	// lookLimit is how long the answer to a look may take. Then the connection is cut, and another one asks.
 	lookLimit = 5 * time.Second
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
@@ -171,14 +174,17 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 	if w.readsOn() {
 		return core.WakePoll, nil
 	}
-	began := time.Now()
+	began, cause := time.Now(), core.WakeTimer
+	if limit > stirWait && !w.calmOn(routes) {
+		limit, cause = stirWait, core.WakePoll
+	}
 	for pause := time.Duration(0); ; {
 		if ctx.Err() != nil {
 			w.listener.close(context.WithoutCancel(ctx))
 			return core.WakeStop, nil
 		}
 		if pause > safetyPoll && w.listener.works() && time.Since(began) >= limit {
-			return core.WakeTimer, nil // the next Wait begins with a look
+			return cause, nil // the next Wait begins with a look
 		}
 		w.listener.keep(ctx)
 		notified := false
@@ -210,7 +216,7 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 		}
 		left := limit - time.Since(began)
 		if left <= 0 {
-			return core.WakeTimer, nil
+			return cause, nil
 		}
 		if w.sleepUntil(ctx, routes, min(pause, left)) {
 			w.stirred()
@@ -264,7 +270,13 @@ func (w *Waiter) nextPause(routes []string) time.Duration {
 	return p
 }
 
-// isCalm reports whether the relay may rely on notifications, and nothing has happened for long.
+func (w *Waiter) calmOn(routes []string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.isCalm(routes)
+}
+
+// isCalm reports whether the relay may rely on notifications, and nothing has happened for long. mu is held.
 func (w *Waiter) isCalm(routes []string) bool {
 	return w.listener.works() && time.Since(w.calmFrom) >= w.calm &&
 		!slices.ContainsFunc(routes, func(r string) bool { return w.seen[r].before != 0 })
