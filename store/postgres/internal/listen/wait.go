@@ -27,8 +27,8 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	calmFor    = 30 * time.Second
 	deepPoll   = 20 * time.Second
-	// stirWait bounds a wait until then. Some of what is due soon notifies nobody: a retry, or a timer that was staged
-	// before.
+	// stirWait bounds a wait until then. Some of what is due soon notifies nobody: a retry, or a timer that was
+	// staged before.
 	stirWait = 4 * time.Second
 	// lookLimit is how long the answer to a look may take. Then the connection is cut, and another one asks.
 	lookLimit = 5 * time.Second
