@@ -75,6 +75,9 @@ func (db *database) observe(result *core.ReadResult) (watch []int64, least int64
 	return watch, least
 }
 
+// unsettled reports whether a transaction is open that may show more.
+func (db *database) unsettled() bool { return len(db.running)+len(db.watched) > 0 }
+
 // unwatch returns the watched transactions that have ended, and watches them no longer.
 func (db *database) unwatch(result *core.ReadResult) (ended []int64) {
 	for id := range db.watched {

@@ -173,6 +173,19 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.timers.wake(now, pause)
 }
 
+// Unwatched says that no wait was under way for a moment: a message that was staged may be due soon. The next read
+// comes within unwatchedPoll, however long the pause was.
+func (d *Dispatcher) Unwatched(now time.Time) {
+	d.tick(now)
+	d.timers.wake(now, duePoll)
+	for _, rt := range d.routes {
+		rt.pace.readAt = earliest(rt.pace.readAt, now.Add(unwatchedPoll))
+	}
+}
+
+// unwatchedPoll bounds the pause between reads while no wait is under way.
+const unwatchedPoll = 5 * time.Second
+
 // SetAble says whether the member can serve a route now. A member that cannot gives its partitions to one that can.
 func (d *Dispatcher) SetAble(route string, able bool) {
 	if d.self.unavailable[route] == able {

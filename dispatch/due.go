@@ -15,8 +15,12 @@ import (
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
-	// duePoll is how often the store is asked for due records without a hint that there are any.
+	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
+	// step by step, up to the longest pause between reads and dueLast, while nothing was due or handed out, no
+	// number was drawn and no transaction is open. A queue has no longer pause: other members put off records of
+	// its slots.
 	duePoll = time.Second
+	dueLast = 30 * time.Second
 	// dueRest is how often the time that a Due for all took in vain passes before the next one.
 	dueRest = 10
 	// dueAgain is the least pause after due records could not be held.
@@ -34,16 +38,32 @@ type timers struct {
 	at   time.Time
 	sent time.Time // when the store was asked last
 	none bool      // nothing more was due then
+	last int64     // the greatest number that was known then
+	rest time.Duration
 }
 
 // reset forgets what the store said to a session that has ended.
-func (t *timers) reset() { t.at, t.none = time.Time{}, false }
+func (t *timers) reset() { t.at, t.none, t.last, t.rest = time.Time{}, false, 0, 0 }
 
 // askBy makes sure that the store is asked by then.
 func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
 
 // wake makes sure that the store is asked now, or when the pause since the last time ends.
-func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent.Add(pause), now)) }
+func (t *timers) wake(now time.Time, pause time.Duration) {
+	t.rest = 0
+	t.askBy(later(t.sent.Add(pause), now))
+}
+
+// nextRest returns the pause until the next Due, if nothing asks for one before.
+func (d *Dispatcher) nextRest() time.Duration {
+	t := &d.timers
+	calm := t.none && t.last == d.db.last && !d.db.unsettled() && d.work.out == 0 && d.now.Sub(d.work.handedAt) >= activeFor && !slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue })
+	t.last = d.db.last
+	if t.rest = min(2*t.rest, d.opts.PollMax, dueLast); !calm || t.rest < duePoll {
+		t.rest = duePoll
+	}
+	return t.rest
+}
 
 // overdue knows the time since which records that came due must be looked for. Otherwise each Due would go over all
 // retries and timers that were sent since the oldest snapshot in the database. A record that came due before can come
@@ -154,7 +174,7 @@ func (d *Dispatcher) due() *Call {
 	for _, rt := range d.routes {
 		clear(rt.recent.due)
 	}
-	d.timers.at = d.now.Add(duePoll)
+	d.timers.at = d.now.Add(d.nextRest())
 	return c
 }
 

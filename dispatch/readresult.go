@@ -53,6 +53,9 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 	d.noteSuspected(result.Suspected, c)
 	moved := result.Upper > 0
 	visible := d.transactions(result)
+	if drawn > 0 || d.db.unsettled() { // it may be due later
+		d.timers.wake(d.now, duePoll)
+	}
 	for i, rt := range r.parts {
 		if lost := r.request.Slots[i].Slots &^ result.Owned[i] & rt.owned(); lost != 0 {
 			d.drop(rt, lost)

@@ -23,7 +23,7 @@ const (
 	DefaultBatchBytes        = 16 << 20
 	DefaultWindow            = 4
 	DefaultPollMin           = 50 * time.Millisecond
-	DefaultPollMax           = 10 * time.Second
+	DefaultPollMax           = time.Minute
 	UnwokenPollMin           = 10 * time.Millisecond
 	UnwokenPollMax           = 250 * time.Millisecond
 	DefaultLease             = 10 * time.Second
@@ -61,7 +61,7 @@ type Options struct {
 	// Window is how many batches of a route may be in memory, ready or on their way; default 4, 1 to 256.
 	Window int
 	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other.
-	// Defaults 50 ms and 10 s; with a store that is no core.Waiter, so that nothing else ends the pause, 10 ms and
+	// Defaults 50 ms and 1 min; with a store that is no core.Waiter, so that nothing else ends the pause, 10 ms and
 	// 250 ms.
 	PollMin, PollMax time.Duration
 	// Lease is how long the relay may be silent before others take over its partitions; default 10 s. It is renewed

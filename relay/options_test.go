@@ -25,7 +25,7 @@ func TestDefaults(t *testing.T) {
 		BatchBytes:        16 << 20,
 		Window:            4,
 		PollMin:           50 * time.Millisecond,
-		PollMax:           10 * time.Second,
+		PollMax:           time.Minute,
 		Lease:             10 * time.Second,
 		PublishTimeout:    30 * time.Second,
 		DrainTimeout:      15 * time.Second,

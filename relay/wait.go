@@ -11,6 +11,9 @@ import (
 // maxFruitless is how many useless wake-ups in a row may follow each other at once. After that they are PollMin apart.
 const maxFruitless = 4
 
+// maxDeaf bounds the pause before a wait that failed is tried again.
+const maxDeaf = 5 * time.Second
+
 // waits is the state of the store's wake-ups.
 type waits struct {
 	waiter    core.Waiter
@@ -90,11 +93,13 @@ func (e *engine) endWait() {
 func (e *engine) woken(cause core.WakeCause, err error, names []string, began time.Time) {
 	e.waits.waiting, e.waits.cancel = false, nil
 	if cause == core.WakeStop || e.drain.begun {
+		e.d.Unwatched(e.now) // the store told its next timer to nobody
 		return
 	}
 	if err != nil {
 		e.waits.fails++
-		backoff := waybill.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
+		e.d.Unwatched(e.now)
+		backoff := waybill.Backoff{Base: 2 * e.opts.PollMin, Cap: max(min(e.opts.PollMax, maxDeaf), 2*e.opts.PollMin), Attempts: -1}
 		d, _, _ := backoff.Next(e.waits.fails, err)
 		e.waits.notBefore = e.now.Add(d)
 		e.warn(nil, "relay.polling", "the store cannot wake the relay; polling meanwhile", err)

@@ -53,7 +53,23 @@ func postgresql() []mutant {
 		mutant{id: "postgres-far-look", fault: "a relay far away looks before each read", file: wait, old: "return fresh && w.far() &&", new: "return fresh && !w.far() &&", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-far-spin", fault: "a relay far away reads again and again", file: wait, old: "\tw.fresh = false\n", new: "", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-far-rare", fault: "a relay far away reads again after each record, however rare", file: wait, old: " && w.gap < 2*w.trip", new: "", tests: "^TestFarRelayReadsOn$"},
+		mutant{id: "postgres-sleep-unheard", fault: "a relay that no notification reaches sleeps for long", file: wait, old: "return w.listener.works() && time.Since", new: "return time.Since", tests: "^TestDeepPauses$"},
+		mutant{id: "postgres-sleep-open", fault: "a relay sleeps for long while a transaction is open that it must read", file: wait, old: "w.seen[r].before != 0 })", new: "w.seen[r].before < 0 })", tests: "^TestDeepPauses$"},
+		mutant{id: "postgres-sleep-soon", fault: "a relay sleeps for long at once", file: wait, old: "time.Since(w.calmFrom) >= w.calm", new: "time.Since(w.calmFrom) >= 0", tests: "^TestDeepPauses$"},
+		mutant{id: "postgres-sleep-lost", fault: "a relay whose connection is lost sleeps on", file: wait, old: "\t\t\tcancel() // to look at once\n", new: "", tests: "^TestDeepSleepEndsWithTheConnection$"},
+		mutant{id: "postgres-sleep-lapsed", fault: "a relay sleeps for long although a Stage may be under way that does not notify", file: wait, old: "if w.lapsed = !said; w.lapsed {", new: "if w.lapsed = said; w.lapsed {", tests: "^TestDeepSleepNeedsAnUnbrokenAnnouncement$"},
+		mutant{id: "postgres-sleep-shortened", fault: "a relay shortens what another one has said about its sleep", file: wait, old: "greatest(v.last_value, t.now + $2::bigint)", new: "t.now + $2::bigint", tests: "^TestAnnouncementIsNotShortened$"},
+		mutant{id: "postgres-sleep-unlocked", fault: "two relays say at a time until when they sleep", file: wait, old: "pg_advisory_xact_lock(%d) IS NULL", new: "%d::bigint IS NULL", tests: "^TestAnnouncementIsNotShortened$"},
+		mutant{id: "postgres-sleep-saw", fault: "a notice that a heartbeat shows leaves the relay asleep", file: wait, old: " && lastNotice <= s.lastNotice", new: "", tests: "^TestDeepSleepEndsWithWhatAHeartbeatSaw$"},
 		mutant{id: "postgres-far-busy", fault: "a busy machine counts as a far database", file: wait, old: "w.trip == 0 || d < w.trip", new: "w.trip == 0 || d > w.trip", tests: "^TestFarRelayReadsOn$"},
+	)...)
+	all = append(all, group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "postgres-heartbeat-saw", fault: "a heartbeat wakes no relay that sleeps for long", file: "store/postgres/heartbeat.go", old: "\to.waiter.Saw(now.last, now.lastNotice, now.xmin)\n", new: "", tests: "^TestHeartbeatEndsADeepSleep$"},
+		mutant{id: "postgres-hand-silent", fault: "a row put in by hand wakes nobody", file: outbox, old: "; IF TG_OP = 'INSERT' AND", new: "; IF TG_OP = 'DELETE' AND", tests: "^TestWakeUp$/^by_hand$"},
+		mutant{id: "postgres-hand-refused", fault: "a role that may not see who sleeps can put no row in by hand", file: outbox, old: "; IF TG_OP = 'INSERT' AND has_sequence_privilege({wake_text}, 'SELECT') THEN", new: "; IF TG_OP = 'INSERT' THEN", tests: "^TestWakeUp$/^not_by_a_role"},
+		mutant{id: "postgres-hand-later", fault: "a row put in by hand wakes a relay an hour early", file: outbox, old: "(NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE", new: "true", tests: "^TestWakeUp$/^not_by_a_rollback"},
+		mutant{id: "postgres-notice-silent", fault: "a notice wakes nobody", file: outbox, old: "CREATE TRIGGER tells_sleepers AFTER INSERT", new: "CREATE TRIGGER tells_sleepers AFTER DELETE", tests: "^TestWakeUp$/^by_a_notice$"},
+		mutant{id: "postgres-timer-silent", fault: "a timer that is due before a resting relay asks wakes nobody", file: "store/postgres/insert.go", old: "interval '1 minute', true) AND", new: "interval '1 second', true) AND", tests: "^TestWakeUp$/^by_a_schedule"},
 	)...)
 	const moves = "store/postgres/import.go"
 	all = append(all, group{pkg: "./internal/docs", server: true}.of(

@@ -43,8 +43,8 @@
 // The marks of [core.ReadResult] are ids of top-level transactions. A read takes one snapshot for all its parts. It
 // looks up the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id
 // itself. The transactions that drew these numbers have lower ids. Two-phase commit and savepoints need nothing more.
-// But a Stage that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
-// Options.DisableNotify.
+// But a Stage, a row put in by hand, or a change that an owner must know of notifies a relay that sleeps. PostgreSQL
+// refuses to prepare such a transaction: set Options.DisableNotify in all programs, relays among them.
 //
 // # Fence
 //
@@ -124,7 +124,9 @@
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns
-// have defaults. Such rows notify no relay and are found by the poll, within half a second. The default of source is
+// have defaults. The trigger that computes the slot also notifies a relay that sleeps, unless the role may not read the
+// sequence waybill_outbox_wake, or the row brings its slot. Such a row is found by the relay's next heartbeat, a third
+// of its lease later (three seconds), or by the poll, within half a second to twenty. The default of source is
 // [Options].Source of the first store that migrated the table. Its owner can change it; [Outbox.Drift] ignores it.
 //
 // # TLS

@@ -1,6 +1,10 @@
 package postgres
 
-import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
 
 // SQL returns the statement with the names of s in their places.
 func SQL(s *Outbox, text string) string { return s.names.SQL(text) }
@@ -24,3 +28,6 @@ var (
 
 // Indexed builds the indexes after a fill.
 var Indexed = indexed
+
+// SleepDeeply has each Wait of o sleep for d as soon as it may rely on notifications.
+func SleepDeeply(o *Outbox, d time.Duration) { o.waiter.SleepDeeply(d) }

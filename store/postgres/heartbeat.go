@@ -18,13 +18,14 @@ import (
 // these stay, as holds of no member, uncounted.
 func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	var membership core.Membership
+	var now drawn
 	if m.Self.Session == 0 {
 		m = core.HeartbeatRequest{Self: core.Member{Routes: m.Self.Routes}, AfterNotice: m.AfterNotice}
 	}
 	if len(m.Evict) > 0 {
 		err := o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
 			queueSelf(b, &m)
-			queueMembership(b, &m, &membership)
+			queueMembership(b, &m, &membership, &now)
 		})
 		if err != nil {
 			return core.Membership{}, err
@@ -56,17 +57,18 @@ func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.M
 		if m.Leave && m.Self.Session != 0 {
 			queueEnd(b, m.Self.Session, 0, false)
 		}
-		queueMembership(b, &m, &membership)
+		queueMembership(b, &m, &membership, &now)
 	})
 	if err == nil && membership.Known && idle(&membership) {
 		err = o.transact(ctx, "heartbeat", writeSQL, func(b *batch) {
 			b.Queue(b.sql.heartbeat.tidy)
-			queueMembership(b, &m, &membership)
+			queueMembership(b, &m, &membership, &now)
 		})
 	}
 	if err != nil {
 		return core.Membership{}, err
 	}
+	o.waiter.Saw(now.last, now.lastNotice, now.xmin)
 	return membership, nil
 }
 
@@ -147,8 +149,11 @@ func queueTransfers(b *batch, m *core.HeartbeatRequest) {
 	}
 }
 
+// drawn are the last numbers of the database when a membership was read, as in a look of Wait.
+type drawn struct{ last, lastNotice, xmin int64 }
+
 // queueMembership reads the members and the owners of the partitions.
-func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Membership) {
+func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Membership, now *drawn) {
 	*membership = core.Membership{}
 	b.each(func(rows pgx.Rows) error {
 		var u core.PartitionState
@@ -180,6 +185,6 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		served[i] = m.Self.Routes[i].Route
 	}
 	b.Queue(b.sql.heartbeat.membership, served, m.AfterNotice).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&membership.Epoch, &membership.HasNotices, &membership.UnservedRoutes)
+		return row.Scan(&membership.Epoch, &membership.HasNotices, &membership.UnservedRoutes, &now.last, &now.lastNotice, &now.xmin)
 	})
 }

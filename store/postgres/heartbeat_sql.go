@@ -1,6 +1,9 @@
 package postgres
 
-import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+import (
+	"github.com/waybill-go/waybill/store/postgres/internal/listen"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
 
 type heartbeatStatements struct {
 	join, renew, suspect, routes, partitions string
@@ -154,7 +157,8 @@ SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     ` + presenceLostSQL + `, suspected, routes, partitions, unavailable FROM {members} ORDER BY session`
 
 	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
-	// one row each, since EXISTS may be taken for a reason to go over all that is due.
+	// one row each, since EXISTS may be taken for a reason to go over all that is due. Its last columns are
+	// those of a look of Wait.
 	membershipSQL = `
 WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
@@ -173,5 +177,5 @@ SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = 
         (SELECT true FROM {outbox} r
          WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
         (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
-    LIMIT 100)`
+    LIMIT 100), ` + listen.DrawnSQL
 )

@@ -99,11 +99,11 @@ func dueSQL(at string) string {
 // wakeSQL is the value of maybe_sent of a new row: false. Finding that out notifies relays on the route, but only
 // while one sleeps; a notification belongs to the transaction and its savepoints, so that a rollback wakes no relay.
 // (In the RETURNING of an insert it would cost more.) at is when the row is due, "" = at once: a sleeping relay finds a
-// row that is due in more than a second by itself.
+// row that is due in more than a minute by itself.
 func wakeSQL(route, at string) string {
 	soon := ""
 	if at != "" { // first, since it is cheap
-		soon = "coalesce(" + at + " < clock_timestamp() + interval '1 second', true) AND "
+		soon = "coalesce(" + at + " < clock_timestamp() + interval '1 minute', true) AND "
 	}
 	return "CASE WHEN " + soon + "(SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM {wake} w) " +
 		"THEN pg_notify({channel}, " + route + ") IS NULL ELSE false END"
@@ -130,7 +130,7 @@ func (s *stager) statement(rows []core.StagedRow) (insertForm, []any, error) {
 	case !r.DeliverAt.IsZero():
 		f.due, args = scheduled, append(args, r.DeliverAt)
 	case r.Delay > 0:
-		f.due, f.notify, args = delayed, s.notify && r.Delay < time.Second, append(args, micros(r.Delay))
+		f.due, f.notify, args = delayed, s.notify && r.Delay < time.Minute, append(args, micros(r.Delay))
 	}
 	return f, args, err
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"strings"
 	"sync"
@@ -97,10 +98,17 @@ func TestWakeUp(t *testing.T) {
 			t.Fatal("nothing to claim")
 		}
 	})
-	t.Run("by database/sql and by hand", func(t *testing.T) {
+	t.Run("by a row that brings its slot", func(t *testing.T) {
 		t.Parallel()
 		o, pool := newOutbox(t, postgres.Options{})
 		wakes(t, o, core.WakePoll, func() {
+			exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, slot) VALUES ('t.x', '{}', 1)`)
+		})
+	})
+	t.Run("by hand", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		wakes(t, o, core.WakeNotify, func() {
 			exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}')`)
 		})
 		c := claim(t, o, want(1))
@@ -128,15 +136,7 @@ func TestWakeUp(t *testing.T) {
 	t.Run("not by a rollback, a savepoint's rollback or a later schedule", func(t *testing.T) {
 		t.Parallel()
 		o, pool := newOutbox(t, postgres.Options{})
-		conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(context.WithoutCancel(t.Context()))
-		channel := postgres.SQL(o, "{channel}")
-		if _, err := conn.Exec(t.Context(), "LISTEN "+strings.Trim(channel, "'")); err != nil {
-			t.Fatal(err)
-		}
+		conn, channel := listens(t, pool, o), postgres.SQL(o, "{channel}")
 		// a relay sleeps
 		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
 		tx, err := pool.Begin(t.Context())
@@ -160,7 +160,10 @@ func TestWakeUp(t *testing.T) {
 			if err := inner.Rollback(t.Context()); err != nil {
 				return err
 			}
-			_, err = o.Stage(t.Context(), tx, message(waybill.Delay(time.Hour)))
+			if _, err = o.Stage(t.Context(), tx, message(waybill.Delay(time.Hour))); err != nil {
+				return err
+			}
+			_, err = tx.Exec(t.Context(), `INSERT INTO waybill.waybill_outbox (topic, body, due_at) VALUES ('t.x', '{}', now() + interval '1 hour')`)
 			return err
 		})
 		if err != nil {
@@ -175,6 +178,53 @@ func TestWakeUp(t *testing.T) {
 			if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != want {
 				t.Fatalf("notified %+v, %v, want %s", n, err, want)
 			}
+		}
+	})
+	t.Run("by a schedule that comes before the relay asks", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		for name, msgs := range map[string][]waybill.Message{
+			"one": {message(waybill.Delay(40 * time.Second))}, "two": {message(waybill.Delay(40 * time.Second)), message(waybill.Delay(time.Hour))},
+			"with a dedupe key": {message(waybill.Delay(40*time.Second), waybill.DedupeKey("d"))},
+		} {
+			exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', 1)`)
+			conn := listens(t, pool, o)
+			exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
+			stage(t, pool, o, msgs...)
+			exec(t, pool, "SELECT pg_notify("+postgres.SQL(o, "{channel}")+", 'marker')")
+			if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != waybill.DefaultRoute {
+				t.Errorf("%s: notified %+v, %v", name, n, err)
+			}
+		}
+	})
+	t.Run("by a notice", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		conn := listens(t, pool, o)
+		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', 1)`)
+		const notice = `INSERT INTO waybill.waybill_outbox_notices (kind, route, slots) VALUES (1, $1, 1)`
+		exec(t, pool, notice, "nobody sleeps")
+		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
+		exec(t, pool, notice, "r")
+		if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "r" {
+			t.Errorf("notified %+v, %v", n, err)
+		}
+	})
+	t.Run("not by a role that may not see who sleeps", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
+		role := "waybill_hand_" + strings.ToLower(rand.Text())
+		exec(t, pool, `CREATE ROLE `+role)
+		t.Cleanup(func() {
+			_, _ = pool.Exec(context.Background(), `DROP OWNED BY `+role)
+			_, _ = pool.Exec(context.Background(), `DROP ROLE `+role)
+		})
+		exec(t, pool, `GRANT USAGE ON SCHEMA waybill TO `+role+`; GRANT INSERT ON waybill.waybill_outbox TO `+role+
+			`; GRANT USAGE ON SEQUENCE waybill.waybill_outbox_seq TO `+role)
+		exec(t, pool, `SET ROLE `+role+`; INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}'); RESET ROLE`)
+		if c := claim(t, o, want(1)); len(c.Records) != 1 {
+			t.Error("nothing was put in")
 		}
 	})
 	t.Run("without NOTIFY", func(t *testing.T) {
@@ -197,6 +247,58 @@ func TestWakeUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// listens returns a connection that hears what relays of o hear.
+func listens(t *testing.T, pool *pgxpool.Pool, o *postgres.Outbox) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(t.Context(), "LISTEN "+strings.Trim(postgres.SQL(o, "{channel}"), "'")); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// DB-10: a new number that a heartbeat shows ends a long sleep that no notification ends.
+func TestHeartbeatEndsADeepSleep(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool := openPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{})
+	self := session(t, o, waybill.DefaultRoute)
+	patience.Until(t, "nothing is open", func() bool {
+		look(t, o, self)
+		cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond)
+		return err == nil && cause == core.WakeTimer
+	})
+	// Another relay sleeps, but not for long enough.
+	exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 600000)`)
+	postgres.SleepDeeply(o, time.Hour)
+	woken := make(chan error, 1)
+	go func() {
+		_, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 24*time.Hour)
+		woken <- err
+	}()
+	patience.Until(t, "it sleeps for an hour", func() bool {
+		return query[bool](t, pool, `SELECT last_value > (extract(epoch FROM now()) * 1000)::bigint + 3600000 FROM waybill.waybill_outbox_wake`)
+	})
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, slot) VALUES ('t.x', '{}', 1)`)
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, _ := patience.Context(t.Context(), patience.Limit)
+	select {
+	case err := <-woken:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("it sleeps on")
+	}
 }
 
 // DB-10: no notification is sent while no relay sleeps, and a sleeper that died is forgotten.

@@ -23,7 +23,7 @@ const (
 
 	// pulse is how often the connection is looked at: no firewall takes it for forgotten then, and if the server is
 	// cut off, that is noticed.
-	pulse = 20 * time.Second
+	pulse = 30 * time.Second
 )
 
 // presence is what Acquire goes by.

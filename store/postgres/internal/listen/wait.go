@@ -2,7 +2,11 @@ package listen
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,15 +20,23 @@ import (
 )
 
 const (
-	// safetyPoll is how often at least a waiting relay looks for itself.
+	// safetyPoll is how often at least a waiting relay looks for itself, until nothing has happened for calmFor.
+	// Then pauses double to deepPoll: no transaction is under way that could have staged before the relay said that
+	// it sleeps, so that each Stage notifies. Where notifications may not arrive, or a transaction is open that the
+	// relay must read, it is always safetyPoll.
 	safetyPoll = 500 * time.Millisecond
+	calmFor    = 30 * time.Second
+	deepPoll   = 20 * time.Second
+	// stirWait bounds a wait until then. Some of what is due soon notifies nobody: a retry, or a timer that was
+	// staged before.
+	stirWait = 4 * time.Second
+	// lookLimit is how long the answer to a look may take. Then the connection is cut, and another one asks.
+	lookLimit = 5 * time.Second
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
-	// maxWait bounds a wait, since partitions that others gave up meanwhile wake no member.
-	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
-	// pause more. To say so takes a transaction id. So one relay says it for tellFor pauses, for itself and for all
-	// others that sleep.
+	// pause more. To say so takes a transaction id. So one relay says it for tellFor of the shorter pauses, for
+	// itself and for all others that sleep.
 	asleepMargin = 10 * time.Millisecond
 	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
@@ -38,15 +50,22 @@ const (
 )
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
-// and expires by itself. It writes only if no relay has said so for at least $1 ms. It also tells whether anything was
-// staged or decided, and which transactions have ended.
+// and expires by itself. It writes only if no relay has said so for at least $1 ms, under the advisory lock %d: of two
+// that write at a time, the later one must not shorten what the other has said. It also tells whether anything was
+// staged or decided, which transactions have ended, and whether a relay had said so until now. It says so first.
 const (
 	sleepSQL = `
-SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE setval({wake_text}, t.now + $2::bigint) END, ` + drawnSQL + `
+SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE (
+        SELECT setval({wake_text}, greatest(v.last_value, t.now + $2::bigint))
+        FROM (SELECT pg_advisory_xact_lock(%d) IS NULL AS taken OFFSET 0) l
+        CROSS JOIN LATERAL (SELECT v.last_value FROM {wake} v WHERE l.taken IS NOT NULL OFFSET 0) v
+    ) END, ` + DrawnSQL + `, w.last_value >= t.now
 FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t`
-	lookSQL  = `SELECT 0::bigint, ` + drawnSQL
-	drawnSQL = `{last}, {last_notice}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
+	lookSQL = `SELECT 0::bigint, ` + DrawnSQL + `, true`
 )
+
+// DrawnSQL are the columns that [Waiter.Saw] takes.
+const DrawnSQL = `{last}, {last_notice}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
 
 // Options says where and how to wait.
 type Options struct {
@@ -64,6 +83,7 @@ type Waiter struct {
 	sleep, look string
 	listener    listener      // only Wait uses it, one call at a time
 	trip        time.Duration // as short as a look is of late; only Wait uses it
+	lapsed      bool          // before the latest look, no relay had said that it sleeps; only Wait uses it
 	presence    presence
 
 	mu         sync.Mutex
@@ -73,6 +93,9 @@ type Waiter struct {
 	gap        time.Duration   // between records of late
 	fresh      bool            // the latest read had records
 	waits      bool            // Wait is under way
+	routes     []string        // what it waits for
+	calmFrom   time.Time       // when something last happened
+	calm, deep time.Duration   // calmFor and deepPoll
 	// when a read last had records although Wait had not returned: another process wakes the relay
 	helped time.Time
 	pause  time.Duration
@@ -84,10 +107,18 @@ type Waiter struct {
 // New returns a Waiter. It connects at the first Wait or Acquire.
 func New(o Options) *Waiter {
 	return &Waiter{
-		conns: o.Conns, sleep: o.Names.SQL(sleepSQL), look: o.Names.SQL(lookSQL),
+		conns: o.Conns, sleep: o.Names.SQL(fmt.Sprintf(sleepSQL, announceLock(o.Names.Channel()))), look: o.Names.SQL(lookSQL),
 		listener: newListener(o), presence: presence{conns: o.Conns, off: o.Off, logger: o.Logger},
-		seen: map[string]seen{}, pause: firstPoll, awake: awakeFor,
+		seen: map[string]seen{}, pause: firstPoll, awake: awakeFor, calm: calmFor, deep: deepPoll, calmFrom: time.Now(),
 	}
+}
+
+// announceLock is the number of the advisory lock under which relays of a channel say that they sleep. It is one of
+// those that no other program may use.
+func announceLock(channel string) int64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, channel) // never fails
+	return tokenFrom + int64(h.Sum64()>>2)
 }
 
 // seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only
@@ -118,7 +149,7 @@ func (w *Waiter) Read(request *core.ReadRequest, result *core.ReadResult) {
 	if w.fresh = worked > 0; w.fresh {
 		now := time.Now()
 		w.gap += (min(now.Sub(w.worked), awakeFor)/time.Duration(worked) - w.gap) / 4
-		w.pause, w.worked = firstPoll, now
+		w.pause, w.worked, w.calmFrom = firstPoll, now, now
 		if w.waits {
 			w.helped = now
 		}
@@ -138,30 +169,35 @@ func (w *Waiter) Wake() {
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. Its own connection stays open for
 // the next call, and is closed when ctx ends.
 func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
-	w.setWaits(true)
-	defer w.setWaits(false)
+	w.setWaits(true, routes)
+	defer w.setWaits(false, nil)
 	if w.readsOn() {
 		return core.WakePoll, nil
 	}
-	began := time.Now()
-	cause := core.WakeTimer
-	if limit > maxWait {
-		limit, cause = maxWait, core.WakePoll
+	began, cause := time.Now(), core.WakeTimer
+	if limit > stirWait && !w.calmOn(routes) {
+		limit, cause = stirWait, core.WakePoll
 	}
-	for {
+	for pause := time.Duration(0); ; {
 		if ctx.Err() != nil {
 			w.listener.close(context.WithoutCancel(ctx))
 			return core.WakeStop, nil
 		}
+		if pause > safetyPoll && w.listener.works() && time.Since(began) >= limit {
+			return cause, nil // the next Wait begins with a look
+		}
 		w.listener.keep(ctx)
 		notified := false
 		changed, err := w.stayAwake(ctx, routes, limit)
-		pause := time.Duration(0)
+		pause = 0
 		if err == nil && !changed {
 			if time.Since(began) < limit {
-				pause = w.nextPause()
+				pause = w.nextPause(routes)
 			}
 			changed, err = w.lookAround(ctx, routes, pause)
+			if w.lapsed { // a Stage may have begun that does not notify
+				pause = min(pause, safetyPoll)
+			}
 			if err == nil && w.listener.conn != nil {
 				notified = w.listener.takeArrived(ctx, routes)
 			}
@@ -172,8 +208,10 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 		case err != nil:
 			return core.WakePoll, dberr.Failure("wait", err)
 		case notified:
+			w.stirred()
 			return core.WakeNotify, nil
 		case changed:
+			w.stirred()
 			return core.WakePoll, nil
 		}
 		left := limit - time.Since(began)
@@ -181,15 +219,30 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 			return cause, nil
 		}
 		if w.sleepUntil(ctx, routes, min(pause, left)) {
+			w.stirred()
 			return core.WakeNotify, nil
 		}
 	}
 }
 
-func (w *Waiter) setWaits(on bool) {
+func (w *Waiter) setWaits(on bool, routes []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waits = on
+	w.waits, w.routes = on, routes
+}
+
+// SleepDeeply has each Wait sleep for d as soon as it may rely on notifications; for tests.
+func (w *Waiter) SleepDeeply(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calm, w.deep, w.pause = 0, d, d
+}
+
+// stirred notes that something has happened: the pauses stay short for a while.
+func (w *Waiter) stirred() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calmFrom = time.Now()
 }
 
 // far reports whether the database is so far away that looks are no way to wait.
@@ -205,12 +258,28 @@ func (w *Waiter) readsOn() bool {
 }
 
 // nextPause returns how long to sleep now, and doubles it for the next time.
-func (w *Waiter) nextPause() time.Duration {
+func (w *Waiter) nextPause(routes []string) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.pause
-	w.pause = min(2*w.pause, safetyPoll)
+	most := safetyPoll
+	if w.isCalm(routes) {
+		most = w.deep
+	}
+	p := min(w.pause, most)
+	w.pause = min(2*p, most)
 	return p
+}
+
+func (w *Waiter) calmOn(routes []string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.isCalm(routes)
+}
+
+// isCalm reports whether the relay may rely on notifications, and nothing has happened for long. mu is held.
+func (w *Waiter) isCalm(routes []string) bool {
+	return w.listener.works() && time.Since(w.calmFrom) >= w.calm &&
+		!slices.ContainsFunc(routes, func(r string) bool { return w.seen[r].before != 0 })
 }
 
 // lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything
@@ -223,7 +292,7 @@ func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Dur
 	w.listener.takeArrived(ctx, routes) // it came before this look
 	w.listener.overdue = time.Now().After(w.listener.selfBy)
 	least := pause + pause/2 + asleepMargin
-	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*pause).Milliseconds())
+	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*min(pause, safetyPoll)).Milliseconds())
 }
 
 // stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and announces
@@ -251,20 +320,27 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 // changed.
 func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
 	var ignored, last, lastNotice, xmin int64
+	var said bool
 	if w.listener.conn != nil {
 		began := time.Now()
-		err := w.listener.conn.QueryRow(ctx, sql, args...).Scan(&ignored, &last, &lastNotice, &xmin)
+		answer, cancel := context.WithTimeout(ctx, lookLimit)
+		defer cancel()
+		err := w.listener.conn.QueryRow(answer, sql, args...).Scan(&ignored, &last, &lastNotice, &xmin, &said)
 		if err == nil {
 			w.took(time.Since(began))
+			if w.lapsed = !said; w.lapsed {
+				w.stirred()
+			}
 			return w.changed(routes, last, lastNotice, xmin), nil
 		}
-		if dberr.Class(err) != waybill.ClassOutage || ctx.Err() != nil {
+		if dberr.Class(err) != waybill.ClassOutage && answer.Err() == nil || ctx.Err() != nil {
 			return false, err
 		}
 		w.listener.lost(ctx, err)
 	}
+	w.stirred()
 	err := w.conns.Use(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &lastNotice, &xmin)
+		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &lastNotice, &xmin, &said)
 	})
 	if err != nil {
 		return false, err
@@ -298,8 +374,25 @@ func (w *Waiter) changed(routes []string, last, lastNotice, xmin int64) bool {
 	return false
 }
 
-// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether
-// it was one of these.
+// Saw takes in what another statement saw: the last numbers, and below which mark all transactions have ended. If that
+// is new to the Wait under way, it ends.
+func (w *Waiter) Saw(last, lastNotice, xmin int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.routes {
+		s, ok := w.seen[r]
+		if ok && last <= s.last && lastNotice <= s.lastNotice && (s.before == 0 || xmin < s.before) {
+			continue
+		}
+		if w.hint = true; w.stir != nil {
+			w.stir()
+		}
+		return
+	}
+}
+
+// sleepUntil sleeps for d, or until the connection is lost, or until a notification for one of routes, if there are
+// any, or Wake, and reports whether it was one of these.
 func (w *Waiter) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
 	sleep, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -321,6 +414,7 @@ func (w *Waiter) sleepUntil(ctx context.Context, routes []string, d time.Duratio
 		switch {
 		case err != nil && sleep.Err() == nil:
 			w.listener.lost(ctx, err)
+			cancel() // to look at once
 		case err == nil:
 			notified = w.listener.take(n.Payload, routes)
 		}

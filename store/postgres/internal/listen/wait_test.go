@@ -151,13 +151,13 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	})
 }
 
-// DB-10: pauses double up to the safety poll, so that an idle relay makes two queries a second. Work begins them anew.
+// DB-10: pauses double up to the safety poll. Work begins them anew.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	w := New(Options{})
 	next := func() (sum time.Duration) {
 		for range 7 {
-			sum += w.nextPause()
+			sum += w.nextPause(nil)
 		}
 		return sum
 	}
@@ -165,18 +165,195 @@ func TestPauses(t *testing.T) {
 		t.Errorf("the first seven pauses take %s", first)
 	}
 	for range 3 {
-		if p := w.nextPause(); p != safetyPoll {
+		if p := w.nextPause(nil); p != safetyPoll {
 			t.Errorf("an idle relay pauses for %s, want %s", p, safetyPoll)
 		}
 	}
 	rg := []core.Range{{To: 1 << 62}}
 	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{}}})
-	if p := w.nextPause(); p != safetyPoll {
+	if p := w.nextPause(nil); p != safetyPoll {
 		t.Errorf("after an empty read it pauses for %s", p)
 	}
 	w.Read(&core.ReadRequest{Ranges: rg}, &core.ReadResult{Ranges: []core.Records{{Records: make([]core.Record, 1)}}})
-	if p := w.nextPause(); p != firstPoll {
+	if p := w.nextPause(nil); p != firstPoll {
 		t.Errorf("after work it pauses for %s", p)
+	}
+}
+
+// DB-10: while notifications arrive, no transaction is open and nothing has happened for long, pauses double up to the
+// deep poll. Each of these conditions is needed.
+func TestDeepPauses(t *testing.T) {
+	t.Parallel()
+	routes := []string{waybill.DefaultRoute}
+	for _, tc := range []struct {
+		name string
+		with func(w *Waiter)
+		want time.Duration
+	}{
+		{"all is well", func(*Waiter) {}, deepPoll},
+		{"LISTEN was lost", func(w *Waiter) { w.listener.conn = nil }, safetyPoll},
+		{"no notification has arrived yet", func(w *Waiter) { w.listener.self = selfPrefix }, safetyPoll},
+		{"a transaction is open", func(w *Waiter) { w.seen[routes[0]] = seen{before: 7} }, safetyPoll},
+		{"something has happened", func(w *Waiter) { w.stirred() }, safetyPoll},
+	} {
+		w := New(Options{})
+		w.listener.conn, w.calmFrom = &pgx.Conn{}, time.Now().Add(-calmFor)
+		last := time.Duration(0)
+		for range 20 {
+			p := w.nextPause(routes)
+			if p > 2*max(last, firstPoll) {
+				t.Errorf("%s: a pause of %s comes after one of %s", tc.name, p, last)
+			}
+			last = p
+		}
+		tc.with(w)
+		if p := w.nextPause(routes); p != tc.want {
+			t.Errorf("%s: it pauses for %s, want %s", tc.name, p, tc.want)
+		}
+	}
+}
+
+// sleepDeeply has a Wait on a new outbox sleep for an hour, and returns the channel of its cause to wake.
+func sleepDeeply(t *testing.T, w *Waiter, pool *pgxpool.Pool) <-chan core.WakeCause {
+	t.Helper()
+	ctx, routes := t.Context(), []string{waybill.DefaultRoute}
+	patience.Until(t, "it listens", func() bool {
+		_, err := w.Wait(ctx, routes, time.Millisecond)
+		return err == nil && w.listener.works()
+	})
+	w.seen[routes[0]] = seen{}                           // all of the empty outbox
+	soon := time.Now().Add(10 * time.Minute).UnixMilli() // another relay sleeps, but not for long enough
+	if _, err := pool.Exec(ctx, "SELECT setval('waybill.waybill_outbox_wake', $1)", soon); err != nil {
+		t.Fatal(err)
+	}
+	w.SleepDeeply(time.Hour)
+	woken := make(chan core.WakeCause, 1)
+	go func() {
+		cause, err := w.Wait(ctx, routes, 24*time.Hour)
+		if err != nil {
+			t.Error(err)
+		}
+		woken <- cause
+	}()
+	patience.Until(t, "it sleeps for an hour", func() bool { return wakeUntil(t, pool) > soon+time.Minute.Milliseconds() })
+	return woken
+}
+
+// hearsOf fails unless a Wait ends because of cause.
+func hearsOf(t *testing.T, woken <-chan core.WakeCause, want core.WakeCause) {
+	t.Helper()
+	ctx, _ := patience.Context(t.Context(), patience.Limit)
+	select {
+	case cause := <-woken:
+		if cause != want {
+			t.Errorf("woken by %s, want %s", cause, want)
+		}
+	case <-ctx.Done():
+		t.Fatal("it sleeps on")
+	}
+}
+
+// silentSQL stages without a notification: a row that brings its slot is taken for one that a program has staged.
+const silentSQL = "INSERT INTO waybill.waybill_outbox (source, topic, body, slot) VALUES ('/test', 't.x', '', 1)"
+
+// DB-10: a relay that sleeps for long looks as soon as its connection is lost: it may have missed a notification.
+func TestDeepSleepEndsWithTheConnection(t *testing.T) {
+	t.Parallel()
+	w, pool, _ := newWaiter(t)
+	woken := sleepDeeply(t, w, pool)
+	if _, err := pool.Exec(t.Context(), silentSQL); err != nil {
+		t.Fatal(err)
+	}
+	_, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hearsOf(t, woken, core.WakePoll)
+}
+
+// DB-10: what another statement of the relay saw ends a long sleep, if it is news.
+func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
+	t.Parallel()
+	for name, news := range map[string]seen{"a number": {last: 8, lastNotice: 4}, "a notice": {last: 7, lastNotice: 5}, "an end": {last: 7, lastNotice: 4, before: 3}} {
+		w := New(Options{})
+		w.seen["r"] = seen{last: 7, lastNotice: 4, before: news.before}
+		w.setWaits(true, []string{"r"})
+		w.Saw(7, 4, 2)
+		w.Saw(6, 3, 2) // an older answer
+		if w.hint {
+			t.Errorf("%s: old news end it", name)
+		}
+		if w.Saw(news.last, news.lastNotice, 3); !w.hint {
+			t.Errorf("%s: it sleeps on", name)
+		}
+		w.hint = false
+		w.setWaits(false, nil)
+		if w.Saw(9, 9, 9); w.hint {
+			t.Errorf("%s: the next Wait, which looks by itself, ends at once", name)
+		}
+	}
+}
+
+// DB-10: where no relay has announced its sleep until now, a pause stays short: a Stage that is under way may not
+// notify.
+func TestDeepSleepNeedsAnUnbrokenAnnouncement(t *testing.T) {
+	t.Parallel()
+	w, pool, _ := newWaiter(t)
+	w.listener.keep(t.Context())
+	for _, tc := range []struct {
+		until  int64
+		lapsed bool
+	}{{1, true}, {time.Now().Add(time.Hour).UnixMilli(), false}} {
+		if _, err := pool.Exec(t.Context(), "SELECT setval('waybill.waybill_outbox_wake', $1)", tc.until); err != nil {
+			t.Fatal(err)
+		}
+		w.calmFrom = time.Time{}
+		if _, err := w.lookAround(t.Context(), []string{waybill.DefaultRoute}, deepPoll); err != nil {
+			t.Fatal(err)
+		}
+		if w.lapsed != tc.lapsed || w.calmFrom.IsZero() == tc.lapsed {
+			t.Errorf("said until %d: lapsed: %v, calm since %s", tc.until, w.lapsed, w.calmFrom)
+		}
+	}
+}
+
+// DB-10: of two relays that say at a time until when they sleep, the one that sleeps for less does not shorten what the
+// other said.
+func TestAnnouncementIsNotShortened(t *testing.T) {
+	t.Parallel()
+	w, pool, _ := newWaiter(t)
+	ctx := t.Context()
+	w.listener.keep(ctx)
+	other, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback(context.WithoutCancel(ctx))
+	if _, err := other.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", announceLock(schema.NewNames("", "", "").Channel())); err != nil {
+		t.Fatal(err)
+	}
+	looked := make(chan error, 1)
+	go func() {
+		_, err := w.lookAround(ctx, nil, safetyPoll)
+		looked <- err
+	}()
+	patience.Until(t, "it waits for the other relay", func() (waits bool) {
+		err := pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
+		return err == nil && waits
+	})
+	hence := time.Now().Add(time.Hour).UnixMilli()
+	if _, err := other.Exec(ctx, "SELECT setval('waybill.waybill_outbox_wake', $1)", hence); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-looked; err != nil {
+		t.Fatal(err)
+	}
+	if got := wakeUntil(t, pool); got != hence {
+		t.Errorf("it is said until %d, want %d", got, hence)
 	}
 }
 

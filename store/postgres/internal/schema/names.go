@@ -70,6 +70,7 @@ func NewNames(schema, outbox, inbox string) Names {
 		"{epoch}":         QuoteText(n.Outbox + ".epoch"),
 		"{hlc_name}":      QuoteText(n.Outbox + ".hlc"),
 		"{slot_function}": in(n.Outbox + "_slot"),
+		"{told_function}": in(n.Outbox + "_told"),
 		"{channel}":       QuoteText(n.Channel()),
 		"{inbox}":         in(n.Inbox),
 		"{limits}":        in(n.Inbox + "_limits"),

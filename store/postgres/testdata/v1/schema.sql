@@ -110,9 +110,13 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".body IS 'encoded payload';
 -- Programs compute the slots of what they stage. For rows that are put in by hand, and those that get another route, key or
 -- id, the database does: for all of them that would make staging slower.
 CREATE FUNCTION "waybill"."waybill_outbox_slot"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -- no line of it ends with ;, where tools would end the statement
-    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2; RETURN NEW; END
+    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
+    ; IF TG_OP = 'INSERT' AND has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN -- a program brings the slot, and notifies by itself
+        PERFORM pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w
+        WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000 AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
+    ; END IF; RETURN NEW; END
 $$;
-COMMENT ON FUNCTION "waybill"."waybill_outbox_slot"() IS 'Waybill: the slot of a record';
+COMMENT ON FUNCTION "waybill"."waybill_outbox_slot"() IS 'Waybill: the slot of a record, and the notification of a relay that sleeps';
 CREATE TRIGGER slot_of_new BEFORE INSERT ON "waybill"."waybill_outbox" FOR EACH ROW WHEN (NEW.slot IS NULL) EXECUTE FUNCTION "waybill"."waybill_outbox_slot"();
 CREATE TRIGGER slot_of_moved BEFORE UPDATE OF route, key, id, slot ON "waybill"."waybill_outbox" FOR EACH ROW EXECUTE FUNCTION "waybill"."waybill_outbox_slot"();
 
@@ -234,6 +238,13 @@ COMMENT ON COLUMN "waybill"."waybill_outbox_notices".route IS 'the route';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".key IS 'the key';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".id IS 'the record''s id';
 COMMENT ON COLUMN "waybill"."waybill_outbox_notices".reason IS 'why the operator ends it, of kind 4';
+CREATE FUNCTION "waybill"."waybill_outbox_told"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
+        PERFORM pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000
+    ; END IF; RETURN NULL; END
+$$;
+COMMENT ON FUNCTION "waybill"."waybill_outbox_told"() IS 'Waybill: notifies a relay that sleeps';
+CREATE TRIGGER tells_sleepers AFTER INSERT ON "waybill"."waybill_outbox_notices" FOR EACH ROW EXECUTE FUNCTION "waybill"."waybill_outbox_told"();
 
 CREATE TABLE "waybill"."waybill_outbox_audit" (
     number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

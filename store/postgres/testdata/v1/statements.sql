@@ -1730,7 +1730,7 @@ SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || v
         (SELECT true FROM "waybill"."waybill_outbox" r
          WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
-    LIMIT 100)
+    LIMIT 100), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- statement outbox.heartbeat.membershipMembers
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
@@ -2278,7 +2278,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 -- statement stage.inserts.{due:1 one:false fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
@@ -2297,7 +2297,7 @@ CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)
 -- statement stage.inserts.{due:1 one:false fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
@@ -2312,7 +2312,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 -- statement stage.inserts.{due:1 one:true fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:false}
@@ -2323,7 +2323,7 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 -- statement stage.inserts.{due:1 one:true fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:false}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
@@ -2338,7 +2338,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 -- statement stage.inserts.{due:2 one:false fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
@@ -2357,7 +2357,7 @@ CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)
 -- statement stage.inserts.{due:2 one:false fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
@@ -2372,7 +2372,7 @@ ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 -- statement stage.inserts.{due:2 one:true fresh:false notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:false}
@@ -2383,7 +2383,7 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 -- statement stage.inserts.{due:2 one:true fresh:true notify:true}
 INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.keyed
 WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
@@ -2393,7 +2393,7 @@ WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[],
     INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
            r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
-           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
     ON CONFLICT DO NOTHING
@@ -2455,7 +2455,7 @@ WITH r AS MATERIALIZED (
     INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
            r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
-           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 second', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+           CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
     WHERE r.known IS NULL AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0

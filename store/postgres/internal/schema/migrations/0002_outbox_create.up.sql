@@ -94,9 +94,13 @@ COMMENT ON COLUMN {outbox}.body IS 'encoded payload';
 -- Programs compute the slots of what they stage. For rows that are put in by hand, and those that get another route, key or
 -- id, the database does: for all of them that would make staging slower.
 CREATE FUNCTION {slot_function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -- no line of it ends with ;, where tools would end the statement
-    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2; RETURN NEW; END
+    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
+    ; IF TG_OP = 'INSERT' AND has_sequence_privilege({wake_text}, 'SELECT') THEN -- a program brings the slot, and notifies by itself
+        PERFORM pg_notify({channel}, NEW.route) FROM {wake} w
+        WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000 AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
+    ; END IF; RETURN NEW; END
 $$;
-COMMENT ON FUNCTION {slot_function}() IS 'Waybill: the slot of a record';
+COMMENT ON FUNCTION {slot_function}() IS 'Waybill: the slot of a record, and the notification of a relay that sleeps';
 CREATE TRIGGER slot_of_new BEFORE INSERT ON {outbox} FOR EACH ROW WHEN (NEW.slot IS NULL) EXECUTE FUNCTION {slot_function}();
 CREATE TRIGGER slot_of_moved BEFORE UPDATE OF route, key, id, slot ON {outbox} FOR EACH ROW EXECUTE FUNCTION {slot_function}();
 
@@ -218,6 +222,13 @@ COMMENT ON COLUMN {notices}.route IS 'the route';
 COMMENT ON COLUMN {notices}.key IS 'the key';
 COMMENT ON COLUMN {notices}.id IS 'the record''s id';
 COMMENT ON COLUMN {notices}.reason IS 'why the operator ends it, of kind 4';
+CREATE FUNCTION {told_function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF has_sequence_privilege({wake_text}, 'SELECT') THEN
+        PERFORM pg_notify({channel}, NEW.route) FROM {wake} w WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000
+    ; END IF; RETURN NULL; END
+$$;
+COMMENT ON FUNCTION {told_function}() IS 'Waybill: notifies a relay that sleeps';
+CREATE TRIGGER tells_sleepers AFTER INSERT ON {notices} FOR EACH ROW EXECUTE FUNCTION {told_function}();
 
 CREATE TABLE {audit} (
     number  bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
