@@ -162,5 +162,8 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlot
 	if held > 0 {
 		result.NextIn = 0
 	}
+	for _, r := range routes {
+		o.waiter.DueIn(r, result.NextIn)
+	}
 	return result, nil
 }

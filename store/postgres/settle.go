@@ -111,6 +111,11 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 		}
 	}
 	o.settle(ctx, self, outcomes, at, wholeSettle, results)
+	for i := range outcomes {
+		if c := &outcomes[i]; results[i] == nil {
+			o.waiter.DueIn(c.Ref().Route, c.In())
+		}
+	}
 	return results
 }
 

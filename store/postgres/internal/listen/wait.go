@@ -27,9 +27,8 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	calmFor    = 30 * time.Second
 	deepPoll   = 20 * time.Second
-	// stirWait bounds a wait until then. Some of what is due soon notifies nobody: a retry, or a timer that was
-	// staged before.
-	stirWait = 4 * time.Second
+	// mostWait bounds what DueIn remembers: whoever waits asks the store more often.
+	mostWait = time.Hour
 	// lookLimit is how long the answer to a look may take. Then the connection is cut, and another one asks.
 	lookLimit = 5 * time.Second
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
@@ -87,15 +86,16 @@ type Waiter struct {
 	presence    presence
 
 	mu         sync.Mutex
-	seen       map[string]seen // by route, as of the latest read
-	lastNotice int64           // as of the latest read
-	worked     time.Time       // when a read last had records
-	gap        time.Duration   // between records of late
-	fresh      bool            // the latest read had records
-	waits      bool            // Wait is under way
-	routes     []string        // what it waits for
-	calmFrom   time.Time       // when something last happened
-	calm, deep time.Duration   // calmFor and deepPoll
+	seen       map[string]seen      // by route, as of the latest read
+	lastNotice int64                // as of the latest read
+	worked     time.Time            // when a read last had records
+	gap        time.Duration        // between records of late
+	fresh      bool                 // the latest read had records
+	waits      bool                 // Wait is under way
+	routes     []string             // what it waits for
+	dueAt      map[string]time.Time // when something of a route comes due
+	calmFrom   time.Time            // when something last happened
+	calm, deep time.Duration        // calmFor and deepPoll
 	// when a read last had records although Wait had not returned: another process wakes the relay
 	helped time.Time
 	pause  time.Duration
@@ -109,7 +109,7 @@ func New(o Options) *Waiter {
 	return &Waiter{
 		conns: o.Conns, sleep: o.Names.SQL(fmt.Sprintf(sleepSQL, announceLock(o.Names.Channel()))), look: o.Names.SQL(lookSQL),
 		listener: newListener(o), presence: presence{conns: o.Conns, off: o.Off, logger: o.Logger},
-		seen: map[string]seen{}, pause: firstPoll, awake: awakeFor, calm: calmFor, deep: deepPoll, calmFrom: time.Now(),
+		seen: map[string]seen{}, dueAt: map[string]time.Time{}, pause: firstPoll, awake: awakeFor, calm: calmFor, deep: deepPoll, calmFrom: time.Now(),
 	}
 }
 
@@ -174,24 +174,21 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 	if w.readsOn() {
 		return core.WakePoll, nil
 	}
-	began, cause := time.Now(), core.WakeTimer
-	if limit > stirWait && !w.calmOn(routes) {
-		limit, cause = stirWait, core.WakePoll
-	}
+	began := time.Now()
 	for pause := time.Duration(0); ; {
 		if ctx.Err() != nil {
 			w.listener.close(context.WithoutCancel(ctx))
 			return core.WakeStop, nil
 		}
-		if pause > safetyPoll && w.listener.works() && time.Since(began) >= limit {
-			return cause, nil // the next Wait begins with a look
+		if pause > safetyPoll && w.listener.works() && w.left(routes, began.Add(limit)) <= 0 {
+			return w.timedOut(routes), nil // the next Wait begins with a look
 		}
 		w.listener.keep(ctx)
 		notified := false
 		changed, err := w.stayAwake(ctx, routes, limit)
 		pause = 0
 		if err == nil && !changed {
-			if time.Since(began) < limit {
+			if w.left(routes, began.Add(limit)) > 0 {
 				pause = w.nextPause(routes)
 			}
 			changed, err = w.lookAround(ctx, routes, pause)
@@ -214,15 +211,56 @@ func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration)
 			w.stirred()
 			return core.WakePoll, nil
 		}
-		left := limit - time.Since(began)
+		left := w.left(routes, began.Add(limit))
 		if left <= 0 {
-			return cause, nil
+			return w.timedOut(routes), nil
 		}
 		if w.sleepUntil(ctx, routes, min(pause, left)) {
 			w.stirred()
 			return core.WakeNotify, nil
 		}
 	}
+}
+
+// DueIn notes that a record of a route comes due after in. Then a Wait for the route ends, once.
+func (w *Waiter) DueIn(route string, in time.Duration) {
+	if in <= 0 || in > mostWait {
+		return // it is read now, or asked about again before
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := time.Now().Add(in)
+	if old, known := w.dueAt[route]; known && !at.Before(old) {
+		return
+	}
+	if w.dueAt[route] = at; w.stir != nil {
+		w.stir() // to sleep for less
+	}
+}
+
+// left returns how long a Wait for routes still lasts, if it is to end at end.
+func (w *Waiter) left(routes []string, end time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range routes {
+		if at, known := w.dueAt[r]; known && at.Before(end) {
+			end = at
+		}
+	}
+	return time.Until(end)
+}
+
+// timedOut forgets what has come due: the caller looks now.
+func (w *Waiter) timedOut(routes []string) core.WakeCause {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	for _, r := range routes {
+		if at, known := w.dueAt[r]; known && !at.After(now) {
+			delete(w.dueAt, r)
+		}
+	}
+	return core.WakeTimer
 }
 
 func (w *Waiter) setWaits(on bool, routes []string) {
@@ -268,12 +306,6 @@ func (w *Waiter) nextPause(routes []string) time.Duration {
 	p := min(w.pause, most)
 	w.pause = min(2*p, most)
 	return p
-}
-
-func (w *Waiter) calmOn(routes []string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.isCalm(routes)
 }
 
 // isCalm reports whether the relay may rely on notifications, and nothing has happened for long. mu is held.
