@@ -55,6 +55,7 @@ func postgresql() []mutant {
 		mutant{id: "postgres-far-rare", fault: "a relay far away reads again after each record, however rare", file: wait, old: " && w.gap < 2*w.trip", new: "", tests: "^TestFarRelayReadsOn$"},
 		mutant{id: "postgres-sleep-unheard", fault: "a relay that no notification reaches sleeps for long", file: wait, old: "return w.listener.works() && time.Since", new: "return time.Since", tests: "^TestDeepPauses$"},
 		mutant{id: "postgres-sleep-open", fault: "a relay sleeps for long while a transaction is open that it must read", file: wait, old: "w.seen[r].before != 0 })", new: "w.seen[r].before < 0 })", tests: "^TestDeepPauses$"},
+		mutant{id: "postgres-wait-shorter", fault: "a Wait under way does not learn what comes due", file: wait, old: "w.stir() // to sleep for less", new: "_ = 0", tests: "^TestWhatComesDueEndsASleep$"},
 		mutant{id: "postgres-sleep-soon", fault: "a relay sleeps for long at once", file: wait, old: "time.Since(w.calmFrom) >= w.calm", new: "time.Since(w.calmFrom) >= 0", tests: "^TestDeepPauses$"},
 		mutant{id: "postgres-sleep-lost", fault: "a relay whose connection is lost sleeps on", file: wait, old: "\t\t\tcancel() // to look at once\n", new: "", tests: "^TestDeepSleepEndsWithTheConnection$"},
 		mutant{id: "postgres-sleep-lapsed", fault: "a relay sleeps for long although a Stage may be under way that does not notify", file: wait, old: "if w.lapsed = !said; w.lapsed {", new: "if w.lapsed = said; w.lapsed {", tests: "^TestDeepSleepNeedsAnUnbrokenAnnouncement$"},
@@ -64,6 +65,8 @@ func postgresql() []mutant {
 		mutant{id: "postgres-far-busy", fault: "a busy machine counts as a far database", file: wait, old: "w.trip == 0 || d < w.trip", new: "w.trip == 0 || d > w.trip", tests: "^TestFarRelayReadsOn$"},
 	)...)
 	all = append(all, group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "postgres-wait-timer", fault: "Wait does not end when a timer is due", file: "store/postgres/due.go", old: "o.waiter.DueIn(r, result.NextIn)", new: "o.waiter.DueIn(r, 0)", tests: "^TestSuite$/^wait-wakes-for-timers$"},
+		mutant{id: "postgres-wait-retry", fault: "Wait does not end when a retry is due", file: "store/postgres/settle.go", old: "o.waiter.DueIn(c.Ref().Route, c.In())", new: "o.waiter.DueIn(c.Ref().Route, 0)", tests: "^TestRetryEndsADeepSleep$"},
 		mutant{id: "postgres-heartbeat-saw", fault: "a heartbeat wakes no relay that sleeps for long", file: "store/postgres/heartbeat.go", old: "\to.waiter.Saw(now.last, now.lastNotice, now.xmin)\n", new: "", tests: "^TestHeartbeatEndsADeepSleep$"},
 		mutant{id: "postgres-hand-silent", fault: "a row put in by hand wakes nobody", file: outbox, old: "; IF TG_OP = 'INSERT' AND", new: "; IF TG_OP = 'DELETE' AND", tests: "^TestWakeUp$/^by_hand$"},
 		mutant{id: "postgres-hand-refused", fault: "a role that may not see who sleeps can put no row in by hand", file: outbox, old: "; IF TG_OP = 'INSERT' AND has_sequence_privilege({wake_text}, 'SELECT') THEN", new: "; IF TG_OP = 'INSERT' THEN", tests: "^TestWakeUp$/^not_by_a_role"},

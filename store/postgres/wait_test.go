@@ -270,6 +270,33 @@ func TestHeartbeatEndsADeepSleep(t *testing.T) {
 	pool := openPool(t, server.DSN("postgres"))
 	o := outboxOn(t, pool, postgres.Options{})
 	self := session(t, o, waybill.DefaultRoute)
+	woken := sleepsDeeply(t, o, pool, self)
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, slot) VALUES ('t.x', '{}', 1)`)
+	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self}}); err != nil {
+		t.Fatal(err)
+	}
+	endsSleep(t, woken)
+}
+
+// DB-10, ST-07: a retry that a relay's own settle stores ends a long sleep when it comes due.
+func TestRetryEndsADeepSleep(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool := openPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{})
+	self := session(t, o, waybill.DefaultRoute)
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, slot) VALUES ('t.x', '{}', 1)`)
+	r := read(t, o, self, waybill.DefaultRoute).Ranges[0].Records[0]
+	woken := sleepsDeeply(t, o, pool, self)
+	if err := o.Settle(t.Context(), self, []core.Outcome{core.Retry(&r, errNo, time.Second)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	endsSleep(t, woken)
+}
+
+// sleepsDeeply has a Wait sleep for an hour, and returns what it returns.
+func sleepsDeeply(t *testing.T, o *postgres.Outbox, pool *pgxpool.Pool, self core.Session) <-chan error {
+	t.Helper()
 	patience.Until(t, "nothing is open", func() bool {
 		look(t, o, self)
 		cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond)
@@ -286,10 +313,12 @@ func TestHeartbeatEndsADeepSleep(t *testing.T) {
 	patience.Until(t, "it sleeps for an hour", func() bool {
 		return query[bool](t, pool, `SELECT last_value > (extract(epoch FROM now()) * 1000)::bigint + 3600000 FROM waybill.waybill_outbox_wake`)
 	})
-	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, slot) VALUES ('t.x', '{}', 1)`)
-	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: self}}); err != nil {
-		t.Fatal(err)
-	}
+	return woken
+}
+
+// endsSleep fails the test if a Wait sleeps on.
+func endsSleep(t *testing.T, woken <-chan error) {
+	t.Helper()
 	ctx, _ := patience.Context(t.Context(), patience.Limit)
 	select {
 	case err := <-woken:

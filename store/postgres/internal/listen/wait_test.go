@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -293,6 +294,41 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 			t.Errorf("%s: the next Wait, which looks by itself, ends at once", name)
 		}
 	}
+}
+
+// DB-10, ST-07: what comes due shortens the sleep under way, and ends the Wait for its route once.
+func TestWhatComesDueEndsASleep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := New(Options{})
+		left := func(want time.Duration, routes ...string) {
+			t.Helper()
+			if got := w.left(routes, time.Now().Add(time.Hour)); got != want {
+				t.Errorf("a Wait for %v lasts %s, want %s", routes, got, want)
+			}
+		}
+		began, ended := time.Now(), make(chan bool)
+		go func() { ended <- w.sleepUntil(t.Context(), []string{"r"}, time.Hour) }()
+		synctest.Wait()
+		w.DueIn("r", 2*time.Second)
+		if <-ended || !time.Now().Equal(began) {
+			t.Errorf("the sleep under way ends after %s", time.Since(began))
+		}
+		left(2*time.Second, "q", "r")
+		w.DueIn("r", 3*time.Second)
+		w.DueIn("r", 0)
+		w.DueIn("r", -1)
+		left(2*time.Second, "r")
+		w.DueIn("r", time.Second)
+		left(time.Second, "r")
+		left(time.Hour, "q")
+		time.Sleep(time.Second)
+		left(0, "r")
+		w.timedOut([]string{"q"})
+		left(0, "r")
+		w.timedOut([]string{"r"})
+		left(time.Hour, "r")
+	})
 }
 
 // DB-10: where no relay has announced its sleep until now, a pause stays short: a Stage that is under way may not
