@@ -206,7 +206,8 @@ func TestWakeUp(t *testing.T) {
 		exec(t, pool, notice, "nobody sleeps")
 		exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', (extract(epoch FROM now()) * 1000)::bigint + 3600000)`)
 		exec(t, pool, notice, "r")
-		if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Payload != "r" {
+		ctx, _ := patience.Context(t.Context(), patience.Limit)
+		if n, err := conn.WaitForNotification(ctx); err != nil || n.Payload != "r" {
 			t.Errorf("notified %+v, %v", n, err)
 		}
 	})
