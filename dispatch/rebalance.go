@@ -18,7 +18,7 @@ import (
 const maxLeaving = 1000
 
 // maxTransfers and maxEvictions bound what one Heartbeat stores: a renewal that took longer than a call may take would
-// never arrive. The next membership shows what is left, and the next Heartbeat follows at once.
+// never arrive. The next membership shows the rest, and the next Heartbeat follows at once.
 const (
 	maxTransfers = 1000 // of one kind: partitions to take, hints, ends of uncertainty
 	maxEvictions = 100

@@ -17,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/internal/content"
 )
 
-// lot is a queue of parked messages, and what was asked of its walk.
+// lot is a queue of parked messages, and records the calls of its walk.
 type lot struct {
 	items  []parked.Item
 	at     int
@@ -117,7 +117,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// A replay passes what it selects to the walk in steps, and a purge too. The limit counts what they changed.
+// Replay and Purge pass the selected messages to the walk in steps. The limit counts the changed messages.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	outage, refused, fixed := errors.New("outage"), errors.New("refused"), errors.New("fixed")

@@ -22,7 +22,7 @@ var cutChecks = []named{
 	},
 	{
 		"in-order-over-cut", ofSubscriber,
-		"With InOrder no delivery of a key passes one that a cut link has lost: what its receiver had comes again from the oldest that is not done.",
+		"With InOrder no delivery of a key passes one that a cut link has lost: messages come again from the oldest one that is not done.",
 		inOrderOverCut,
 	},
 	{

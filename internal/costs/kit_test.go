@@ -155,8 +155,8 @@ type inStep struct {
 	sent    int64           // the heartbeats that it was sent
 }
 
-// Heartbeat implements core.OutboxStore. A busy relay reads the membership each second: only what changes something
-// reaches the database.
+// Heartbeat implements core.OutboxStore. The database gets only calls that change something: a busy relay reads
+// the membership each second.
 func (s *inStep) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,6 +7,7 @@
 //   - What was staged after the latest read that [Waiter.Read] was told of ends a [Waiter.Wait]: at once if LISTEN
 //     works, else within half a second. A message that was staged without a notification ends a long sleep within
 //     20 s, or by [Waiter.Saw].
+//   - A Wait ends when a record comes due that [Waiter.DueIn] was told of.
 //   - While nothing happens there are two queries a second, and after half a minute three in a minute. There are two a
 //     second as long as LISTEN does not work, or a transaction is open that may have staged.
 //   - A relay that sleeps has said so without a gap: of a Stage that begins later, the commit notifies it.

@@ -27,7 +27,7 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	calmFor    = 30 * time.Second
 	deepPoll   = 20 * time.Second
-	// mostWait bounds what DueIn remembers: whoever waits asks the store more often.
+	// mostWait bounds the times that DueIn remembers: a relay asks for due records more often.
 	mostWait = time.Hour
 	// lookLimit is how long the answer to a look may take. Then the connection is cut, and another one asks.
 	lookLimit = 5 * time.Second

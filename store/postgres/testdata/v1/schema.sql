@@ -107,11 +107,11 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".trace_parent IS 'W3C trace context 
 COMMENT ON COLUMN "waybill"."waybill_outbox".last_error IS 'the latest error, capped, without payload';
 COMMENT ON COLUMN "waybill"."waybill_outbox".attrs IS 'the rarer attributes: subject, tenant, causation, run, lineage, tracestate, priority, headers';
 COMMENT ON COLUMN "waybill"."waybill_outbox".body IS 'encoded payload';
--- Programs compute the slots of what they stage. For rows that are put in by hand, and those that get another route, key or
--- id, the database does: for all of them that would make staging slower.
+-- Programs compute the slots of the rows that they stage, and notify by themselves. For rows that are put in by hand,
+-- and those that get another route, key or id, the database does: for all of them that would make staging slower.
 CREATE FUNCTION "waybill"."waybill_outbox_slot"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -- no line of it ends with ;, where tools would end the statement
     NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2
-    ; IF TG_OP = 'INSERT' AND has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN -- a program brings the slot, and notifies by itself
+    ; IF TG_OP = 'INSERT' AND has_sequence_privilege('"waybill"."waybill_outbox_wake"', 'SELECT') THEN
         PERFORM pg_notify('waybill_25c50bbafea3b626', NEW.route) FROM "waybill"."waybill_outbox_wake" w
         WHERE w.last_value > extract(epoch FROM clock_timestamp()) * 1000 AND (NEW.due_at < clock_timestamp() + interval '1 minute') IS NOT FALSE
     ; END IF; RETURN NEW; END
