@@ -75,17 +75,7 @@ func TestConformance(t *testing.T) {
 
 func own(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transport {
 	t.Helper()
-	conn, err := amqp.Dial(mq.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if conn.IsClosed() {
-			t.Error("the transport closed a connection that is not its own")
-		}
-		_ = conn.Close()
-	})
-	bus, err := rabbitmq.New(conn, opts)
+	bus, err := rabbitmq.New(share(t, mq.URL), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,8 @@
 //
 // # Ownership
 //
-// Dial's transport closes its connections. New's transport leaves the caller's connection open and cannot reconnect.
+// Dial's transport closes its connections. New's transport leaves the caller's connection open and cannot reconnect; it
+// receives only on one that DialConfig opened.
 // The bytes of a delivery belong to the receiver of it.
 //
 // # Limits
@@ -59,10 +60,8 @@
 // length limits are, with Options.PipelineKeys. While parked messages are listed or replayed, other programs do not see
 // them. With InOrder, up to RabbitMQ 4.2, the deliveries that a receiver holds when it is closed count as redelivered.
 //
-// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that
-// all subscriptions of a Transport share, again and again, until it is removed from its queue.
-// Connection.PerSubscription keeps the others going. The name of a subscription's queue may not end in ".return",
-// or in ".delay_" and a word.
+// A message whose headers nest deeper than 32 levels cannot be read by the driver: it is parked, and not replayed. The
+// name of a subscription's queue may not end in ".return", or in ".delay_" and a word.
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of
 // Options.PipelineKeys. A message that is released may go to the end of the queue. A delay is at most 49 days. What

@@ -202,6 +202,14 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "keyfile") {
 		t.Errorf("a key file without a key: %v", err)
 	}
+	shared, err := rabbitmq.DialConfig(t.Context(), broker.TLSURL("/"), amqp.Config{TLSClientConfig: good})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !shared.ConnectionState().HandshakeComplete {
+		t.Error("a shared connection has no TLS")
+	}
+	_ = shared.Close()
 	anonymous, stranger := good.Clone(), good.Clone()
 	anonymous.Certificates, stranger.RootCAs = nil, x509.NewCertPool()
 	for name, cfg := range map[string]*tls.Config{

@@ -46,6 +46,9 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	if p := subscriptionProblems(&core.Subscription{Queue: queue}, t.opts); len(p) > 0 {
 		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
+	if err := t.mayReceive(op); err != nil {
+		return nil, err
+	}
 	w := &parkedWalk{
 		t: t, name: queue, queue: t.names.Queue(queue), dlq: t.names.DeadLetterQueue(queue), asking: make(chan struct{}, 1),
 	}

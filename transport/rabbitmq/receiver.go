@@ -70,6 +70,9 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	if err := checkSubscription(&sub, t.opts); err != nil {
 		return nil, err
 	}
+	if err := t.mayReceive("subscribe"); err != nil {
+		return nil, err
+	}
 	if sub.Prefetch == 0 {
 		sub.Prefetch = defaultPrefetch
 		if sub.Concurrency > 0 {

@@ -21,6 +21,7 @@ type Transport struct {
 	pubs     []*publisher
 	in       *link // connection of the receivers, unless each has its own, and of walks of parked messages
 	borrowed bool  // the connection is the caller's
+	bare     bool  // and nothing keeps from it what the driver cannot read
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
 	broker      *topology.Broker
@@ -96,8 +97,9 @@ func (t *Transport) Describe() core.Description {
 
 // New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the
 // connection is lost, every call is an outage. TLS, heartbeat and name are the connection's own. A connection with the
-// driver's experimental recovery is refused, since both would reopen the same channels. A message with headers that the
-// driver cannot read ends the connection; those that Dial opens are protected from it.
+// driver's experimental recovery is refused, since both would reopen the same channels. Only a connection that
+// DialConfig opened may receive and look at parked messages: any other one ends at a message whose headers the driver
+// cannot read, with everything else that the application does on it.
 func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	problems := opts.problems()
 	switch {
@@ -133,7 +135,8 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l.borrowed, l.conn = true, newConn(connection, nil, "")
 	go l.conn.watch(l)
 	return &Transport{
-		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, bare: !guarded(connection),
+		broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,
 		pubs: []*publisher{newPublisher(l, opts, broker, new(atomic.Bool))},
 	}, nil
 }

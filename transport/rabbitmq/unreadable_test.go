@@ -30,12 +30,28 @@ func deep() amqp.Table {
 	return amqp.Table{"deep": in, "cloudEvents_tenant": "acme"}
 }
 
-// A message that the driver cannot read is delivered without the headers concerned, and cannot be decoded. It ends no
-// connection. In the dead-letter queue it is whole, and operators can list and delete it.
+// CO-24: a message that the driver cannot read is delivered without the headers concerned, and cannot be decoded. It
+// ends no connection, neither a transport's nor one that the application shares. In the dead-letter queue it is whole,
+// and operators can list and delete it.
 func TestHeadersThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
-	mq := testenv.RabbitMQ(t)
-	bus := dial(t, mq.URL, rabbitmq.Options{})
+	for name, open := range map[string]func(*testing.T, *testenv.MQ, rabbitmq.Options) *rabbitmq.Transport{
+		"dialled": func(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transport {
+			t.Helper()
+			return dial(t, mq.URL, opts)
+		},
+		"shared": own,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mq := testenv.RabbitMQ(t)
+			testUnreadable(t, mq, open(t, mq, rabbitmq.Options{}))
+		})
+	}
+}
+
+func testUnreadable(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport) {
+	t.Helper()
 	p := subscribe(t, bus, core.Subscription{Queue: "p", Bindings: []string{"p"}})
 	q := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"q"}})
 	connection := rabbitmq.ConnectionOf(p)
@@ -115,6 +131,15 @@ func TestHeadersThatTheDriverCannotRead(t *testing.T) {
 	if n, err := bus.PurgeParked(t.Context(), admin.ParkedRequest{Queue: "p", All: true}); err != nil || n != 3 {
 		t.Errorf("%d purged: %v", n, err)
 	}
+	// It fits into a frame until the broker adds its count.
+	full := amqp.Publishing{MessageId: "full", Headers: amqp.Table{"full": strings.Repeat("x", connection.Config.FrameSize-50)}}
+	if err := ch.PublishWithContext(t.Context(), "waybill", "p", true, false, full); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		settle(t, p, core.AckRelease(receive(t, p, 1)[0]))
+	}
+	settle(t, p, core.AckDone(receive(t, p, 1)[0]))
 	settle(t, q, core.AckDone(held[0]), core.AckDone(held[1]))
 	if rabbitmq.ConnectionOf(p) != connection {
 		t.Error("the connection was lost")
