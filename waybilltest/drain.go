@@ -9,42 +9,46 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// member is an Env while it drains: the one member of its outbox, which owns all of it and has one record at a time. It
+// member is a Flow while it drains: the one member of its outbox, which owns all of it and has one record at a time. It
 // leaves with the drain, so that commands of operators find no owner afterwards.
 type member struct {
-	*Env
+	*Flow
 	self  core.Member
 	parts []core.RouteSlots
 	skip  map[string][]int64 // by route, what an open transaction of the test has locked
 }
 
-func (e *Env) join() *member {
-	e.sessions++
-	return &member{Env: e, self: core.Member{Session: e.sessions, Name: "waybilltest", Lease: time.Hour, Capacity: 1, FreeCapacity: 1}, skip: map[string][]int64{}}
+func (f *Flow) join() *member {
+	f.sessions++
+	return &member{Flow: f, self: core.Member{Session: f.sessions, Name: "waybilltest", Lease: time.Hour, Capacity: 1, FreeCapacity: 1}, skip: map[string][]int64{}}
 }
 
 func (m *member) leave() error {
 	if m.self.Heartbeats == 0 {
 		return nil
 	}
-	_, err := m.Store.Heartbeat(context.WithoutCancel(m.tb.Context()), core.HeartbeatRequest{Self: m.self, Leave: true})
+	_, err := m.store.Heartbeat(context.WithoutCancel(m.tb.Context()), core.HeartbeatRequest{Self: m.self, Leave: true})
 	return err
 }
 
 // serve takes the routes that have something to do and are not owned yet.
 func (m *member) serve() error {
+	counts, err := m.store.Counts(m.tb.Context())
+	if err != nil {
+		return err
+	}
 	routes := len(m.self.Routes)
-	for _, r := range m.Store.Records() {
-		known := func(s core.ServedRoute) bool { return s.Route == r.Route }
-		if !r.State.Terminal() && !slices.ContainsFunc(m.self.Routes, known) {
-			m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: r.Route, Partitions: 1})
+	for i := range counts {
+		known := func(s core.ServedRoute) bool { return s.Route == counts[i].Route }
+		if !counts[i].State.Terminal() && !slices.ContainsFunc(m.self.Routes, known) {
+			m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: counts[i].Route, Partitions: 1})
 		}
 	}
 	if len(m.self.Routes) == routes {
 		return nil
 	}
 	m.self.Heartbeats++
-	membership, err := m.Store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Join: true})
+	membership, err := m.store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Join: true})
 	if err != nil {
 		return err
 	}
@@ -55,7 +59,7 @@ func (m *member) serve() error {
 			m.parts = append(m.parts, core.RouteSlots{Route: u.Partition.Route, Slots: u.Partition.Slots()})
 		}
 	}
-	_, err = m.Store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Transfers: moves})
+	_, err = m.store.Heartbeat(m.tb.Context(), core.HeartbeatRequest{Self: m.self, Transfers: moves})
 	return err
 }
 
@@ -66,16 +70,20 @@ func (m *member) next() (*core.Record, time.Duration, error) {
 		if err := m.serve(); err != nil || len(m.parts) == 0 {
 			return nil, 0, err
 		}
-		due, err := m.Store.Due(m.tb.Context(), m.self.Session, m.parts, 1)
+		due, err := m.store.Due(m.tb.Context(), m.self.Session, m.parts, 1)
 		if err != nil {
 			return nil, 0, err
 		}
 		if len(due.Retries) > 0 {
-			return &due.Retries[0], m.dueIn(&due.Retries[0]), nil
+			return &due.Retries[0], m.skew, nil
 		}
 		rec, err := m.ready()
-		if rec != nil || err != nil || due.NextIn <= 0 || m.opts.KeepScheduled {
-			return rec, m.dueIn(rec), err
+		if err != nil {
+			return nil, 0, err
+		}
+		if rec != nil || due.NextIn <= 0 || m.opts.KeepScheduled {
+			dueIn, err := m.dueIn(rec)
+			return rec, dueIn, err
 		}
 		m.skew += due.NextIn
 	}
@@ -88,7 +96,7 @@ func (m *member) ready() (*core.Record, error) {
 		for _, p := range m.parts {
 			request.Ranges = append(request.Ranges, core.Range{RouteSlots: p, To: math.MaxInt64, ExcludeSeqs: m.skip[p.Route], Limit: 1})
 		}
-		result, err := m.Store.Read(m.tb.Context(), m.self.Session, request)
+		result, err := m.store.Read(m.tb.Context(), m.self.Session, request)
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +109,7 @@ func (m *member) ready() (*core.Record, error) {
 		if first == nil {
 			return nil, nil //nolint:nilnil // there is none
 		}
-		taken, err := m.Store.Hold(m.tb.Context(), m.self.Session, core.HoldRequest{Refs: []core.Ref{first.Ref}})
+		taken, err := m.store.Hold(m.tb.Context(), m.self.Session, core.HoldRequest{Refs: []core.Ref{first.Ref}})
 		if err != nil || taken[0].Status == core.HoldGranted {
 			return first, err
 		}
@@ -109,14 +117,11 @@ func (m *member) ready() (*core.Record, error) {
 	}
 }
 
-// dueIn returns for how long from now a message would have waited.
-func (m *member) dueIn(rec *core.Record) time.Duration {
-	if rec != nil {
-		for _, r := range m.Store.Records() {
-			if r.Route == rec.Route && r.Seq == rec.Seq {
-				return max(r.Due.Sub(m.clock), 0)
-			}
-		}
+// dueIn returns for how long from now a message would have waited. Age is negative before it is first due.
+func (m *member) dueIn(rec *core.Record) (time.Duration, error) {
+	if rec == nil {
+		return 0, nil
 	}
-	return 0
+	stored, err := m.store.Inspect(m.tb.Context(), rec.Route, rec.Envelope.ID)
+	return max(m.skew-stored.Age, 0), err
 }

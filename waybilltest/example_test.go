@@ -54,7 +54,7 @@ func ExampleNew() {
 	// orders.reminder after 24h0m0s
 }
 
-func ExampleEnv_Redeliver() {
+func ExampleFlow_Redeliver() {
 	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true}) // receipts and reminders are for others
 	handlers, err := billing(env.Store)
 	if err != nil {

@@ -79,6 +79,7 @@ var rules = []rule{
 	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
+	{"waybilltest/sqltest", append([]string{"internal/content", "internal/sqltext", "internal/upkeep", "store/sqlite", "store/memory", "waybilltest", "*"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid", "modernc.org/sqlite"})},
 	{"waybilltest/...", append([]string{"internal/content", "*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv", "internal/tier"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only

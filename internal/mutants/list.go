@@ -35,6 +35,6 @@ func (g group) of(all ...mutant) []mutant {
 func list() []mutant {
 	return slices.Concat(
 		root(), decided(), relay(), dispatched(), ruled(), consumed(), inboxed(), tabled(), scheduled(), transformed(), postgresql(), sqlite(),
-		remembered(), mongodb(), rabbit(), redis(), queued(), contributed(), histories(), shown(), commanded(), spares(),
+		remembered(), mongodb(), rabbit(), redis(), queued(), contributed(), histories(), shown(), commanded(), tested(), spares(),
 	)
 }
