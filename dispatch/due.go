@@ -17,8 +17,8 @@ const (
 	dueLimit = 500
 	// duePoll is how often the store is asked for due records without a hint that there are any. It becomes rarer
 	// step by step, up to the longest pause between reads and dueLast, while nothing was due or handed out, no
-	// number was drawn and no transaction is open. A queue has no longer pause: other members put off records of
-	// its slots.
+	// number was drawn and no transaction is open. A queue that members share has no longer pause: the others put
+	// off records of its slots.
 	duePoll = time.Second
 	dueLast = 30 * time.Second
 	// dueRest is how often the time that a Due for all took in vain passes before the next one.
@@ -57,7 +57,7 @@ func (t *timers) wake(now time.Time, pause time.Duration) {
 // nextRest returns the pause until the next Due, if nothing asks for one before.
 func (d *Dispatcher) nextRest() time.Duration {
 	t := &d.timers
-	calm := t.none && t.last == d.db.last && !d.db.unsettled() && d.work.out == 0 && d.now.Sub(d.work.handedAt) >= activeFor && !slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue })
+	calm := t.none && t.last == d.db.last && !d.db.unsettled() && d.work.out == 0 && d.now.Sub(d.work.handedAt) >= activeFor && !d.sharesQueue()
 	t.last = d.db.last
 	if t.rest = min(2*t.rest, d.opts.PollMax, dueLast); !calm || t.rest < duePoll {
 		t.rest = duePoll

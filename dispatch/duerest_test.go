@@ -22,7 +22,7 @@ func rests(t *testing.T, rt Route) (w *small, dues *int) {
 		}
 		call(c)
 	}
-	w.d = New(Options{Routes: []Route{rt}, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{rt}, Lease: time.Minute, PollMax: time.Minute, NewSession: func() core.Session { return 100 }})
 	w.run(2 * time.Minute)
 	for *dues = 0; *dues == 0; { // the next one is far
 		w.run(time.Millisecond)
@@ -40,17 +40,32 @@ func (w *small) later(id string, d time.Duration) interface{ Commit() error } {
 	return tx
 }
 
-// TestDueRests: a member to which nothing happens asks for due records every 30 s. A queue asks every second, since
-// other members put off records of its slots.
-func TestDueRests(t *testing.T) { // DB-10
+// TestDueRests: a member to which nothing happens asks for due records every 30 s, also the only member of a queue.
+// Members that share a queue ask every second: the others put off records of its slots. A newcomer is seen within
+// aloneEvery, although the renewals of a queue are 20 s apart.
+//
+// DB-10.
+func TestDueRests(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		queue       bool
+		joins       string // the route of another member
 		least, most int
-	}{{false, 19, 21}, {true, 590, 610}} {
+	}{{false, "", 19, 21}, {true, "", 19, 21}, {true, "other", 19, 21}, {true, "r", 590, 610}} {
 		w, dues := rests(t, Route{Name: "r", Partitions: 1, Queue: tc.queue})
+		if tc.joins != "" {
+			_, err := w.st.Heartbeat(t.Context(), core.HeartbeatRequest{Join: true, Self: core.Member{
+				Session: 200, Lease: time.Hour, Routes: []core.ServedRoute{{Route: tc.joins}},
+			}})
+			w.must(err)
+			for w.run(aloneEvery + time.Second); tc.joins == "other" && *dues > 0; {
+				w.run(time.Millisecond)
+				*dues = 0
+			}
+		}
+		*dues = 0
 		if w.run(10 * time.Minute); *dues < tc.least || *dues > tc.most {
-			t.Errorf("queue %v: asked %d times in 10 minutes, want %d to %d", tc.queue, *dues, tc.least, tc.most)
+			t.Errorf("queue %v, beside %q: asked %d times in 10 minutes, want %d to %d", tc.queue, tc.joins, *dues, tc.least, tc.most)
 		}
 	}
 }

@@ -20,9 +20,12 @@ const (
 	// takes over from a dead one begins there.
 	hintEvery = 10
 	// restEvery is how often a member without work reads the membership, as long as there was activity within
-	// activeFor. Later its renewals show it all that it must know.
-	restEvery = time.Second
-	activeFor = 10 * time.Second
+	// activeFor, or while it shares a queue: one of the others may die with records out. Later its renewals show it
+	// all that it must know. Renewals of a queue can be far apart, so that its only member also looks every
+	// aloneEvery whether another one came.
+	restEvery  = time.Second
+	activeFor  = 10 * time.Second
+	aloneEvery = 5 * time.Second
 )
 
 // heartbeatDue returns when the next Heartbeat is due.
@@ -203,10 +206,31 @@ func (d *Dispatcher) observePause() time.Duration {
 	switch {
 	case busy && d.peers.others():
 		return lookEvery
-	case busy, d.now.Sub(later(d.work.handedAt, d.work.activeAt)) < activeFor, slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue }):
+	case busy, d.active(), d.sharesQueue():
 		return restEvery
+	case slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue }):
+		return aloneEvery
 	}
 	return 0
+}
+
+// active reports whether a record was handed out, a hint came, or a member came or went, within activeFor.
+func (d *Dispatcher) active() bool {
+	return d.now.Sub(later(d.work.handedAt, d.work.activeAt)) < activeFor
+}
+
+// sharesQueue reports whether another member serves a queue of this one. They hold and put off records of its slots.
+func (d *Dispatcher) sharesQueue() bool {
+	for i := range d.peers.membership.Members {
+		m := &d.peers.membership.Members[i]
+		if m.Session != d.session && slices.ContainsFunc(m.Routes, func(served core.ServedRoute) bool {
+			rt := d.byName[served.Route]
+			return rt != nil && rt.Queue
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 type heartbeatOp struct {

@@ -92,6 +92,9 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	dead := d.observeToken(m, &p, shown, c)
 	if !known {
 		d.work.activeAt = d.now
+		if d.sharesQueue() {
+			d.timers.wake(d.now, duePoll)
+		}
 	}
 	if !known || p.heartbeats != m.Heartbeats || d.self.renewedLate {
 		p.risen = p.risen || known && p.heartbeats != m.Heartbeats

@@ -4,6 +4,7 @@ package main
 func tabled() []mutant {
 	const receiver, settle, pump, wait, transport, upkeep, presence = "transport/table/receiver.go", "transport/table/settle.go", "transport/table/pump.go", "transport/table/wait.go", "transport/table/transport.go", "transport/table/upkeep.go", "transport/table/presence.go"
 	return group{pkg: "./transport/table"}.of(
+		mutant{id: "table-failed-poll", fault: "while the store's wait fails, a receiver sleeps for PollMax", file: pump, old: "case r.t.waitFails > 0:", new: "case false:", tests: "^TestWaiterFails$"},
 		mutant{id: "table-check", fault: "the store is not checked", file: transport, old: "if err := c.Check(ctx); err != nil {", new: "if err := c.Check(ctx); err != nil && ctx.Err() != nil {", tests: "^TestStoreIsChecked$"},
 		mutant{id: "table-check-again", fault: "a check that failed counts as passed", file: transport, old: "\tif err := c.Check(ctx); err != nil {\n", new: "\tt.checked = true\n\tif err := c.Check(ctx); err != nil {\n", tests: "^TestStoreIsChecked$"},
 		mutant{id: "table-err", fault: "a record that cannot be read is delivered as if it were whole", file: receiver, old: "Err: rec.Err, Handle: h}", new: "Handle: h}", tests: "^TestUnreadableIsTold$"},

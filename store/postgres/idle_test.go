@@ -12,12 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/transport/table"
 )
 
 // ledger counts round trips by their kind.
@@ -72,30 +75,68 @@ func (l *ledger) TraceBatchStart(ctx context.Context, _ *pgx.Conn, b pgx.TraceBa
 func (l *ledger) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (l *ledger) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// DB-10: an idle relay makes 30 round trips for 18 heartbeats, which renew a lease of ten seconds for a minute.
+// TestIdleRelay: an idle relay makes 30 round trips for 18 heartbeats, which renew a lease of ten seconds for a
+// minute.
+//
+// DB-10.
 func TestIdleRelay(t *testing.T) {
 	tier.Nightly(t, "the real pauses of an idle relay: three minutes")
 	t.Parallel()
-	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
-	l := &ledger{by: map[string]int{}}
-	pool := openPoolWith(t, server.DSN("postgres"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = l })
-	o := outboxOn(t, pool, postgres.Options{})
+	l, o := idleOutbox(t)
 	r, err := relay.New(o, &sharedtest.Publisher{}, relay.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.idle(t, r.Run, 40, 18, 30)
+}
+
+// TestIdleTableQueue: a consumer that is alone on an idle table queue makes 40 round trips for 18 heartbeats, which are
+// five seconds apart. Some of them clean.
+//
+// DB-10.
+func TestIdleTableQueue(t *testing.T) {
+	tier.Nightly(t, "the real pauses of an idle table queue: minutes")
+	t.Parallel()
+	l, o := idleOutbox(t)
+	tr, err := table.New(o, table.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := consumer.New(tr, consumer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := waybill.Handler{Name: "mail.send", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}
+	if err := c.Handle(waybill.Subscription{Queue: "mails"}, h); err != nil {
+		t.Fatal(err)
+	}
+	l.idle(t, c.Run, 55, 18, 40)
+}
+
+// idleOutbox returns an outbox on a server of its own: transactions of others make a waiter look.
+func idleOutbox(t *testing.T) (*ledger, *postgres.Outbox) {
+	t.Helper()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	l := &ledger{by: map[string]int{}}
+	pool := openPoolWith(t, server.DSN("postgres"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = l })
+	return l, outboxOn(t, pool, postgres.Options{})
+}
+
+// idle has run settle down for some heartbeats, and then counts the round trips of some more.
+func (l *ledger) idle(t *testing.T, run func(context.Context) error, settle, counted, want int) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	go func() { ended <- run(ctx) }()
 	beats := func(n int) {
 		patience.Moving(t, "heartbeats", func() (beats int, done bool) {
 			beats = l.counts()["heartbeat"]
 			return beats, beats >= n
 		})
 	}
-	beats(40) // it settles down: nothing happens for half a minute, and then pauses double
+	beats(settle) // nothing happens for half a minute, and then pauses double
 	before := l.counts()
-	beats(before["heartbeat"] + 18)
+	beats(before["heartbeat"] + counted)
 	total := 0
 	for kind, n := range l.counts() {
 		if n -= before[kind]; n > 0 {
@@ -104,8 +145,8 @@ func TestIdleRelay(t *testing.T) {
 		}
 	}
 	const pings = 2 // of the connection that shows that the process is there: no tracer sees them
-	if total += pings; total > 30 {
-		t.Errorf("%d round trips in 18 heartbeats, want at most 30", total)
+	if total += pings; total > want {
+		t.Errorf("%d round trips in %d heartbeats, want at most %d", total, counted, want)
 	}
 	stop()
 	if err := <-ended; err != nil {

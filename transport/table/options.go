@@ -16,7 +16,7 @@ import (
 // The defaults of Options.
 const (
 	DefaultPollMin = time.Second
-	DefaultPollMax = 10 * time.Second
+	DefaultPollMax = time.Minute
 	UnwokenPollMin = 20 * time.Millisecond
 	UnwokenPollMax = 500 * time.Millisecond
 	DefaultLease   = time.Minute
@@ -34,7 +34,7 @@ const (
 type Options struct {
 	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin,
 	// doubled up to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it.
-	// Default 1 s and 10 s; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
+	// Default 1 s and 1 min; with a store that is no core.Waiter 20 ms and 500 ms. For messages without a key it is
 	// at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
 	// Lease is how long a process may be silent before others take over its messages, 50 ms to 24 h. A message

@@ -39,8 +39,12 @@ func (r *receiver) pump() {
 	}
 	if r.asleep() {
 		r.t.listen()
-		if r.wakeups.stirAt.IsZero() && r.t.shared(r.queue) {
+		switch {
+		case !r.wakeups.stirAt.IsZero():
+		case r.t.shared(r.queue):
 			r.wakeups.stirAt = now.Add(sharedPoll)
+		case r.t.waitFails > 0:
+			r.wakeups.stirAt = now.Add(failedPoll)
 		}
 	}
 	next := r.d.Next()

@@ -19,6 +19,8 @@ const (
 	// sharedPoll bounds the sleep of receivers that share a queue: a store that wakes them knows only what one of
 	// them has read.
 	sharedPoll = 500 * time.Millisecond
+	// failedPoll bounds the sleep while the store's wait fails.
+	failedPoll = 10 * time.Second
 )
 
 // listen waits for news on behalf of all receivers that are asleep, unless a wait is under way. mu is held.
