@@ -54,7 +54,9 @@ func (d *Dispatcher) heartbeat() *Call {
 	if !slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.groups) > 0 }) {
 		m.AfterNotice = math.MaxInt64 // they concern none of its partitions, and a new one is read anyway
 	}
-	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
+	lowered, done := d.loweredHints()
+	rest := d.notices.lowering[len(done):]
+	m.Leave = d.self.stopping && (!d.self.joined || len(rest) == 0 && d.idleForLeave())
 	if !d.self.renewedLate {
 		m.Evict, m.Suspect = d.peers.evictions, d.presence.suspicions
 	}
@@ -68,12 +70,11 @@ func (d *Dispatcher) heartbeat() *Call {
 	if renews {
 		m.Transfers = append(m.Transfers, d.endUncertainty()...)
 	}
-	lowered, waiting := d.loweredHints(), d.notices.lowering
 	m.Transfers = append(m.Transfers, lowered...)
 	d.peers.evictions, d.peers.transfers, d.presence.suspicions = nil, nil, nil
-	d.notices.lowering, d.self.renewNow = nil, false
+	d.notices.lowering, d.self.renewNow = rest, len(rest) > 0
 	c := &Call{kind: CallHeartbeat}
-	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, waiting: waiting}
+	c.op = &heartbeatOp{d: d, m: m, renews: renews, lowered: lowered, notices: done}
 	d.calls.begin(c)
 	return c
 }
@@ -238,7 +239,7 @@ type heartbeatOp struct {
 	m          core.HeartbeatRequest
 	renews     bool
 	lowered    []core.Transfer
-	waiting    []core.Notice
+	notices    []core.Notice // done with lowered
 	membership core.Membership
 }
 
@@ -250,8 +251,8 @@ func (o *heartbeatOp) do(ctx context.Context, s core.OutboxStore) (err error) {
 func (o *heartbeatOp) done(c *Call) {
 	d := o.d
 	if d.heartbeatDone(&o.m, &o.membership, c, o.renews); c.err != nil {
-		d.notices.lowering = append(o.waiting, d.notices.lowering...)
+		d.notices.lowering = append(o.notices, d.notices.lowering...)
 		return
 	}
-	d.storedLowered(o.lowered, o.waiting)
+	d.storedLowered(o.lowered, o.notices)
 }

@@ -200,8 +200,9 @@ func (rt *route) isHinted(c *core.Notice) bool {
 	return false
 }
 
-// loweredHints returns transfers that store lower hints.
-func (d *Dispatcher) loweredHints() (moves []core.Transfer) {
+// loweredHints returns at most maxTransfers that store lower hints, and the notices that are done with them: all, or
+// none while there are more hints.
+func (d *Dispatcher) loweredHints() (moves []core.Transfer, done []core.Notice) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedPartitions() {
 			readAfter := u.readAfter
@@ -210,12 +211,16 @@ func (d *Dispatcher) loweredHints() (moves []core.Transfer) {
 					readAfter = min(readAfter, c.Seq-1)
 				}
 			}
-			if readAfter = max(readAfter, 0); readAfter < u.readAfter {
-				moves = append(moves, u.hint(readAfter))
+			if readAfter = max(readAfter, 0); readAfter >= u.readAfter {
+				continue
 			}
+			if len(moves) == maxTransfers {
+				return moves, nil
+			}
+			moves = append(moves, u.hint(readAfter))
 		}
 	}
-	return moves
+	return moves, d.notices.lowering
 }
 
 // storedLowered notes that the transfers for notices were made.

@@ -159,6 +159,26 @@ func TestHeartbeatIsBounded(t *testing.T) { // DB-24, DB-27
 	if n, m := len(d.endUncertainty()), len(d.hints(true)); n != maxTransfers || m != maxTransfers {
 		t.Errorf("a Heartbeat ends %d uncertainties and stores %d hints, want %d each", n, m, maxTransfers)
 	}
+	for _, rt := range d.routes {
+		for _, u := range rt.partitions {
+			u.readAfter = seq
+		}
+		d.notices.lowering = append(d.notices.lowering, core.Notice{Kind: core.NoticeFrom, Route: rt.Name, Seq: seq / 2})
+	}
+	d.self.stopping = true
+	for lowered, last := 0, false; !last; lowered += maxTransfers {
+		c := d.heartbeat()
+		o := c.op.(*heartbeatOp)
+		last = lowered+maxTransfers >= routes*core.NumSlots
+		if n, m := len(o.lowered), len(o.notices); n > maxTransfers || (m > 0) != last || d.self.renewNow == last {
+			t.Fatalf("after %d hints a Heartbeat lowers %d and has done %d notices, the next is due: %v", lowered, n, m, d.self.renewNow)
+		}
+		if o.m.Leave != last {
+			t.Fatalf("after %d hints the member leaves: %v", lowered, o.m.Leave)
+		}
+		d.storedLowered(o.lowered, nil)
+		d.calls.end(c)
+	}
 	for i := range d.peers.membership.Partitions {
 		if o := &d.peers.membership.Partitions[i]; o.Owner != me {
 			t.Fatalf("after %d Heartbeats %v belongs to %d", calls, o.Partition, o.Owner)
