@@ -109,7 +109,7 @@ func words(line string) (out []string) {
 	return out
 }
 
-// OP-01: the program takes each command line of README, docs and deploy.
+// OP-01, OP-23: the program takes each command line of README, docs and deploy.
 func TestCommandLinesOfPages(t *testing.T) {
 	t.Parallel()
 	found, known := 0, commands()
@@ -172,7 +172,7 @@ func commands() map[string]bool {
 // mention matches a command line in a sentence.
 var mention = regexp.MustCompile(`\bwaybill ([a-z]+(?: [^ ]+)*)`)
 
-// OP-01: the program takes each command line in an error text, a log line or a help text.
+// OP-01, OP-23: the program takes each command line in an error text, a log line or a help text.
 func TestCommandLinesOfErrorTexts(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -235,7 +235,7 @@ func sentence(text string) (args []string) {
 	return args
 }
 
-// OP-02: the program takes each configuration in README and docs. TestDeployments has those of deploy.
+// OP-02, OP-23: the program takes each configuration in README and docs. TestDeployments has those of deploy.
 func TestConfigurationsOfPages(t *testing.T) {
 	t.Parallel()
 	found := 0

@@ -88,7 +88,7 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// OP-10: the files for containers and services name files that are there, and settings that the command takes.
+// OP-10, OP-23: the files for containers and services name files that are there, and settings that the command takes.
 func TestDeployments(t *testing.T) {
 	t.Parallel()
 	settings := map[string]string{"compose": shipped(t, "docker", "waybill.yaml")}
