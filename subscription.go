@@ -17,7 +17,8 @@ type Subscription struct {
 	// up to 1,000 or two full batches for each. When they become slow at once, deliveries that they cannot begin
 	// within a tenth of a second go back at no cost, except those with a key. While a message that came again is
 	// held, few are. The bodies held are bounded to 64 MiB. With InOrder or PerGroup the default is twice
-	// Concurrency. With Limit.Rate it is at most a minute's worth, since what waits for a permit is held.
+	// Concurrency, or two full batches for each handler; in order RabbitMQ sends at most 64 ahead, or one for each
+	// handler. With Limit.Rate it is at most a minute's worth, since what waits for a permit is held.
 	Prefetch int
 	// Limit bounds the handlers of all processes together, by rate and by number. It needs
 	// consumer.Options.Limiter.

@@ -67,6 +67,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			r.log.Event(ctx, slog.LevelDebug, "consumer.subscribed", "subscribed", slog.Any("bindings", r.source.asked.Bindings))
 			tell(nil)
 			r.watch(rcv)
+			r.sendsAhead(rcv)
 			r.setDown(false, nil)
 			if n > 1 || !fatal {
 				r.sayReopened(ctx)

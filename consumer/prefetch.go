@@ -27,8 +27,10 @@ const (
 	sampleTime = 20 * time.Millisecond
 	// mostAdapted bounds the number. Batch handlers can have more: two full batches each.
 	mostAdapted = 1000
-	// mostHeldBytes bounds the bodies.
-	mostHeldBytes = 64 << 20
+	// mostHeldBytes bounds the bodies, and mostReceivedBytes those that come together: they can be larger than any
+	// before.
+	mostHeldBytes     = 64 << 20
+	mostReceivedBytes = mostHeldBytes / 4
 	// firstAsk bounds the messages that are asked for before one has come, and shown how large they are.
 	firstAsk = 64
 	// lookEvery is how often a subscription that holds more than the least looks whether its handlers keep their
@@ -78,6 +80,17 @@ func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 		l.least, l.most = reg.holding.least, reg.sub.Prefetch
 		l.restart(time.Now())
 	}
+}
+
+// sendsAhead looks whether rcv does. A subscription that keeps the order cannot tell a broker another number. So it
+// holds no more than that: a batch would wait in vain.
+func (r *runner) sendsAhead(rcv core.Receiver) {
+	if _, sends := core.As[core.Pauser](rcv); !sends || !r.sub.InOrder {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.load.prefetch = r.source.asked.Prefetch
 }
 
 // restart has l adapt from the least on.
@@ -269,10 +282,10 @@ func (r *runner) ahead(s *session) int {
 	switch {
 	case r.pause.state == probing:
 		return len(l.aside.waiting) + 1
+	case l.bytes > 0 && l.body == 0:
+		return r.source.asked.Prefetch // nobody knows how large they are
 	case l.most == 0:
 		return want
-	case l.body == 0:
-		want = min(l.least, firstAsk) // nobody knows how large they are
 	case l.redelivered > 0 && s.flow > 0 && !l.goBack:
 		return s.flow // what was sent is here: a smaller number would help nobody
 	}

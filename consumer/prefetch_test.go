@@ -42,12 +42,27 @@ type farCounts struct {
 
 func (f *far) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	r, err := f.bus.Subscribe(ctx, sub)
-	return &farReceiver{Receiver: r, f: f}, err
+	return &farReceiver{Receiver: r, f: f, bytes: sub.ReceiveBytes}, err
 }
 
 type farReceiver struct {
 	core.Receiver
-	f *far
+	f     *far
+	bytes int                 // how many one Receive returns
+	rest  []*waybill.Delivery // the broker has more
+}
+
+// bounded returns so many of the deliveries as a Receive returns; the next Receive begins with the others.
+func (r *farReceiver) bounded(ds []*waybill.Delivery, limit int) []*waybill.Delivery {
+	ds, r.rest = append(r.rest, ds...), nil
+	bytes := 0
+	for n, d := range ds {
+		if bytes += len(d.Envelope.Body); n+1 == limit || r.bytes > 0 && bytes >= r.bytes {
+			ds, r.rest = ds[:n+1], ds[n+1:]
+			break
+		}
+	}
+	return ds
 }
 
 func (r *farReceiver) note(do func(f *far)) {
@@ -58,8 +73,12 @@ func (r *farReceiver) note(do func(f *far)) {
 
 func (r *farReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	r.note(func(f *far) { f.receives, f.ask, f.mostAsk = f.receives+1, limit, max(f.mostAsk, limit) })
-	ds, err := r.Receiver.Receive(ctx, limit)
-	if len(ds) > 0 {
+	var ds []*waybill.Delivery
+	var err error
+	if len(r.rest) == 0 {
+		ds, err = r.Receiver.Receive(ctx, limit)
+	}
+	if ds = r.bounded(ds, limit); len(ds) > 0 {
 		travel(r.f.trip)
 	}
 	r.note(func(f *far) {
@@ -393,38 +412,51 @@ func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
 	})
 }
 
-// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, for any handlers.
+// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, for any handlers, and also when they
+// become large at once.
 func TestHeldBytes(t *testing.T) {
 	t.Parallel()
-	const body, limit = 700 << 10, 64 << 20
-	for _, inOrder := range []bool{false, true} {
-		for _, mixed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("in order %t, mixed %t", inOrder, mixed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					patience.BudgetOf(t).Calls(400, "3,000 messages, about a hundred at a time")
-					f := &far{bus: declared(t), trip: time.Millisecond}
-					large := make([]byte, body)
-					var n atomic.Int32
-					f.redeliver = func(d *waybill.Delivery) { // all have one body
-						if at := n.Add(1); !mixed || at%3 == 0 {
-							d.Envelope.Body = large
+	const body, limit, n = 700 << 10, 64 << 20, 3000
+	for name, isLarge := range map[string]func(n int) bool{
+		"all are large":     func(int) bool { return true },
+		"some are large":    func(n int) bool { return n%3 == 0 },
+		"they become large": func(at int) bool { return at > n/2 },
+	} {
+		for _, inOrder := range []bool{false, true} {
+			for _, batch := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, in order %t, batches %t", name, inOrder, batch), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						patience.BudgetOf(t).Calls(2100, "3,000 messages, some of them one by one")
+						f := &far{bus: declared(t), trip: time.Millisecond}
+						large := make([]byte, body)
+						var came atomic.Int32
+						f.redeliver = func(d *waybill.Delivery) { // all have one body
+							if isLarge(int(came.Add(1))) {
+								d.Envelope.Body = large
+							}
 						}
-					}
-					var got batches
-					h := got.handler(0, func([]string) error {
-						time.Sleep(10 * time.Millisecond)
-						return nil
-					}, nil)
-					f.publish(t, 3000)
-					stop := start(t, f, consumer.Options{}, waybill.Subscription{InOrder: inOrder}, h)
-					f.empty(t, "all are handled")
-					stop()
-					if got := f.counts(); got.mostBytes > limit || got.mostBytes < limit/2 {
-						t.Errorf("%d MiB in %d messages were held at most", got.mostBytes>>20, got.mostHeld)
-					}
+						var got batches
+						work := func() error {
+							time.Sleep(10 * time.Millisecond)
+							return nil
+						}
+						h := got.handler(0, func([]string) error { return work() }, nil)
+						if !batch {
+							h = handle(func(context.Context, *waybill.Delivery) error { return nil })
+						}
+						f.publish(t, n)
+						stop := start(t, f, consumer.Options{}, waybill.Subscription{InOrder: inOrder}, h)
+						f.empty(t, "all are handled")
+						stop()
+						most := f.counts()
+						t.Logf("%d MiB in %d messages were held at most", most.mostBytes>>20, most.mostHeld)
+						if most.mostBytes > limit || batch && most.mostBytes < limit/2 {
+							t.Errorf("want at most %d MiB, and with batches at least half of it", limit>>20)
+						}
+					})
 				})
-			})
+			}
 		}
 	}
 }
@@ -455,7 +487,7 @@ type pushing struct{ *far }
 func (p *pushing) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	p.told = append(p.told, fmt.Sprint("begin ", sub.Prefetch))
 	r, err := p.bus.Subscribe(ctx, sub)
-	return &pushingReceiver{farReceiver{Receiver: r, f: p.far}}, err
+	return &pushingReceiver{farReceiver{Receiver: r, f: p.far, bytes: sub.ReceiveBytes}}, err
 }
 
 type pushingReceiver struct{ farReceiver }
@@ -512,6 +544,60 @@ func TestBrokerIsToldHowMuchToSend(t *testing.T) {
 			}
 		}
 	})
+}
+
+// CO-03: a broker that sends ahead begins with few messages, whatever the handlers are: nobody knows how large the
+// bodies are. In order it cannot be told another number, so no batch waits for more.
+func TestBrokerSendsFewFirst(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		sub      waybill.Subscription
+		handlers int
+		single   bool
+		begin    int
+		more     bool
+		most     int
+	}{
+		"batches":                  {begin: 64, more: true, most: 2000},
+		"in order":                 {sub: waybill.Subscription{InOrder: true}, begin: 64, most: 64},
+		"in order, many handlers":  {sub: waybill.Subscription{InOrder: true}, handlers: 100, begin: 100, most: 100},
+		"in order with a Prefetch": {sub: waybill.Subscription{InOrder: true, Prefetch: 500}, begin: 500, most: 500},
+		"groups":                   {sub: waybill.Subscription{PerGroup: waybill.GroupLimit{Concurrency: 1}}, handlers: 100, single: true, begin: 100, more: true, most: 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Calls(500, "thousands of messages")
+				p := &pushing{&far{bus: declared(t), trip: time.Millisecond}}
+				var got batches
+				h := got.handler(0, nil, nil)
+				if tt.single {
+					h = handle(func(context.Context, *waybill.Delivery) error { return nil })
+				} else if !tt.more {
+					h.BatchWait = time.Minute // a batch that waits in vain spends the budget
+				}
+				stop := start(t, p, consumer.Options{Concurrency: tt.handlers}, tt.sub, h)
+				synctest.Wait()
+				p.mu.Lock()
+				told := fmt.Sprint(p.told)
+				p.mu.Unlock()
+				if want := fmt.Sprintf("[begin %d]", tt.begin); told != want {
+					t.Errorf("told %s before a message has come, want %s", told, want)
+				}
+				p.publish(t, 50*tt.begin) // whole batches
+				p.empty(t, "all are handled")
+				stop()
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				if more := len(p.told) > 1; more != tt.more {
+					t.Errorf("told %v; want another number: %t", p.told, tt.more)
+				}
+				if p.mostHeld > tt.most {
+					t.Errorf("%d were held, want at most %d", p.mostHeld, tt.most)
+				}
+			})
+		})
+	}
 }
 
 // gauges returns the values of the gauges.

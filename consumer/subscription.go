@@ -71,8 +71,15 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 // request returns the request to the transport for a completed subscription.
 func (h holding) request(sub *waybill.Subscription) core.Subscription {
 	asked := core.SubscriptionOf(sub)
-	if h.least > 0 {
+	first := max(sub.Concurrency, firstAsk)
+	switch {
+	case h.least > 0:
 		asked.Prefetch, asked.MaxPrefetch = min(h.least, firstAsk), sub.Prefetch
+	case h.bounded && sub.Prefetch > first:
+		asked.Prefetch, asked.MaxPrefetch = first, sub.Prefetch
+	}
+	if h.bounded {
+		asked.ReceiveBytes = mostReceivedBytes
 	}
 	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
 		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to

@@ -175,6 +175,9 @@ type Subscription struct {
 	// MaxPrefetch, if not 0, says that the consumer adapts how many deliveries it holds. It begins with Prefetch,
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
+	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
+	// reaches the bound. The consumer cannot know how large the next bodies are.
+	ReceiveBytes int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
 	// MaxDeliveries bounds the deliveries of a message without an outcome. The consumer parks a message that

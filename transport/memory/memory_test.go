@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -181,6 +182,11 @@ func TestRedeliveries(t *testing.T) {
 	if d := cmp.Diff([][3]any{{"1", 1, 1}, {"2", 1, 0}, {"3", 1, 0}}, got); d != "" {
 		t.Error(d)
 	}
+}
+
+func TestReceiveIsBounded(t *testing.T) {
+	t.Parallel()
+	sharedtest.ReceiveIsBounded(t, newTransport(t, Options{}), 1)
 }
 
 func newTransport(t *testing.T, o Options) *Transport {

@@ -15,6 +15,7 @@ import (
 type receiver struct {
 	q        *queue
 	prefetch int
+	bytes    int // that one Receive returns; 0 = any number
 	drop     bool
 	inOrder  bool // only the first of the queue's receivers gets deliveries
 	closed   bool
@@ -61,7 +62,8 @@ func (r *receiver) take(limit int) (got []*waybill.Delivery, changed <-chan stru
 	}
 	now := time.Now()
 	q.promote(now)
-	for len(q.ready) > 0 && len(got) < limit && len(r.held) < r.prefetch {
+	bytes := 0
+	for len(q.ready) > 0 && len(got) < limit && len(r.held) < r.prefetch && (r.bytes <= 0 || bytes < r.bytes) {
 		msg := q.ready.pop()
 		if msg.receipt.gone() {
 			continue
@@ -69,6 +71,7 @@ func (r *receiver) take(limit int) (got []*waybill.Delivery, changed <-chan stru
 		h := &holding{r: r, msg: msg}
 		r.held[h] = struct{}{}
 		q.held++
+		bytes += len(msg.env.Body)
 		got = append(got, &waybill.Delivery{
 			Envelope: msg.env.Clone(), Queue: q.name, Attempt: msg.attempt, Redeliveries: msg.redeliveries, Handle: h,
 		})

@@ -250,7 +250,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 				waybill.ErrMisconfigured, sub.Queue, !sub.InOrder, sub.InOrder),
 		}
 	}
-	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.DropFailed, held: map[*holding]struct{}{}}
+	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), bytes: sub.ReceiveBytes, drop: sub.DropFailed, held: map[*holding]struct{}{}}
 	r.q.receivers = append(r.q.receivers, r)
 	r.unwatch = context.AfterFunc(ctx, func() { _ = r.Close(context.WithoutCancel(ctx)) })
 	return r, nil

@@ -35,7 +35,8 @@
 //   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order. A message that is
 //     released is delivered first again.
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
-//   - What a subscription holds unsettled follows the size of the bodies (Options.PrefetchBytes), but not with InOrder.
+//   - What a subscription holds unsettled follows the size of the bodies (Options.PrefetchBytes). With InOrder and no
+//     Prefetch it is at most 64 messages, or one for each handler.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
 //     With Connection.Hosts every endpoint is tried before it.

@@ -98,6 +98,14 @@ func ConnectionOf(r core.Receiver) *amqp.Connection {
 	return own.in.current().Connection
 }
 
+// BytesOf returns how many bytes of bodies r holds, beside those that Receive has copied.
+func BytesOf(r core.Receiver) int64 {
+	own := r.(*receiver)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	return own.sess.acks.bytes.Load()
+}
+
 // UnackedOf returns how many deliveries r has that are not settled, whether Receive returned them or not.
 func UnackedOf(r core.Receiver) int {
 	own, ok := r.(*receiver)

@@ -10,31 +10,38 @@ import (
 // messages only, so that number follows the size of the bodies that came.
 type sizes struct {
 	bound   int64        // bytes; 0 = none
-	average atomic.Int64 // of the latest bodies, in bytes
+	largest bool         // body is about the largest of the latest ones, else their average
+	body    atomic.Int64 // bytes
 }
 
-// saw notes the size of a body. The latest eight weigh two thirds.
+// saw notes the size of a body. The latest eight weigh two thirds in the average. The largest one counts for a thousand
+// messages.
 func (z *sizes) saw(bytes int64) {
-	average := z.average.Load()
-	if average == 0 {
-		average = bytes
+	body := z.body.Load()
+	switch {
+	case body == 0:
+		body = bytes
+	case z.largest:
+		body = max(bytes, body-(body-bytes)/1024)
+	default:
+		body += (bytes - body) / 8
 	}
-	z.average.Store(average + (bytes-average)/8)
+	z.body.Store(body)
 }
 
-// fit returns how many deliveries of the average size fit: at least 1, at most most.
+// fit returns how many deliveries of such a size fit: at least 1, at most most.
 func (z *sizes) fit(bytes int64, most int) int {
-	average := z.average.Load()
-	if z.bound == 0 || average <= 0 {
+	body := z.body.Load()
+	if z.bound == 0 || body <= 0 {
 		return most
 	}
-	return int(max(1, min(bytes/average, int64(most))))
+	return int(max(1, min(bytes/body, int64(most))))
 }
 
-// adapt ends the consumer of s if another prefetch is due: a smaller one when more bytes are held than the bound, a
-// larger one when the bodies have become small, or when Resume has said so. Receive then returns the deliveries at
-// hand, and begins to consume with the new one. A difference of less than a quarter, or than double, is let be: each
-// change costs two questions to the broker.
+// adapt ends the consumer of s if another prefetch is due: a smaller one when more bytes are held than the bound, or,
+// for a consumer that adapts, could be; a larger one when the bodies have become small, or when Resume has said so.
+// Receive then returns the deliveries at hand, and begins to consume with the new one. A difference of less than a
+// quarter, or than double, is let be: each change costs two questions to the broker.
 //
 // It waits until the broker has sent all that it may. Then nothing is on its way, and nothing will be until the broker
 // reads an acknowledgement, which comes behind the cancel. A message on its way to a consumer that is cancelled would
@@ -48,7 +55,7 @@ func (r *receiver) adapt(s *session, tag uint64) {
 		s.first = tag
 	}
 	held, wanted := s.acks.bytes.Load(), int(s.wanted.Load())
-	lower := r.sizes.bound > 0 && held > r.sizes.bound && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
+	lower := r.sizes.bound > 0 && (held > r.sizes.bound || r.sizes.largest) && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
 	fits := r.sizes.fit(r.sizes.bound-held, wanted)
 	raise := s.arrived >= s.prefetch && s.prefetch < wanted && (fits >= 2*s.prefetch || fits == wanted)
 	if raise {
@@ -62,6 +69,46 @@ func (r *receiver) adapt(s *session, tag uint64) {
 	}
 	if raise && s.throttled.Load() {
 		s.acks.goOn(time.Time{})
+	}
+}
+
+// tooMuch reports whether a delivery with a body of so many bytes is more than the bound allows. The broker has sent
+// ahead as many as fit when they were small. The consumer of s ends, and this delivery and all behind it go back. The
+// pump sends them back when the broker has ended the consumer: before, they would come here again.
+func (r *receiver) tooMuch(s *session, bytes int) bool {
+	if s.ending != nil {
+		return true
+	}
+	held := s.acks.bytes.Load()
+	if !r.sizes.largest || held == 0 || held+int64(bytes) <= r.sizes.bound || !s.throttled.CompareAndSwap(false, true) {
+		return false
+	}
+	s.ending = make(chan struct{})
+	go func() {
+		defer close(s.ending)
+		_ = s.ch.Cancel(s.tag, false) // an error is that of a closed channel: the broker takes all back
+	}()
+	return true
+}
+
+// sendBack requeues what was too much. The broker's channel holds requeues beyond some tens back for a moment. So the
+// next consumer begins later: else messages behind them would come first.
+func (r *receiver) sendBack(s *session) {
+	if s.ending == nil {
+		return
+	}
+	<-s.ending // one question at a time to a channel
+	for _, tag := range s.surplus {
+		_ = s.acks.requeue(tag)
+	}
+	r.mu.Lock()
+	r.requeuedAt = time.Now()
+	r.mu.Unlock()
+	wait := time.NewTimer(requeueTime)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-r.closing:
 	}
 }
 

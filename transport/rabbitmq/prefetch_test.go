@@ -133,6 +133,58 @@ func TestPrefetchBytesWaitsAndPauses(t *testing.T) {
 	}
 }
 
+// RM-10: a receiver that adapts holds no more bytes than the bound when bodies become large at once: it sends back what
+// the broker has sent too much. No message is lost, and none comes with a count above one.
+func TestBodiesBecomeLarge(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	const bound, size, small, large = 1 << 20, 64 << 10, 4000, 300
+	bus := dial(t, mq.URL, rabbitmq.Options{PrefetchBytes: bound})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Concurrency: 10, Prefetch: 10, MaxPrefetch: 1000})
+	p, ok := core.As[core.Pauser](r)
+	if !ok {
+		t.Fatal("it is no Pauser")
+	}
+	if err := bus.Publish(t.Context(), sized("small", small, 10)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Resume(t.Context(), 1000); err != nil {
+		t.Fatal(err)
+	}
+	once(t, r, small, func(int) {})
+	if got := rabbitmq.PrefetchOf(r); got != 1000 {
+		t.Fatalf("the broker sends %d ahead, want 1,000", got)
+	}
+	if err := bus.Publish(t.Context(), sized("large", large, size)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	most := int64(0)
+	patience.Until(t, "the bound is reached", func() bool {
+		most = rabbitmq.BytesOf(r)
+		return most > bound-size
+	})
+	seen := map[string]bool{}
+	var kept []core.Ack // by slow handlers
+	for range large {
+		d := receive(t, r, 1)[0]
+		if seen[d.Envelope.ID] || d.Redeliveries > 1 || d.Attempt != 1 || len(d.Envelope.Body) != size {
+			t.Fatalf("%s: seen before %t, %d redeliveries, attempt %d, %d bytes", d.Envelope.ID, seen[d.Envelope.ID], d.Redeliveries, d.Attempt, len(d.Envelope.Body))
+		}
+		seen[d.Envelope.ID] = true
+		most = max(most, rabbitmq.BytesOf(r))
+		if len(kept) < 7 {
+			kept = append(kept, core.AckDone(d))
+			continue
+		}
+		settle(t, r, core.AckDone(d))
+	}
+	settle(t, r, kept...)
+	t.Logf("%d KiB were held at most", most>>10)
+	if most > bound {
+		t.Errorf("%d KiB were held, want at most %d", most>>10, bound>>10)
+	}
+}
+
 // RM-10: with InOrder the bound has no effect, nor if it is negative.
 func TestPrefetchBytesOff(t *testing.T) {
 	t.Parallel()

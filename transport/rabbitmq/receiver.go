@@ -87,6 +87,8 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		log:      obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
 	}
 	r.sizes.bound = int64(max(t.opts.PrefetchBytes, 0))
+	// A consumer that adapts wants the bound to hold also when bodies become large at once.
+	r.sizes.largest = r.sizes.bound > 0 && sub.MaxPrefetch > 0 && !sub.InOrder
 	r.in = t.in
 	if t.opts.Connection.PerSubscription {
 		r.in = newLink("consume "+sub.Queue, t.in.target, t.opts, r.closing)

@@ -31,6 +31,8 @@ type session struct {
 	// throttled: by adapt, which ends the consumer but not the channel.
 	throttled atomic.Bool
 	fullSince time.Time     // when Receive found no room for the next session
+	surplus   []uint64      // tags of deliveries to send back when the consumer has ended; the pump's
+	ending    chan struct{} // closed when the broker has ended the consumer for them; the pump's
 	wake      chan struct{} // capacity 1: there is something in ready, or the session ended
 	// cancelled and closed say how the broker ended the consumer.
 	cancelled <-chan string
@@ -223,10 +225,15 @@ func (r *receiver) openOnce(ctx context.Context) (*session, error) {
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.wanted.Store(int64(prefetch))
+	goesOn := old != nil && (old.paused.Load() || old.throttled.Load()) && !old.ch.IsClosed()
 	if !r.sub.InOrder {
-		s.prefetch = r.sizes.fit(r.sizes.bound, prefetch)
+		room := r.sizes.bound
+		if goesOn && r.sizes.largest {
+			room -= old.acks.bytes.Load()
+		}
+		s.prefetch = r.sizes.fit(room, prefetch)
 	}
-	if old != nil && (old.paused.Load() || old.throttled.Load()) && !old.ch.IsClosed() {
+	if goesOn {
 		// what Receive returned before that is settled on its channel
 		s.ch, s.acks, s.cancelled, s.closed = old.ch, old.acks, old.cancelled, old.closed
 	} else {
@@ -317,8 +324,15 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		if _, apart := raw.Headers[headerAcquiredCount]; apart {
 			d.Redeliveries += r.overdue.of(d)
 		}
-		s.acks.arrived(raw.DeliveryTag, now, len(raw.Body), d)
-		r.sizes.saw(int64(len(raw.Body)))
+		size := len(raw.Body)
+		r.sizes.saw(int64(size))
+		if r.tooMuch(s, size) {
+			raw.Body, d.Envelope.Body = nil, nil
+			s.acks.arrived(raw.DeliveryTag, now, 0, d)
+			s.surplus = append(s.surplus, raw.DeliveryTag)
+			continue
+		}
+		s.acks.arrived(raw.DeliveryTag, now, size, d)
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		h.notBefore, h.early = d.NotBefore, d.NotBefore.After(time.Now())
 		s.mu.Lock()
@@ -327,6 +341,7 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		s.signal()
 		r.adapt(s, raw.DeliveryTag)
 	}
+	r.sendBack(s)
 	if limit := r.t.opts.ConsumerTimeout; limit > 0 && len(s.cancelled) > 0 {
 		r.overdue.add(s.acks.heldTooLong(limit))
 	}

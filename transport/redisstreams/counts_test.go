@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/redisstreams"
 )
@@ -422,4 +423,10 @@ func TestBindingsAreCurrent(t *testing.T) {
 	if !errors.Is(res[0], waybill.ErrUnroutable) || res[1] != nil {
 		t.Error(res)
 	}
+}
+
+// CO-03: bodies that become large at once do not come together: sixteen messages are read at a time.
+func TestReceiveIsBounded(t *testing.T) {
+	t.Parallel()
+	sharedtest.ReceiveIsBounded(t, dial(t, testenv.Redis(t), prepared(redisstreams.Options{HoldFor: time.Hour})), 16)
 }

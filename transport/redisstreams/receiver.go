@@ -224,7 +224,7 @@ func (r *receiver) take(limit int) (*blocking, error) {
 func (r *receiver) askTake(limit int, reclaim bool) ([]any, error) {
 	return call(r.life, r.t, "receive", func(ctx context.Context) ([]any, error) {
 		return takeScript.Run(ctx, r.t.client, []string{r.queue, r.wakeUps, r.delayed, r.due, r.active},
-			r.name, limit, flag(r.sub.InOrder), r.t.opts.HoldFor.Milliseconds(), flag(reclaim)).Slice()
+			r.name, limit, flag(r.sub.InOrder), r.t.opts.HoldFor.Milliseconds(), flag(reclaim), r.sub.ReceiveBytes).Slice()
 	})
 }
 

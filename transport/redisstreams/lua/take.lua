@@ -1,4 +1,5 @@
--- KEYS: queue, wake, delayed, due, active. ARGV: receiver, limit, 1 = in order, hold ms, 1 = look for dead receivers.
+-- KEYS: queue, wake, delayed, due, active. ARGV: receiver, limit, 1 = in order, hold ms, 1 = look for dead receivers,
+-- bytes that come together; 0 = any number.
 -- Returns the deliveries (id, count, fields), and for the wait if there are none: the last id of the queue ('' = only
 -- wake-ups matter), the last wake-up, the ms until something is due (-1 = nothing is), and how many entries were gone.
 local queue, me, limit, hold = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
@@ -41,19 +42,28 @@ if orphans then
   if released > 0 then wake(KEYS[2]) end
 end
 
+local bytes, most = 0, tonumber(ARGV[6])
+local function take(id, count, fields)
+  taken[#taken + 1] = {id, count, fields}
+  for _, f in ipairs(fields) do bytes = bytes + #f end
+end
+local function full() return #taken >= limit or most > 0 and bytes >= most end
+
 for _, p in ipairs(redis.call('XPENDING', queue, GROUP, '-', '+', limit, RELEASED)) do
+  if full() then break end
   local entry = redis.call('XCLAIM', queue, GROUP, me, 0, p[1], 'RETRYCOUNT', p[4] + 1)[1]
   if entry then
-    taken[#taken + 1] = {entry[1], p[4] + 1, entry[2]}
+    take(entry[1], p[4] + 1, entry[2])
   else
     gone = gone + 1
   end
 end
-if #taken < limit then
-  local read = redis.call('XREADGROUP', 'GROUP', GROUP, me, 'COUNT', limit - #taken, 'STREAMS', queue, '>')
-  if read then
-    for _, entry in ipairs(read[1][2]) do taken[#taken + 1] = {entry[1], 1, entry[2]} end
-  end
+while not full() do -- a few at a time: nobody knows how large they are
+  local few = math.min(limit - #taken, most > 0 and 16 or limit)
+  local read = redis.call('XREADGROUP', 'GROUP', GROUP, me, 'COUNT', few, 'STREAMS', queue, '>')
+  if not read then break end
+  for _, entry in ipairs(read[1][2]) do take(entry[1], 1, entry[2]) end
+  if #read[1][2] < few then break end
 end
 if #taken > 0 then return {taken, '', '', -1, gone} end
 
