@@ -61,6 +61,11 @@ func (s *counted) Redrive(_ context.Context, req admin.RedriveRequest) (admin.Re
 	return admin.Redriven{Next: next(req.Page)}, nil
 }
 
+func (s *counted) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+	s.note("heartbeat", admin.PageRequest{})
+	return s.Store.Heartbeat(ctx, m)
+}
+
 func (s *counted) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) ([]admin.BlockedKey, bool, error) {
 	s.note("keys", admin.PageRequest{Limit: req.Limit})
 	return s.Store.BlockedKeys(ctx, req)
@@ -89,7 +94,7 @@ func TestScanIsBounded(t *testing.T) {
 	}
 	var _ core.OutboxStore = &counted{}
 	for args, want := range map[string]string{
-		"status":                                "counts list", // the first due message of the route
+		"status":                                "counts list heartbeat", // the first due message, what is out
 		"list":                                  "list",
 		"list --limit 1000":                     "list",
 		"list --tenant nobody":                  "list",

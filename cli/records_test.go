@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 )
 
 type record struct {
@@ -93,6 +94,38 @@ func TestStatus(t *testing.T) {
 		t.Error("progress on standard output:", a.out)
 	}
 	s.run("status", "--wait-empty", "--route", "nobody").is(t, 0, "0 waiting")
+}
+
+// status says what each member had out at its latest heartbeat, by route, the oldest first, and writes nothing.
+func TestStatusOfMessagesOut(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.stage(message("fine", "a"))
+	s.run("status").is(t, 0).not(t, " out, ")
+	join := func(session core.Session, name string, routes ...core.ServedRoute) {
+		t.Helper()
+		m := core.Member{Session: session, Name: name, Lease: time.Minute, Heartbeats: 1, Routes: routes}
+		if _, err := s.store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m, Join: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	join(1, "relay east", core.ServedRoute{Route: "default", Partitions: 1, HandedOut: 3, OldestHandedOut: 90 * time.Second})
+	join(2, "relay west\x1b[2J", core.ServedRoute{Route: "default", Partitions: 1}, core.ServedRoute{Route: "mails", Partitions: 1, HandedOut: 1, OldestHandedOut: 2 * time.Hour})
+	out := s.run("status").is(t, 0, "route mails: relay west", "has 1 record out, the oldest for 2h", "route default: relay east has 3 records out, the oldest for 1m30s").out
+	if strings.Index(out, "route mails: relay") > strings.Index(out, "route default: relay east") || strings.Contains(out, "\x1b") {
+		t.Errorf("the oldest is not first, or a name reaches the terminal as it is: %q", out)
+	}
+	s.run("status", "--route", "mails").is(t, 0, "route mails: relay west").not(t, "relay east")
+	got := decode[struct {
+		Out []struct {
+			Route, Member string
+			Records       int
+			Oldest        float64 `json:"oldest_seconds"`
+		}
+	}](t, s.run("status", "--json").is(t, 0))
+	if len(got.Out) != 2 || got.Out[0].Route != "mails" || got.Out[1].Member != "relay east" || got.Out[1].Records != 3 || got.Out[1].Oldest != 90 {
+		t.Errorf("%+v", got.Out)
+	}
 }
 
 // OP-01: list selects by every flag.

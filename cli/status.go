@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,7 +39,9 @@ func (c *command) statusCommand() *cobra.Command {
 scheduled, wait for their next attempt, or are out. OLDEST is how long the oldest record has been due. A large number can
 be an estimate, which a ~ marks. "more than" marks a least number.
 
-Below the table status names the first due message of each route, and says its block reason, as show does.
+Below the table status names the first due message of each route, and says its block reason, as show does. It names the
+members that have messages out, with their number and the age of the oldest, as of each member's latest heartbeat, which
+is a third of its lease apart from the next one. The oldest are first; there are at most 20.
 
 With --wait-empty it asks once a second until no record waits, those that are scheduled included. It ends with exit code
 5 if some still wait after --wait-timeout.`,
@@ -59,7 +63,7 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 			if !waitEmpty {
 				firsts = c.firstDue(ctx, s.Outbox, store, counts)
 			}
-			if err := c.showCounts(counts, routes, firsts); err != nil {
+			if err := c.showCounts(counts, routes, firsts, c.handedOut(ctx, s.Outbox, routes)); err != nil {
 				return err
 			}
 			if n, _, _ := waiting(counts); waitEmpty && n > 0 {
@@ -125,7 +129,7 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 	}
 }
 
-func (c *command) showCounts(counts []admin.Count, routes []string, firsts []firstDue) error {
+func (c *command) showCounts(counts []admin.Count, routes []string, firsts []firstDue, outs []outJSON) error {
 	n, estimated, atLeast := waiting(counts)
 	due := int64(0)
 	for i := range counts {
@@ -143,7 +147,8 @@ func (c *command) showCounts(counts []admin.Count, routes []string, firsts []fir
 			Estimated bool        `json:"estimated,omitempty"`
 			AtLeast   bool        `json:"at_least,omitempty"`
 			Waits     []firstDue  `json:"waits,omitempty"`
-		}{out, n, due, estimated, atLeast, firsts})
+			Out       []outJSON   `json:"out,omitempty"`
+		}{out, n, due, estimated, atLeast, firsts, outs})
 	}
 	rows := make([][]string, 0, len(counts))
 	for _, k := range counts {
@@ -171,7 +176,46 @@ func (c *command) showCounts(counts []admin.Count, routes []string, firsts []fir
 		say(c.io.Out, "route %s: message %s has been due for %s, and waits: %s\n",
 			clean(f.Route), clean(f.ID), ago(time.Duration(f.Age*float64(time.Second))), clean(f.Waits.Text))
 	}
+	for _, o := range outs {
+		say(c.io.Out, "route %s: %s has %s out, the oldest for %s\n",
+			clean(o.Route), clean(o.Member), records(o.Out), ago(time.Duration(o.Oldest*float64(time.Second))))
+	}
 	return nil
+}
+
+// maxOuts bounds the members and routes of which status says what is out.
+const maxOuts = 20
+
+// outJSON is how much of a route a member has out.
+type outJSON struct {
+	Route  string  `json:"route"`
+	Member string  `json:"member"`
+	Out    int     `json:"records"`
+	Oldest float64 `json:"oldest_seconds"`
+}
+
+// handedOut returns what the members had out at their latest heartbeats, the oldest first. The members tell it with
+// their heartbeats: a record that is out is not written. A store that does not answer hides no counts.
+func (c *command) handedOut(ctx context.Context, store core.OutboxStore, routes []string) (outs []outJSON) {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	membership, err := store.Heartbeat(ctx, core.HeartbeatRequest{})
+	if err != nil {
+		say(c.io.Err, "what is out is not known: %s\n", clean(core.ErrorText(err)))
+		return nil
+	}
+	for i := range membership.Members {
+		m := &membership.Members[i]
+		for _, r := range m.Routes {
+			if r.HandedOut > 0 && (len(routes) == 0 || slices.Contains(routes, r.Route)) {
+				outs = append(outs, outJSON{r.Route, m.Name, r.HandedOut, r.OldestHandedOut.Seconds()})
+			}
+		}
+	}
+	slices.SortFunc(outs, func(a, b outJSON) int {
+		return cmp.Or(cmp.Compare(b.Oldest, a.Oldest), strings.Compare(a.Route, b.Route), strings.Compare(a.Member, b.Member))
+	})
+	return outs[:min(len(outs), maxOuts)]
 }
 
 // maxFirsts bounds the routes whose first due message status explains. firstOf bounds the records among which it looks

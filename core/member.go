@@ -36,6 +36,10 @@ type ServedRoute struct {
 	// Unavailable reports that the member cannot hand out now, because it is paused or its broker is away. It
 	// should own no partition of the route if another member can.
 	Unavailable bool
+	// HandedOut is how many records the member had handed out and not concluded when it sent its heartbeat, and
+	// OldestHandedOut for how long the oldest of them had been out. Both are for operators.
+	HandedOut       int
+	OldestHandedOut time.Duration
 }
 
 // HeartbeatRequest is one call of Heartbeat.

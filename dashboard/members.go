@@ -69,6 +69,8 @@ type memberRoute struct {
 	Route             string
 	Owned, Partitions int
 	Unavailable       bool
+	Out               int64 // at its latest heartbeat
+	OldestOut         time.Duration
 }
 
 // rows lists the members, dead ones first, then by name.
@@ -89,7 +91,7 @@ func (w *watch) rows(now time.Time) []memberRow {
 		silent := w.at.Sub(b.at) // at least
 		row := memberRow{Name: m.Name, Session: m.Session, Dead: silent > m.Lease}
 		for _, s := range m.Routes {
-			row.Routes = append(row.Routes, memberRoute{s.Route, partitions[owned{s.Route, m.Session}], all[s.Route], s.Unavailable})
+			row.Routes = append(row.Routes, memberRoute{s.Route, partitions[owned{s.Route, m.Session}], all[s.Route], s.Unavailable, int64(s.HandedOut), s.OldestHandedOut})
 		}
 		slices.SortFunc(row.Routes, func(a, b memberRoute) int { return strings.Compare(a.Route, b.Route) })
 		switch {

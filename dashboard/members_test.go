@@ -36,7 +36,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		}
 		east := core.Member{Session: 7, Name: "relay east", Heartbeats: 1, Lease: 10 * time.Second, Routes: []core.ServedRoute{{Route: "orders", Partitions: 4}}, Capacity: 1, FreeCapacity: 1}
 		west := east
-		west.Session, west.Name, west.Routes = 8, "relay west "+hostile, []core.ServedRoute{{Route: "orders", Partitions: 4}, {Route: "mails", Partitions: 2, Unavailable: true}}
+		west.Session, west.Name, west.Routes = 8, "relay west "+hostile, []core.ServedRoute{{Route: "orders", Partitions: 4}, {Route: "mails", Partitions: 2, Unavailable: true, HandedOut: 12, OldestHandedOut: 90 * time.Second}}
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
 		has(t, b.get("/", http.StatusOK), "Members of x No member: nobody hands out what waits.")
 
@@ -49,7 +49,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		before := heartbeat(core.HeartbeatRequest{Self: west, Join: true})
 		time.Sleep(6 * time.Second)
 		page := b.get("/", http.StatusOK)
-		has(t, page, "relay east session 7", "orders 3 of 4", "mails 0 of 2, paused or without its broker", "session 8")
+		has(t, page, "relay east session 7", "orders 3 of 4", "mails 0 of 2, paused or without its broker, 12 out, the oldest for 1m 30s", "session 8")
 		harmless(t, "/", page)
 		before.Known = false
 		if d := cmp.Diff(before, heartbeat(core.HeartbeatRequest{})); d != "" {

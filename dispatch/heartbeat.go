@@ -101,7 +101,11 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 		}
 	}
 	for _, rt := range d.routes {
-		m.Routes = append(m.Routes, core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unavailable[rt.Name] || d.self.stopping})
+		served := core.ServedRoute{Route: rt.Name, Partitions: rt.Partitions, Unavailable: d.self.unavailable[rt.Name] || d.self.stopping}
+		if renews {
+			served.HandedOut, served.OldestHandedOut = rt.handedOut(d.now)
+		}
+		m.Routes = append(m.Routes, served)
 	}
 	return m
 }

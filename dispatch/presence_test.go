@@ -257,3 +257,27 @@ func TestSlowStoreStopsNobody(t *testing.T) { // DB-24
 		t.Errorf("it shows %d although the store is quick again, want 7", shown())
 	}
 }
+
+// A member tells with each renewal how many records of each route are out, and for how long the oldest has been.
+func TestHeartbeatTellsWhatIsOut(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.d = New(Options{
+		Routes: []Route{{Name: "r", Partitions: 1}, {Name: "idle", Partitions: 1}}, Lease: 3 * time.Second,
+		NewSession: func() core.Session { return 100 },
+	})
+	w.stage("", "a")
+	w.run(5 * time.Second)
+	w.stage("", "b")
+	w.run(5 * time.Second)
+	served := w.membership().Members[0].Routes
+	if served[0].Route != "r" || served[0].HandedOut != 2 {
+		t.Fatalf("two records are out, and the membership says %+v", served)
+	}
+	if served[0].OldestHandedOut < 8*time.Second || served[0].OldestHandedOut > 10*time.Second {
+		t.Errorf("the oldest has been out for 10 s, of which the latest second can be missing: the membership says %v", served[0].OldestHandedOut)
+	}
+	if served[1] != (core.ServedRoute{Route: "idle", Partitions: 1}) {
+		t.Errorf("nothing of route idle is out, and the membership says %+v", served[1])
+	}
+}

@@ -33,17 +33,23 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.partitions), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.revisits.bySeq)
 	st.Locked = rt.revisits.locked + rt.load.locked
 	st.Behind = rt.pace.more || len(rt.toRead) > 0
-	for _, item := range rt.known {
-		if item.state == itemOut {
-			st.Out++
-		}
-	}
+	st.Out, _ = rt.handedOut(d.now)
 	for i := range d.peers.membership.Partitions {
 		if d.peers.membership.Partitions[i].Partition.Route == route {
 			st.Partitions++
 		}
 	}
 	return st
+}
+
+// handedOut returns how many records of the route are at the caller, and for how long the oldest of them has been.
+func (rt *route) handedOut(now time.Time) (n int, oldest time.Duration) {
+	for _, item := range rt.known {
+		if item.state == itemOut {
+			n, oldest = n+1, max(oldest, now.Sub(item.at))
+		}
+	}
+	return n, oldest
 }
 
 // PausedKeys returns how many remembered keys of a route wait since the topic of their head is paused. It goes over all

@@ -3,6 +3,7 @@ package outboxtest
 import (
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -32,7 +33,7 @@ var heartbeatChecks = []named{
 // Without this the others of a fleet do not see what a member serves and can do, and share the partitions out wrongly.
 func joinMakesMemberKnown(k *kit) {
 	m := k.stranger(4)
-	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: k.route + "-2", Partitions: 1, Unavailable: true})
+	m.self.Routes = append(m.self.Routes, core.ServedRoute{Route: k.route + "-2", Partitions: 1, Unavailable: true, HandedOut: 3, OldestHandedOut: 90 * time.Second})
 	m.self.Capacity, m.self.FreeCapacity, m.self.Presence = 7, 3, 5
 	m.join()
 	for _, r := range []*core.Membership{m.heartbeat(), k.look(), k.join(4).heartbeat()} {
@@ -54,10 +55,11 @@ func joinMakesMemberKnown(k *kit) {
 
 // sameServing ignores the order, and the wish for partitions, which only counts when they are made.
 func sameServing(a, b []core.ServedRoute) bool {
-	name := func(s []core.ServedRoute) map[string]bool {
-		out := map[string]bool{}
+	name := func(s []core.ServedRoute) map[string]core.ServedRoute {
+		out := map[string]core.ServedRoute{}
 		for _, v := range s {
-			out[v.Route] = v.Unavailable
+			v.Partitions = 0
+			out[v.Route] = v
 		}
 		return out
 	}
@@ -111,11 +113,12 @@ func heartbeatIsRenewed(k *kit) {
 	m, other := k.join(2), k.join(2)
 	for heartbeats := int64(2); heartbeats < 5; heartbeats++ {
 		m.self.Heartbeats, m.self.FreeCapacity, m.self.Routes[0].Unavailable = heartbeats, int(heartbeats)%2, heartbeats%2 == 0
+		m.self.Routes[0].HandedOut, m.self.Routes[0].OldestHandedOut = int(heartbeats), time.Duration(heartbeats)*time.Millisecond
 		m.self.Presence = heartbeats
 		m.heartbeat()
 		got := find(other.heartbeat(), m.self.Session)
 		if got == nil || got.Heartbeats != heartbeats || got.FreeCapacity != m.self.FreeCapacity || got.Presence != heartbeats ||
-			got.Routes[0].Unavailable != m.self.Routes[0].Unavailable {
+			!sameServing(got.Routes, m.self.Routes) {
 			k.fail("a member renewed as %+v and the membership says %+v", m.self, got)
 		}
 	}

@@ -8,6 +8,7 @@ func commanded() []mutant {
 		mutant{id: "cli-down-above", fault: "migrate down takes a version that is not there", file: migrate, old: "if to > newest {", new: "if to > newest+100 {", tests: "^TestMigrateDownKeepsMessagesOfAFile$"},
 		mutant{id: "cli-waits-topic", fault: "nobody says that no queue is bound for a topic", file: "admin/waits.go", old: "case in.Trial != nil:", new: "case in.Trial != nil && in.Locked:", tests: "^TestWhyItWaits$"},
 		mutant{id: "cli-waits-deeper", fault: "nobody says why the message before it waits", file: "admin/waits.go", old: "} else if deeper {", new: "} else if !deeper {", tests: "^TestWhyItWaits$"},
+		mutant{id: "cli-status-out", fault: "status names the newest message that is out first", file: "cli/status.go", old: "cmp.Compare(b.Oldest, a.Oldest)", new: "cmp.Compare(a.Oldest, b.Oldest)", tests: "^TestStatusOfMessagesOut$"},
 		mutant{id: "cli-status-first", fault: "status explains a message that is not due", file: "cli/status.go", old: "if l.Records[i].DueIn == 0 {", new: "if l.Records[i].DueIn >= 0 {", tests: "^TestStatus$"},
 	)
 	all = append(all, group{pkg: "./cli/config"}.of(

@@ -38,6 +38,9 @@ type servedRoute struct {
 	Route       string `bson:"route"`
 	Partitions  int    `bson:"partitions"`
 	Unavailable bool   `bson:"unavailable"`
+
+	HandedOut       int           `bson:"handed_out"`
+	OldestHandedOut time.Duration `bson:"oldest_handed_out"`
 }
 
 // removalError says that the removal of a member met a conflict.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -97,15 +98,17 @@ func queueSelf(b *batch, m *core.HeartbeatRequest) {
 	}
 	n := len(self.Routes)
 	routes, partitions, unavailable := make([]string, n), make([]int16, n), make([]bool, n)
+	out, oldest := make([]int32, n), make([]int64, n)
 	for i, sv := range self.Routes {
 		routes[i], partitions[i], unavailable[i] = sv.Route, int16(min(max(sv.Partitions, 1), core.NumSlots)), sv.Unavailable
+		out[i], oldest[i] = int32(min(sv.HandedOut, math.MaxInt32)), sv.OldestHandedOut.Microseconds()
 	}
 	sql := b.sql.heartbeat.renew
 	if m.Join && !m.Leave {
 		sql = b.sql.heartbeat.join
 	}
 	b.Queue(sql, int64(self.Session), self.Heartbeats, self.Lease.Microseconds(), self.Presence, self.Capacity, self.FreeCapacity, self.Name,
-		routes, partitions, unavailable)
+		routes, partitions, unavailable, out, oldest)
 	if !m.Leave {
 		b.Queue(b.sql.heartbeat.routes, int64(self.Session), routes)
 		b.Queue(b.sql.heartbeat.partitions, int64(self.Session), routes, partitions)
@@ -167,14 +170,19 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		var routes []string
 		var partitions []int16
 		var unavailable []bool
+		var out []int32
+		var oldest []int64
 		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Heartbeats, &lease, &v.Capacity, &v.FreeCapacity, &v.Presence, &v.PresenceLost, &v.Suspected,
-			&routes, &partitions, &unavailable)
+			&routes, &partitions, &out, &oldest, &unavailable)
 		if err != nil {
 			return err
 		}
 		v.Lease = time.Duration(lease) * time.Microsecond
-		for i := range min(len(routes), len(partitions), len(unavailable)) {
-			v.Routes = append(v.Routes, core.ServedRoute{Route: routes[i], Partitions: int(partitions[i]), Unavailable: unavailable[i]})
+		for i := range min(len(routes), len(partitions), len(unavailable), len(out), len(oldest)) {
+			v.Routes = append(v.Routes, core.ServedRoute{
+				Route: routes[i], Partitions: int(partitions[i]), Unavailable: unavailable[i],
+				HandedOut: int(out[i]), OldestHandedOut: time.Duration(oldest[i]) * time.Microsecond,
+			})
 		}
 		membership.Members = append(membership.Members, v)
 		membership.Known = membership.Known || v.Session == m.Self.Session

@@ -32,11 +32,13 @@ const presenceLostSQL = `CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster
 
 const (
 	joinSQL = `
-INSERT INTO {members} AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO {members} AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable,
+    handed_out, oldest_handed_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (session) DO UPDATE SET heartbeats = excluded.heartbeats, lease = excluded.lease, presence = excluded.presence,
     capacity = excluded.capacity, free_capacity = excluded.free_capacity, name = excluded.name,
     routes = excluded.routes, partitions = excluded.partitions, unavailable = excluded.unavailable, renewed_at = clock_timestamp(),
+    handed_out = excluded.handed_out, oldest_handed_out = excluded.oldest_handed_out,
     suspected = m.suspected AND excluded.presence = m.presence
 WHERE m.heartbeats < excluded.heartbeats`
 
@@ -44,7 +46,7 @@ WHERE m.heartbeats < excluded.heartbeats`
 	// is that of the latest renewal.
 	renewSQL = `
 UPDATE {members} m SET heartbeats = $2, lease = $3, presence = $4::bigint, capacity = $5, free_capacity = $6, name = $7,
-    routes = $8, partitions = $9, unavailable = $10,
+    routes = $8, partitions = $9, unavailable = $10, handed_out = $11, oldest_handed_out = $12,
     renewed_at = clock_timestamp(), suspected = m.suspected AND $4::bigint = m.presence
 WHERE m.session = $1 AND m.heartbeats < $2`
 
@@ -154,7 +156,7 @@ FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 
 	membershipMembersSQL = `
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
-    ` + presenceLostSQL + `, suspected, routes, partitions, unavailable FROM {members} ORDER BY session`
+    ` + presenceLostSQL + `, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM {members} ORDER BY session`
 
 	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
 	// one row each, since EXISTS may be taken for a reason to go over all that is due. Its last columns are

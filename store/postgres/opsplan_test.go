@@ -100,7 +100,7 @@ func TestSettlePlan(t *testing.T) {
 	o, pool := newPlanOutbox(t)
 	exec, insert := filler(t, pool)
 	insert(20_000, "key", "'k' || i % 500")
-	exec("INSERT INTO waybill.waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable) VALUES (1, 1, 1, 0, 1, 1, '', '{}', '{}', '{}')")
+	exec("INSERT INTO waybill.waybill_outbox_members (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable, handed_out, oldest_handed_out) VALUES (1, 1, 1, 0, 1, 1, '', '{}', '{}', '{}', '{}', '{}')")
 	var seqs []int64
 	var ids []string
 	for i := int64(9001); i <= 9500; i++ {

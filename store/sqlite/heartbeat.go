@@ -127,6 +127,9 @@ type servedRoute struct {
 	Route       string `json:"route"`
 	Partitions  int    `json:"partitions"`
 	Unavailable bool   `json:"unavailable,omitempty"`
+
+	HandedOut       int           `json:"handed_out,omitempty"`
+	OldestHandedOut time.Duration `json:"oldest_handed_out,omitempty"`
 }
 
 func encodeRoutes(list []core.ServedRoute) (string, error) {

@@ -1698,11 +1698,13 @@ FROM (
 WHERE u.route = o.route AND u.from_slot = o.from_slot
 
 -- statement outbox.heartbeat.join
-INSERT INTO "waybill"."waybill_outbox_members" AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO "waybill"."waybill_outbox_members" AS m (session, heartbeats, lease, presence, capacity, free_capacity, name, routes, partitions, unavailable,
+    handed_out, oldest_handed_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (session) DO UPDATE SET heartbeats = excluded.heartbeats, lease = excluded.lease, presence = excluded.presence,
     capacity = excluded.capacity, free_capacity = excluded.free_capacity, name = excluded.name,
     routes = excluded.routes, partitions = excluded.partitions, unavailable = excluded.unavailable, renewed_at = clock_timestamp(),
+    handed_out = excluded.handed_out, oldest_handed_out = excluded.oldest_handed_out,
     suspected = m.suspected AND excluded.presence = m.presence
 WHERE m.heartbeats < excluded.heartbeats
 
@@ -1735,7 +1737,7 @@ SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || v
 -- statement outbox.heartbeat.membershipMembers
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
-        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, suspected, routes, partitions, unavailable FROM "waybill"."waybill_outbox_members" ORDER BY session
+        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM "waybill"."waybill_outbox_members" ORDER BY session
 
 -- statement outbox.heartbeat.membershipPartitions
 SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM "waybill"."waybill_outbox_partitions" ORDER BY route, from_slot
@@ -1768,7 +1770,7 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
 
 -- statement outbox.heartbeat.renew
 UPDATE "waybill"."waybill_outbox_members" m SET heartbeats = $2, lease = $3, presence = $4::bigint, capacity = $5, free_capacity = $6, name = $7,
-    routes = $8, partitions = $9, unavailable = $10,
+    routes = $8, partitions = $9, unavailable = $10, handed_out = $11, oldest_handed_out = $12,
     renewed_at = clock_timestamp(), suspected = m.suspected AND $4::bigint = m.presence
 WHERE m.session = $1 AND m.heartbeats < $2
 

@@ -149,7 +149,9 @@ CREATE TABLE {members} (
     name          text        NOT NULL,
     routes        text[] COLLATE "C" NOT NULL,
     partitions    smallint[]  NOT NULL,
-    unavailable   boolean[]   NOT NULL
+    unavailable   boolean[]   NOT NULL,
+    handed_out    integer[]   NOT NULL,
+    oldest_handed_out bigint[] NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE {members} IS 'Waybill: the relays and consumers that hand records out. A row is locked for key share by all that its member writes; a renewal changes no key';
 COMMENT ON COLUMN {members}.session IS 'random number of one run of one process, never used again';
@@ -165,6 +167,8 @@ COMMENT ON COLUMN {members}.name IS 'for people';
 COMMENT ON COLUMN {members}.routes IS 'the routes that it serves';
 COMMENT ON COLUMN {members}.partitions IS 'number of partitions that it would make, by route';
 COMMENT ON COLUMN {members}.unavailable IS 'it cannot hand out now, by route';
+COMMENT ON COLUMN {members}.handed_out IS 'how many records it had handed out at its renewal, by route';
+COMMENT ON COLUMN {members}.oldest_handed_out IS 'for how long the oldest of them had been out, in microseconds, by route';
 
 CREATE TABLE {routes} (
     read_after      bigint   NOT NULL DEFAULT 0,
