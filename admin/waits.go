@@ -63,8 +63,8 @@ type Hindrances struct {
 // Explainer knows the hindrances of a record. Ask it by [WhyWaits].
 type Explainer interface {
 	// Hindrances returns the causes for which rec, a record of this store, waits. With blockAfterAbandon an
-	// abandoned record holds its key, as the option of the relay's route says. Bodies are left out. It changes and
-	// locks nothing.
+	// abandoned record holds its key, as the option of the relay's route says. Bodies are left out. It changes
+	// nothing, and locks rec for one statement at most.
 	Hindrances(ctx context.Context, rec *Stored, blockAfterAbandon bool) (Hindrances, error)
 }
 
@@ -97,14 +97,13 @@ func whyWaits(ctx context.Context, store core.OutboxStore, rec *Stored, block, d
 		return w, nil
 	}
 	var in Hindrances
-	lasts := false
 	if explainer, ok := core.As[Explainer](store); ok {
 		var err error
 		if in, err = explainer.Hindrances(ctx, rec, block); err != nil {
 			return w, err
 		}
 		if in.Ahead == nil && in.Trial == nil && in.Locked {
-			if lasts, err = stillLocked(ctx, explainer, rec, block); err != nil {
+			if in, err = later(ctx, explainer, rec, block); err != nil {
 				return w, err
 			}
 		}
@@ -121,7 +120,7 @@ func whyWaits(ctx context.Context, store core.OutboxStore, rec *Stored, block, d
 		}
 	case in.Trial != nil:
 		w.Cause, w.Other = WaitTopic, in.Trial
-	case in.Locked && lasts:
+	case in.Locked:
 		w.Cause, w.LockedBy = WaitLock, in.LockedBy
 	default:
 		return w, w.askMembers(ctx, store)
@@ -132,18 +131,17 @@ func whyWaits(ctx context.Context, store core.OutboxStore, rec *Stored, block, d
 // lookAgain is the time between two looks at a lock. A relay that stores a result holds its lock for less.
 const lookAgain = 250 * time.Millisecond
 
-// stillLocked looks again at a record that is locked. A relay locks what it settles for a moment, which is no cause: an
+// later looks again at a record that is locked. A relay locks what it settles for a moment, which is no cause: an
 // operator who ended that transaction would break the connection of a healthy relay.
-func stillLocked(ctx context.Context, explainer Explainer, rec *Stored, block bool) (bool, error) {
+func later(ctx context.Context, explainer Explainer, rec *Stored, block bool) (Hindrances, error) {
 	timer := time.NewTimer(lookAgain)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
+		return Hindrances{}, context.Cause(ctx)
 	}
-	in, err := explainer.Hindrances(ctx, rec, block)
-	return in.Locked, err
+	return explainer.Hindrances(ctx, rec, block)
 }
 
 // askMembers sets the cause by the members that are registered for the route.

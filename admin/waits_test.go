@@ -2,6 +2,8 @@ package admin_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -17,7 +19,7 @@ type lockedStore struct {
 
 func (s *lockedStore) Hindrances(context.Context, *admin.Stored, bool) (admin.Hindrances, error) {
 	s.looks++
-	return admin.Hindrances{Locked: s.looks <= s.locked, LockedBy: []string{"process 1"}}, nil
+	return admin.Hindrances{Locked: s.looks <= s.locked, LockedBy: []string{fmt.Sprint("process ", s.looks)}}, nil
 }
 
 func (*lockedStore) Heartbeat(context.Context, core.HeartbeatRequest) (core.Membership, error) {
@@ -33,6 +35,9 @@ func TestALockOfAMomentIsNoCause(t *testing.T) {
 			w, err := admin.WhyWaits(t.Context(), &lockedStore{locked: locked}, &rec, false)
 			if err != nil || w.Cause != want {
 				t.Errorf("locked at %d looks: it waits for %q, %v; want %q", locked, w.Cause, err, want)
+			}
+			if want == admin.WaitLock && !slices.Equal(w.LockedBy, []string{"process 2"}) {
+				t.Errorf("locked by %q, want who has the lock at the second look", w.LockedBy)
 			}
 		})
 	}

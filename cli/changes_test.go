@@ -166,8 +166,8 @@ func TestKeys(t *testing.T) {
 	s.run("keys", "list", "--route", "nobody").is(t, 0, "no key is blocked")
 }
 
-// OP-01 OR-05: behind a head whose topic has no queue messages wait: keys list, show and status say behind which, and
-// why.
+// OP-01, OR-05, OP-19: behind a head whose topic has no queue messages wait: keys list, show and status say behind
+// which, and why.
 func TestWhyItWaits(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -291,7 +291,7 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 }
 
 // A message says why it waits, and keys behind a topic without a queue are listed.
-// OP-07
+// OP-07, OP-19.
 func TestWhyItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -68,6 +68,7 @@ var (
 	_ admin.Migrator             = (*Store)(nil)
 	_ admin.Inspector            = (*Store)(nil)
 	_ admin.Redriver             = (*Store)(nil)
+	_ admin.Explainer            = (*Store)(nil)
 )
 
 // idleSeconds is how long the server waits for the next statement of a connection of the store's own pool. Then it ends

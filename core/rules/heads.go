@@ -158,17 +158,22 @@ func HeadReason(action admin.HeadAction) waybill.Reason {
 // maxTrials is how many retries are looked at for topics that no queue is bound for.
 const maxTrials = 1000
 
-// HeadTx is what a store reads for [BlockedKeys] and [Hindrances], within the snapshot of the call.
-type HeadTx interface {
+// HindranceTx is what a store reads for [Hindrances], within the snapshot of the call.
+type HindranceTx interface {
 	// Retries calls fn with retries of a route: the first of them that are due, up to limit.
 	Retries(ctx context.Context, route string, limit int, fn func(seq int64, topic, lastError string)) error
-	// NextKey returns the first key behind after that has a record that waits for a retry, or blocks, or with ready
-	// is in line; "" if there is none. It can return a key whose records do not keep others waiting.
-	NextKey(ctx context.Context, route, after string, ready bool) (string, error)
 	// Heads returns the heads of a key without record except. Held and Ready are needed only with ready.
 	Heads(ctx context.Context, route, key string, except int64, ready bool) (KeyHeads, error)
 	// Stored returns a record that Heads or Retries has named, without its body; nil if it cannot be found.
 	Stored(ctx context.Context, route string, seq int64) (*admin.Stored, error)
+}
+
+// HeadTx is what a store reads for [BlockedKeys], within the snapshot of the call.
+type HeadTx interface {
+	HindranceTx
+	// NextKey returns the first key behind after that has a record that waits for a retry, or blocks, or with ready
+	// is in line; "" if there is none. It can return a key whose records do not keep others waiting.
+	NextKey(ctx context.Context, route, after string, ready bool) (string, error)
 	// Behind counts the records of a key in line but seq, up to admin.MaxPageLimit.
 	Behind(ctx context.Context, route, key string, seq int64) (int, error)
 	// Now returns the time of the store's clock.
@@ -176,7 +181,7 @@ type HeadTx interface {
 }
 
 // unbound returns, by topic that no queue is bound for, a record that tries.
-func unbound(ctx context.Context, tx HeadTx, route string) (map[string]int64, error) {
+func unbound(ctx context.Context, tx HindranceTx, route string) (map[string]int64, error) {
 	trials := map[string]int64{}
 	err := tx.Retries(ctx, route, maxTrials, func(seq int64, topic, lastError string) {
 		if admin.Unbound(lastError) && trials[topic] == 0 {
@@ -246,7 +251,7 @@ func blocked(ctx context.Context, tx HeadTx, req *admin.BlockedKeysRequest, tria
 }
 
 // Hindrances returns the hindrances of a record but its locks; see admin.Explainer.
-func Hindrances(ctx context.Context, tx HeadTx, rec *admin.Stored, blocking bool) (in admin.Hindrances, err error) {
+func Hindrances(ctx context.Context, tx HindranceTx, rec *admin.Stored, blocking bool) (in admin.Hindrances, err error) {
 	if key := rec.Envelope.Key; key != "" {
 		heads, err := tx.Heads(ctx, rec.Route, key, rec.Seq, true)
 		if err != nil {

@@ -87,7 +87,7 @@ func keysBehindAPausedTopic(k *kit) {
 }
 
 // Each record that is not out has its cause: its time, a retry, its holder, an earlier record of its key, a topic
-// without queue, or a route without a relay. OR-05.
+// without queue, or a route without a relay. OR-05, OP-19.
 func waitsAreExplained(k *kit) {
 	k.explainer()
 	k = k.blocking()
@@ -112,7 +112,7 @@ func waitsAreExplained(k *kit) {
 	k.explained("no member serves the route", held, true, "no_relay", "key 0: no_relay")
 }
 
-// A record that an open transaction has locked says so. OR-05.
+// A record that an open transaction has locked says so. OR-05, OP-19.
 func locksAreExplained(k *kit) {
 	k.explainer()
 	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Cancelable()))

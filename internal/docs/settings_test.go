@@ -329,7 +329,7 @@ func TestNamedVariablesExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	variable := regexp.MustCompile(`WAYBILL_[A-Z0-9_]+`)
-	// The command reads the first; Kubernetes makes the next two, of a Service named waybill; tests read the others.
+	// The command reads the first. Kubernetes makes the next two, of a Service named waybill. Tests read the last.
 	others := []string{"WAYBILL_CONFIG", "WAYBILL_PORT", "WAYBILL_SERVICE_HOST", "WAYBILL_SEED"}
 	found := 0
 	walk(t, func(path string) {
