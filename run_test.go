@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 type runner func(ctx context.Context) error
@@ -16,6 +17,7 @@ func (r runner) Run(ctx context.Context) error { return r(ctx) }
 func TestRunStopsAllIfOneFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		broken, late := errors.New("broken"), errors.New("late")
 		drained := false
 		err := waybill.Run(t.Context(),
@@ -31,6 +33,7 @@ func TestRunStopsAllIfOneFails(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := runner(func(ctx context.Context) error { <-ctx.Done(); return nil })
 		done := make(chan error, 1)

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // line has the records 1 to n. Its owner carries out so many decisions each time that it is asked about one.
@@ -90,6 +91,7 @@ var all = admin.TerminateRequest{All: true, Reason: waybill.ReasonSkipped}
 func TestDecideAll(t *testing.T) { // OP-18
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		l := newLine(30_000, 700)
 		results := map[admin.DecisionResult]int{}
 		var last admin.TerminateResult
@@ -120,6 +122,7 @@ func TestDecideAllGivesUp(t *testing.T) { // OP-18
 	t.Parallel()
 	for wait, want := range map[time.Duration]time.Duration{0: admin.DefaultDecideWait, time.Second: time.Second, -1: 0} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(want+time.Second, "the owners do nothing for as long as they are waited for")
 			l := newLine(20, 0)
 			results := map[admin.DecisionResult]int{}
 			began := time.Now()
@@ -141,6 +144,7 @@ func TestDecideAllGivesUp(t *testing.T) { // OP-18
 func TestDecideAllGoesOn(t *testing.T) { // OP-18
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		l := newLine(2500, 1000)
 		l.fail = 3
 		req := all

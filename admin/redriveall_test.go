@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // backlog redrives numbers from 1 on, of which every tenth is refused.
@@ -51,6 +52,7 @@ func TestRedriveAll(t *testing.T) { // DB-12
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t).Time(7*time.Minute, "900 records at 2.5 a second")
 				b := &backlog{n: 1000, fail: 500}
 				begun := time.Now()
 				var seen []admin.Redriven
@@ -98,6 +100,7 @@ func TestRedriveAll(t *testing.T) { // DB-12
 func TestRedriveAllStopsAndRefuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		b := &backlog{n: 1000}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // lockedStore has a record that is locked at the first looks.
@@ -31,6 +32,7 @@ func TestALockOfAMomentIsNoCause(t *testing.T) {
 	t.Parallel()
 	for locked, want := range []admin.WaitCause{admin.WaitTurn, admin.WaitTurn, admin.WaitLock} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t)
 			rec := admin.Stored{State: core.StatePending, Route: "default"}
 			w, err := admin.WhyWaits(t.Context(), &lockedStore{locked: locked}, &rec, false)
 			if err != nil || w.Cause != want {

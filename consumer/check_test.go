@@ -11,7 +11,6 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/internal/patience"
-	"github.com/waybill-go/waybill/transport/memory"
 )
 
 // TestHandlersAreChecked: the checks of handlers run before the first message, and a misconfiguration ends Run and
@@ -24,8 +23,8 @@ func TestHandlersAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				bus, err := memory.New(memory.Options{Queues: []memory.Queue{{Name: "q", Bindings: []string{"a"}}}})
-				if err != nil {
+				bus := newBus(t)
+				if err := bus.Declare("q", "a"); err != nil {
 					t.Fatal(err)
 				}
 				if err := bus.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); err != nil {

@@ -37,7 +37,7 @@ var (
 // bus is a memory transport whose calls a test can watch and fail.
 type bus struct {
 	*memtransport.Transport
-	budget    *patience.Budget // of the test's virtual time, and of each receiver's calls
+	counter   func() func(call string) // of each receiver's calls, of the budget of the test
 	traits    func(*core.SubscriberTraits)
 	subscribe func(core.Subscription) error
 	receive   func() error
@@ -59,7 +59,7 @@ func newBus(t *testing.T) *bus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bus{Transport: tr, budget: patience.BudgetOf(t)}
+	return &bus{Transport: tr, counter: patience.BudgetOf(t).Counter}
 }
 
 func (b *bus) SubscriberTraits() core.SubscriberTraits {
@@ -80,7 +80,7 @@ func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiv
 		}
 	}
 	rcv, err := b.Transport.Subscribe(ctx, sub)
-	return &receiver{Receiver: rcv, b: b, count: b.budget.Counter()}, err
+	return &receiver{Receiver: rcv, b: b, count: b.counter()}, err
 }
 
 type receiver struct {
@@ -289,7 +289,10 @@ func histories(t *testing.T, history func(t *testing.T, rt *rapid.T, seed uint64
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		batch := rapid.Bool().Draw(rt, "batch")
-		synctest.Test(t, func(t *testing.T) { history(t, rt, seed, batch) })
+		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t)
+			history(t, rt, seed, batch)
+		})
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // at is a time of the limiter's clock.
@@ -189,26 +190,27 @@ func TestLimitRateWheneverUsed(t *testing.T) {
 func TestPermitsLapse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		g := newGate(&waybill.SharedLimit{Rate: 10, Burst: 10})
 		sent := time.Now()
-		time.Sleep(80 * time.Millisecond)
+		patience.Pass(t, 80*time.Millisecond)
 		g.answer(sent, &limitAsk{starts: 5, hold: g.hold}, &limitGrant{starts: 5})
-		time.Sleep(19 * time.Millisecond)
+		patience.Pass(t, 19*time.Millisecond)
 		before := g.open(0)
-		time.Sleep(time.Millisecond)
+		patience.Pass(t, time.Millisecond)
 		if !before || g.open(0) {
 			t.Errorf("permits of 100ms: good after 99ms: %t, and then: %t", before, g.open(0))
 		}
 		g = newGate(&waybill.SharedLimit{Concurrency: 2})
 		sent = time.Now()
-		time.Sleep(time.Second)
+		patience.Pass(t, time.Second)
 		g.answer(sent, &limitAsk{wants: 1}, &limitGrant{slots: 1, held: 1})
-		time.Sleep(limitLease - time.Second - 1)
+		patience.Pass(t, limitLease-time.Second-1)
 		before = g.open(0)
 		if beside := g.open(1); beside {
 			t.Error("a second handler begins in one slot")
 		}
-		time.Sleep(time.Nanosecond)
+		patience.Pass(t, time.Nanosecond)
 		if !before || g.open(0) {
 			t.Errorf("a slot: good at the end of its lease: %t, and then: %t", before, g.open(0))
 		}
@@ -242,6 +244,7 @@ func TestSlotsWhileAsking(t *testing.T) {
 func TestGroupsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		for _, l := range []waybill.GroupLimit{{Concurrency: 1}, {Rate: 1, Burst: 3}, {Rate: 1, Burst: 1, Concurrency: 2}} {
 			b := batching{limit: 1 << 20, schedule: schedule{keys: map[string]keyQueue{}, groups: newGroups(&l)}}
 			for i := range 1000 {
@@ -250,13 +253,13 @@ func TestGroupsAreForgotten(t *testing.T) {
 			begun := 0
 			for p := b.next(); begun < 1000; p = b.next() {
 				if p.job.none() {
-					time.Sleep(time.Until(p.again))
+					patience.Pass(t, time.Until(p.again))
 					continue
 				}
 				begun++
 				b.done(p.job)
 			}
-			time.Sleep(time.Minute)
+			patience.Pass(t, time.Minute)
 			b.next()
 			if len(b.groups.known) > 0 || len(b.groups.timed) > 0 || b.groups.waiting > 0 {
 				t.Errorf("%+v: %d groups are known, %d wait for their time, %d messages wait", l, len(b.groups.known), len(b.groups.timed), b.groups.waiting)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -46,6 +47,7 @@ func (b *browser) login(user, password string) *httptest.ResponseRecorder {
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		opts := empty(t, "ada", "grace")
 		opts.Hosts = []string{"ops.example"}
 		b, log := open(t, opts)
@@ -77,9 +79,9 @@ func TestLogin(t *testing.T) {
 		if w := b.send(http.MethodPost, "/logout", before); w.Code != http.StatusForbidden {
 			t.Errorf("a token of before the login: status %d", w.Code)
 		}
-		time.Sleep(12*time.Hour - time.Minute)
+		patience.Pass(t, 12*time.Hour-time.Minute)
 		has(t, b.get("/", http.StatusOK), "ada")
-		time.Sleep(2 * time.Minute)
+		patience.Pass(t, 2*time.Minute)
 		if w := b.send(http.MethodGet, "/", nil); w.Code != http.StatusSeeOther {
 			t.Errorf("after twelve hours: status %d", w.Code)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -22,6 +23,7 @@ import (
 func TestMembersOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +49,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		}
 		heartbeat(core.HeartbeatRequest{Self: east, Transfers: moves})
 		before := heartbeat(core.HeartbeatRequest{Self: west, Join: true})
-		time.Sleep(6 * time.Second)
+		patience.Pass(t, 6*time.Second)
 		page := b.get("/", http.StatusOK)
 		has(t, page, "relay east session 7", "orders 3 of 4", "mails 0 of 2, paused or without its broker, 12 out, the oldest for 1m 30s", "session 8")
 		harmless(t, "/", page)
@@ -57,7 +59,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		}
 
 		for range 3 { // east lives, west does not
-			time.Sleep(6 * time.Second)
+			patience.Pass(t, 6*time.Second)
 			east.Heartbeats++
 			heartbeat(core.HeartbeatRequest{Self: east})
 			page = b.get("/", http.StatusOK)
@@ -68,7 +70,7 @@ func TestMembersOfOtherProcesses(t *testing.T) {
 		}
 		west.Heartbeats++
 		heartbeat(core.HeartbeatRequest{Self: west})
-		time.Sleep(6 * time.Second)
+		patience.Pass(t, 6*time.Second)
 		if got := text(b.get("/", http.StatusOK)); strings.Contains(got, "is silent") {
 			t.Errorf("who is back is shown as silent: %s", got)
 		}
@@ -91,6 +93,7 @@ func stage(t *testing.T, store *memory.Store, messages ...waybill.Message) {
 func TestUnservedRoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -99,13 +102,13 @@ func TestUnservedRoute(t *testing.T) {
 		m.Routes = []string{"archive"}
 		stage(t, store, m)
 		b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: store}}})
-		time.Sleep(12 * time.Second)
+		patience.Pass(t, 12*time.Second)
 		has(t, b.get("/", http.StatusOK), "1 message on route archive of x waits, the oldest for 12s: no member serves the route.")
 		self := core.Member{Session: 7, Name: "a", Heartbeats: 1, Lease: time.Minute, Routes: []core.ServedRoute{{Route: "archive", Partitions: 1}}, Capacity: 1, FreeCapacity: 1}
 		if _, err := store.Heartbeat(t.Context(), core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(6 * time.Second)
+		patience.Pass(t, 6*time.Second)
 		if got := text(b.get("/", http.StatusOK)); strings.Contains(got, "no member serves") {
 			t.Errorf("a route that is served is shown as unserved: %s", got)
 		}
@@ -117,6 +120,7 @@ func TestUnservedRoute(t *testing.T) {
 func TestMembersThatAreUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +132,7 @@ func TestMembersThatAreUnknown(t *testing.T) {
 			t.Errorf("the page says: %s", page)
 		}
 		broken.noHeartbeat = nil
-		time.Sleep(6 * time.Second)
+		patience.Pass(t, 6*time.Second)
 		has(t, b.get("/", http.StatusOK), "Nothing. All that is known works.", "No member: nobody hands out what waits.")
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dashboard"
 	"github.com/waybill-go/waybill/internal/demo"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -192,6 +193,7 @@ func (curious) HealthWith(ctx context.Context, c admin.Counter) waybill.Health {
 func TestViewersShareTheQuestions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(42*time.Second, "streams of a minute, of which 20 s pass on purpose")
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -207,7 +209,7 @@ func TestViewersShareTheQuestions(t *testing.T) {
 				ended <- w.Body.String()
 			}()
 		}
-		time.Sleep(20 * time.Second)
+		patience.Pass(t, 20*time.Second)
 		synctest.Wait()
 		if n := counted.asked.Load(); n < 8 || n > 11 {
 			t.Errorf("the store was asked %d times in 20 s by %d viewers", n, viewers)
@@ -221,7 +223,7 @@ func TestViewersShareTheQuestions(t *testing.T) {
 			}
 		}
 		asked := counted.asked.Load() + counted.met.Load()
-		time.Sleep(time.Hour)
+		patience.Pass(t, time.Hour)
 		if counted.asked.Load()+counted.met.Load() != asked {
 			t.Error("the store is asked although nobody looks")
 		}
@@ -251,6 +253,7 @@ func (*endless) Inspect(ctx context.Context, _, _ string) (admin.Stored, error) 
 func TestSearchesEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -277,6 +280,7 @@ func TestSearchesEnd(t *testing.T) {
 func TestStoreThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -295,6 +299,7 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 func TestWhyItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		store, err := memory.New(memory.Options{Source: "/shop"})
 		if err != nil {
 			t.Fatal(err)

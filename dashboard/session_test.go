@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/dashboard"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // guess tries a password, and returns for how long the next one has to wait; 0 = the password was compared.
@@ -43,6 +44,7 @@ func (b *browser) guess(user, password string) time.Duration {
 func TestGuessesAreSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		b, log := open(t, empty(t, "ada", "grace"))
 		b.remote = "192.0.2.7:1000"
 		began, compared := time.Now(), 0
@@ -52,7 +54,7 @@ func TestGuessesAreSlow(t *testing.T) {
 			} else if b.guess("ada", "secret of ada") == 0 {
 				t.Fatal("a right password passes before its time")
 			} else {
-				time.Sleep(wait)
+				patience.Pass(t, wait)
 			}
 		}
 		if compared > 3+10+24*4+1 || compared < 24*3 {
@@ -67,7 +69,7 @@ func TestGuessesAreSlow(t *testing.T) {
 		if w := other.login("ada", "secret of ada"); w.Code != http.StatusSeeOther {
 			t.Errorf("ada at another address: status %d", w.Code)
 		}
-		time.Sleep(16 * time.Minute) // of the address
+		patience.Pass(t, 16*time.Minute) // of the address
 		if w := b.login("ada", "secret of ada"); w.Code != http.StatusSeeOther {
 			t.Errorf("ada, after the wait: status %d", w.Code)
 		}
@@ -87,6 +89,7 @@ func TestGuessesOfManyNamesAreSlow(t *testing.T) {
 	t.Parallel()
 	for name, remote := range map[string]string{"4": "192.0.2.7:%d", "6": "[2001:db8:1:2::%d]:1"} {
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t)
 			b, _ := open(t, empty(t, "ada"))
 			compared := 0
 			for i := range 200 {
@@ -142,6 +145,7 @@ func TestCountsOfGuessesAreBounded(t *testing.T) {
 func TestFewPasswordsAreComparedAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		first, _ := open(t, empty(t, "ada"))
 		release := first.page.(*dashboard.Dashboard).Compare()
 		login := func(i int) *httptest.ResponseRecorder {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/health"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func state(live bool, status waybill.HealthStatus, text string) health.CheckerFunc {
@@ -140,6 +141,7 @@ func (n *never) Health(context.Context) waybill.Health {
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		c := &never{release: make(chan struct{})}
 		h := handler(t, health.Options{Engines: map[string]health.Checker{"e": c, "f": state(true, waybill.HealthOK, "fine")}, Timeout: 3 * time.Second})
 		begin := time.Now()
@@ -159,7 +161,7 @@ func TestHangs(t *testing.T) {
 		if took := time.Since(begin); took > 4*time.Second || c.asked.Load() != 1 {
 			t.Errorf("%s, asked %d times", took, c.asked.Load())
 		}
-		time.Sleep(time.Minute)
+		patience.Pass(t, time.Minute)
 		if code, text := get(h, "/readyz"); code != 503 || !strings.Contains(text, "no answer within 3s") || c.asked.Load() != 1 {
 			t.Errorf("%d, asked %d times: %s", code, c.asked.Load(), text)
 		}
@@ -174,6 +176,7 @@ func TestHangs(t *testing.T) {
 func TestLiveGoesByTheLatestAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		var dead atomic.Bool
 		h := handler(t, health.Options{Engines: map[string]health.Checker{"e": health.CheckerFunc(func(context.Context) waybill.Health {
 			time.Sleep(time.Second)
@@ -186,14 +189,14 @@ func TestLiveGoesByTheLatestAnswer(t *testing.T) {
 			if code, text := get(h, "/livez"); code != 200 {
 				t.Errorf("%d %s", code, text)
 			}
-			time.Sleep(5 * time.Second)
+			patience.Pass(t, 5*time.Second)
 		}
 		dead.Store(true)
 		get(h, "/livez")
-		time.Sleep(5 * time.Second)
+		patience.Pass(t, 5*time.Second)
 		if code, text := get(h, "/livez"); code != 503 || !strings.Contains(text, "ended") {
 			t.Errorf("%d %s", code, text)
 		}
-		time.Sleep(5 * time.Second)
+		patience.Pass(t, 5*time.Second)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transform"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
+	"github.com/waybill-go/waybill/waybilltest/faults"
 )
 
 // IN-01, IN-10: a message with the id and source of a handled one, but with another topic, type, key, tenant or body,
@@ -126,7 +127,7 @@ func TestAMessageCannotBeSuppressed(t *testing.T) {
 			topic := waybill.NewTopic(name, waybill.JSON[payment]())
 			return inbox.Handler(box, topic, func(context.Context, *memory.Tx, payment) error { ran[name]++; return nil })
 		}
-		c, err := consumer.New(bus, consumer.Options{})
+		c, err := consumer.New(faults.Subscriber(bus, counted(t)), consumer.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,4 +232,14 @@ func TestARepairedMessage(t *testing.T) {
 			t.Errorf("effects: %v", amounts)
 		}
 	})
+}
+
+// counted counts the calls of an engine for the budget of the test.
+func counted(t *testing.T) faults.Script {
+	t.Helper()
+	count := patience.BudgetOf(t).Counter()
+	return func(c faults.Call) faults.Fault {
+		count(c.Op)
+		return faults.Fault{}
+	}
 }

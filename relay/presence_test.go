@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,11 +79,7 @@ func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
 			return nil
 		}}
 		stage(t, mem, msg("a", ""))
-		r, err := relay.New(s, b, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := begin(t, r)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		patience.Pass(t, time.Second)
 		if token, _ := shown(t, s); token != 1 {
 			t.Errorf("shows %d, want 1", token)

@@ -48,6 +48,7 @@ func members(t *testing.T, s core.OutboxStore) (names []string) {
 func TestRemoveDead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		s := newStore(t)
 		stage(t, s, msg("a", "k"))
 		killed(t, s, 5*time.Second)
@@ -106,6 +107,7 @@ func (d deaf) Heartbeat(context.Context, core.HeartbeatRequest) (core.Membership
 func TestRemoveDeadWithoutAStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(20*time.Second, "the store is away until the context ends")
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		begun := time.Now()

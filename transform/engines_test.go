@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transform"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
+	"github.com/waybill-go/waybill/waybilltest/faults"
 )
 
 // ring is a key source that does not answer before the key is added.
@@ -73,7 +74,7 @@ func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := relay.New(store, pub, relay.Options{})
+		r, err := relay.New(faults.Store(store, counted(t)), pub, relay.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +99,7 @@ func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := consumer.New(bus, consumer.Options{})
+		c, err := consumer.New(faults.Subscriber(bus, counted(t)), consumer.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,4 +147,14 @@ func TestEngines(t *testing.T) { // ST-18 P2 P3 P5 P7
 			t.Errorf("handled %v, parked %d", got, len(bus.Parked("q")))
 		}
 	})
+}
+
+// counted counts the calls of an engine for the budget of the test.
+func counted(t *testing.T) faults.Script {
+	t.Helper()
+	count := patience.BudgetOf(t).Counter()
+	return func(c faults.Call) faults.Fault {
+		count(c.Op)
+		return faults.Fault{}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/transform"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
+	"github.com/waybill-go/waybill/waybilltest/faults"
 )
 
 // late is a key source that has the key "new" later.
@@ -65,7 +66,7 @@ func TestForgedMessageStopsNobody(t *testing.T) { // ST-18
 					if err != nil {
 						t.Fatal(err)
 					}
-					c, err := consumer.New(bus, consumer.Options{})
+					c, err := consumer.New(faults.Subscriber(bus, counted(t)), consumer.Options{})
 					if err != nil {
 						t.Fatal(err)
 					}

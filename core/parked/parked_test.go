@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core/parked"
 	"github.com/waybill-go/waybill/internal/content"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // lot is a queue of parked messages, and records the calls of its walk.
@@ -216,6 +217,7 @@ func TestChanges(t *testing.T) {
 func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		l := newLot("a", "b", "c", "d", "e")
 		began := time.Now()
 		n, err := l.walks(64).Replay(t.Context(), admin.ParkedRequest{Queue: "q", All: true, PerSecond: 20})

@@ -29,7 +29,7 @@ type checkedPackage struct {
 // checkPackage reads a package, tests left out.
 func checkPackage(t *testing.T, dir string) *checkedPackage {
 	t.Helper()
-	p := &checkedPackage{fset: token.NewFileSet(), info: &types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}}
+	p := newCheckedPackage()
 	paths, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -44,9 +44,17 @@ func checkPackage(t *testing.T, dir string) *checkedPackage {
 		}
 		p.files = append(p.files, f)
 	}
-	conf := types.Config{Importer: noImports{}, Error: func(error) {}}
-	p.pkg, _ = conf.Check(dir, p.fset, p.files, p.info)
+	p.check(dir)
 	return p
+}
+
+func newCheckedPackage() *checkedPackage {
+	return &checkedPackage{fset: token.NewFileSet(), info: &types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}}
+}
+
+func (p *checkedPackage) check(name string) {
+	conf := types.Config{Importer: noImports{}, Error: func(error) {}}
+	p.pkg, _ = conf.Check(name, p.fset, p.files, p.info)
 }
 
 // noImports imports nothing.

@@ -54,7 +54,7 @@ var rules = []rule{
 	{"admin/audit", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"admin/importer", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"core/parked", append([]string{".", "admin", "core", "hlc", "internal/content"}, helpers...), nil},
-	{"core/rules", append([]string{".", "admin", "core", "hlc"}, helpers...), nil},
+	{"core/rules", append([]string{".", "admin", "core", "hlc", "internal/content"}, helpers...), nil},
 	// the suites
 	{"core/...", append([]string{"core/internal/suitetest", "internal/patience"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"dispatch/...", leaf, nil},

@@ -18,6 +18,8 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/patience"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -111,7 +113,8 @@ type world struct {
 
 	crew   []*life
 	over   sync.WaitGroup // relays that are on their way out
-	steady time.Time      // when nobody is frozen or cut off any more
+	begun  time.Time
+	steady time.Time // when nobody is frozen or cut off any more
 
 	mu   sync.Mutex
 	refs []checker.Ref // committed, to cancel some
@@ -130,7 +133,8 @@ func (w *world) now() time.Time { return time.Now().Add(w.skew) }
 func history(t *testing.T, seed uint64, broken *breaks) (problems []string, l *checker.Ledger) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{plan: newPlan(seed), t: t, broken: broken, queues: map[string]*checker.Queue{}}
+		patience.BudgetOf(t)
+		w := &world{begun: time.Now(), plan: newPlan(seed), t: t, broken: broken, queues: map[string]*checker.Queue{}}
 		problems = w.run()
 		l = w.l
 	})
@@ -174,6 +178,11 @@ func (w *world) run() []string {
 	producers.Wait()
 	w.calm.Store(true)
 	time.Sleep(time.Until(w.steady))
+	if over := time.Since(w.begun) + 40*w.opts.Lease; w.broken == nil {
+		patience.BudgetOf(w.t).Time(over, "the trouble, and some leases to get over it: 16 at most in 1,500 histories")
+	} else {
+		patience.BudgetOf(w.t).Time(over+6*time.Minute, "what is broken is given five minutes more")
+	}
 	w.l.Calm()
 	if len(w.crew) == 0 || w.dice.N(2) == 0 { // relays that saw the trouble must get over it, and new ones too
 		w.end(w.dice.N(2) == 0)
@@ -201,6 +210,11 @@ func (w *world) start() {
 	if w.broken != nil && w.broken.store != nil {
 		inner = w.broken.store(inner)
 	}
+	count := patience.BudgetOf(w.t).Counter()
+	inner = &sharedtest.Store{OutboxStore: inner, Before: func(_ context.Context, call string, _ any) error {
+		count(call)
+		return nil
+	}}
 	s, err := checker.NewStore(inner, p, &w.store)
 	if err != nil {
 		w.t.Fatal(err)

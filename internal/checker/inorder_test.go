@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 	membus "github.com/waybill-go/waybill/transport/memory"
 	"github.com/waybill-go/waybill/transport/table"
@@ -26,13 +27,14 @@ import (
 // lane is a history of consumers that keep the order: handlers fail in every way, verdicts cannot be stored for a
 // while, consumers stop and others go on.
 type lane struct {
-	t     *testing.T
-	rng   *rand.Rand // of the plan, which is made before anything runs
-	stops int
-	rate  int // of a thousand verdicts, that many cannot be stored
-	spell time.Duration
-	send  func(id, key string)
-	bus   func() core.Subscriber // of one process
+	t       *testing.T
+	rng     *rand.Rand // of the plan, which is made before anything runs
+	stops   int
+	rate    int // of a thousand verdicts, that many cannot be stored
+	spell   time.Duration
+	send    func(id, key string)
+	bus     func() core.Subscriber   // of one process
+	counter func() func(call string) // of the calls of one receiver
 
 	calm     atomic.Bool
 	mu       sync.Mutex
@@ -59,7 +61,7 @@ func newLane(t *testing.T, seed uint64) *lane {
 	t.Helper()
 	h := &lane{
 		t: t, rng: rand.New(rand.NewPCG(seed, 2)), dice: rand.New(rand.NewPCG(seed, 3)),
-		msgs: map[string]*laneMessage{}, keys: map[string][]*laneMessage{},
+		msgs: map[string]*laneMessage{}, keys: map[string][]*laneMessage{}, counter: patience.BudgetOf(t).Counter,
 	}
 	pick := func(n ...int) int { return n[h.rng.IntN(len(n))] }
 	h.stops, h.rate, h.spell = pick(0, 0, 1, 3), pick(0, 50, 200, 500), time.Duration(pick(0, 100, 2000, 20_000))*time.Millisecond
@@ -184,15 +186,22 @@ type faulty struct {
 
 func (f faulty) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	r, err := f.Subscriber.Subscribe(ctx, sub)
-	return &faultyReceiver{r, f.h}, err
+	return &faultyReceiver{r, f.h, f.h.counter()}, err
 }
 
 type faultyReceiver struct {
 	core.Receiver
-	h *lane
+	h     *lane
+	count func(call string)
+}
+
+func (r *faultyReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+	r.count("receive")
+	return r.Receiver.Receive(ctx, limit)
 }
 
 func (r *faultyReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.count("settle")
 	res := make(core.Results, len(acks))
 	for i := range acks {
 		ends := acks[i].Verdict == core.VerdictDone || acks[i].Verdict == core.VerdictReject
@@ -324,6 +333,7 @@ func TestInOrderHistories(t *testing.T) {
 		}
 		var problems []string
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t).Time(2*time.Minute, "the trouble, retries in place of seconds, and what is left: 34 s at most in 100 histories")
 			h := newLane(t, first+i)
 			h.run()
 			problems = h.problems

@@ -10,18 +10,21 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func TestRepeatedWarningsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		var out bytes.Buffer
 		l := NewLogger(slog.New(slog.NewTextHandler(&out, nil)))
 		for range Burst + 15 {
 			l.Event(t.Context(), slog.LevelWarn, "x.failed", "failed")
 			l.Event(t.Context(), slog.LevelInfo, "x.seen", "seen")
 		}
-		time.Sleep(Window)
+		patience.Pass(t, Window)
 		l.Event(t.Context(), slog.LevelWarn, "x.failed", "failed")
 		l.Event(t.Context(), slog.LevelWarn, "x.failed", "failed")
 		text := out.String()

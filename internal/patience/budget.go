@@ -42,6 +42,7 @@ type Budget struct {
 	passed   time.Duration // on purpose
 	calls    int
 	counters []*counter
+	bubbled  bool // it was used in a bubble
 }
 
 var budgets sync.Map // by the test
@@ -54,16 +55,28 @@ func BudgetOf(tb BudgetTB) *Budget {
 	tb.Helper()
 	b := &Budget{tb: tb, time: VirtualTime, calls: CallsASecond}
 	if old, ok := budgets.LoadOrStore(tb, b); ok {
-		return old.(*Budget)
+		b = old.(*Budget)
+		b.use()
+		return b
 	}
+	b.use()
 	tb.Cleanup(func() {
 		tb.Helper()
 		budgets.Delete(tb)
-		if inBubble() && !tb.Failed() {
+		if !tb.Failed() {
 			b.check()
 		}
 	})
 	return b
+}
+
+// use notes whether it is called in a bubble.
+func (b *Budget) use() {
+	if inBubble() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.bubbled = true
+	}
 }
 
 // Time lets the test take up to most of virtual time instead of [VirtualTime]. The reason names the need.
@@ -111,6 +124,7 @@ func (b *Budget) Counter() func(call string) {
 	b.counters = append(b.counters, c)
 	b.mu.Unlock()
 	return func(call string) {
+		b.use()
 		if c.add(call)%(endless*b.mostCalls()) == 0 && inBubble() {
 			<-time.After(time.Second)
 		}
@@ -127,6 +141,12 @@ func (b *Budget) check() {
 	b.tb.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !inBubble() {
+		if b.bubbled {
+			b.tb.Errorf("a bubble has the budget of a test outside of it: call BudgetOf with the test that synctest.Test made")
+		}
+		return
+	}
 	if took := time.Since(bubbleBegin) - b.passed; took > b.time {
 		b.tb.Errorf("the test took %s of virtual time, more than %s: find what waits, or give a reason to Budget.Time", took, b.time)
 	}

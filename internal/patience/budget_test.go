@@ -70,6 +70,12 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.says)
 		}
 	}
+	outside := &budgeted{}
+	count := BudgetOf(outside).Counter()
+	synctest.Test(t, func(*testing.T) { count("read") })
+	if outside.cleanup[0](); !strings.Contains(outside.failed, "a test outside of it") {
+		t.Errorf("a bubble with the budget of its outer test: %q", outside.failed)
+	}
 	f := &budgeted{}
 	if b := BudgetOf(f); b != BudgetOf(f) {
 		t.Error("a test has two budgets")

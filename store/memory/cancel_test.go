@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -128,6 +129,7 @@ func TestStagerWaits(t *testing.T) { // ST-05 ST-08 ST-09
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t)
 				s := newStore(t)
 				stage(t, s, msg("old", waybill.DedupeKey("o")))
 				first, other := s.Begin(), s.Begin()

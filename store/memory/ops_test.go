@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -200,6 +201,7 @@ func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t)
 				k := newKit(t, memory.Options{})
 				k.join(1, partition)
 				k.put(row("a", "x"))
@@ -213,6 +215,7 @@ func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(11*time.Second, "an owner that does nothing is waited for ten seconds")
 		k := newKit(t, memory.Options{})
 		k.join(1, partition)
 		k.put(row("a", "x"))

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -92,6 +93,7 @@ func TestFailedStatementSpoilsTransaction(t *testing.T) {
 func TestDeadlockIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		s := newStore(t)
 		a, b := s.Begin(), s.Begin()
 		put := func(tx *memory.Tx, id string) error {

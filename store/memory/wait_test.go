@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // waited is what a Wait of an hour on the route said, and when.
@@ -21,6 +22,7 @@ type waited struct {
 func bubble(t *testing.T, fn func(t *testing.T, k *kit, wait func() <-chan waited)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		k := &kit{TB: t, Store: newStore(t)}
 		k.join(1, partition)
 		fn(t, k, func() <-chan waited {
@@ -115,6 +117,7 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 	t.Parallel()
 	bubble(t, func(t *testing.T, k *kit, wait func() <-chan waited) {
 		t.Helper()
+		patience.BudgetOf(t).Time(125*time.Second, "a timer and a retry of a minute")
 		done := wait()
 		time.Sleep(time.Second)
 		tx := k.Begin()

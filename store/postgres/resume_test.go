@@ -12,12 +12,14 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 // IN-05: a purge goes on where the latest one ended, begins anew now and then, and leaves nothing out.
 func TestPurgeGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(30*time.Second, "each of its steps takes a second")
 		var r resumes
 		at := func(second int) *time.Time { x := time.Unix(int64(second), 0); return &x }
 		type call struct {

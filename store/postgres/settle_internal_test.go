@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
@@ -16,6 +17,7 @@ import (
 func TestSettleParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		for _, tc := range []struct {
 			within time.Duration // 0: for ever
 			part   settlePart

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func expectAbandoned(tb testing.TB, s *Store, id string, reason waybill.Reason) {
@@ -143,6 +144,7 @@ func TestDecideDueThatIsCancelable(t *testing.T) {
 func TestDecideDueInVain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(12*time.Second, "an owner that does nothing is waited for ten seconds")
 		s := open(t, Options{})
 		self := join(t, s, route).Session
 		stage(t, s, raw("a", "k"))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -34,6 +35,7 @@ func TestConfirmHandled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				patience.BudgetOf(t)
 				bus, err := memory.New(memory.Options{ConfirmHandled: true})
 				if err != nil {
 					t.Fatal(err)
@@ -72,6 +74,7 @@ func TestConfirmHandled(t *testing.T) {
 func TestConfirmHandledGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		bus, err := memory.New(memory.Options{ConfirmHandled: true})
 		if err != nil {
 			t.Fatal(err)

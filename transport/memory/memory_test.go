@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
@@ -70,6 +71,7 @@ func TestFullQueue(t *testing.T) {
 func TestRetryIsHeldUntilDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(time.Hour, "the delay of a retry")
 		tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
 		r := subscribe(t, tr, core.Subscription{Queue: "q"})
 		ctx := t.Context()

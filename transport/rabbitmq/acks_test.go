@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill"
+	testpatience "github.com/waybill-go/waybill/internal/patience"
 )
 
 // brokerModel is what a broker does with the frames of one channel.
@@ -157,6 +158,7 @@ func TestMultipleAckIsOneFrame(t *testing.T) {
 func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		testpatience.BudgetOf(t)
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 		a := acks{ch: broker}
 		tags := heldBy(&a, broker, 300)
@@ -182,6 +184,7 @@ func TestMultipleAckWaits(t *testing.T) {
 func TestAcknowledgementsAreHeldBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		testpatience.BudgetOf(t)
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 		a := newAcks(broker)
 		arrive := func(tag uint64) {

@@ -54,6 +54,7 @@ func TestBatchConn(t *testing.T) {
 func TestBatchConnStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		testpatience.BudgetOf(t)
 		near, far := net.Pipe()
 		b := newBatchConn(near)
 		if _, err := b.Write([]byte("x")); err != nil {

@@ -9,12 +9,15 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	testpatience "github.com/waybill-go/waybill/internal/patience"
 )
 
 // A consumer that begins again on its open channel is no outage, though the broker takes longer than patience.
 func TestSlowChangeIsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		testpatience.BudgetOf(t)
 		fresh := &session{ch: new(amqp.Channel)} // an open one
 		r := &receiver{t: &Transport{opts: Options{ConnectTimeout: DefaultConnectTimeout}}, closing: make(chan struct{})}
 		r.sess = &session{ch: fresh.ch, ended: true}

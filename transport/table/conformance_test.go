@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/table"
@@ -43,7 +44,9 @@ func TestInOrderOverCut(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStore(t)
 			var cut atomic.Bool
-			linked := &sharedtest.Store{OutboxStore: s, Before: func(context.Context, string, any) error {
+			count := patience.BudgetOf(t).Counter()
+			linked := &sharedtest.Store{OutboxStore: s, Before: func(_ context.Context, call string, _ any) error {
+				count(call)
 				if cut.Load() {
 					return errDown
 				}
@@ -52,7 +55,7 @@ func TestInOrderOverCut(t *testing.T) {
 			h := suite(t, newHarness(t, backend{linked, s.stage}))
 			h.Cut = func(context.Context) (func() error, error) {
 				cut.Store(true)
-				time.Sleep(time.Minute) // longer than the lease
+				patience.Pass(t, time.Minute) // longer than the lease
 				return func() error { cut.Store(false); return nil }, nil
 			}
 			if err := check.Run(t.Context(), h); err != nil {

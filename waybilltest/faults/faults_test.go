@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -42,8 +43,8 @@ func (s *system) run(t *testing.T, store, bus, box faults.Script) {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	s.store = mem
-	r, err1 := relay.New(faults.Store(mem, store), faults.Publisher(tr, bus), relay.Options{Logger: quiet, BatchSize: 3})
-	c, err2 := consumer.New(faults.Subscriber(tr, bus), consumer.Options{Logger: quiet, Retry: waybill.RetryDelays(time.Second, time.Second, time.Second)})
+	r, err1 := relay.New(faults.Store(mem, counted(t, store)), faults.Publisher(tr, bus), relay.Options{Logger: quiet, BatchSize: 3})
+	c, err2 := consumer.New(faults.Subscriber(tr, counted(t, bus)), consumer.Options{Logger: quiet, Retry: waybill.RetryDelays(time.Second, time.Second, time.Second)})
 	b, err3 := inbox.New(faults.Inbox[*memory.Tx](mem, box), "billing", inbox.Options{Logger: quiet})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
@@ -68,7 +69,25 @@ func (s *system) run(t *testing.T, store, bus, box faults.Script) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(10 * time.Minute)
+	healed := func() bool {
+		if len(mem.Records()) > 0 {
+			return false
+		}
+		for i := range orders {
+			if v, _ := mem.Get(fmt.Sprintf("order/%d", i)); v != "billed" {
+				return false
+			}
+		}
+		return true
+	}
+	end := time.Now().Add(10 * time.Minute)
+	for range 6000 {
+		if healed() {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	patience.Pass(t, time.Until(end)) // for what comes twice or too late
 	synctest.Wait()
 	stop()
 	if err := <-ended; err != nil {
@@ -81,6 +100,16 @@ func (s *system) run(t *testing.T, store, bus, box faults.Script) {
 	}
 	if left := len(mem.Records()); left > 0 {
 		t.Errorf("%d records are left", left)
+	}
+}
+
+// counted is a script that counts the calls for the budget of the test.
+func counted(t *testing.T, script faults.Script) faults.Script {
+	t.Helper()
+	count := patience.BudgetOf(t).Counter()
+	return func(c faults.Call) faults.Fault {
+		count(c.Op)
+		return script(c)
 	}
 }
 
@@ -104,6 +133,9 @@ func TestFaultsAtEachStep(t *testing.T) {
 			t.Run(op+" "+kind.name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
+					if kind.fault.Hang {
+						patience.BudgetOf(t).Time(95*time.Second, "three calls, each ends by its timeout of half a minute")
+					}
 					broken := 0
 					script := func(c faults.Call) faults.Fault {
 						f := faults.On(op, 2, 4, kind.fault)(c)
@@ -140,6 +172,7 @@ func TestLeasesAndClocks(t *testing.T) {
 	t.Run("delivery lost", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t)
 			var s system
 			s.run(t, none, faults.On("settle", 1, 3, faults.Fault{After: waybill.ErrLeaseLost}), none)
 		})
@@ -147,6 +180,7 @@ func TestLeasesAndClocks(t *testing.T) {
 	t.Run("lease of a relay over", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
+			patience.BudgetOf(t)
 			begun := time.Now()
 			var s system
 			s.run(t, func(c faults.Call) faults.Fault {

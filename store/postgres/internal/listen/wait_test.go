@@ -300,6 +300,7 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 func TestWhatComesDueEndsASleep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
 		w := New(Options{})
 		left := func(want time.Duration, routes ...string) {
 			t.Helper()
