@@ -18,7 +18,7 @@ func (s *Store) RequeueIn(ctx context.Context, tx *sql.Tx, route, id string) err
 	if err != nil {
 		return err
 	}
-	return w.requeue(ctx, nil, rows[0].decode())
+	return w.requeue(ctx, nil, "", rows[0].decode())
 }
 
 // Own returns the store's own pool.

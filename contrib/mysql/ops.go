@@ -238,6 +238,10 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 	if req, err = admin.CheckRedrive(req, s.opts.Limits); err != nil {
 		return out, err
 	}
+	mark, err := rules.RepairMark(ctx, s, &req)
+	if err != nil {
+		return out, err
+	}
 	err = s.write(ctx, "redrive", func(w *work) error {
 		found, rows, err := w.list(ctx, &req.Filter, req.Page, req.Takes)
 		if err != nil {
@@ -279,14 +283,14 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (out admi
 		if req.DryRun {
 			return nil
 		}
-		return w.requeue(ctx, req.Body, back...)
+		return w.requeue(ctx, req.Body, mark, back...)
 	})
 	return out, err
 }
 
 // requeue makes records that are locked ready again, at their places, and tells their owners. It removes expiries that
-// have passed. body, if not nil, replaces the bodies.
-func (w *work) requeue(ctx context.Context, body []byte, rows ...*row) error {
+// have passed. body, if not nil, replaces the bodies; mark, if not empty, is a header of such messages.
+func (w *work) requeue(ctx context.Context, body []byte, mark string, rows ...*row) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -294,8 +298,17 @@ func (w *work) requeue(ctx context.Context, body []byte, rows ...*row) error {
 	var keys []any
 	told := map[core.NoticeKind][]*row{}
 	for _, r := range rows {
-		if r.Envelope.Expired(time.UnixMicro(w.now)) {
+		expired := r.Envelope.Expired(time.UnixMicro(w.now))
+		if expired {
 			r.Envelope.Expires = time.Time{}
+		}
+		if mark != "" {
+			if r.Envelope.Headers == nil {
+				r.Envelope.Headers = map[string]string{}
+			}
+			r.Envelope.Headers[rules.RepairHeader] = mark
+		}
+		if expired || mark != "" {
 			if err := w.set(ctx, []int64{r.Seq}, `attrs = ?`, encode(&r.Envelope)); err != nil {
 				return err
 			}

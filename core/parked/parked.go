@@ -317,11 +317,10 @@ func (c *change) picks(ctx context.Context, m *Item) (bool, error) {
 	if refused != nil {
 		return c.refuse(m, refused), nil
 	}
-	_, marked := m.Envelope.Headers[content.Header]
-	content.Repair(&m.Envelope, body)
-	if mark, ok := m.Envelope.Headers[content.Header]; ok && !marked {
+	if mark := content.Mark(&m.Envelope); mark != "" {
 		m.Added = map[string]string{content.Header: mark}
 	}
+	content.Repair(&m.Envelope, body)
 	m.Edited = true
 	return true, nil
 }

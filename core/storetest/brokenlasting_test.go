@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 // HighWater makes a broken store a core.ClockSeeder.
@@ -194,6 +196,17 @@ var lastingFaults = []struct {
 	{"keeps crashes", "redrive-resets-crashes", keepsCrashes},
 	{"counts one crash", "redrive-resets-crashes", broken{record: func(r *core.Record) { r.Crashes = min(r.Crashes, 1) }}},
 	{"keeps the expiry", "redrive-removes-the-expiry", broken{record: func(r *core.Record) { r.Expires = true }}},
+	{"does not mark a repair", "redrive-marks-repaired", broken{record: func(r *core.Record) { delete(r.Envelope.Headers, content.Header) }}},
+	{"marks the last repair", "redrive-marks-repaired", broken{record: func(r *core.Record) {
+		if _, marked := r.Envelope.Headers[content.Header]; marked {
+			r.Envelope.Headers[content.Header] = hex.EncodeToString([]byte(content.Print(&r.Envelope, false)))
+		}
+	}}},
+	{"has no other header then", "redrive-marks-repaired", broken{record: func(r *core.Record) {
+		if mark, marked := r.Envelope.Headers[content.Header]; marked {
+			r.Envelope.Headers = map[string]string{content.Header: mark}
+		}
+	}}},
 	{"sweeps what was redriven", "redrive-removes-the-expiry", sweeping},
 	{"remembers the head", "deleted-head-frees-its-key", sticky},
 	{"remembers the head", "purged-head-frees-its-key", sticky},

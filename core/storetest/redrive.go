@@ -2,11 +2,13 @@ package storetest
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 var redriveChecks = []named{
@@ -24,6 +26,7 @@ var redriveChecks = []named{
 	{"redrive-of-what-was-replaced", redriveOfWhatWasReplaced},
 	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 	{"redrive-repairs", redriveRepairs},
+	{"redrive-marks-repaired", redriveMarksRepaired},
 }
 
 func (k *kit) redriver() admin.Redriver {
@@ -362,5 +365,47 @@ func redriveRepairs(k *kit) {
 			k.fail("the record %d of 0, 1, 2 is sent with the body %q", i, body)
 		}
 		k.published(r)
+	}
+}
+
+// A record with a new body tells by a header what it was, so that an inbox which knows its id takes it for the same
+// message. Its first repair counts. A record whose body stays has no such header, and neither has one with an encoded
+// body. All other headers stay. DB-12 IN-10.
+func redriveMarksRepaired(k *kit) {
+	k.redriver()
+	msgs := k.msgs(4)
+	msgs[1].Headers = map[string]string{"a.b": "1", "$c": "2"}
+	msgs[2].Headers = map[string]string{"content-encoding": "gzip"}
+	ids := k.stage(msgs...)
+	was := make([]string, len(ids))
+	for round := range 3 {
+		for i, r := range k.takeIDs(ids) {
+			e := &r.Envelope
+			if round == 0 {
+				was[i] = content.Print(e, false)
+			}
+			mark, marked := content.Before(e)
+			if want := round > 0 && i < 2; marked != want || marked && mark != was[i] {
+				k.fail("record %d after %d repairs has the header repaired-from %q; that is what it was at first: %t",
+					i, round, e.Headers[content.Header], mark == was[i])
+			}
+			delete(e.Headers, content.Header)
+			if len(e.Headers)+len(msgs[i].Headers) > 0 && !maps.Equal(e.Headers, msgs[i].Headers) {
+				k.fail("record %d after %d repairs has the headers %v besides, want %v", i, round, e.Headers, msgs[i].Headers)
+			}
+			if round < 2 {
+				k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
+			} else {
+				k.published(r)
+			}
+		}
+		if round == 2 {
+			return
+		}
+		for i, id := range ids[:3] {
+			body := []byte{'r', byte('0' + round), byte('0' + i)}
+			k.redriven("one with a new body", admin.RedriveRequest{Filter: admin.Filter{IDs: []string{id}}, Body: body, Force: true}, 1, nil)
+		}
+		k.redriven("one as it is", admin.RedriveRequest{Force: true}, 1, nil)
 	}
 }

@@ -49,15 +49,22 @@ func Print(e *waybill.Envelope, anyBody bool) string {
 	return string(h.room[:printBytes])
 }
 
-// Repair gives e another body, and a header with the print of what e was; of the first repair, if there were several.
-// An encoded body has no print here: its handler gets another one. The headers that e had are not changed.
+// Mark returns the value of [Header] that e gets when its body is replaced; "" if it gets none. After an earlier repair
+// it has one. An encoded body has no print here: its handler gets another one.
+func Mark(e *waybill.Envelope) string {
+	if _, again := e.Headers[Header]; again || e.Headers["content-encoding"] != "" {
+		return ""
+	}
+	return hex.EncodeToString([]byte(Print(e, false)))
+}
+
+// Repair gives e another body, and its [Mark]. The headers that e had are not changed.
 func Repair(e *waybill.Envelope, body []byte) {
-	if _, again := e.Headers[Header]; !again && e.Headers["content-encoding"] == "" {
-		print := hex.EncodeToString([]byte(Print(e, false)))
+	if mark := Mark(e); mark != "" {
 		if e.Headers = maps.Clone(e.Headers); e.Headers == nil {
 			e.Headers = map[string]string{}
 		}
-		e.Headers[Header] = print
+		e.Headers[Header] = mark
 	}
 	e.Body = body
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/content"
 )
 
 var _ admin.Redriver = (*Store)(nil)
@@ -40,7 +41,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 		out.Count(cause)
 		if cause == "" && !req.DryRun {
 			if req.Body != nil {
-				r.env.Body = bytes.Clone(req.Body)
+				content.Repair(&r.env, bytes.Clone(req.Body))
 			}
 			s.requeue(r, now)
 			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" {

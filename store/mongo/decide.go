@@ -122,7 +122,7 @@ func (d *decision) requeue(ctx context.Context, w *work, r *record) error {
 		d.answer = admin.HeadDuplicate(d.id)
 		return nil
 	}
-	model, told := w.requeue(r, nil)
+	model, told := w.requeue(r, nil, "")
 	if err := w.write(ctx, []driver.WriteModel{model}); err != nil {
 		return locked(raced(err))
 	}

@@ -183,7 +183,7 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 	if err != nil {
 		return err
 	}
-	model, told := w.requeue(r, nil)
+	model, told := w.requeue(r, nil, "")
 	if err := w.write(ctx, []driver.WriteModel{model}); err != nil {
 		return err
 	}

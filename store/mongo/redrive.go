@@ -26,6 +26,10 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	if err != nil {
 		return admin.Redriven{}, err
 	}
+	mark, err := rules.RepairMark(ctx, s, &req)
+	if err != nil {
+		return admin.Redriven{}, err
+	}
 	found, docs, err := s.list(ctx, "redrive", &req.Filter, req.Page, req.Takes)
 	if err != nil {
 		return admin.Redriven{}, err
@@ -35,7 +39,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	p := pieces{
 		s: s, op: "redrive",
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
-			d := redriver{work: w, req: &req, live: live}
+			d := redriver{work: w, req: &req, mark: mark, live: live}
 			err := d.run(ctx, docs[from:to])
 			return func() { d.apply(&out) }, err
 		},
@@ -52,7 +56,8 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 type redriver struct {
 	*work
 	req    *admin.RedriveRequest
-	last   int64 // the last number that was drawn
+	mark   string // of a message that is repaired
+	last   int64  // the last number that was drawn
 	live   map[dedupeID]bool
 	mine   map[dedupeID]bool
 	causes []string
@@ -103,7 +108,7 @@ func (d *redriver) run(ctx context.Context, found []*record) error {
 		if key := r.dedupeKey(); key != nil {
 			d.mine[*key] = true
 		}
-		model, told := d.requeue(r, d.req.Body)
+		model, told := d.requeue(r, d.req.Body, d.mark)
 		d.back, d.models, d.told = append(d.back, r), append(d.models, model), append(d.told, told)
 	}
 	if d.req.DryRun || len(d.models) == 0 {
@@ -153,7 +158,7 @@ func (w *work) outlived(ctx context.Context, r *record) (bool, error) {
 
 // requeue returns the change that makes r, which no session holds, ready again at its place, and the notice for
 // its owner. An expiry that has passed goes.
-func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Notice) {
+func (w *work) requeue(r *record, body []byte, mark string) (driver.WriteModel, core.Notice) {
 	key, ended := r.dedupeKey(), !r.live()
 	to, kind := rules.Requeue(r.facts())
 	update := r.become(&rules.Change{Row: to}, w.now)
@@ -169,6 +174,9 @@ func (w *work) requeue(r *record, body []byte) (driver.WriteModel, core.Notice) 
 	}
 	if body != nil {
 		set["body"] = body
+	}
+	if mark != "" {
+		update["$push"] = bson.M{"attrs.h": [2]string{rules.RepairHeader, mark}}
 	}
 	return change(r.ID, update), noticeOf(kind, r)
 }

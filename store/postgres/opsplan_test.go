@@ -24,7 +24,7 @@ func TestOperatorPlans(t *testing.T) {
 	page := admin.PageRequest{After: 20_000, Limit: 100, Budget: 1000}
 	list := func(f admin.Filter) (string, []any) { return listSQL(walkOf(&f)), filterArgs(&f, page) }
 	redrive := func(f admin.Filter, dry bool) (string, []any) {
-		return redriveSQL(walkOf(&f), dry), append(filterArgs(&f, page), false, true, int64(0), false, true, []byte(nil))
+		return redriveSQL(walkOf(&f), dry), append(filterArgs(&f, page), false, true, int64(0), false, true, []byte(nil), "")
 	}
 	type query struct {
 		name    string

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
@@ -43,10 +44,13 @@ const tellFromSQL = "100"
 //	d  what was decided about the rows before is void
 func redriveSQL(w walk, dry bool) string {
 	lock := `FOR NO KEY UPDATE SKIP LOCKED`
-	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
+	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body),
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('` + rules.RepairHeader + `', $19::text))::json END
+    FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
     RETURNING o.route, o.seq, o.id, o.key, o.slot`
 	if dry {
-		lock, u = oneRow, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE $18::bytea IS NULL AND false`
+		lock, u = oneRow, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE $18::bytea IS NULL AND $19::text = '' AND false`
 	}
 	return w.sql(takesSQL+` AND `+matchSQL, true) + `, l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
@@ -96,13 +100,17 @@ func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.R
 	if err != nil {
 		return admin.Redriven{}, err
 	}
+	mark, err := rules.RepairMark(ctx, o, &req)
+	if err != nil {
+		return admin.Redriven{}, err
+	}
 	walk := walkOf(&req.Filter)
 	sql := o.sql.admin.redrive[walk]
 	if req.DryRun {
 		sql = o.sql.admin.dryRun[walk]
 	}
 	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, waybill.ReasonCancelled), req.Force,
-		req.InboxRetention.Microseconds(), req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun, req.Body)
+		req.InboxRetention.Microseconds(), req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun, req.Body, mark)
 	var out admin.Redriven
 	err = o.again(func() error {
 		return o.transact(ctx, "redrive", writeSQL, func(b *batch) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Redriver = (*Store)(nil)
@@ -18,7 +19,10 @@ const (
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
 		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
-	repairText   = `UPDATE waybill_outbox SET body = ?2 WHERE seq = ?1 AND hold = 0`
+	// repairText replaces a body, and adds a header unless its value is empty.
+	repairText = `UPDATE waybill_outbox
+		SET body = ?2, attrs = CASE WHEN ?3 <> '' AND json_valid(attrs) THEN json_set(attrs, '$.h."' || ?4 || '"', ?3) ELSE attrs END
+		WHERE seq = ?1 AND hold = 0`
 	outlivedText = `SELECT 1
 		FROM waybill_outbox
 		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
@@ -32,13 +36,17 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	if err != nil {
 		return admin.Redriven{}, err
 	}
+	mark, err := rules.RepairMark(ctx, s, &req)
+	if err != nil {
+		return admin.Redriven{}, err
+	}
 	found, err := s.list(ctx, "redrive", &req.Filter, req.Page, req.Takes)
 	if err != nil {
 		return admin.Redriven{}, err
 	}
 	d := redriver{}
 	step := func(w *work) error {
-		d = redriver{work: w, req: &req, out: admin.Redriven{Next: found.Next}, live: map[[3]string]bool{}}
+		d = redriver{work: w, req: &req, mark: mark, out: admin.Redriven{Next: found.Next}, live: map[[3]string]bool{}}
 		return d.run(ctx, found.Records)
 	}
 	switch {
@@ -60,6 +68,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 type redriver struct {
 	*work
 	req       *admin.RedriveRequest
+	mark      string // of a message that is repaired
 	lastDrawn int64
 	out       admin.Redriven
 	live      map[[3]string]bool // dedupe keys that this step gave a live message
@@ -94,7 +103,7 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 			return err
 		}
 		if d.req.Body != nil {
-			if _, err := d.exec(ctx, repairText, r.Seq, d.req.Body); err != nil {
+			if _, err := d.exec(ctx, repairText, r.Seq, d.req.Body, d.mark, rules.RepairHeader); err != nil {
 				return err
 			}
 		}

@@ -430,7 +430,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
@@ -508,7 +508,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
@@ -588,7 +588,7 @@ WITH RECURSIVE known AS MATERIALIZED (
             PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
         ) > 1 THEN 'duplicate' ELSE l.cause END AS cause
     FROM l
-), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND false), d AS (
+), u AS (SELECT o.route, o.seq, o.id, o.key, o.slot FROM "waybill"."waybill_outbox" o WHERE $18::bytea IS NULL AND $19::text = '' AND false), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
 ), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > 100
@@ -1037,7 +1037,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
-    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+    FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
@@ -1121,7 +1124,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
-    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+    FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
@@ -1207,7 +1213,10 @@ WITH RECURSIVE known AS MATERIALIZED (
     state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
-    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
+    expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+            coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
+    FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
     RETURNING o.route, o.seq, o.id, o.key, o.slot), d AS (
     DELETE FROM "waybill"."waybill_outbox_notices" c WHERE c.kind = 4 AND ((c.route, c.seq, c.id) IN (SELECT u.route, u.seq, u.id FROM u)) IS TRUE
