@@ -60,10 +60,10 @@ const (
 	OrderPerKey Order = iota
 	// OrderBestEffort hands out in staging order, but a message that waits for a retry does not stall its key.
 	OrderBestEffort
-	// OrderHLC is OrderBestEffort, but sorts by (HLC, sequence) what was read and not handed out yet. Reads follow
-	// the order of staging, up to BatchSize records at a time. So it is no order of a whole backlog: records of a
-	// later read come after the records of an earlier read, with any stamp.
-	OrderHLC
+	// OrderBestEffortHLC is OrderBestEffort, and sorts by (HLC, sequence) what was read and not handed out yet.
+	// Reads follow the order of staging, up to BatchSize records at a time. So a whole backlog is not in the order
+	// of its stamps: records of a later read come after the records of an earlier read, with any stamp.
+	OrderBestEffortHLC
 )
 
 // String returns the order's name.
@@ -73,8 +73,8 @@ func (o Order) String() string {
 		return "per_key"
 	case OrderBestEffort:
 		return "best_effort"
-	case OrderHLC:
-		return "hlc"
+	case OrderBestEffortHLC:
+		return "best_effort_hlc"
 	}
 	return "unknown"
 }

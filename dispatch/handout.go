@@ -172,7 +172,7 @@ func (d *Dispatcher) putBack(item *Item) {
 	}
 	d.enqueue(item)
 	// from the end to the front
-	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC {
+	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderBestEffortHLC {
 		copy(rt.ready[1:], rt.ready[:last])
 		rt.ready[0] = item
 	}

@@ -25,7 +25,7 @@ func randomConfig(seed uint64) simConfig {
 func drawConfig(seed uint64, bit func(n uint64) bool) simConfig {
 	order := waybill.OrderPerKey
 	if bit(22) && bit(23) {
-		order = []waybill.Order{waybill.OrderBestEffort, waybill.OrderHLC}[seed%2]
+		order = []waybill.Order{waybill.OrderBestEffort, waybill.OrderBestEffortHLC}[seed%2]
 	}
 	return simConfig{
 		order: order,

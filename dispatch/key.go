@@ -319,7 +319,7 @@ func (rt *route) makeReady(item *Item) {
 	switch {
 	case item.alone: // the other items wait for it
 		at = 0
-	case rt.Order == waybill.OrderHLC:
+	case rt.Order == waybill.OrderBestEffortHLC:
 		at, _ = slices.BinarySearchFunc(rt.ready, item, func(a, b *Item) int {
 			return cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))
 		})

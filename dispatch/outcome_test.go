@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,8 +103,10 @@ func TestKeyOfABlockedTopicGoesOn(t *testing.T) { // DB-23
 	}
 }
 
-// A route in the order of stamps hands out in that order what one read found. The next read comes after it.
-func TestOrderOfStamps(t *testing.T) {
+// Best effort by HLC hands out what one read found in the order of the stamps. The next read comes after it, with an
+// earlier stamp, too: so its name promises no order.
+// OR-10.
+func TestBestEffortByHLC(t *testing.T) {
 	t.Parallel()
 	w := newSmall(t)
 	tx := w.st.Begin()
@@ -116,10 +119,13 @@ func TestOrderOfStamps(t *testing.T) {
 	}
 	w.must(tx.Commit())
 	w.d = New(Options{
-		Routes: []Route{{Name: "r", Partitions: 1, Order: waybill.OrderHLC}}, Batch: 3, Lease: time.Second,
+		Routes: []Route{{Name: "r", Partitions: 1, Order: waybill.OrderBestEffortHLC}}, Batch: 3, Lease: time.Second,
 		NewSession: func() core.Session { return 100 },
 	})
 	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c", "earliest"}) {
 		t.Errorf("handed out %v", got)
+	}
+	if name := waybill.OrderBestEffortHLC.String(); !strings.HasPrefix(name, waybill.OrderBestEffort.String()) {
+		t.Errorf("it is called %q, as if it kept an order", name)
 	}
 }

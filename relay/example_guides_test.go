@@ -74,10 +74,10 @@ func Example_ordering() {
 	orPanic(tx.Commit())
 
 	r, err := relay.New(store, bus, relay.Options{Routes: []relay.Route{
-		{Name: "default"},                               // per key
-		{Name: "ledger", BlockAfterAbandon: true},       // nothing of a key passes one that was given up
-		{Name: "mails", Order: waybill.OrderBestEffort}, // a message that is retried holds nobody up
-		{Name: "journal", Order: waybill.OrderHLC},      // by time stamp, within a read
+		{Name: "default"},                                    // per key
+		{Name: "ledger", BlockAfterAbandon: true},            // nothing of a key passes one that was given up
+		{Name: "mails", Order: waybill.OrderBestEffort},      // a message that is retried holds nobody up
+		{Name: "journal", Order: waybill.OrderBestEffortHLC}, // by time stamp, within a read
 	}})
 	orPanic(err)
 	_ = r

@@ -272,7 +272,7 @@ func (o *Options) problems() []string {
 		if r.Partitions < 1 || r.Partitions > core.NumSlots {
 			bad("%s.Partitions: %d is not between 1 and %d", at, r.Partitions, core.NumSlots)
 		}
-		if r.Order > waybill.OrderHLC {
+		if r.Order > waybill.OrderBestEffortHLC {
 			bad("%s.Order: %d is unknown", at, r.Order)
 		}
 		if r.BlockAfterAbandon && r.Order != waybill.OrderPerKey {

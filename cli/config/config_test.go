@@ -99,7 +99,7 @@ func TestProblems(t *testing.T) {
 	want := []string{
 		"waybill.yaml:1: name: must be a value, not a list",
 		"waybill.yaml:4: things.a.ordr: is unknown: did you mean order?",
-		"waybill.yaml:5: things.a.order: \"random\" is unknown: choose per_key, best_effort, hlc",
+		"waybill.yaml:5: things.a.order: \"random\" is unknown: choose per_key, best_effort, best_effort_hlc",
 		"waybill.yaml:6: things.a.wait: \"5\" is no duration: write 500ms, 10s, 5m or 24h",
 		"waybill.yaml:7: things.a.url: cannot read the file: open /missing: no such file or directory",
 		"waybill.yaml:8: list: must be a list, not a value",

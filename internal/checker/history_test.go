@@ -81,7 +81,7 @@ func newPlan(seed uint64) *plan {
 		case "loose":
 			r.Order = waybill.OrderBestEffort
 		case "stamped":
-			r.Order = waybill.OrderHLC
+			r.Order = waybill.OrderBestEffortHLC
 		}
 		p.routes = append(p.routes, r)
 	}

@@ -109,8 +109,8 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			[]string{"Routes[0] (default).Publisher: does not wait for confirms", "turn publisher confirms on"},
 		},
 		{
-			"hlc order", func() error {
-				return newRelay(bus, relay.Options{Routes: []relay.Route{{Name: "a", Order: waybill.OrderHLC}, {Name: "a"}}})
+			"best effort by HLC", func() error {
+				return newRelay(bus, relay.Options{Routes: []relay.Route{{Name: "a", Order: waybill.OrderBestEffortHLC}, {Name: "a"}}})
 			},
 			[]string{`Routes[1].Name: "a" is listed twice`},
 		},

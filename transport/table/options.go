@@ -141,7 +141,7 @@ func (q QueueOptions) problems(prefix string) []string {
 	if q.Lease < minLease || q.Lease > maxLease {
 		bad("Lease: %s is not between %s and %s", q.Lease, minLease, maxLease)
 	}
-	if q.Order > waybill.OrderHLC {
+	if q.Order > waybill.OrderBestEffortHLC {
 		bad("Order: %d is unknown", q.Order)
 	}
 	if q.BlockAfterAbandon && q.Order != waybill.OrderPerKey {
