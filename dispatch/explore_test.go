@@ -75,6 +75,7 @@ func history(acts []act) string {
 
 // TestExplore visits the states of all scopes, and keeps every promise in each of them. From each state everything that
 // nothing obstructs goes, and all goes when the block reasons end.
+// TE-09.
 func TestExplore(t *testing.T) { //nolint:tparallel // one search at a time: its worlds fill the memory
 	t.Parallel()
 	states := 0

@@ -61,6 +61,7 @@ func ruleConfig(seed uint64, make func(c *simConfig)) simConfig {
 }
 
 // TestRules keeps every promise in the worlds that need each rule, and finds a history in which a store breaks one.
+// TE-09.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, r := range rules[:len(rules)/modelled] {

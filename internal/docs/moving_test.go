@@ -111,7 +111,7 @@ func pageMove(t *testing.T, system string) string {
 // killed in the middle; and what had ended is not sent. The command begins with a dry run, which changes nothing, and
 // goes on where an error ended it. The tables are those of eight systems.
 //
-// MV-01, OP-22.
+// MV-01, MV-02, OP-22.
 func TestMovingRealTables(t *testing.T) {
 	t.Parallel()
 	systems := map[string]bool{}

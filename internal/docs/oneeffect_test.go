@@ -135,7 +135,7 @@ func oldDebezium(t *testing.T, c *pgx.Conn, where string) (sent []amqp.Publishin
 	return sent, keys
 }
 
-// MV-01: the old relay sends each message twice, each time with a new message-id, as after a crash. Then its row
+// MV-01, MV-02: the old relay sends each message twice, each time with a new message-id, as after a crash. Then its row
 // moves, and Waybill sends it. Each message has one effect, and its lineage or conversation is known.
 func TestMovedMessageHasOneEffect(t *testing.T) {
 	t.Parallel()
