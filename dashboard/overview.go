@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -40,7 +41,7 @@ const liveFor = time.Minute
 type routeRow struct {
 	Outbox, Route                                string
 	Pending, Processing, Failed, Published, Gone int64
-	About                                        bool
+	Waits, Fails, Ends                           string // "~" before an estimate, ">" before a least number
 	Oldest                                       time.Duration
 	Status, Text                                 string // of the relay of this process
 	Relay                                        bool
@@ -74,8 +75,12 @@ func (d *Dashboard) overviewNow(r *http.Request) *overviewData {
 
 func (d *Dashboard) charts(samples []sample) []chart {
 	waiting, age := series(samples, func(s *sample) float64 { return s.waiting }), series(samples, func(s *sample) float64 { return s.age })
+	mark := ""
+	if len(samples) > 0 {
+		mark = samples[len(samples)-1].mark
+	}
 	out := []chart{
-		{"Waiting", count(int64(last(waiting))), "messages in the outbox", line(waiting, "messages that wait, over time")},
+		{"Waiting", mark + count(int64(last(waiting))), "messages in the outbox", line(waiting, "messages that wait, over time")},
 		{"Oldest", short(time.Duration(last(age) * float64(time.Second))), "since it was due", line(age, "age of the oldest due message, over time")},
 	}
 	if d.opts.Metrics == nil {
@@ -114,6 +119,35 @@ func (d *Dashboard) charts(samples []sample) []chart {
 	return out
 }
 
+// The marks before a number that is not exact. A sum has the lesser one of its parts.
+const (
+	leastMark    = ">"
+	estimateMark = "~"
+)
+
+// about returns the mark of a sum that has mark, after c was added to it.
+func about(mark string, c *admin.Count) string {
+	switch {
+	case c.AtLeast || mark == leastMark:
+		return leastMark
+	case c.Estimated:
+		return estimateMark
+	}
+	return mark
+}
+
+// messages says how many messages there are, at the beginning of a sentence.
+func messages(mark string, n int64) string {
+	text := plural(n, "message")
+	switch mark {
+	case leastMark:
+		return "More than " + text
+	case estimateMark:
+		return "About " + text
+	}
+	return text
+}
+
 func (l *lookOf) rows() []routeRow {
 	byRoute := map[string]*routeRow{}
 	var order []string
@@ -127,18 +161,20 @@ func (l *lookOf) rows() []routeRow {
 	for i := range l.Counts {
 		c := &l.Counts[i]
 		row := at(c.Route)
-		row.About = row.About || c.Estimated
 		switch c.State {
 		case core.StatePending:
 			row.Pending += c.N
+			row.Waits = about(row.Waits, c)
 		case core.StateProcessing:
 			row.Processing += c.N
 		case core.StateFailed:
 			row.Failed += c.N
+			row.Fails = about(row.Fails, c)
 		case core.StatePublished:
 			row.Published += c.N
 		case core.StateAbandoned:
 			row.Gone += c.N
+			row.Ends = about(row.Ends, c)
 		case core.StateNone:
 		}
 		if !c.State.Terminal() {
@@ -184,10 +220,13 @@ func (l *lookOf) attention() []attention {
 	rows := l.rows()
 	for i := range rows {
 		if row := &rows[i]; l.Served != nil && !l.Served[row.Route] && row.Oldest >= unservedAfter {
-			waiting := row.Pending + row.Failed
+			waiting, sum := row.Pending+row.Failed, row.Waits
+			if row.Fails != "" && sum != leastMark {
+				sum = row.Fails
+			}
 			out = append(out, attention{
 				"warn", fmt.Sprintf("%s on route %s of %s %s, the oldest for %s: no member serves the route.",
-					plural(waiting, "message"), row.Route, l.Name, waitWaits(waiting), short(row.Oldest)),
+					messages(sum, waiting), row.Route, l.Name, waitWaits(waiting), short(row.Oldest)),
 				link("messages", "&state=pending&route="+urlquery(row.Route)), "See what waits",
 			})
 		}
@@ -209,7 +248,7 @@ func (l *lookOf) attention() []attention {
 	for i := range rows {
 		if n := rows[i].Failed; n > 0 {
 			out = append(out, attention{
-				"warn", fmt.Sprintf("%s on route %s of %s failed and %s for the next attempt; later ones of the same key wait behind.", plural(n, "message"), rows[i].Route, l.Name, waitWaits(n)),
+				"warn", fmt.Sprintf("%s on route %s of %s failed and %s for the next attempt; later ones of the same key wait behind.", messages(rows[i].Fails, n), rows[i].Route, l.Name, waitWaits(n)),
 				link("keys", "&route="+urlquery(rows[i].Route)), "See the keys",
 			})
 		}
@@ -218,7 +257,7 @@ func (l *lookOf) attention() []attention {
 		c := &l.Counts[i]
 		if c.State == core.StateAbandoned && c.N > 0 && !c.Reason.Cancelled() && c.Reason != waybill.ReasonSkipped {
 			out = append(out, attention{
-				"warn", fmt.Sprintf("%s on route %s of %s %s given up: %s.", plural(c.N, "message"), c.Route, l.Name, isAre(c.N), reasonText(c.Reason)),
+				"warn", fmt.Sprintf("%s on route %s of %s %s given up: %s.", messages(about("", c), c.N), c.Route, l.Name, isAre(c.N), reasonText(c.Reason)),
 				link("messages", "&state=abandoned&route="+urlquery(c.Route)+"&reason="+urlquery(string(c.Reason))), lookAt(c.N),
 			})
 		}

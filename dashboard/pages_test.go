@@ -177,6 +177,30 @@ func (s *shown) Counts(ctx context.Context) ([]admin.Count, error) {
 	return counter.Counts(ctx)
 }
 
+// crowded is a store with more messages than it counts.
+type crowded struct{ core.OutboxStore }
+
+func (crowded) Counts(context.Context) ([]admin.Count, error) {
+	return []admin.Count{
+		{Route: "a", State: core.StatePending, N: 30_120, Due: 30_120, Estimated: true, Oldest: time.Hour},
+		{Route: "a", State: core.StateFailed, N: 10_000, Estimated: true, AtLeast: true},
+		{Route: "a", State: core.StateAbandoned, Reason: waybill.ReasonRejected, N: 20_000, Estimated: true},
+	}, nil
+}
+
+// OP-07: a number that is not exact says so, in the table, in the chart and in sentences.
+func TestEstimatesAreMarked(t *testing.T) {
+	t.Parallel()
+	store, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := open(t, dashboard.Options{Outboxes: []dashboard.Outbox{{Name: "x", Store: crowded{store}}}})
+	page := b.get("/", http.StatusOK)
+	has(t, page, "a ~30 120 0 >10 000 ~20 000 ", "Waiting >40 120 messages", "More than 40 120 messages on route a of x wait",
+		"More than 10 000 messages on route a of x failed", "About 20 000 messages on route a of x are given up")
+}
+
 // curious is a relay that wants the counts again and again.
 type curious struct{ dashboard.Relay }
 

@@ -60,6 +60,7 @@ type sample struct {
 	at      time.Time
 	sums    map[string]float64 // counters over all their attributes; "name status" for one status
 	waiting float64
+	mark    string  // of waiting, if it is not exact
 	gone    float64 // given up
 	age     float64
 	buckets map[string]histogram
@@ -150,6 +151,7 @@ func (s *sample) add(counts []admin.Count) {
 			continue
 		}
 		s.waiting += float64(c.N)
+		s.mark = about(s.mark, c)
 		s.age = max(s.age, c.Oldest.Seconds())
 	}
 }

@@ -4,6 +4,7 @@ package main
 func shown() []mutant {
 	const actions, guard, messages, brake = "dashboard/actions.go", "dashboard/guard.go", "dashboard/messages.go", "dashboard/brake.go"
 	return group{pkg: "./dashboard"}.of(
+		mutant{id: "dashboard-least", fault: "a least number looks like an estimate", file: "dashboard/overview.go", old: "case c.AtLeast || mark == leastMark:", new: "case c.AtLeast && mark == leastMark:", tests: "^TestEstimatesAreMarked$"},
 		mutant{id: "dashboard-purge-next", fault: "a purge does only its first step", file: actions, old: "if step.Next == 0 {", new: "if step.Next >= 0 {", tests: "^TestActionsOnManyMessages$"},
 		mutant{id: "dashboard-out", fault: "the overview does not say what a member has out", file: "dashboard/members.go", old: "int64(s.HandedOut), s.OldestHandedOut", new: "0, s.OldestHandedOut", tests: "^TestMembersOfOtherProcesses$"},
 		mutant{id: "dashboard-way-in", fault: "without users everybody comes in", file: "dashboard/rights.go", old: "case d.opts.Open:", new: "case len(d.opts.Users) == 0:", tests: "^TestWithoutUsersTheTokenIsTheWayIn$"},

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/rules"
 )
 
 var _ admin.Counter = (*Store)(nil)
@@ -20,8 +21,8 @@ var _ admin.Counter = (*Store)(nil)
 const countLimit int64 = 10_000
 
 // Counts returns the numbers of records per route and state, and of abandoned ones per reason. They are exact up to
-// 10,000 ready, 10,000 scheduled, 10,000 failed and 10,000 abandoned ones a route. Greater numbers are marked as
-// estimates: for ready records the span of their sequences, for others the least number. Held records are processing.
+// 10,000 ready, 10,000 scheduled, 10,000 failed and 10,000 abandoned ones a route. A greater number is estimated from
+// 10,000 other sequences, or a least number if they tell too little; see [rules.Sample]. Held records are processing.
 // Published records that Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
@@ -79,7 +80,7 @@ func (t *tally) add(ctx context.Context, p phase) error {
 		bson.M{"$limit": t.s.countLimit + 1},
 		bson.M{"$group": bson.M{
 			"_id": bson.M{"held": bson.M{"$gt": bson.A{"$hold", int64(0)}}, "reason": bson.M{"$ifNull": bson.A{"$reason", ""}}},
-			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "later": bson.M{"$sum": later}, "first": bson.M{"$min": "$seq"},
+			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "later": bson.M{"$sum": later},
 		}},
 	})
 	if err != nil {
@@ -93,13 +94,12 @@ func (t *tally) add(ctx context.Context, p phase) error {
 		N     int64     `bson:"n"`
 		Since time.Time `bson:"since"`
 		Later int64     `bson:"later"`
-		First int64     `bson:"first"`
 	}
 	if err := cur.All(ctx, &groups); err != nil {
 		return err
 	}
-	total, first := int64(0), int64(0)
-	var touched []*admin.Count
+	seen := int64(0)
+	var counts []touched
 	for _, g := range groups {
 		k := countKind{state: p.state()}
 		switch {
@@ -113,35 +113,64 @@ func (t *tally) add(ctx context.Context, p phase) error {
 			c = &admin.Count{Route: t.route, State: k.state, Reason: k.reason}
 			t.counts[k] = c
 		}
-		c.N += g.N
+		due := int64(0)
 		if k.state == core.StatePending || k.state == core.StateFailed {
-			c.Due += g.N - g.Later
+			due = g.N - g.Later
 		}
-		c.Oldest = max(c.Oldest, t.now.Sub(g.Since))
-		touched = append(touched, c)
-		if total += g.N; first == 0 || g.First < first {
-			first = g.First
-		}
+		c.N, c.Due, c.Oldest = c.N+g.N, c.Due+due, max(c.Oldest, t.now.Sub(g.Since))
+		counts, seen = append(counts, touched{c, g.N, due}), seen+g.N
 	}
-	if total <= t.s.countLimit {
+	if seen <= t.s.countLimit {
 		return nil
 	}
-	for _, c := range touched {
-		c.Estimated, c.AtLeast = true, true
-	}
-	if pending := t.counts[countKind{state: core.StatePending}]; p == phaseReady && pending != nil {
-		last, err := t.last(ctx)
-		pending.N, pending.AtLeast = max(pending.N, last-first+1), false
-		pending.Due = pending.N
+	return t.estimate(ctx, p, counts, seen)
+}
+
+// touched is a count, and what one phase added to it.
+type touched struct {
+	*admin.Count
+	n, due int64
+}
+
+// estimate replaces the seen records of some counts by what a sample says of their phase.
+func (t *tally) estimate(ctx context.Context, p phase, counts []touched, seen int64) error {
+	low, err := t.bound(ctx, p, 1)
+	if err != nil {
 		return err
+	}
+	high, err := t.bound(ctx, p, -1)
+	if err != nil {
+		return err
+	}
+	sample := rules.NewSample(low-1, high)
+	var seqs []int64
+	for _, before := range sample.Windows() {
+		for n := range int64(rules.SampleWindow) {
+			seqs = append(seqs, before+1+n)
+		}
+	}
+	hits, err := t.s.outbox.CountDocuments(ctx, bson.M{"route": t.route, "phase": p, "seq": bson.M{"$in": seqs}})
+	if err != nil {
+		return err
+	}
+	total, vague := sample.Total(0, hits)
+	if total = max(total, seen); vague {
+		total = t.s.countLimit // it says "more than"
+	}
+	for _, c := range counts {
+		c.N += c.n*total/seen - c.n
+		c.Estimated, c.AtLeast = true, c.AtLeast || vague
+		if vague || c.due == c.n {
+			c.Due += c.due*total/seen - c.due
+		}
 	}
 	return nil
 }
 
-// last returns the sequence of the last ready record.
-func (t *tally) last(ctx context.Context) (int64, error) {
-	found, err := t.all(ctx, bson.M{"route": t.route, "phase": phaseReady},
-		options.Find().SetProjection(headOnly).SetSort(bson.M{"seq": -1}).SetLimit(1))
+// bound returns the first sequence of the records of a phase, or with order -1 the last one.
+func (t *tally) bound(ctx context.Context, p phase, order int) (int64, error) {
+	found, err := t.all(ctx, bson.M{"route": t.route, "phase": p},
+		options.Find().SetProjection(headOnly).SetSort(bson.M{"seq": order}).SetLimit(1))
 	if err != nil || len(found) == 0 {
 		return 0, err
 	}

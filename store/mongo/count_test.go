@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/waybill-go/waybill"
@@ -15,8 +16,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-11: up to 10,000 records of a kind a count is exact. Above, that of ready ones is an estimate, and that of others
-// the least that there is.
+// DB-11: up to 10,000 records of a kind a count is exact. Above it is an estimate, also where the records of two
+// routes take turns, or a least number if records lie far apart.
 func TestCountsSayHowExactTheyAre(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -25,6 +26,12 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 	}
 	const limit = 10 // so many would take long
 	s.countLimit = limit
+	for range limit + 5 {
+		in(t, s, func(ctx context.Context, tx *driver.Session) error {
+			_, err := s.Stage(ctx, tx, waybill.RawMessage("t.x", "", nil, waybill.Routes("one", "another")))
+			return err
+		})
+	}
 	for _, c := range []struct {
 		route string
 		n     int
@@ -44,11 +51,23 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 		counts[i].Oldest = 0
 	}
 	if want := []admin.Count{
+		{Route: "another", State: core.StatePending, N: limit + 5, Due: limit + 5, Estimated: true},
+		{Route: "one", State: core.StatePending, N: limit + 5, Due: limit + 5, Estimated: true},
 		{Route: "ready", State: core.StatePending, N: limit + 5, Due: limit + 5, Estimated: true},
 		{Route: "ready up to the limit", State: core.StatePending, N: limit, Due: limit},
-		{Route: "timers", State: core.StatePending, N: limit + 1, Estimated: true, AtLeast: true},
+		{Route: "timers", State: core.StatePending, N: limit + 5, Estimated: true},
 		{Route: "timers up to the limit", State: core.StatePending, N: limit},
 	}; !slices.Equal(counts, want) {
 		t.Errorf("counts %+v, want %+v", counts, want)
+	}
+	if _, err := s.outbox.UpdateOne(t.Context(), bson.M{"route": "ready"}, bson.M{"$inc": bson.M{"seq": int64(1 << 40)}}); err != nil {
+		t.Fatal(err)
+	}
+	if counts, err = s.Counts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts[2].Oldest = 0
+	if want := (admin.Count{Route: "ready", State: core.StatePending, N: limit, Due: limit, Estimated: true, AtLeast: true}); counts[2] != want {
+		t.Errorf("far apart: %+v, want %+v", counts[2], want)
 	}
 }

@@ -64,16 +64,6 @@ INSERT INTO waybill_outbox_partitions (route, from_slot, to_slot, owner, term, r
 INSERT OR REPLACE INTO waybill_outbox_routes (route, read_after, uncertain_up_to, term) VALUES (?1, ?2, ?3, ?4)
 
 -- statement
-SELECT (SELECT seq
-			FROM waybill_outbox INDEXED BY waybill_outbox_ready
-			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
-			ORDER BY seq DESC LIMIT 1)
-		- (SELECT seq
-			FROM waybill_outbox INDEXED BY waybill_outbox_ready
-			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
-			ORDER BY seq LIMIT 1) + 1
-
--- statement
 SELECT (SELECT value FROM waybill_meta WHERE name = 'database'), (SELECT value FROM waybill_meta WHERE name = 'epoch')
 
 -- statement
@@ -130,6 +120,11 @@ SELECT coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outb
 		coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3), 0)
 
 -- statement
+SELECT coalesce((SELECT min(seq) FROM waybill_outbox), 1) - 1, coalesce((SELECT max(seq) FROM waybill_outbox), 0),
+		coalesce((SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1 OFFSET ?2), 0)
+
+-- statement
 SELECT coalesce(max(hlc), 0) FROM (
 		SELECT value AS hlc FROM waybill_meta WHERE name = 'hlc'
 		UNION ALL SELECT hlc FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)) WHERE hlc BETWEEN 0 AND ?1
@@ -139,6 +134,22 @@ SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
 
 -- statement
 SELECT count(*) FROM (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3 LIMIT ?4)
+
+-- statement
+SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
+		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.due_at IS NOT NULL AND o.state = 1
+
+-- statement
+SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
+		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.due_at IS NULL AND o.settled_at IS NULL
+
+-- statement
+SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
+		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.state = 4
+
+-- statement
+SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
+		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.state = 5
 
 -- statement
 SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END

@@ -1,0 +1,38 @@
+package rules
+
+import "math"
+
+// A [Sample] has so many windows at most, of so many sequences each.
+const (
+	SampleWindows = 1000
+	SampleWindow  = 10
+)
+
+// Sample counts records by windows that lie all over a range of sequences, one in each of many strata. It needs no
+// statistics, and moves with each record that is settled. The place of a window in its stratum follows the golden
+// ratio, so that it keeps no step with the batches of producers.
+type Sample struct {
+	low, high, width int64
+}
+
+// NewSample returns the windows for the sequences above low, up to high.
+func NewSample(low, high int64) Sample {
+	return Sample{low, high, max((high-low+SampleWindows-1)/SampleWindows, SampleWindow)}
+}
+
+// Windows returns the number before the first sequence of each window. A window has [SampleWindow] of them.
+func (s Sample) Windows() (before []int64) {
+	for k := int64(0); k < SampleWindows && s.low+k*s.width < s.high; k++ {
+		_, part := math.Modf(float64(k) * 0.6180339887)
+		before = append(before, s.low+k*s.width+int64(part*float64(s.width-SampleWindow+1)))
+	}
+	return before
+}
+
+// Total returns how many records there are: seen outside of the range, and hits in the windows. With
+// two deviations of more than 5 % the total is vague: it is no better than a least number.
+func (s Sample) Total(seen, hits int64) (total int64, vague bool) {
+	scale := float64(s.width) / SampleWindow
+	total = seen + int64(float64(hits)*scale)
+	return total, s.width > SampleWindow && 2*math.Sqrt(float64(hits+1))*scale > float64(total)*0.05
+}

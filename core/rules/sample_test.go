@@ -1,0 +1,51 @@
+package rules_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/waybill-go/waybill/core/rules"
+)
+
+// A total is within 5 % of what is there, or vague, however dense the records are and whatever run they take
+// turns in. Windows stay in the range and never overlap.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int64{1, 9, 500, 10_000, 10_001, 60_000, 1_000_000} {
+		for _, step := range []int64{1, 2, 7, 64, 1000} { // runs of 100 records, one of so many
+			const low = 777
+			is := func(seq int64) bool { return seq/100%step == 0 }
+			want, hits := int64(0), int64(0)
+			for seq := int64(low + 1); seq <= low+size; seq++ {
+				if is(seq) {
+					want++
+				}
+			}
+			s, end := rules.NewSample(low, low+size), int64(low)
+			windows := s.Windows()
+			for _, before := range windows {
+				if before < end {
+					t.Fatalf("%d of %d: a window begins at %d, the one before it ends at %d", step, size, before, end)
+				}
+				for end = before; end < before+rules.SampleWindow; {
+					if end++; end <= low+size && is(end) {
+						hits++
+					}
+				}
+			}
+			if len(windows) > rules.SampleWindows || end > low+size+max(size/rules.SampleWindows, rules.SampleWindow) {
+				t.Errorf("%d of %d: %d windows, the last one ends at %d", step, size, len(windows), end)
+			}
+			total, vague := s.Total(0, hits)
+			if off := math.Abs(float64(total - want)); size <= rules.SampleWindows*rules.SampleWindow && (off > 0 || vague) || !vague && off > 0.05*float64(want) {
+				t.Errorf("one of %d in %d: %d (vague %t), want %d", step, size, total, vague, want)
+			}
+			if step <= 2 && vague {
+				t.Errorf("one of %d in %d is vague", step, size)
+			}
+		}
+	}
+	if total, vague := rules.NewSample(10, 1_000_010).Total(10_000, 0); total != 10_000 || vague {
+		t.Errorf("nothing behind 10,000: %d, vague %t", total, vague)
+	}
+}
