@@ -85,6 +85,7 @@ func (l *loaded) print() (string, error) {
 		config.Part{Key: "log", Value: l.Log}, config.Part{Key: "http", Value: l.HTTP}, config.Part{Key: "audit", Value: l.Audit}, config.Part{Key: "dashboard", Value: l.Dashboard},
 		config.Part{Key: "telemetry", Value: l.Telemetry},
 		config.Part{Key: "stores", Value: kinds(l.Stores, l.stores)}, config.Part{Key: "transports", Value: kinds(l.Transports, l.transports)},
+		config.Part{Key: config.PolicyKey, Value: l.RetryPolicies},
 		config.Part{Key: "relays", Value: l.Relays}, config.Part{Key: "subscriptions", Value: l.Subscriptions},
 	)
 }

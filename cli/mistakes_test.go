@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/waybill-go/waybill"
@@ -32,4 +33,19 @@ func TestMistakesAreSaid(t *testing.T) {
 	}
 	s.stage(message("x", "a", waybill.Delay(1e15)), message("x", "b", waybill.Delay(1e15)))
 	s.run("cancel", "--topic", "x", "--dry-run", "--progress").is(t, cli.ExitOK, "would be cancelled").not(t, "\ncancelled")
+}
+
+// A retry policy is checked where it stands, and a relay, a route and a subscription can name one.
+func TestNamedRetryPolicies(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.settings = append(s.settings, "transports.mq.kind=rabbitmq", "transports.mq.url=amqp://127.0.0.1:1", "relays.a.store=shop", "relays.a.routes=[{backoff: slow}]",
+		"subscriptions=[{queue: billing, retry: slow, in_process: slow}]")
+	s.run("config").is(t, cli.ExitUsage, "relays.a.routes[0].backoff", `there is no retry policy "slow": add it to retry_policies`, "subscriptions[0].retry", "subscriptions[0].in_process")
+	good := append([]string{"retry_policies.slow={base: 7m, cap: 5h}"}, s.settings...)
+	if out := command(t, good, "config").is(t, cli.ExitOK, "retry_policies:").out; strings.Count(out, "base: 7m") != 4 {
+		t.Errorf("not all that name the policy have it:\n%s", out)
+	}
+	bad := append([]string{"retry_policies.slow={base: -1s, factor: 0.5}"}, s.settings...)
+	command(t, bad, "config").is(t, cli.ExitUsage, "retry_policies.slow.base: -1s is negative", "retry_policies.slow.factor: 0.5 is not between 1 and 1000")
 }

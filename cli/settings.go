@@ -16,15 +16,16 @@ import (
 
 // settings are the keys of a configuration.
 type settings struct {
-	Log           logSettings               `doc:"the log, which goes to standard error"`
-	HTTP          httpSettings              `doc:"health and metrics over HTTP"`
-	Audit         auditSettings             `doc:"the audit record of acts on the queues of brokers"`
-	Dashboard     dashboardSettings         `doc:"the dashboard at /dashboard/"`
-	Telemetry     telemetrySettings         `doc:"where metrics and traces go"`
-	Stores        map[string]config.Section `doc:"the databases, by names of your choice"`
-	Transports    map[string]config.Section `doc:"the brokers, by names of your choice"`
-	Relays        map[string]relaySettings  `doc:"what waybill relay runs, by names of your choice"`
-	Subscriptions []subscriptionSettings    `doc:"what consumers subscribe to, for topology, dlq and validate"`
+	Log           logSettings                `doc:"the log, which goes to standard error"`
+	HTTP          httpSettings               `doc:"health and metrics over HTTP"`
+	Audit         auditSettings              `doc:"the audit record of acts on the queues of brokers"`
+	Dashboard     dashboardSettings          `doc:"the dashboard at /dashboard/"`
+	Telemetry     telemetrySettings          `doc:"where metrics and traces go"`
+	Stores        map[string]config.Section  `doc:"the databases, by names of your choice"`
+	Transports    map[string]config.Section  `doc:"the brokers, by names of your choice"`
+	RetryPolicies map[string]waybill.Backoff `doc:"retry policies, by names of your choice: backoff of a route, and retry and in_process of a subscription, can be such a name"`
+	Relays        map[string]relaySettings   `doc:"what waybill relay runs, by names of your choice"`
+	Subscriptions []subscriptionSettings     `doc:"what consumers subscribe to, for topology, dlq and validate"`
 }
 
 type logSettings struct {
@@ -201,6 +202,13 @@ func (l *loaded) check() {
 	}
 	if name := l.Audit.Store; name != "" {
 		l.pick("audit.store", name, l.stores, "store")
+	}
+	for _, name := range sortedKeys(l.RetryPolicies) {
+		policy := l.RetryPolicies[name]
+		for _, p := range policy.Validate("") {
+			path, text := relayProblem(p)
+			l.bad(config.PolicyKey+"."+name+path, "%s", text)
+		}
 	}
 	owners := map[string]string{}
 	for _, name := range sortedKeys(l.Relays) {

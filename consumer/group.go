@@ -209,7 +209,7 @@ func (r *runner) assign(m *message) {
 	name, err := groupOf(r.groups.by, m.d)
 	switch {
 	case err != nil:
-		m.refused = new(park(m.d, waybill.ReasonRejected, err))
+		m.refused = new(r.judge.park(m.d, waybill.ReasonRejected, err))
 	case name != "":
 		m.place = &place{group: name}
 	}

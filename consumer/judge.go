@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // Everything that becomes of a delivery is decided here, as a function of the delivery, the subscription and the
@@ -38,6 +39,7 @@ type judge struct {
 	handlers handlers
 	unknown  UnknownPolicy
 	traits   core.SubscriberTraits
+	text     func(error) string // Options.StoredError
 }
 
 // refuse returns the verdict about a delivery that must not reach a handler, or nil.
@@ -45,18 +47,18 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
 	case d.Err != nil:
-		return new(park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
+		return new(j.park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
 	case j.sub.Sources != nil && !allowed(j.sub.Sources[e.Source], e.Topic):
-		return new(park(d, waybill.ReasonForbidden, fmt.Errorf("source %.100q may not send topic %.100q to queue %q, by Subscription.Sources", e.Source, e.Topic, j.sub.Queue)))
+		return new(j.park(d, waybill.ReasonForbidden, fmt.Errorf("source %.100q may not send topic %.100q to queue %q, by Subscription.Sources", e.Source, e.Topic, j.sub.Queue)))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
-		return new(park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
+		return new(j.park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
 	case !d.NotBefore.IsZero() && time.Now().Before(d.NotBefore):
 		return &verdict{ack: core.AckRetry(d, time.Until(d.NotBefore), nil), quiet: true}
 	case j.sub.MaxDeliveries > 0 && d.Redeliveries >= j.sub.MaxDeliveries:
-		return new(park(d, waybill.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
+		return new(j.park(d, waybill.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, j.sub.MaxDeliveries)))
 	case j.handlers.find(e) == nil:
-		v := park(d, waybill.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", j.sub.Queue, e.Type, e.Topic))
+		v := j.park(d, waybill.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", j.sub.Queue, e.Type, e.Topic))
 		if j.unknown == UnknownDrop {
 			v.ack, v.status = core.AckDone(d), statusDropped
 		}
@@ -76,8 +78,9 @@ func (j *judge) suspects(d *waybill.Delivery) bool {
 	return d.Redeliveries > 0 && j.sub.MaxDeliveries > 0 && 2*d.Redeliveries >= j.sub.MaxDeliveries
 }
 
-func park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
-	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
+// park returns the verdict that parks a delivery. The message keeps the text of the error that the options make of it.
+func (j *judge) park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
+	return verdict{ack: core.AckReject(d, reason, errtext.WithText(err, j.text)), status: statusParked, err: err}
 }
 
 // decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop. A
@@ -93,7 +96,7 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 	class := waybill.ClassOf(err)
 	if class == waybill.ClassPermanent {
 		reason := orElse(waybill.ReasonOf(err), waybill.ReasonRejected)
-		v := park(d, reason, err)
+		v := j.park(d, reason, err)
 		// these reasons say nothing about the handler's dependencies
 		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID
 		return v
@@ -115,7 +118,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()
 	if limit > 0 && attempt >= limit {
-		return park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonAttempts), cause)
+		return j.park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonAttempts), cause)
 	}
 	delay, asked := after(cause)
 	longest := j.traits.MaxRetryDelay
@@ -126,16 +129,16 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	switch {
 	case inPlace && asked:
 	case asked && !j.traits.RetryLater:
-		return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
+		return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
 	case !asked:
 		next, again, err := ask(policy, attempt, cause)
 		switch {
 		case err != nil:
-			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
+			return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
 		case !again:
-			return park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonRejected), cause)
+			return j.park(d, orElse(waybill.ReasonOf(cause), waybill.ReasonRejected), cause)
 		case policy.Kind == waybill.BackoffCustom && longest > 0 && next > longest:
-			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, a message can wait for %s here; the handler had failed: %w",
+			return j.park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, a message can wait for %s here; the handler had failed: %w",
 				next, longest, cause))
 		}
 		delay = next
@@ -143,7 +146,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	if longest > 0 && (!inPlace || !asked) { // else that is for heldFor
 		delay = min(delay, longest)
 	}
-	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace, asked: asked}
+	return verdict{ack: core.AckRetry(d, delay, errtext.WithText(cause, j.text)), status: statusRetried, err: cause, inPlace: inPlace, asked: asked}
 }
 
 // heldFor bounds the delay that a handler asked for, if its message waits in place: by the rest of half of MaxHold

@@ -70,6 +70,10 @@ type Options struct {
 	OutageLimit time.Duration
 	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
 	Middleware []waybill.Middleware
+	// StoredError returns the text of an error as it travels with a retried or a parked message, and as the table
+	// queue stores it, so that it can leave secrets out; nil means the error's own text. Logs have the error as it
+	// is.
+	StoredError func(err error) string
 	// Limiter keeps the limits of subscriptions over all processes; see [waybill.SharedLimit]. It is the inbox or
 	// the store of a database that all of them use. Nil = subscriptions with such a limit are refused.
 	Limiter core.Limiter

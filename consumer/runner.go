@@ -86,7 +86,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		sub:      sub,
 		log:      obs.NewLogger(c.opts.Logger.With(slog.String("queue", sub.Queue))),
 		tel:      c.tel.forQueue(ctx, &reg.asked),
-		judge:    judge{sub: sub, handlers: newHandlers(sub, reg.handlers), unknown: c.opts.Unknown, traits: c.tel.traits},
+		judge:    judge{sub: sub, handlers: newHandlers(sub, reg.handlers), unknown: c.opts.Unknown, traits: c.tel.traits, text: c.opts.StoredError},
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),
 		workers:  workers{jobs: make(chan job, sub.Concurrency)},

@@ -156,6 +156,55 @@ func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
 	})
 }
 
+// A secret in the text of an error is not stored, with a retry and with an abandoned record, if Options.StoredError
+// leaves it out. Hooks have the error as it is, and an unroutable message keeps its text.
+func TestStoredErrorsAreWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(10*time.Second, "a retry")
+		s, b := newStore(t), newBus()
+		secret := &waybill.Error{Class: waybill.ClassRejected, Err: errors.New("token abc123 is refused")}
+		b.answer = func(e *waybill.Envelope, _ int) error {
+			if e.Topic == "nobody" {
+				return fmt.Errorf("token abc123: %w", waybill.ErrUnroutable)
+			}
+			return secret
+		}
+		var given []error
+		o := relay.Options{
+			Routes:            []relay.Route{{Backoff: &waybill.Backoff{Base: 2 * time.Second, Attempts: 2, Jitter: waybill.JitterNone}}},
+			UnroutableTimeout: -1,
+			StoredError:       func(err error) string { return strings.ReplaceAll(err.Error(), "abc123", "****") },
+			Hooks:             relay.Hooks{OnRetry: func(e relay.Event) { given = append(given, e.Err) }},
+		}
+		stage(t, s, msg("a", "k"))
+		unbound := msg("b", "")
+		unbound.Topic = "nobody"
+		stage(t, s, unbound)
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, time.Second, "tried once", func() bool { return states(s)[core.StateFailed] == 1 })
+		check := func(id, want string) {
+			t.Helper()
+			for _, r := range s.Records() {
+				if r.Envelope.ID == id && !strings.Contains(r.LastError, want) {
+					t.Errorf("%s is stored with %q, want %q", id, r.LastError, want)
+				}
+			}
+		}
+		check("a", "token **** is refused")
+		within(t, time.Minute, "abandoned", func() bool { return states(s)[core.StateAbandoned] == 2 })
+		check("a", "token **** is refused")
+		check("b", waybill.ErrUnroutable.Error())
+		check("b", "abc123")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if len(given) != 1 || !strings.Contains(given[0].Error(), "abc123") {
+			t.Errorf("the hook was given %v", given)
+		}
+	})
+}
+
 // RL-05: a custom policy sees the error; one that panics retries at the cap.
 func TestCustomBackoff(t *testing.T) {
 	t.Parallel()

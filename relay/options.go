@@ -88,6 +88,10 @@ type Options struct {
 	Logger *slog.Logger
 	// Hooks observe what happens to messages.
 	Hooks Hooks
+	// StoredError returns the text of an error as it is stored with a message, so that it can leave secrets out.
+	// Nil means the error's own text. An unroutable message keeps its own, by which commands say why it waits. Logs
+	// and hooks have the error as it is.
+	StoredError func(err error) string
 	// MeterProvider and TracerProvider; nil means the global ones.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider

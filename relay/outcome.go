@@ -1,11 +1,13 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // conclude gives an item its outcome.
@@ -29,10 +31,18 @@ func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.conclude(item, core.Release(&item.Record, in, unknown))
 }
 
+// stored returns an error as it is stored with a message.
+func (e *engine) stored(err error) error {
+	if errors.Is(err, waybill.ErrUnroutable) {
+		return err
+	}
+	return errtext.WithText(err, e.opts.StoredError)
+}
+
 // retry ends an attempt; the item is tried again later.
 func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
-	e.conclude(item, core.Retry(&item.Record, err, in))
+	e.conclude(item, core.Retry(&item.Record, e.stored(err), in))
 	if e.opts.Hooks.OnRetry != nil {
 		ev := e.event(item)
 		ev.Err, ev.RetryIn = err, in
@@ -43,7 +53,7 @@ func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 // abandon ends an item for good, with a reason. Its key goes on when that is stored, unless the route blocks it.
 func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) {
 	e.counts.Abandoned++
-	e.conclude(item, core.Abandon(&item.Record, reason, err))
+	e.conclude(item, core.Abandon(&item.Record, reason, e.stored(err)))
 	e.tel.abandoned(e.base, e.routes[item.Route()], reason)
 	event := "relay.abandoned"
 	if reason == waybill.ReasonUndecodable {

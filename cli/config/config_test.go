@@ -146,3 +146,52 @@ func TestRetentionInWords(t *testing.T) {
 		t.Errorf("a wrong word is answered with %v", err)
 	}
 }
+
+// A back-off can be the name of a retry policy, in the file, in a variable and in a section of a kind.
+func TestNamedRetryPolicies(t *testing.T) {
+	t.Parallel()
+	type queue struct{ Retry, InProcess *waybill.Backoff }
+	type all struct {
+		RetryPolicies map[string]waybill.Backoff
+		Queues        []queue
+		Any           config.Section
+	}
+	read := func(text string, environ ...string) (a all, err error) {
+		l, err := config.Load(config.Sources{File: write(t, text), Environ: environ})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a, l.Decode(&a)
+	}
+	const policies = "retry_policies:\n  slow: {kind: schedule, delays: [10m, 1h]}\n  few: {base: 5s, attempts: 3}\n"
+	a, err := read(policies+"queues:\n- {retry: slow, in_process: few}\n- {retry: {base: 2s}}\nany: {kind: x, retry: few}\n", "WAYBILL_QUEUES__1__IN_PROCESS=few")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &waybill.Backoff{Kind: waybill.BackoffDelays, Delays: []time.Duration{10 * time.Minute, time.Hour}}
+	few := &waybill.Backoff{Base: 5 * time.Second, Attempts: 3}
+	if d := cmp.Diff([]queue{{slow, few}, {&waybill.Backoff{Base: 2 * time.Second}, few}}, a.Queues); d != "" {
+		t.Error(d)
+	}
+	var section queue
+	if err := a.Any.Decode(&section, "kind"); err != nil || !cmp.Equal(section.Retry, few) {
+		t.Errorf("in a section: %+v, %v", section.Retry, err)
+	}
+	shown, err := config.Print(config.Part{Key: config.PolicyKey, Value: a.RetryPolicies}, config.Part{Key: "queues", Value: a.Queues})
+	if again, readErr := read(shown); err != nil || readErr != nil || !cmp.Equal(again.Queues, a.Queues) || !cmp.Equal(again.RetryPolicies, a.RetryPolicies) {
+		t.Errorf("printed as %s, %v; read back as %+v, %v", shown, err, again, readErr)
+	}
+
+	for text, want := range map[string]string{
+		policies + "queues: [{retry: slov}]\n":                    `waybill.yaml:4: queues[0].retry: there is no retry policy "slov": choose of few, slow, or add it to retry_policies`,
+		"queues: [{retry: slow}]\n":                               `queues[0].retry: there is no retry policy "slow": add it to retry_policies, or write a mapping`,
+		"retry_policies: {a: {base: 1s}, b: a}\n":                 "retry_policies.b: must be a mapping, not a value",
+		"retry_policies: {a: {bass: 1s}}\nqueues: [{retry: a}]\n": "waybill.yaml:1: retry_policies.a.bass: is unknown: did you mean base?",
+		policies + "queues: [{retry: [slow]}]\n":                  "queues[0].retry: must be a mapping, not a list",
+	} {
+		_, err := read(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "queues[0].retry.bass") {
+			t.Errorf("%s is answered with %v; want %s", text, err, want)
+		}
+	}
+}

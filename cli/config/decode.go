@@ -11,8 +11,14 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// PolicyKey is the key of the named retry policies. A [waybill.Backoff] anywhere else can be the name of one.
+const PolicyKey = "retry_policies"
+
 // decoder fills structs from nodes, and notes every problem.
-type decoder struct{ problems []problem }
+type decoder struct {
+	policies *node // nil if there are none
+	problems []problem
+}
 
 func (d *decoder) bad(n *node, path, format string, a ...any) {
 	d.problems = append(d.problems, problem{n.origin, path, fmt.Sprintf(format, a...)})
@@ -23,6 +29,7 @@ var (
 	sectionType  = reflect.TypeFor[Section]()
 	durationType = reflect.TypeFor[time.Duration]()
 	keptType     = reflect.TypeFor[waybill.Retention]()
+	backoffType  = reflect.TypeFor[waybill.Backoff]()
 )
 
 // keptWords are the durations of a retention that have a name.
@@ -44,8 +51,13 @@ func (d *decoder) into(n *node, path string, v reflect.Value) {
 			d.bad(n, path, "must be a mapping, not %s", n.kind)
 			return
 		}
-		v.Set(reflect.ValueOf(Section{path: path, node: n}))
+		v.Set(reflect.ValueOf(Section{path: path, node: n, policies: d.policies}))
 		return
+	case backoffType:
+		if n.kind == scalar && !strings.HasPrefix(path, PolicyKey+".") {
+			d.policy(n, path, v)
+			return
+		}
 	}
 	if n.kind == null {
 		v.SetZero() // the default
@@ -114,6 +126,21 @@ func (d *decoder) fields(n *node, path string, v reflect.Value) {
 		}
 		d.into(n.fields[key], join(path, key), f)
 	}
+}
+
+// policy sets a back-off to the retry policy that n names. Mistakes in a policy are told where it stands.
+func (d *decoder) policy(n *node, path string, v reflect.Value) {
+	if d.policies != nil && d.policies.fields[n.text] != nil {
+		of := decoder{}
+		of.into(d.policies.fields[n.text], join(PolicyKey, n.text), v)
+		return
+	}
+	if d.policies == nil || len(d.policies.keys) == 0 {
+		d.bad(n, path, "there is no retry policy %q: add it to %s, or write a mapping such as {base: 1s, attempts: 5}", clip(n.text), PolicyKey)
+		return
+	}
+	names := strings.Join(slices.Sorted(slices.Values(d.policies.keys)), ", ")
+	d.bad(n, path, "there is no retry policy %q: choose of %s, or add it to %s", clip(n.text), names, PolicyKey)
 }
 
 // kept sets a field of a retention.

@@ -36,8 +36,9 @@ type Loaded struct{ root *node }
 
 // Section is a part of the settings whose struct depends on one of its keys.
 type Section struct {
-	path string
-	node *node
+	path     string
+	node     *node
+	policies *node
 }
 
 // Load reads all sources. The error is an [*waybill.InvalidError] with all problems.
@@ -145,7 +146,7 @@ func invalid(problems []problem) error {
 // Decode sets the struct that into points to from the settings. Sections keep their nodes for later. The error is an
 // [*waybill.InvalidError] with all problems; the struct then holds the valid settings.
 func (l *Loaded) Decode(into any) error {
-	d := decoder{}
+	d := decoder{policies: l.root.fields[PolicyKey]}
 	d.into(l.root, "", reflect.ValueOf(into).Elem())
 	return invalid(d.problems)
 }
@@ -186,7 +187,7 @@ func (s Section) Text(key string) string {
 func (s Section) Decode(into any, skip ...string) error {
 	n := *s.node
 	n.keys = slices.DeleteFunc(slices.Clone(n.keys), func(k string) bool { return slices.Contains(skip, k) })
-	d := decoder{}
+	d := decoder{policies: s.policies}
 	d.into(&n, s.path, reflect.ValueOf(into).Elem())
 	return invalid(d.problems)
 }

@@ -91,6 +91,9 @@ func (s *schema) value(t reflect.Type) map[string]any {
 		return map[string]any{"oneOf": []any{map[string]any{"type": "string"}, file}}
 	case sectionType:
 		return map[string]any{"type": "object"}
+	case backoffType:
+		name := map[string]any{"type": "string", "description": "name of an entry of " + PolicyKey}
+		return map[string]any{"oneOf": []any{name, s.object(t)}}
 	case durationType:
 		return map[string]any{"type": "string", "pattern": "^(" + durationPattern + ")$"}
 	}
@@ -100,6 +103,9 @@ func (s *schema) value(t reflect.Type) map[string]any {
 	case reflect.Struct:
 		return s.object(t)
 	case reflect.Map:
+		if t.Elem() == backoffType {
+			return map[string]any{"type": "object", "additionalProperties": s.object(t.Elem())}
+		}
 		return map[string]any{"type": "object", "additionalProperties": s.value(t.Elem())}
 	case reflect.Slice:
 		return map[string]any{"type": "array", "items": s.value(t.Elem())}

@@ -1,4 +1,4 @@
-// Package errtext adds the place to an error, in the same form in all packages.
+// Package errtext adds the place to an error, in the same form in all packages, and gives an error another text.
 //
 // # Guarantees
 //
@@ -6,7 +6,7 @@
 //
 // # Concurrency
 //
-// Within is safe for concurrent use.
+// Within and WithText are safe for concurrent use.
 //
 // # Ownership
 //

@@ -9,9 +9,12 @@ func commanded() []mutant {
 		mutant{id: "cli-waits-topic", fault: "nobody says that no queue is bound for a topic", file: "admin/waits.go", old: "case in.Trial != nil:", new: "case in.Trial != nil && in.Locked:", tests: "^TestWhyItWaits$"},
 		mutant{id: "cli-waits-deeper", fault: "nobody says why the message before it waits", file: "admin/waits.go", old: "} else if deeper {", new: "} else if !deeper {", tests: "^TestWhyItWaits$"},
 		mutant{id: "cli-status-out", fault: "status names the newest message that is out first", file: "cli/status.go", old: "cmp.Compare(b.Oldest, a.Oldest)", new: "cmp.Compare(a.Oldest, b.Oldest)", tests: "^TestStatusOfMessagesOut$"},
+		mutant{id: "cli-policy-checked", fault: "a retry policy is not checked", file: "cli/settings.go", old: "range policy.Validate(\"\")", new: "range policy.Validate(\"\")[:0]", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "cli-status-first", fault: "status explains a message that is not due", file: "cli/status.go", old: "if l.Records[i].DueIn == 0 {", new: "if l.Records[i].DueIn >= 0 {", tests: "^TestStatus$"},
 	)
 	all = append(all, group{pkg: "./cli/config"}.of(
+		mutant{id: "config-policy-section", fault: "the settings of a store or transport cannot name a retry policy", file: "cli/config/decode.go", old: "node: n, policies: d.policies", new: "node: n", tests: "^TestNamedRetryPolicies$"},
+		mutant{id: "config-policy-twice", fault: "a mistake in a retry policy is told of each setting that names it", file: "cli/config/decode.go", old: "		of := decoder{}\n		of.into(d.policies.fields[n.text], join(PolicyKey, n.text), v)", new: "		d.into(d.policies.fields[n.text], path, v)", tests: "^TestNamedRetryPolicies$"},
 		mutant{id: "cli-service-link", fault: "the variables of a Kubernetes Service are settings", file: load, old: "serviceLink(path, value) || ", new: "", tests: "^TestServiceLinks$"},
 	)...)
 	const validate = "cli/validate.go"

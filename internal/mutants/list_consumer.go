@@ -4,6 +4,9 @@ package main
 func consumed() []mutant {
 	const judge, settle, receive, schedule, work, process, batching, gate, limit, pause, unstored, groups, renew, once, prefetch = "consumer/judge.go", "consumer/settle.go", "consumer/receive.go", "consumer/schedule.go", "consumer/work.go", "consumer/process.go", "consumer/batching.go", "consumer/gate.go", "consumer/limitstate.go", "consumer/pause.go", "consumer/unstored.go", "consumer/group.go", "consumer/renew.go", "consumer/once.go", "consumer/prefetch.go"
 	return group{pkg: "./consumer"}.of(
+		mutant{id: "consumer-stored-parked", fault: "a parked message has the error with its secrets", file: judge, old: "core.AckReject(d, reason, errtext.WithText(err, j.text))", new: "core.AckReject(d, reason, err)", tests: "^TestStoredErrorsAreWithoutSecrets$"},
+		mutant{id: "consumer-stored-retried", fault: "a retried message has the error with its secrets", file: judge, old: "errtext.WithText(cause, j.text)", new: "cause", tests: "^TestStoredErrorsAreWithoutSecrets$"},
+		mutant{id: "consumer-stored-panic", fault: "a panic of StoredError ends the consumer", file: "internal/errtext/withtext.go", old: "if recover() != nil {", new: "if s != \"\" {", tests: "^TestStoredErrorThatFails$"},
 		mutant{id: "consumer-connected-stuck", fault: "a subscription without its broker counts as connected", file: "consumer/open.go", old: "r.tellConnected(!down)", new: "r.tellConnected(true)", tests: "^TestConnectedGauge$"},
 		mutant{id: "consumer-connected-ended", fault: "a subscription that ended counts as connected", file: "consumer/runner.go", old: "\tdefer r.tellConnected(false)\n", new: "", tests: "^TestConnectedGauge$"},
 		mutant{id: "consumer-foreign-last", fault: "a foreign message is judged before its identity is known", file: "consumer/receive.go", old: "\t\tcomplete(d, r.sub.Foreign)\n\t\tif debug {", new: "\t\tdefer complete(d, r.sub.Foreign)\n\t\tif debug {", tests: "^TestForeignIsCompleted$"},
