@@ -315,4 +315,21 @@ func (o *settleOp) do(ctx context.Context, s core.OutboxStore) error {
 	}
 	return nil
 }
+
+// Publishes returns the session and the outcomes of a settle if it says of each record that it was published; else
+// none. They can be settled together with those of other dispatchers; see [Call.Settled].
+func (c *Call) Publishes() (core.Session, []core.Outcome) {
+	o, ok := c.op.(*settleOp)
+	if !ok || len(o.notices) > 0 || slices.ContainsFunc(o.outcomes, func(x core.Outcome) bool { return x.Event() != core.EventConfirmed }) {
+		return 0, nil
+	}
+	return o.session, o.outcomes
+}
+
+// Settled is in place of Do for a settle whose outcomes are stored.
+func (c *Call) Settled() {
+	o := c.op.(*settleOp)
+	o.res = make(core.Results, len(o.outcomes))
+}
+
 func (o *settleOp) done(c *Call) { o.d.settled(o.items, o.notices, o.res, c) }

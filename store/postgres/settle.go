@@ -232,16 +232,7 @@ const near = 4
 func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration) (done bool, err error) {
 	var now time.Time
 	n := len(at)
-	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
-	for j, i := range at {
-		r := outcomes[i].Ref()
-		routes[j], seqs[j], ids[j] = r.Route, r.Seq, r.ID
-	}
-	sql, args := o.sql.settle.deleteAll, []any{int64(self), routes, seqs, ids}
-	from, to := slices.Min(seqs), slices.Max(seqs)
-	if to-from < int64(near*n) && !slices.ContainsFunc(routes, func(r string) bool { return r != routes[0] }) {
-		sql, args = o.sql.settle.deleteNear, []any{int64(self), routes[0], from, to, seqs, ids}
-	}
+	sql, args := o.deletion(self, outcomes, at)
 	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
 		done = false
 		b.fence(self, &now)
@@ -253,6 +244,53 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 		o.queueMark(b, outcomes, at)
 	})
 	return done && err == nil, err
+}
+
+// SettleGroup implements table.GroupSettler: one transaction deletes the records of all sessions, if all of them are
+// there and none is locked.
+func (o *Outbox) SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool {
+	all := slices.Concat(outcomes...)
+	if o.keep || slices.ContainsFunc(all, func(x core.Outcome) bool { return x.Event() != core.EventConfirmed }) {
+		return false
+	}
+	at := make([]int, len(all))
+	for i := range at {
+		at[i] = i
+	}
+	now := make([]time.Time, len(selves))
+	var deleted int64
+	err := o.transact(ctx, "settle", writeSQL, func(b *batch) {
+		deleted = 0
+		for i, self := range selves {
+			b.fence(self, &now[i])
+		}
+		b.Queue(b.sql.settle.hurry, strconv.FormatInt(wholeSettle.limit(ctx, len(all)).Milliseconds(), 10))
+		for i, self := range selves {
+			sql, args := o.deletion(self, outcomes[i], at[:len(outcomes[i])])
+			b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
+				deleted += tag.RowsAffected()
+				return nil
+			})
+		}
+		o.queueMark(b, all, at)
+	})
+	return err == nil && deleted == int64(len(all))
+}
+
+// deletion returns the statement that deletes the records of the outcomes whose indexes are in at.
+func (o *Outbox) deletion(self core.Session, outcomes []core.Outcome, at []int) (sql string, args []any) {
+	n := len(at)
+	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
+	for j, i := range at {
+		r := outcomes[i].Ref()
+		routes[j], seqs[j], ids[j] = r.Route, r.Seq, r.ID
+	}
+	sql, args = o.sql.settle.deleteAll, []any{int64(self), routes, seqs, ids}
+	from, to := slices.Min(seqs), slices.Max(seqs)
+	if to-from < int64(near*n) && !slices.ContainsFunc(routes, func(r string) bool { return r != routes[0] }) {
+		sql, args = o.sql.settle.deleteNear, []any{int64(self), routes[0], from, to, seqs, ids}
+	}
+	return sql, args
 }
 
 func isOutage(err error) bool {

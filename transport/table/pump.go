@@ -95,15 +95,15 @@ func (r *receiver) call(c *dispatch.Call) {
 		r.calls.reading++
 	}
 	t := r.t
+	shared := t.group(c)
 	go func() {
 		ctx, cancel := context.WithTimeout(r.base, c.Limit())
 		defer cancel()
-		select {
-		case t.calls <- struct{}{}:
-			c.Do(ctx, t.store)
-			<-t.calls
-		case <-ctx.Done():
-			c.Lose(ctx.Err())
+		var made bool
+		if shared != nil {
+			made = t.settle(ctx, shared)
+		} else {
+			made = t.do(ctx, c)
 		}
 		ended := ctx.Err()
 		t.mu.Lock()
@@ -111,6 +111,9 @@ func (r *receiver) call(c *dispatch.Call) {
 		r.calls.running--
 		if reads {
 			r.calls.reading--
+		}
+		if made && c.Kind() == dispatch.CallSettle {
+			t.stats.Settles++
 		}
 		r.answered(c, ended)
 	}()
@@ -122,11 +125,9 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 	switch c.Kind() {
 	case dispatch.CallHold:
 		r.t.stats.Holds++
-	case dispatch.CallSettle:
-		r.t.stats.Settles++
 	case dispatch.CallHeartbeat:
 		r.sayLong()
-	case dispatch.CallRead, dispatch.CallDue, dispatch.CallRelease:
+	case dispatch.CallRead, dispatch.CallDue, dispatch.CallRelease, dispatch.CallSettle:
 	}
 	r.d.Done(time.Now(), c)
 	r.missed()

@@ -43,6 +43,7 @@ type Transport struct {
 	receivers []*receiver
 	stats     Stats
 	upkeep    *upkeeper // nil without receivers
+	settles   settles
 	presence  presence
 
 	listening chan struct{} // closed when the wait in progress ends; nil = none
@@ -87,6 +88,7 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 		opts.Lease = UnseenLease
 	}
 	t := &Transport{store: store, waiter: waiter, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
+	t.settles.store, _ = core.As[GroupSettler](store)
 	return t, nil
 }
 
