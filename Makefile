@@ -7,7 +7,7 @@ COUNT := $(if $(CI),-count=1)
 HOURS ?= 1.5
 # What C became of SQLite: the race detector makes it several times as slow and has nothing of ours to find there.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc/...=-race=false
-GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage|TestCLIPage|TestSchema)$$'
+GENERATED := ./core ./internal/tests/docs -run '^(TestStateMachineDoc|TestOptionsPage|TestCapabilitiesPage|TestCLIPage|TestSchema)$$'
 
 # Runs one command in every module: $(call each,command)
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)); done
@@ -79,15 +79,15 @@ sizing: servers ## the tables of docs/sizing.md, by waybill bench beside the raw
 	cd bench && go run . -sizing ../docs/sizing.md
 
 matrix: servers ## every store with every transport: relay and consumer are killed, each effect is there once
-	WAYBILL_MATRIX=all go run ./internal/testenv/testservers go test -count=1 -v ./internal/matrix
+	WAYBILL_MATRIX=all go run ./internal/testenv/testservers go test -count=1 -v ./internal/tests/matrix
 
 mutants: servers ## break the code in one place at a time: the tests must notice; MUTANTS=pattern selects some
 	@go run ./internal/testenv/testservers go run ./internal/mutants -run '$(MUTANTS)' -out internal/mutants/RESULTS.md
 
 # What depends on the version of a server, on the servers that the variables name.
 suites: ## the tests that depend on a server's version, nightly tests included, on the servers that the WAYBILL_TEST_ variables name
-	WAYBILL_TEST_NIGHTLY=1 go test -timeout 30m $(COUNT) ./transport/rabbitmq ./transport/redisstreams ./store/postgres ./internal/e2e
-	WAYBILL_TEST_NIGHTLY=1 go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
+	WAYBILL_TEST_NIGHTLY=1 go test -timeout 30m $(COUNT) ./transport/rabbitmq ./transport/redisstreams ./store/postgres ./internal/tests/mistakes
+	WAYBILL_TEST_NIGHTLY=1 go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/tests/outages
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 
 quickstart: ## run the example of the README

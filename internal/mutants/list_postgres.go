@@ -78,7 +78,7 @@ func postgresql() []mutant {
 		mutant{id: "postgres-timer-silent", fault: "a timer that is due before a resting relay asks wakes nobody", file: "store/postgres/insert.go", old: "interval '1 minute', true) AND", new: "interval '1 second', true) AND", tests: "^TestWakeUp$/^by_a_schedule"},
 	)...)
 	const moves = "store/postgres/import.go"
-	all = append(all, group{pkg: "./internal/docs", server: true}.of(
+	all = append(all, group{pkg: "./internal/tests/docs", server: true}.of(
 		mutant{id: "postgres-import-acked", fault: "what Watermill's forwarder has sent moves again", file: moves, old: "WHERE consumer_group = '' AND", new: "WHERE consumer_group = 'none' AND", tests: "^TestMovingRealTables$/^watermill$/^command$"},
 		mutant{id: "postgres-import-serverzone", fault: "times of Watermill shift by the time zone of the server", file: moves, old: "foreignColumn{name: \"occurred_at\", expression: \"old.created_at AT TIME ZONE (SELECT reset_val FROM pg_settings WHERE name = 'TimeZone')\"}", new: "foreignColumn{name: \"occurred_at\", expression: \"old.created_at AT TIME ZONE 'UTC'\"}", tests: "^TestMovingRealTables$/^watermill$/^command$"},
 		mutant{id: "postgres-import-running", fault: "a job that a worker of River runs moves", file: moves, old: "OR state = 'running' AND attempted_at < now() - interval '1 hour'", new: "OR state = 'running'", tests: "^TestMovingRealTables$/^river$/^command$"},
@@ -91,7 +91,7 @@ func postgresql() []mutant {
 		mutant{id: "postgres-import-dry", fault: "a dry run of an import moves a batch", file: moves, old: "b.Queue(\"ROLLBACK\")", new: "b.Queue(\"SELECT 1\")", tests: "^TestMovingRealTables$/^forze$/^command$"},
 		mutant{id: "postgres-import-expiry", fault: "a moved message expires before it is due", file: moves, old: "greatest(old.send_after, now()) + old.expiration", new: "old.created_at + old.expiration", tests: "^TestMovingRealTables$/^sqlalchemy$/^command$"},
 	)...)
-	return append(all, group{pkg: "./internal/e2e", server: true}.of(
+	return append(all, group{pkg: "./internal/tests/mistakes", server: true}.of(
 		mutant{id: "postgres-grant-columns", fault: "a producer writes the relay's columns", file: grants, old: "\"INSERT (\"+stagedColumns+\"), SELECT (seq", new: "\"INSERT, SELECT (seq", tests: "^TestHostileProducer$/^cache_statement$"},
 		mutant{id: "postgres-slot-check", fault: "a slot that no relay can read is taken", file: outbox, old: "CHECK (slot BETWEEN 0 AND 63)", new: "CHECK (slot < 300)", tests: "^TestHostileProducer$/^cache_statement$"},
 		mutant{id: "postgres-times-check", fault: "a time of another age is taken", file: outbox, old: "CHECK (\n        occurred_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'", new: "CHECK (\n        occurred_at BETWEEN '0001-01-01 00:00:00+00' AND '294276-12-31 23:00:00+00'", tests: "^TestHostileProducer$/^simple_protocol$"},

@@ -29,7 +29,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-frame-count", fault: "a message that is too large with the broker's counts loses its headers", file: frames, old: "{historyHeader, brokersOwn} {", new: "{historyHeader} {", tests: "^TestHeaderFrames$"},
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
-	outages := group{pkg: "./internal/e2e", server: true}.of(
+	outages := group{pkg: "./internal/tests/mistakes", server: true}.of(
 		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(

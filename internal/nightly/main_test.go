@@ -91,9 +91,20 @@ func TestNamesDiffer(t *testing.T) {
 	}
 }
 
+// A night has a million keys wait in one way, another one each time, and a long run in all ways.
+func TestMillionKeysTakeTurns(t *testing.T) {
+	seen := map[string]bool{}
+	for _, part := range []string{"1/6", "2/6", "3/6", "4/6", "5/6", "6/6", "1/1"} {
+		seen[millionKeys(part).env[0]] = true
+	}
+	if len(seen) != 7 || !seen["WAYBILL_MILLION=all"] {
+		t.Errorf("the ways of six nights and a long run are %v", seen)
+	}
+}
+
 // Each test of a bad day is in a step.
 func TestEveryBadDayIsRepeated(t *testing.T) {
-	files, err := filepath.Glob("../badday/*_test.go")
+	files, err := filepath.Glob("../tests/outages/*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +118,7 @@ func TestEveryBadDayIsRepeated(t *testing.T) {
 			found++
 			if !slices.ContainsFunc(repeated, func(s step) bool {
 				at := slices.Index(s.command, "-run")
-				return slices.Contains(s.command, "./internal/badday") && regexp.MustCompile(s.command[at+1]).Match(m[1])
+				return slices.Contains(s.command, "./internal/tests/outages") && regexp.MustCompile(s.command[at+1]).Match(m[1])
 			}) {
 				t.Errorf("no step repeats %s", m[1])
 			}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -42,12 +43,12 @@ var (
 	kills     = test("server kills", "./internal/checker", "^TestServerKillHistories$", "WAYBILL_CHECKER_KILLS=4")
 	replaced  = badDay("broker replaced", "BrokerReplaced")
 	restarts  = test("daemon over restarts", "./cmd/waybill", "^TestRestarts$", "WAYBILL_TEST_DAEMON=100")
-	outage    = test("outage", "./internal/e2e", "^TestBrokerKilledUnderLoad$", "WAYBILL_OUTAGE=60s")
+	outage    = test("outage", "./internal/tests/mistakes", "^TestBrokerKilledUnderLoad$", "WAYBILL_OUTAGE=60s")
 )
 
-// badDay is a step of internal/badday, where each misfortune happens several times.
+// badDay is a step of internal/tests/outages, where each misfortune happens several times.
 func badDay(name, pattern string) step {
-	return test("bad day: "+name, "./internal/badday", "^Test("+pattern+")$", "WAYBILL_BADDAY=long")
+	return test("bad day: "+name, "./internal/tests/outages", "^Test("+pattern+")$", "WAYBILL_BADDAY=long")
 }
 
 // noRace leaves out of the race detector what C became of SQLite: it is several times as slow there, and has nothing
@@ -76,7 +77,7 @@ func once(part string) []step {
 	}
 	suites := step{
 		name: "suites", newer: true,
-		command: []string{"go", "test", "-count=1", "-timeout", "30m", "./transport/rabbitmq", "./transport/redisstreams", "./store/postgres", "./internal/e2e"},
+		command: []string{"go", "test", "-count=1", "-timeout", "30m", "./transport/rabbitmq", "./transport/redisstreams", "./store/postgres", "./internal/tests/mistakes"},
 	}
 	// its MariaDB is this machine's, and a step like every module
 	mysql := step{
@@ -93,12 +94,26 @@ func once(part string) []step {
 	return append(
 		all, suites, mysql,
 		// without the race detector, which makes allocations and seconds others than they are
-		step{name: "costs and accidents", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-p", "1", "./internal/costs", "./internal/accidents"}},
+		step{name: "costs and faults", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-p", "1", "./internal/tests/costs", "./internal/tests/faults"}},
 		step{name: "explore", command: []string{"go", "test", "-v", "-count=1", "-timeout", "120m", "-run", "^TestExplore$|^TestSameSeedSameHistory$", "./dispatch"}},
 		step{name: "million rows", command: []string{"go", "test", "-count=1", "-timeout", "30m", "-run", "MillionRows", "./store/sqlite"}},
-		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/matrix"}},
+		millionKeys(part),
+		step{name: "matrix", env: []string{"WAYBILL_MATRIX=all"}, command: []string{"go", "test", "-count=1", "-timeout", "60m", "./internal/tests/matrix"}},
 		step{name: "mutants", command: []string{"go", "run", "./internal/testenv/testservers", "go", "run", "./internal/mutants", "-part", part}},
 	)
+}
+
+// millionKeys has a million keys wait in one of six ways, in another one each night; with all mutants in all ways.
+func millionKeys(part string) step {
+	ways := []string{"retries", "retries killed", "blocked", "blocked killed", "paused", "paused killed"}
+	way := "all"
+	if k, n, _ := strings.Cut(part, "/"); n == strconv.Itoa(len(ways)) {
+		i, _ := strconv.Atoi(k)
+		way = ways[i-1]
+	}
+	s := test("million keys", "./store/postgres", "^TestMillionKeysStopNobody$", "WAYBILL_MILLION="+way)
+	s.random = false
+	return s
 }
 
 // fuzzing are the fuzz targets of all packages, each for 30 s. Go's cache keeps their corpus. An input that fails is in
@@ -138,7 +153,7 @@ var repeated = []step{
 	test("scale", "./store/postgres", "^TestReadAndSettleScale$", "WAYBILL_SCALE=10000000"),
 	test("system histories", "./waybilltest", "^Test(Simulate|SimulateOddOptions|SameSeedSameHistory)$", "WAYBILL_TEST_NIGHTLY=1", "GODEBUG=asyncpreemptoff=1"),
 	test("dispatch histories", "./dispatch", "^TestHistories$").flags("-rapid.checks=2000"),
-	test("bad day: relay frozen", "./internal/accidents", "^Test(FrozenRelay|FailOver|DatabaseClockJumps)$", "WAYBILL_ACCIDENTS=long"),
+	test("bad day: relay frozen", "./internal/tests/faults", "^Test(FrozenRelay|FailOver|DatabaseClockJumps)$", "WAYBILL_ACCIDENTS=long"),
 	badDay("standby promoted", "(Synchronous|Lagging)StandbyIsPromoted"),
 	badDay("disk full", "(Database|Broker)DiskFull"),
 	badDay("certificate expired", "(Database|Broker)CertificateExpires"),

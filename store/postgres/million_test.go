@@ -23,7 +23,6 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/internal/patience"
-	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -85,17 +84,6 @@ func TestWaitingKeysStopNobody(t *testing.T) { //nolint:tparallel // the subtest
 		o, pool := newOutbox(t, postgres.Options{})
 		opts := dispatch.Options{MaxKeys: 20, Batch: 50, PollMax: 50 * time.Millisecond}
 		(&queued{crowded: &crowded{t, o, pool, opts, 300}, wait: wait}).run(killed)
-	})
-}
-
-// TestMillionKeysStopNobody does the same with a million keys and the usual bounds. It measures the memory of the
-// process: no other test runs beside it.
-func TestMillionKeysStopNobody(t *testing.T) {
-	tier.Nightly(t, "six times a million keys: 20 minutes")
-	eachWait(t, func(t *testing.T, wait string, killed bool) {
-		t.Helper()
-		o, pool := newOutbox(t, postgres.Options{})
-		(&queued{crowded: &crowded{t, o, pool, dispatch.Options{}, 1_000_000}, wait: wait, memory: measure(t)}).run(killed)
 	})
 }
 
