@@ -11,8 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// TQ-07: settles of several members are one round trip and one transaction. A locked record and a removed session
-// refuse it. Then each member settles alone, and its own records are all that the refusal concerns.
+// TestSettleGroup: settles of several members are one round trip and one transaction. A locked record and a removed
+// session refuse it. Then each member settles alone, and its own records are all that the refusal concerns.
 func TestSettleGroup(t *testing.T) {
 	t.Parallel()
 	pool, sent := newSinglePool(t, "")

@@ -104,8 +104,8 @@ func (f *farGroups) SettleGroup(ctx context.Context, selves []core.Session, outc
 	return true
 }
 
-// TQ-07: settles of many queues of a process go together: those that wait for a place are one call. If they cannot,
-// each goes alone.
+// TestSettlesOfManyQueuesGoTogether: settles of many queues of a process go together: those that wait for a place are
+// one call. If they cannot, each goes alone.
 func TestSettlesOfManyQueuesGoTogether(t *testing.T) {
 	t.Parallel()
 	const n, messages = 8, 500
@@ -150,7 +150,7 @@ func TestSettlesOfManyQueuesGoTogether(t *testing.T) {
 	}
 }
 
-// TQ-07: no handler waits for the settle of another queue.
+// TestSlowSettleHoldsUpItsQueueAlone: no handler waits for the settle of another queue.
 func TestSlowSettleHoldsUpItsQueueAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
