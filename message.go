@@ -108,10 +108,10 @@ type Message struct {
 	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be cancelled; Staged.Replaced
 	// reports that. Replace needs a DedupeKey.
 	Replace bool
-	// Cancelable allows cancelling the message although it is due, as long as no relay has it out. It costs the
+	// Cancellable allows cancelling the message although it is due, as long as no relay has it out. It costs the
 	// relay a statement. A dedupe key implies it. A message that is scheduled or waits for a retry can always be
 	// cancelled.
-	Cancelable bool
+	Cancellable bool
 	// Lane is the priority lane. The lanes of a route are handed out separately and with different weights.
 	// Messages of one key are ordered within a lane. Empty means [LaneNormal].
 	Lane Lane
@@ -192,8 +192,8 @@ func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
 // CorrelationID sets the correlation id instead of the context's.
 func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
 
-// Cancelable allows cancelling the message although it is due.
-func Cancelable() MessageOption { return func(m *Message) { m.Cancelable = true } }
+// Cancellable allows cancelling the message although it is due.
+func Cancellable() MessageOption { return func(m *Message) { m.Cancellable = true } }
 
 // DedupeKey makes the message the only live one of its tenant with this key on its route and topic; see [Message].
 func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }

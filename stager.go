@@ -94,7 +94,7 @@ type Stager[Tx any] interface {
 // Canceller cancels staged messages through the caller's transaction. The cancellation takes effect with the commit.
 type Canceller[Tx any] interface {
 	// Cancel cancels the messages with reason cancelled and returns one status a key, in input order. It
-	// cancels messages that are scheduled, that wait for a retry, or that are due and cancelable. It waits for
+	// cancels messages that are scheduled, that wait for a retry, or that are due and cancellable. It waits for
 	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. If
 	// another transaction cancels the same message, Cancel waits until that one ends, or fails. A message that is
 	// named twice in one call can be CancelNotFound the second time. After an error the caller must roll the

@@ -30,7 +30,7 @@ type Topic[T any] struct {
 	kind   string
 	routes []string
 
-	cancelable bool
+	cancellable bool
 }
 
 // NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes. A bad name is
@@ -46,10 +46,10 @@ func (t Topic[T]) On(routes ...string) Topic[T] {
 	return t
 }
 
-// Cancelable returns the topic with cancelable messages: they can be cancelled although they are due; see
+// Cancellable returns the topic with cancellable messages: they can be cancelled although they are due; see
 // [Message].
-func (t Topic[T]) Cancelable() Topic[T] {
-	t.cancelable = true
+func (t Topic[T]) Cancellable() Topic[T] {
+	t.cancellable = true
 	return t
 }
 
@@ -77,7 +77,7 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	}
 	m := RawMessage(t.name, t.ContentType(), body, opts...)
 	m.kind = t.kind
-	m.Cancelable = m.Cancelable || t.cancelable
+	m.Cancellable = m.Cancellable || t.cancellable
 	if len(m.Routes) == 0 {
 		m.Routes = t.routes
 	}

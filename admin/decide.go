@@ -57,12 +57,12 @@ type DecideRequest struct {
 type Terminator interface {
 	Inspector
 	// DecideRecords returns req.Decisions with their results. A record that cannot be out is ended at once: one
-	// that waits for a time, a cancelable one without a hold, a due one whose partition has no owner. Any other can
-	// be out without a hold, and only the owner of its partition knows. So the owner is told. It ends the record as
-	// soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again with the
-	// decisions that it returned, until none is pending. If the partition has no owner any more, that call carries
-	// the decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an error the
-	// call can be repeated: decisions that owners were told about twice are carried out once.
+	// that waits for a time, a cancellable one without a hold, a due one whose partition has no owner. Any other
+	// can be out without a hold, and only the owner of its partition knows. So the owner is told. It ends the
+	// record as soon as that is not out, unless it was published. DecideRecords does not wait for it. Call it again
+	// with the decisions that it returned, until none is pending. If the partition has no owner any more, that call
+	// carries the decision out. An ended record lets its key go on, with and without BlockAfterAbandon. After an
+	// error the call can be repeated: decisions that owners were told about twice are carried out once.
 	DecideRecords(ctx context.Context, req DecideRequest) ([]Decision, error)
 }
 

@@ -48,8 +48,8 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	s := records(t)
 	s.stage(
-		message("fine", "d1", waybill.DedupeKey("once"), waybill.Delay(time.Hour)), message("fine", "w1", waybill.Cancelable()),
-		message("fine", "two", waybill.Routes("default", "other"), waybill.Cancelable()),
+		message("fine", "d1", waybill.DedupeKey("once"), waybill.Delay(time.Hour)), message("fine", "w1", waybill.Cancellable()),
+		message("fine", "two", waybill.Routes("default", "other"), waybill.Cancellable()),
 	)
 	s.run("cancel", "s1", "--dry-run").is(t, 0, "would be tried")
 	s.run("cancel", "s1", "w1").is(t, 0, "s1", "w1", "cancelled")

@@ -120,7 +120,7 @@ func stageTwo(t *testing.T, dsn string) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	err = store.UnitOfWork().Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Cancelable()))
+		_, err := store.Stage(ctx, tx, message("fine", "a", waybill.Delay(time.Hour), waybill.Tenant("x")), message("fine", "b", waybill.Cancellable()))
 		return err
 	})
 	if err != nil {

@@ -38,7 +38,7 @@ func TestValidateOfABroker(t *testing.T) {
 	}
 	run("validate").is(t, cli.ExitFindings, "billing.delay_10s").not(t, `exchange "shop"`)
 	run("topology", "declare").is(t, cli.ExitOK)
-	s.stage(message("orders.placed", "a"), message("invoices.made", "b"), message("invoices.made", "c"), message("gone", "d", waybill.Cancelable()))
+	s.stage(message("orders.placed", "a"), message("invoices.made", "b"), message("invoices.made", "c"), message("gone", "d", waybill.Cancellable()))
 	s.run("cancel", "d").is(t, cli.ExitOK)
 	run("validate").is(t, cli.ExitFindings, `topic "invoices.made": messages of it wait on route default`, "transports.mq").not(t, `"gone"`)
 	if err := ch.QueueBind("billing", "invoices.#", "shop", false, nil); err != nil {

@@ -145,8 +145,8 @@ type Record struct {
 	Attempts, Deliveries, Crashes int
 	// Failed reports that it has an error from an earlier attempt of any member.
 	Failed bool
-	// Cancelable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
-	Cancelable bool
+	// Cancellable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
+	Cancellable bool
 	// Holder is the live session that holds it; 0 = none. A hold of a removed session does not count.
 	Holder Session
 	// Age is the time since it first became due, retries notwithstanding, by the store's clock.

@@ -33,8 +33,8 @@ type StamperOptions struct {
 	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
 	// route have its time.
 	RouteTTL map[string]time.Duration
-	// Cancelable are routes. Every message on them is cancelable.
-	Cancelable []string
+	// Cancellable are routes. Every message on them is cancellable.
+	Cancellable []string
 	// Now is the producer's clock; nil means time.Now.
 	Now func() time.Time
 	// NewID makes message ids; nil means NewID.
@@ -99,8 +99,8 @@ type StagedRow struct {
 	// leaves the tenant out. Replace is the message's.
 	DedupeKey string
 	Replace   bool
-	// Cancelable allows cancelling and replacing the message although it is due.
-	Cancelable bool
+	// Cancellable allows cancelling and replacing the message although it is due.
+	Cancellable bool
 }
 
 // IDTaken is the error of a Stage whose row has the id of a record of its route with another source. As a duplicate it
@@ -177,7 +177,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
-			Cancelable: msgs[i].Cancelable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
+			Cancellable: msgs[i].Cancellable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, now, &scope)
 		row.DedupeKey = storedDedupeKey(row.Envelope.Tenant, row.DedupeKey)
@@ -189,12 +189,12 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		if len(routes) == 0 {
 			routes = noRoutes
 		}
-		cancelable := row.Cancelable
+		cancellable := row.Cancellable
 		for j, r := range routes {
 			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
 			row.Envelope.Expires = s.expires(&msgs[i], r, now)
 			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
-			row.Cancelable = cancelable || slices.Contains(s.opts.Cancelable, r)
+			row.Cancellable = cancellable || slices.Contains(s.opts.Cancellable, r)
 			rows = append(rows, row)
 		}
 	}

@@ -16,7 +16,7 @@ func TestCancellationMirrorsTheHandOut(t *testing.T) {
 	t.Parallel()
 	for n := range 1 << 4 {
 		has := func(bit int) bool { return n>>bit&1 != 0 }
-		r := store.Row{Ref: core.Ref{Seq: 7}, State: core.StatePending, Cancelable: has(0), MaybeSent: has(1) || has(2)}
+		r := store.Row{Ref: core.Ref{Seq: 7}, State: core.StatePending, Cancellable: has(0), MaybeSent: has(1) || has(2)}
 		u, rt := store.Partition{}, &route{env: &env{opts: Options{Window: 1}}}
 		if has(2) {
 			r.Crashes = 1
@@ -24,7 +24,7 @@ func TestCancellationMirrorsTheHandOut(t *testing.T) {
 		if has(3) {
 			u.UncertainUpTo, rt.uncertainUpTo[r.Slot] = 7, 7
 		}
-		item := Item{Record: core.Record{Ref: r.Ref, Cancelable: r.Cancelable, Crashes: r.Crashes}, route: rt}
+		item := Item{Record: core.Record{Ref: r.Ref, Cancellable: r.Cancellable, Crashes: r.Crashes}, route: rt}
 		got := store.Cancellation(&r, u)
 		if out := item.isPlain(); out != (got == waybill.CancelInFlight) {
 			t.Errorf("%+v, crash window up to %d: handed out without a hold: %v, and a cancel says %q", r, u.UncertainUpTo, out, got)

@@ -32,13 +32,13 @@ func small1(name string, staged []letter, b budget, change ...func(s *scope)) sc
 	return s
 }
 
-func manyKeys(s *scope)   { s.keys = 10 }
-func cancelable(s *scope) { s.cancelable = true }
-func queued(s *scope)     { s.routes[0].Queue = true }
-func blocking(s *scope)   { s.routes[0].Blocks = true }
-func two(s *scope)        { s.members, s.window = 2, 8 }
-func shortPages(s *scope) { s.batch = 1 }
-func twoRoutes(s *scope)  { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
+func manyKeys(s *scope)    { s.keys = 10 }
+func cancellable(s *scope) { s.cancellable = true }
+func queued(s *scope)      { s.routes[0].Queue = true }
+func blocking(s *scope)    { s.routes[0].Blocks = true }
+func two(s *scope)         { s.members, s.window = 2, 8 }
+func shortPages(s *scope)  { s.batch = 1 }
+func twoRoutes(s *scope)   { s.routes = []Route{{Name: "r"}, {Name: "q"}} }
 
 // pair is a world of two members that have joined.
 func pair(name string, partitions int, staged []letter, b budget, change ...func(s *scope)) scope {
@@ -74,14 +74,14 @@ var scopes = []scope{
 	small1("a topic is paused while its records are out", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "l", topic: "a"}, {route: "r", key: "m", topic: "b"}},
 		budget{Ticks: 2, Pause: 1, Unknown: 2}),
 	small1("the head of a paused topic is skipped", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
-		budget{Ticks: 3, Pause: 1, Skip: 1}, manyKeys, cancelable),
+		budget{Ticks: 3, Pause: 1, Skip: 1}, manyKeys, cancellable),
 	small1("the head of a paused topic is cancelled", []letter{{route: "r", key: "k", topic: "a"}, {route: "r", key: "k", topic: "b"}},
-		budget{Ticks: 3, Pause: 1, Cancel: 1}, manyKeys, cancelable),
+		budget{Ticks: 3, Pause: 1, Cancel: 1}, manyKeys, cancellable),
 	small1("the head of a paused topic expires", []letter{
 		{route: "r", key: "k", topic: "a", expires: 3 * time.Second}, {route: "r", key: "k", topic: "b"}, {route: "r", topic: "a", expires: 3 * time.Second}, {route: "r", key: "l", topic: "a"},
 	}, budget{Ticks: 4, Pause: 1, Delays: 1}, func(s *scope) { s.keys = 2 }),
-	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, cancelable),
-	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, cancelable),
+	small1("cancels in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Cancel: 2}, manyKeys, cancellable),
+	small1("cancels at the bound of keys", keyed("k", "k", "l", "m"), budget{Ticks: 4, Cancel: 2, Delays: 1}, cancellable),
 	small1("locks in open transactions", keyed("k", "l", "m", ""), budget{Ticks: 4, Lock: 2}, manyKeys),
 	small1("many locks", keyed("k", "", "l", "", "m"), budget{Ticks: 2}, manyKeys, func(s *scope) { s.locked = 4 }),
 	small1("locks at the bound of keys", keyed("k", "k", "l", ""), budget{Ticks: 4, Lock: 2, Retry: 1, Delays: 1}),
@@ -106,7 +106,7 @@ var scopes = []scope{
 	pair("a front is behind a paused topic, and its member dies", 1, backlog, budget{Ticks: 7, Pause: 1, Crash: 1}, shortPages),
 	pair("a topic is paused, and a member dies", 1, ab, budget{Ticks: 7, Pause: 1, Crash: 1}),
 	pair("blocked keys, and a member dies", 1, keyed("k", "l", "k", "l"), budget{Ticks: 7, Abandon: 2, Redrive: 1, Crash: 1}, blocking),
-	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, cancelable),
+	pair("cancels, and a member dies", 1, keyed("k", "l", "k"), budget{Ticks: 7, Cancel: 1, Crash: 1, Lose: 1}, cancellable),
 	pair("a member freezes", 1, keyed("k", "l", "k"), budget{Ticks: 6, Far: 1, Freeze: 1, Blackout: 1}),
 	pair("a queue, and a member leaves", 2, keyed("k", "", "l", ""), budget{Ticks: 5, Retry: 1, Leave: 1, Slow: 1}, queued),
 	pair("a queue, and a member dies", 1, keyed("k", "", ""), budget{Ticks: 6, Retry: 1, Crash: 1, Lock: 1}, queued),

@@ -32,15 +32,15 @@ type scope struct {
 	partitions      int
 	routes          []Route
 	// staged has been committed before the history begins. txs are transactions that stage during it.
-	staged     []letter
-	txs        [][]letter
-	locked     int // how many of those that were staged are locked by a transaction that stays open
-	cancelable bool
-	batch      int
-	window     int
-	keys       int // MaxKeys
-	bounds     bounds
-	budget     budget
+	staged      []letter
+	txs         [][]letter
+	locked      int // how many of those that were staged are locked by a transaction that stays open
+	cancellable bool
+	batch       int
+	window      int
+	keys        int // MaxKeys
+	bounds      bounds
+	budget      budget
 	// breaks is a promise of the store that it breaks.
 	breaks string
 	// gate and night are how many states are visited in the gate and at night; 0 = all.
@@ -518,7 +518,7 @@ func (w *world) stage(tx *memory.Tx, l letter, id string, i int) {
 		p.ends = w.now.Add(l.expires)
 		e.Expires = p.ends
 	}
-	if _, err := tx.Stage(core.StagedRow{Envelope: e, Route: l.route, Delay: l.delay, Cancelable: w.scope.cancelable}); err != nil {
+	if _, err := tx.Stage(core.StagedRow{Envelope: e, Route: l.route, Delay: l.delay, Cancellable: w.scope.cancellable}); err != nil {
 		panic(err)
 	}
 	mine := slices.ContainsFunc(w.letters, func(o *posted) bool { return o.tx == i })

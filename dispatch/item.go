@@ -78,7 +78,7 @@ func (item *Item) isSuspect() bool {
 // isPlain reports whether an item is handed out as soon as nothing of its key is before it. Then nothing is stored
 // first.
 func (item *Item) isPlain() bool {
-	return !item.isSuspect() && (item.held || !item.Record.Cancelable && !item.route.Hold && !item.route.holdsFirst())
+	return !item.isSuspect() && (item.held || !item.Record.Cancellable && !item.route.Hold && !item.route.holdsFirst())
 }
 
 // exclusive reports whether nothing may be handed out beside the item. Ready items go before a suspect of a queue. No

@@ -49,11 +49,11 @@ func (s *settles) reset() { s.items, s.notices = nil, nil }
 func (s *settles) empty() bool { return len(s.items) == 0 && len(s.notices) == 0 }
 
 // add takes in an item whose outcome must be stored. A published or expired record can wait for others to be stored
-// with it. Any other outcome holds its key, so that it is urgent. So is that of a cancelable record with a key.
+// with it. Any other outcome holds its key, so that it is urgent. So is that of a cancellable record with a key.
 func (s *settles) add(item *Item) {
 	item.tries, item.at = 0, s.now
 	s.since = earliest(s.since, s.now)
-	if item.outcome.Event() != core.EventConfirmed && item.outcome.Reason() != waybill.ReasonExpired || item.key != nil && item.Record.Cancelable {
+	if item.outcome.Event() != core.EventConfirmed && item.outcome.Reason() != waybill.ReasonExpired || item.key != nil && item.Record.Cancellable {
 		s.urgent = true
 	}
 	s.items = append(s.items, item)

@@ -556,7 +556,7 @@ func (s *sim) produce() {
 			row.Envelope.Key, msg.key = "", ""
 		}
 		if s.cfg.cancel && s.chance(0.3) {
-			row.Cancelable = true
+			row.Cancellable = true
 		}
 		if s.cfg.poison && len(s.ids) == 150 {
 			msg.poison = true

@@ -39,7 +39,7 @@
 // of them, unless a record waits for one; a crash can repeat the messages of that time.
 //
 // The store has a hold of a record before the record is sent, if other processes must know: of a retry, of a
-// cancelable record, and of a record that a dead relay may have had out. A record of the last kind goes 100 records
+// cancellable record, and of a record that a dead relay may have had out. A record of the last kind goes 100 records
 // at a time, more as they pass, and in half as many each time that a relay dies with them.
 //
 // Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work

@@ -140,13 +140,13 @@ func TestStopDuringAPublish(t *testing.T) { // ST-09
 		s, b := newStore(t), newBus()
 		free := make(chan struct{})
 		b.before = func(context.Context, []waybill.Envelope) { <-free } // it does not heed its context
-		stage(t, s, msg("a", "", waybill.Cancelable()))
+		stage(t, s, msg("a", "", waybill.Cancellable()))
 		stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: time.Second}))
 		within(t, time.Second, "the publish", func() bool { return len(b.started) == 1 })
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		stage(t, s, msg("b", "", waybill.Cancelable()))
+		stage(t, s, msg("b", "", waybill.Cancellable()))
 		tx := s.Begin()
 		defer tx.Rollback()
 		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelUncertain, "b": waybill.CancelDone} {

@@ -10,7 +10,7 @@ import (
 )
 
 // Cancel cancels staged messages in tx; see [waybill.Canceller]. It cancels messages that are scheduled, wait for a
-// retry, or were staged as cancelable. Keys that name the same message get the same answer. Under REPEATABLE READ it
+// retry, or were staged as cancellable. Keys that name the same message get the same answer. Under REPEATABLE READ it
 // knows the messages of the transaction's snapshot; under READ COMMITTED all that are committed.
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if tx == nil {

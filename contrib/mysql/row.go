@@ -19,7 +19,7 @@ import (
 // The bits of column flags.
 const (
 	flagBlocks = 1 << iota
-	flagCancelable
+	flagCancellable
 	flagMaybe
 )
 
@@ -81,7 +81,7 @@ func (w *work) query(out *[]*row, text string, args ...any) query {
 		e.Topic, e.Source, e.HLC = f.text(), f.text(), hlc.Timestamp(f.number())
 		r.reason, r.lastError = waybill.Reason(f.text()), f.text()
 		r.errorAt, r.dedupe, r.attrs, e.Body = f.number(), f.text(), f.text(), f.bytes()
-		e.ID, r.Failed, r.Cancelable = r.ID, r.state == core.StateFailed, r.has(flagCancelable)
+		e.ID, r.Failed, r.Cancellable = r.ID, r.state == core.StateFailed, r.has(flagCancellable)
 		if r.state == stateCancelled {
 			r.state = core.StateAbandoned
 		}
@@ -186,7 +186,7 @@ func (r *row) facts() *rules.Row {
 	}
 	return &rules.Row{
 		Ref: r.Ref, Slot: r.Slot, State: r.state, Reason: r.reason, Holder: r.Holder, Keyed: r.Envelope.Key != "", Waits: r.live() && r.due != 0,
-		Cancelable: r.Cancelable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
+		Cancellable: r.Cancellable, Blocks: r.has(flagBlocks), MaybeSent: r.has(flagMaybe),
 		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
 	}
 }
@@ -302,7 +302,7 @@ func storedState(s core.State, reason waybill.Reason) int64 {
 }
 
 func flags(r *rules.Row) (out int64) {
-	for flag, is := range map[int64]bool{flagBlocks: r.Blocks, flagCancelable: r.Cancelable, flagMaybe: r.MaybeSent} {
+	for flag, is := range map[int64]bool{flagBlocks: r.Blocks, flagCancellable: r.Cancellable, flagMaybe: r.MaybeSent} {
 		if is {
 			out |= flag
 		}

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	ends_at     BIGINT           NOT NULL DEFAULT 0,  -- live: when it expires; ended: when it ended
 	ready_since BIGINT           NOT NULL DEFAULT 0,  -- when it was or is first due
 	hold        BIGINT           NOT NULL DEFAULT 0,  -- session of the member that holds it
-	flags       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1 blocks its key, 2 cancelable, 4 maybe sent
+	flags       TINYINT UNSIGNED NOT NULL DEFAULT 0,  -- 1 blocks its key, 2 cancellable, 4 maybe sent
 	attempts    INT              NOT NULL DEFAULT 0,
 	deliveries  INT              NOT NULL DEFAULT 0,
 	crashes     INT              NOT NULL DEFAULT 0,

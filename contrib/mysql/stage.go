@@ -216,8 +216,8 @@ func (w *work) dueAt(r *core.StagedRow) (due, since int64) {
 }
 
 func flagsOf(r *core.StagedRow) int {
-	if r.Cancelable {
-		return flagCancelable
+	if r.Cancellable {
+		return flagCancellable
 	}
 	return 0
 }

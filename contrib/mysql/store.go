@@ -26,8 +26,8 @@ type Options struct {
 	Source string
 	// Retention says how long settled records are kept. All programs that share the database should use the same.
 	Retention waybill.Retention
-	// Cancelable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
-	Cancelable []string
+	// Cancellable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
+	Cancellable []string
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged. A message must fit in the server's max_allowed_packet.
@@ -125,7 +125,7 @@ func New(db *sql.DB, opts Options) (*Store, error) {
 func newStore(db, own *sql.DB, opts Options) (*Store, error) {
 	stamper, err := core.NewStamper(core.StamperOptions{
 		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL,
-		Cancelable: opts.Cancelable, TracerProvider: opts.TracerProvider,
+		Cancellable: opts.Cancellable, TracerProvider: opts.TracerProvider,
 	})
 	if err != nil {
 		return nil, err

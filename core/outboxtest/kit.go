@@ -169,12 +169,12 @@ func (k *kit) single() bool {
 // option changes a row.
 type option func(r *core.StagedRow)
 
-func key(s string) option          { return func(r *core.StagedRow) { r.Envelope.Key = s } }
-func id(s string) option           { return func(r *core.StagedRow) { r.Envelope.ID = s } }
-func delay(d time.Duration) option { return func(r *core.StagedRow) { r.Delay = d } }
-func body(n int) option            { return func(r *core.StagedRow) { r.Envelope.Body = make([]byte, n) } }
-func dedupe(s string) option       { return func(r *core.StagedRow) { r.DedupeKey = s } }
-func cancelable(r *core.StagedRow) { r.Cancelable = true }
+func key(s string) option           { return func(r *core.StagedRow) { r.Envelope.Key = s } }
+func id(s string) option            { return func(r *core.StagedRow) { r.Envelope.ID = s } }
+func delay(d time.Duration) option  { return func(r *core.StagedRow) { r.Delay = d } }
+func body(n int) option             { return func(r *core.StagedRow) { r.Envelope.Body = make([]byte, n) } }
+func dedupe(s string) option        { return func(r *core.StagedRow) { r.DedupeKey = s } }
+func cancellable(r *core.StagedRow) { r.Cancellable = true }
 func expires(at time.Time) option {
 	return func(r *core.StagedRow) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
 }

@@ -29,7 +29,7 @@ var readChecks = []named{
 // Without this a message arrives with less, or other things, than the application staged.
 func envelopeComesBack(k *kit) {
 	m := k.owner(1)
-	row := k.row(key("schlüssel\t\"1\""), cancelable, body(70_000), expires(time.Now().Add(far)))
+	row := k.row(key("schlüssel\t\"1\""), cancellable, body(70_000), expires(time.Now().Add(far)))
 	e := &row.Envelope
 	for i := range e.Body {
 		e.Body[i] = byte(i)
@@ -52,8 +52,8 @@ func envelopeComesBack(k *kit) {
 		got.ContentType != want.ContentType || got.Tenant != want.Tenant || got.CorrelationID != want.CorrelationID ||
 		got.CausationID != want.CausationID || got.RunID != want.RunID || got.Priority != want.Priority || got.HLC != want.HLC:
 		k.fail("an envelope came back as %+v, want %+v", got, want)
-	case !rs[0].Cancelable || rs[1].Cancelable:
-		k.fail("one of two records was staged as cancelable, and they came back as %v and %v", rs[0].Cancelable, rs[1].Cancelable)
+	case !rs[0].Cancellable || rs[1].Cancellable:
+		k.fail("one of two records was staged as cancellable, and they came back as %v and %v", rs[0].Cancellable, rs[1].Cancellable)
 	}
 	for _, r := range rs {
 		if r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0 {

@@ -97,7 +97,7 @@ func TestBounded(t *testing.T) {
 var readFaults = []faulty{
 	{"loses the subject", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Subject = "" })},
 	{"cuts long bodies", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
-	{"forgets what is cancelable", "envelope-comes-back", records(func(r *core.Record) { r.Cancelable = false })},
+	{"forgets what is cancellable", "envelope-comes-back", records(func(r *core.Record) { r.Cancellable = false })},
 	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.Age = 0 })},
 	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.Life = max(r.Life, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},

@@ -8,13 +8,13 @@ import (
 // Cancellation is the answer for a message that its application takes back, by Cancel or by Replace. The message is
 // cancelled if the answer is CancelDone or CancelUncertain; [End] returns its new row.
 //
-// A record can be out without a hold only if it is ready, is not cancelable, has not crashed, and no crash window
+// A record can be out without a hold only if it is ready, is not cancellable, has not crashed, and no crash window
 // covers it: the engine holds all others before it hands them out. So the rule mirrors that one. The first line that
 // fits counts:
 //
 //	ended                                                   not found
 //	held                                                    in flight
-//	ready, not cancelable, no crash, no crash window      in flight
+//	ready, not cancellable, no crash, no crash window      in flight
 //	may have been sent, or is in a crash window             maybe
 //	any other                                               done
 //
@@ -25,7 +25,7 @@ func Cancellation(r *Row, u Partition) waybill.CancelStatus {
 		return waybill.CancelNotFound
 	case r.Holder != 0:
 		return waybill.CancelInFlight
-	case r.Ready() && !r.Cancelable && r.Crashes == 0 && !u.Suspects(r):
+	case r.Ready() && !r.Cancellable && r.Crashes == 0 && !u.Suspects(r):
 		return waybill.CancelInFlight
 	case r.MaybeSent || u.Suspects(r):
 		return waybill.CancelUncertain

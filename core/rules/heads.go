@@ -35,7 +35,7 @@ func Sweeps(r *Row, u Partition) (ends, tells bool) {
 // does not end r, the owner of its partition does as soon as r is not out. The decision keeps a partition without an
 // owner as it is, so that no member can remember r.
 func Decides(r *Row, u Partition) (ends, tells bool) {
-	ends = r.Live() && r.Holder == 0 && (r.Waits || r.Cancelable || u.Owner == 0)
+	ends = r.Live() && r.Holder == 0 && (r.Waits || r.Cancellable || u.Owner == 0)
 	return ends, ends && u.Owner != 0 && Tells(r)
 }
 

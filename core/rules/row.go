@@ -34,8 +34,8 @@ type Row struct {
 	Holder core.Session   // the live session that holds it; 0 = none
 	Keyed  bool           // it has a key
 	Waits  bool           // for a time: a timer, or a retry
-	// Cancelable: it must be held before it is handed out.
-	Cancelable bool
+	// Cancellable: it must be held before it is handed out.
+	Cancellable bool
 	// Blocks: it was abandoned, and holds its key on routes that block.
 	Blocks bool
 	// MaybeSent: it may have arrived, for all that is known. A record with a crash always may.

@@ -35,7 +35,7 @@ func TestCancellation(t *testing.T) {
 		{"ended", func(r *rules.Row) { r.State = core.StateAbandoned }, rules.Partition{}, waybill.CancelNotFound},
 		{"held", held, rules.Partition{}, waybill.CancelInFlight},
 		{"ready", nil, rules.Partition{}, waybill.CancelInFlight},
-		{"ready, cancelable", func(r *rules.Row) { r.Cancelable = true }, rules.Partition{}, waybill.CancelDone},
+		{"ready, cancellable", func(r *rules.Row) { r.Cancellable = true }, rules.Partition{}, waybill.CancelDone},
 		{"ready, crashed", func(r *rules.Row) { r.Crashes, r.MaybeSent = 1, true }, rules.Partition{}, waybill.CancelUncertain},
 		{"ready, in a crash window", nil, window, waybill.CancelUncertain},
 		{"ready, behind the window", func(r *rules.Row) { r.Seq = 11 }, window, waybill.CancelInFlight},
@@ -183,7 +183,7 @@ func TestEndsBesideTheOwner(t *testing.T) {
 	}{
 		{"ready", nil, owned, answer{}},
 		{"ready, no owner", nil, free, answer{true, false, true, false}},
-		{"ready, cancelable", func(r *rules.Row) { r.Cancelable = true }, owned, answer{false, false, true, true}},
+		{"ready, cancellable", func(r *rules.Row) { r.Cancellable = true }, owned, answer{false, false, true, true}},
 		{"a timer", timer, owned, answer{true, false, true, false}},
 		{"a retry", retry, owned, answer{true, true, true, true}},
 		{"a retry, no owner", retry, free, answer{true, true, true, false}},

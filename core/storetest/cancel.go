@@ -70,7 +70,7 @@ func cancelEnds(k *kit) {
 	k.cancel("an abandoned one", waybill.CancelNotFound, k.byID(id))
 }
 
-// A due message that is not cancelable is in flight, because its relay can have it out without a hold. It stays.
+// A due message that is not cancellable is in flight, because its relay can have it out without a hold. It stays.
 // ST-09.
 func cancelOfDueIsInFlight(k *kit) {
 	k.canCancel()
@@ -145,7 +145,7 @@ func cancelAfterALeave(k *kit) {
 	k.takeIDs(ids)
 	k.unowned()
 	k.cancel("a due one whose holder has left", waybill.CancelInFlight, k.byID(ids[0]))
-	k.cancel("a cancelable one whose holder has left", waybill.CancelUncertain, k.byID(ids[1]))
+	k.cancel("a cancellable one whose holder has left", waybill.CancelUncertain, k.byID(ids[1]))
 	k.drainIDs(ids[:1])
 	if _, ok := core.As[admin.Redriver](k.store); !ok {
 		return

@@ -56,7 +56,7 @@ func (k *kit) results(why string, reason waybill.Reason, asked []admin.Decision,
 	return got
 }
 
-// A record that waits for a time, or is cancelable, is out only if a member holds it. Without a hold it is ended at
+// A record that waits for a time, or is cancellable, is out only if a member holds it. Without a hold it is ended at
 // once, though its partition has an owner. That owner is told that its key goes on. OP-18 OR-05.
 func decisionsEndWhatIsFree(k *kit) {
 	k.terminator()
@@ -72,7 +72,7 @@ func decisionsEndWhatIsFree(k *kit) {
 	k.drainIDs(ids[:1])
 	k.canCancel()
 	dedupe := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("d")), k.msg(waybill.Key("a")))
-	k.results("a cancelable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
+	k.results("a cancellable one", waybill.ReasonSkipped, k.decisions(dedupe[0]), admin.DecisionCarriedOut)
 	k.drainIDs(dedupe[1:])
 	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; s.Duplicate {
 		k.fail("the dedupe key of an ended message is not free")

@@ -115,7 +115,7 @@ func waitsAreExplained(k *kit) {
 // A record that an open transaction has locked says so. OR-05, OP-19.
 func locksAreExplained(k *kit) {
 	k.explainer()
-	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Cancelable()))
+	ids := k.stage(k.msg(waybill.DedupeKey("d"), waybill.Cancellable()))
 	tx := k.begin()
 	c, ok := tx.(Canceller)
 	if !ok {

@@ -22,7 +22,7 @@ type Harness interface {
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage stages msgs through the store's waybill.Stager. Only messages with a dedupe key can be cancelable.
+	// Stage stages msgs through the store's waybill.Stager. Only messages with a dedupe key can be cancellable.
 	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.

@@ -55,18 +55,18 @@ func (w who) String() string { return [...]string{"nobody", "self", "another"}[w
 
 // facts are one combination.
 type facts struct {
-	line                       line
-	past                       past
-	held, partition            who // its holder, and the owner of its partition
-	keyed, cancelable, careful bool
-	expires                    bool // soon
-	follows                    bool // it has the key of the record before it
+	line                        line
+	past                        past
+	held, partition             who // its holder, and the owner of its partition
+	keyed, cancellable, careful bool
+	expires                     bool // soon
+	follows                     bool // it has the key of the record before it
 }
 
 func (f facts) String() string {
 	var more []string
 	for text, is := range map[string]bool{
-		"keyed": f.keyed, "cancelable": f.cancelable, "in a crash window": f.careful, "expired": f.expires,
+		"keyed": f.keyed, "cancellable": f.cancellable, "in a crash window": f.careful, "expired": f.expires,
 	} {
 		if is {
 			more = append(more, ", "+text)
@@ -84,9 +84,9 @@ func combinations(keep func(f facts) bool) (out []facts) {
 			for _, held := range []who{nobody, self, other} {
 				for _, partition := range []who{nobody, self, other} {
 					for _, keyed := range bools {
-						for _, cancelable := range bools {
+						for _, cancellable := range bools {
 							for _, careful := range bools {
-								f := facts{line: l, past: p, held: held, partition: partition, keyed: keyed, cancelable: cancelable, careful: careful}
+								f := facts{line: l, past: p, held: held, partition: partition, keyed: keyed, cancellable: cancellable, careful: careful}
 								if keep(f) && (l != timer || p == untouched && held == nobody) {
 									out = append(out, f)
 								}
@@ -299,7 +299,7 @@ func (t *table) stage(list []facts) {
 		if f.keyed {
 			opts = append(opts, waybill.Key(key))
 		}
-		if f.cancelable {
+		if f.cancellable {
 			opts = append(opts, waybill.DedupeKey(id))
 		}
 		if f.line == timer {
@@ -311,7 +311,7 @@ func (t *table) stage(list []facts) {
 		msgs = append(msgs, k.msg(opts...))
 		r := &truth{facts: f, key: key, Row: rules.Row{
 			Ref: core.Ref{Route: k.route, ID: id, Version: 1}, Slot: core.SlotOf(k.route, key, id), State: core.StatePending,
-			Keyed: f.keyed, Cancelable: f.cancelable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
+			Keyed: f.keyed, Cancellable: f.cancellable, Waits: f.line != inLine, MaybeSent: f.past != untouched,
 		}}
 		if f.line == retry {
 			r.State, r.Attempts = core.StateFailed, 1
@@ -416,7 +416,7 @@ type seen struct {
 	Holder                        core.Session
 	Version                       int64
 	Attempts, Deliveries, Crashes int
-	Waits, Cancelable             bool
+	Waits, Cancellable            bool
 	Why                           core.BlockReason
 }
 
@@ -439,7 +439,7 @@ func (t *table) compare(when string, want func(r *truth) *rules.Row) {
 		if is.Live() && !is.Timer() { // nobody reads others
 			to.Holder, to.Version, to.Waits = is.Holder, is.Version, is.Holder == 0 && is.Waits
 			if !to.Waits {
-				to.Deliveries, to.Cancelable = is.Deliveries, is.Cancelable
+				to.Deliveries, to.Cancellable = is.Deliveries, is.Cancellable
 			}
 		}
 		return fmt.Sprintf("%+v", *was), fmt.Sprintf("%+v", to)
@@ -466,7 +466,7 @@ func (t *table) seen() map[string]*seen {
 	for i := range result.Rechecked {
 		r := &result.Rechecked[i]
 		g := of(r.ID)
-		g.Holder, g.Version, g.Deliveries, g.Cancelable = r.Holder, r.Version, r.Deliveries, r.Cancelable
+		g.Holder, g.Version, g.Deliveries, g.Cancellable = r.Holder, r.Version, r.Deliveries, r.Cancellable
 		if r.Attempts != g.Attempts || r.Crashes != g.Crashes {
 			t.k.fail("a member reads %d attempts and %d crashes, an operator %d and %d", r.Attempts, r.Crashes, g.Attempts, g.Crashes)
 		}

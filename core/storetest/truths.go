@@ -68,7 +68,7 @@ func rulesSettle(k *kit) {
 		{"released as unknown", func(r core.Record) core.Outcome { return core.Release(&r, 3*far, true) }},
 	}
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past != left && f.past != unknown && f.partition != nobody && f.cancelable && !f.careful
+		return f.line != timer && f.past != left && f.past != unknown && f.partition != nobody && f.cancellable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, len(ways)))
 	outcomes, wants := make([]core.Outcome, len(t.rows)), make([]rules.Change, len(t.rows))
@@ -142,7 +142,7 @@ func misnamed(r *truth, way int) core.Ref {
 // Take answers as rules.Hold does, and writes the holds of that answer. DB-02.
 func rulesHold(k *kit) {
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past == untouched && !f.cancelable && !f.careful
+		return f.line != timer && f.past == untouched && !f.cancellable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, 6))
 	for _, deliver := range []bool{false, true} {
@@ -181,7 +181,7 @@ func rulesHold(k *kit) {
 func rulesGiveUp(k *kit) {
 	// Records in a crash window are in another partition.
 	list := combinations(func(f facts) bool {
-		return f.line != timer && f.past == untouched && f.partition == self && !f.cancelable
+		return f.line != timer && f.past == untouched && f.partition == self && !f.cancellable
 	})
 	t := k.table(slices.Repeat(list, 4))
 	var refs []core.Ref
@@ -231,7 +231,7 @@ func rulesGiveUp(k *kit) {
 // A redrive makes of a record what rules.Requeue says, and tells its owner. OP-05.
 func rulesRedrive(k *kit) {
 	k.redriver()
-	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.partition == self && f.cancelable })
+	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.partition == self && f.cancellable })
 	t := k.table(slices.Repeat(list, 3))
 	var outcomes []core.Outcome
 	for i, r := range t.rows {
@@ -271,7 +271,7 @@ func rulesRedrive(k *kit) {
 func rulesSweep(k *kit) {
 	k.cleaner()
 	list := combinations(func(f facts) bool {
-		return f.held != self && f.partition != other && f.past != left && f.past != unknown && f.cancelable
+		return f.held != self && f.partition != other && f.past != left && f.past != unknown && f.cancellable
 	})
 	for i := range list {
 		list[i].expires = true
@@ -345,7 +345,7 @@ func rulesDecide(k *kit) {
 func rulesPurge(k *kit) {
 	k.purger()
 	list := combinations(func(f facts) bool {
-		return f.held != self && f.partition == self && f.past == untouched && !f.cancelable && !f.careful
+		return f.held != self && f.partition == self && f.past == untouched && !f.cancellable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, 3))
 	var outcomes []core.Outcome

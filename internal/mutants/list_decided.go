@@ -8,7 +8,7 @@ func decided() []mutant {
 	const row, cancel, settle, hold, heads, heartbeat = "core/rules/row.go", "core/rules/cancel.go", "core/rules/settle.go", "core/rules/hold.go", "core/rules/heads.go", "core/rules/heartbeat.go"
 	return slices.Concat(group{pkg: "./core/storetest"}.of(
 		mutant{id: "rules-cancel-held", fault: "what a member holds is cancelled", file: cancel, old: "case r.Holder != 0:", new: "case r.Holder < 0:", tests: "^TestSuiteAcceptsGoodStore$/^cancel-of-held-is-in-flight$"},
-		mutant{id: "rules-cancel-due", fault: "what is due is cancelled", file: cancel, old: "case r.Ready() && !r.Cancelable", new: "case r.Retry() && !r.Cancelable", tests: "^TestSuiteAcceptsGoodStore$/^cancel-of-due-is-in-flight$"},
+		mutant{id: "rules-cancel-due", fault: "what is due is cancelled", file: cancel, old: "case r.Ready() && !r.Cancellable", new: "case r.Retry() && !r.Cancellable", tests: "^TestSuiteAcceptsGoodStore$/^cancel-of-due-is-in-flight$"},
 		mutant{id: "rules-cancel-crashed", fault: "what crashed is in flight though it is held before it is handed out", file: cancel, old: "r.Crashes == 0 && !u", new: "!u", tests: "^TestSuiteAcceptsGoodStore$/^cancel-after-a-crash$"},
 		mutant{id: "rules-cancel-left", fault: "what a member held that has left is cancelled though its successor hands it out", file: cancel, old: "r.Crashes == 0 && !u", new: "!r.MaybeSent && !u", tests: "^TestSuiteAcceptsGoodStore$/^cancel-after-a-leave$"},
 		mutant{id: "rules-cancel-maybe", fault: "a cancelled retry that may have been sent says it was not", file: cancel, old: "case r.MaybeSent || u", new: "case u", tests: "^TestSuiteAcceptsGoodStore$/^cancel-says-maybe$"},
@@ -21,7 +21,7 @@ func decided() []mutant {
 		mutant{id: "memory-repair-mark", fault: "a redriven record with another body does not say what it was", file: "store/memory/redrive.go", old: "content.Repair(&r.env, bytes.Clone(req.Body))", new: "_ = content.Header\n\t\t\t\tr.env.Body = bytes.Clone(req.Body)", tests: "^TestSuiteAcceptsGoodStore$/^redrive-marks-repaired$"},
 		mutant{id: "rules-sweep-owned", fault: "the cleaning ends what its owner can have out", file: heads, old: "(r.Waits || u.Owner == 0)\n\treturn ends, ends && r.Keyed", new: "true\n\treturn ends, ends && r.Keyed", tests: "^TestSuiteAcceptsGoodStore$/^clean-"},
 		mutant{id: "rules-sweep-tell", fault: "a key waits for a retry that was swept", file: heads, old: "r.Keyed && r.Retry()\n}", new: "r.Keyed && r.Timer()\n}", tests: "^TestSuiteAcceptsGoodStore$/^owner-is-notified-of-sweep$"},
-		mutant{id: "rules-decide-owned", fault: "an operator ends what its owner can have out", file: heads, old: "r.Cancelable || u.Owner == 0)", new: "true)", tests: "^TestSuiteAcceptsGoodStore$/^decisions-through-owner$"},
+		mutant{id: "rules-decide-owned", fault: "an operator ends what its owner can have out", file: heads, old: "r.Cancellable || u.Owner == 0)", new: "true)", tests: "^TestSuiteAcceptsGoodStore$/^decisions-through-owner$"},
 		mutant{id: "rules-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "topic && trials[st.Envelope.Topic] == 0 {", new: "topic {", tests: "^TestSuiteAcceptsGoodStore$/^keys-behind-a-paused-topic$"},
 		mutant{id: "rules-blocked-behind", fault: "a key behind which nothing waits is blocked by its topic", file: heads, old: "topic && k.Behind == 0 {", new: "topic && k.Behind < 0 {", tests: "^TestSuiteAcceptsGoodStore$/^rules-heads$"},
 	), group{pkg: "./core/parked"}.of(

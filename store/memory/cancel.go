@@ -13,7 +13,7 @@ import (
 var _ waybill.Canceller[*Tx] = (*Store)(nil)
 
 // Cancel cancels staged messages in tx, as waybill.Canceller says: messages that are scheduled, wait for a retry, or
-// are cancelable. It also cancels messages that a dead member held, or can have had out: these can have been
+// are cancellable. It also cancels messages that a dead member held, or can have had out: these can have been
 // delivered. A message that a member holds is in flight. So is every other due one, because its relay can have it out
 // without a hold. Until tx ends, a cancelled message cannot be taken, and later messages of
 // its key wait.
@@ -126,7 +126,7 @@ func (tx *Tx) cancelRecord(r *record, why verdict) (status waybill.CancelStatus,
 	f := r.facts()
 	if tx.made[r] == requeued {
 		f, _ = rules.Requeue(&f)
-		f.Cancelable = true // it is out with nobody before tx commits
+		f.Cancellable = true // it is out with nobody before tx commits
 	}
 	if status = rules.Cancellation(&f, r.partition()); status == waybill.CancelInFlight {
 		if why == replaced {

@@ -27,18 +27,18 @@ func TestCancel(t *testing.T) {
 		want    waybill.CancelStatus
 		notice  int
 	}{
-		"none":                {row("z", "x"), func(*kit) {}, waybill.CancelNotFound, 0},
-		"scheduled":           {later(row("a", "x"), time.Hour), func(*kit) {}, waybill.CancelDone, 0},
-		"due":                 {row("a", "x"), func(*kit) {}, waybill.CancelInFlight, 0},
-		"cancelable":          {cancelable(row("a", "x")), func(*kit) {}, waybill.CancelDone, 1},
-		"cancelable, no key":  {cancelable(row("a", "")), func(*kit) {}, waybill.CancelDone, 0},
-		"cancelable and held": {cancelable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, waybill.CancelInFlight, 0},
-		"waits for a retry":   {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, waybill.CancelDone, 1},
+		"none":                 {row("z", "x"), func(*kit) {}, waybill.CancelNotFound, 0},
+		"scheduled":            {later(row("a", "x"), time.Hour), func(*kit) {}, waybill.CancelDone, 0},
+		"due":                  {row("a", "x"), func(*kit) {}, waybill.CancelInFlight, 0},
+		"cancellable":          {cancellable(row("a", "x")), func(*kit) {}, waybill.CancelDone, 1},
+		"cancellable, no key":  {cancellable(row("a", "")), func(*kit) {}, waybill.CancelDone, 0},
+		"cancellable and held": {cancellable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, waybill.CancelInFlight, 0},
+		"waits for a retry":    {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, waybill.CancelDone, 1},
 		"retry that is held": {row("a", "x"), func(k *kit) {
 			k.retry("a", 0)
 			k.due(1, 1)
 		}, waybill.CancelInFlight, 0},
-		"sent without an answer": {cancelable(row("a", "x")), func(k *kit) {
+		"sent without an answer": {cancellable(row("a", "x")), func(k *kit) {
 			k.no(k.settle(1, core.Release(k.get(1, "a"), 0, true))[0])
 		}, waybill.CancelUncertain, 1},
 		"held by a dead one": {row("a", "x"), func(k *kit) {
@@ -89,7 +89,7 @@ func TestCancelInATransaction(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
 	k.join(1, partition)
-	k.put(cancelable(row("a", "x")))
+	k.put(cancellable(row("a", "x")))
 	tx, other := k.Begin(), k.Begin()
 	sp := tx.Savepoint()
 	st, err := tx.Cancel(route, "a")

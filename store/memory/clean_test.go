@@ -59,7 +59,7 @@ func TestCleanHeedsRetention(t *testing.T) { // DB-09
 		Cancelled: 3 * time.Second,
 	}})
 	k.join(1, partition)
-	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), cancelable(row("cancelled", "z")))
+	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), cancellable(row("cancelled", "z")))
 	k.no(k.settle(1, core.Published(k.get(1, "published")))[0])
 	k.abandon("abandoned", waybill.ReasonRejected)
 	k.retry("skipped", time.Hour)

@@ -121,7 +121,7 @@ func (w *world) step(d []int) string {
 	case 0, 1:
 		w.ids++
 		row := core.StagedRow{}
-		row.Cancelable = d[2]%3 == 0
+		row.Cancellable = d[2]%3 == 0
 		row.Route, row.Envelope.ID, row.Envelope.Key = "r", "m"+strconv.Itoa(w.ids), []string{"", "x", "y", "z"}[d[4]%4]
 		row.Delay = time.Duration(d[5]%3) * time.Second
 		if d[1]%3 == 0 {

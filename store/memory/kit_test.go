@@ -52,8 +52,8 @@ func later(r core.StagedRow, d time.Duration) core.StagedRow {
 	return r
 }
 
-func cancelable(r core.StagedRow) core.StagedRow {
-	r.Cancelable = true
+func cancellable(r core.StagedRow) core.StagedRow {
+	r.Cancellable = true
 	return r
 }
 

@@ -115,7 +115,7 @@ func TestRecord(t *testing.T) {
 	k.no(k.Corrupt(1))
 	got := k.get(1, "a")
 	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.Life == -30*time.Second)
-	k.fact("a dedupe key makes it cancelable", got.Cancelable)
+	k.fact("a dedupe key makes it cancellable", got.Cancellable)
 	k.fact("unreadable", got.Err != nil)
 	k.fact("copied", string(got.Envelope.Body) == "body")
 	got.Envelope.Body[0] = 'X'

@@ -25,7 +25,7 @@ type record struct {
 	waiting                       bool      // a timer or a retry waits for due; else it is in line
 	due                           time.Time // when it became due, or will
 	since                         time.Time // when it first became due
-	cancelable                    bool
+	cancellable                   bool
 	unreadable                    error
 
 	holder core.Session // a member, or 0
@@ -81,7 +81,7 @@ func (r *record) ref() core.Ref {
 func (r *record) facts() rules.Row {
 	return rules.Row{
 		Ref: r.ref(), Slot: r.slot, State: r.state, Reason: r.reason, Holder: r.holder, Keyed: r.env.Key != "", Waits: r.waits(),
-		Cancelable: r.cancelable, Blocks: r.blocks() && r.env.Key != "", MaybeSent: r.maybe,
+		Cancellable: r.cancellable, Blocks: r.blocks() && r.env.Key != "", MaybeSent: r.maybe,
 		Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
 	}
 }
@@ -135,7 +135,7 @@ func (r *record) owned(self core.Session) bool { return r.partition().Owner == s
 func (r *record) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Cancelable: r.cancelable, Holder: r.holder,
+		Failed: r.state == core.StateFailed, Cancellable: r.cancellable, Holder: r.holder,
 		Age: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
 	if !r.env.Expires.IsZero() {

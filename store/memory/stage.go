@@ -9,7 +9,7 @@ import (
 )
 
 // Stage writes msgs in tx, as waybill.Stager says. If another transaction has staged the same (route, id) or dedupe
-// key, or cancels it, Stage waits until that transaction ends. A message with a dedupe key is cancelable: it can be
+// key, or cancels it, Stage waits until that transaction ends. A message with a dedupe key is cancellable: it can be
 // cancelled and replaced although it is due.
 func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if err := s.owns(tx); err != nil {
@@ -120,7 +120,7 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	r := &record{
 		route: rt, env: row.Envelope.Clone(), slot: core.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID),
 		dedupe: row.DedupeKey, seq: seq, version: 1,
-		state: core.StatePending, since: now, cancelable: row.Cancelable || row.DedupeKey != "",
+		state: core.StatePending, since: now, cancellable: row.Cancellable || row.DedupeKey != "",
 	}
 	due := now.Add(row.Delay)
 	if !row.DeliverAt.IsZero() {

@@ -37,8 +37,8 @@ type Options struct {
 	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
 	// route have its time.
 	RouteTTL map[string]time.Duration
-	// Cancelable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
-	Cancelable []string
+	// Cancellable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
+	Cancellable []string
 	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under
 	// testing/synctest. It must be safe for concurrent use. Wait uses real timers in any case.
 	Now func() time.Time
@@ -94,7 +94,7 @@ func newMember(m core.Member) *member {
 func New(opts Options) (*Store, error) {
 	stamper, err := core.NewStamper(core.StamperOptions{
 		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL, Now: opts.Now,
-		TracerProvider: opts.TracerProvider, Cancelable: opts.Cancelable,
+		TracerProvider: opts.TracerProvider, Cancellable: opts.Cancellable,
 	})
 	if err != nil {
 		return nil, err

@@ -169,7 +169,7 @@ func (l *ledger) flush(ctx context.Context) error {
 }
 
 // Cancel cancels staged messages in the transaction of sess, by id or by dedupe key; see [waybill.Canceller]. It
-// cancels messages that are scheduled, wait for a retry, or were staged as cancelable. Messages that a dead member
+// cancels messages that are scheduled, wait for a retry, or were staged as cancellable. Messages that a dead member
 // can have had out are waybill.CancelUncertain. Messages that a member holds, and all other due ones, are
 // waybill.CancelInFlight. Keys that name the same message get the same answer.
 func (s *Store) Cancel(ctx context.Context, sess *driver.Session, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {

@@ -135,7 +135,7 @@ func (d *decider) pendingOf(ctx context.Context, numbers bson.A) (map[int64]bool
 
 // end ends r, which no process can have out.
 func (d *decider) end(r *record) {
-	if !r.waits() && !r.Cancelable {
+	if !r.waits() && !r.Cancellable {
 		d.free[r.Route] = true
 	}
 	d.ended, d.models = append(d.ended, r), append(d.models, change(r.ID, r.abandon(d.routes[r.Route], d.reason, d.now)))

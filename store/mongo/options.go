@@ -35,8 +35,8 @@ type Options struct {
 	// Retention says how long settled records are kept. By default the settle itself deletes published ones;
 	// [Store.Clean] deletes all others. All programs that share the database should use the same value.
 	Retention waybill.Retention
-	// Cancelable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
-	Cancelable []string
+	// Cancellable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
+	Cancellable []string
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.

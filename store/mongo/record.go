@@ -48,26 +48,26 @@ type dedupeID struct {
 
 // record is a document of the outbox.
 type record struct {
-	ID         recordID  `bson:"_id"`
-	Seq        int64     `bson:"seq"`
-	Route      string    `bson:"route"` // as in the id, for indexes
-	Key        string    `bson:"key"`
-	Slot       int32     `bson:"slot"`
-	Version    int64     `bson:"version"`
-	Phase      phase     `bson:"phase"`
-	Due        time.Time `bson:"due,omitempty"` // of timers and retries
-	Hold       int64     `bson:"hold"`          // session of the holder; 0 = none
-	Maybe      bool      `bson:"maybe"`         // it can have arrived
-	Cancelable bool      `bson:"cancelable"`
-	Blocks     bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block
-	Attempts   int       `bson:"attempts"`
-	Deliveries int       `bson:"deliveries"`
-	Crashes    int       `bson:"crashes"`
-	HLC        int64     `bson:"hlc"`
-	Topic      string    `bson:"topic"`
-	Dedupe     *dedupeID `bson:"dedupe,omitempty"` // while it is live
-	Since      time.Time `bson:"since"`            // when it was or is first due
-	Expires    time.Time `bson:"expires,omitempty"`
+	ID          recordID  `bson:"_id"`
+	Seq         int64     `bson:"seq"`
+	Route       string    `bson:"route"` // as in the id, for indexes
+	Key         string    `bson:"key"`
+	Slot        int32     `bson:"slot"`
+	Version     int64     `bson:"version"`
+	Phase       phase     `bson:"phase"`
+	Due         time.Time `bson:"due,omitempty"` // of timers and retries
+	Hold        int64     `bson:"hold"`          // session of the holder; 0 = none
+	Maybe       bool      `bson:"maybe"`         // it can have arrived
+	Cancellable bool      `bson:"cancellable"`
+	Blocks      bool      `bson:"blocks"` // it was abandoned, and holds its key on routes that block
+	Attempts    int       `bson:"attempts"`
+	Deliveries  int       `bson:"deliveries"`
+	Crashes     int       `bson:"crashes"`
+	HLC         int64     `bson:"hlc"`
+	Topic       string    `bson:"topic"`
+	Dedupe      *dedupeID `bson:"dedupe,omitempty"` // while it is live
+	Since       time.Time `bson:"since"`            // when it was or is first due
+	Expires     time.Time `bson:"expires,omitempty"`
 
 	DedupeKey string        `bson:"dedupe_key,omitempty"` // as it was staged
 	Held      time.Time     `bson:"held,omitempty"`
@@ -103,7 +103,7 @@ func (r *record) facts() *rules.Row {
 	}
 	return &rules.Row{
 		Ref: r.ref(), Slot: r.slot(), State: r.Phase.state(), Reason: waybill.Reason(r.Reason), Holder: r.holder(), Keyed: r.Key != "",
-		Waits: r.waits(), Cancelable: r.Cancelable, Blocks: r.Blocks, MaybeSent: r.Maybe,
+		Waits: r.waits(), Cancellable: r.Cancellable, Blocks: r.Blocks, MaybeSent: r.Maybe,
 		Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes,
 	}
 }
@@ -242,7 +242,7 @@ func (s *Store) envelope(r *record) (waybill.Envelope, error) {
 func (w *work) record(r *record) core.Record {
 	rec := core.Record{
 		Ref: r.ref(), Slot: r.slot(), Attempts: r.Attempts, Deliveries: r.Deliveries, Crashes: r.Crashes, Failed: r.Phase == phaseRetry,
-		Cancelable: r.Cancelable, Holder: r.holder(), Age: max(w.now.Sub(r.Since), 0),
+		Cancellable: r.Cancellable, Holder: r.holder(), Age: max(w.now.Sub(r.Since), 0),
 	}
 	rec.Envelope, rec.Err = w.s.envelope(r)
 	if !r.Expires.IsZero() {

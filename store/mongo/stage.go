@@ -150,7 +150,7 @@ func (s *Store) newRecord(r *core.StagedRow, id recordID, dedupe *dedupeID, seq 
 	}
 	doc := &record{
 		ID: id, Seq: seq, Route: id.Route, Key: e.Key, Slot: int32(core.SlotOf(id.Route, e.Key, id.ID)), Version: 1, Phase: phaseReady,
-		Cancelable: r.Cancelable, HLC: int64(e.HLC), Topic: e.Topic, Dedupe: dedupe, Since: since, Expires: e.Expires,
+		Cancellable: r.Cancellable, HLC: int64(e.HLC), Topic: e.Topic, Dedupe: dedupe, Since: since, Expires: e.Expires,
 		DedupeKey: r.DedupeKey, Body: e.Body,
 	}
 	if doc.Body == nil {

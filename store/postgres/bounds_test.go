@@ -223,7 +223,7 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 	})
 	heads := []string{"skipped", "aside", "cancelled", "expired"}
 	for _, id := range heads {
-		opts := []waybill.MessageOption{waybill.ID(id), waybill.Key(id), waybill.Cancelable()}
+		opts := []waybill.MessageOption{waybill.ID(id), waybill.Key(id), waybill.Cancellable()}
 		if id == "expired" {
 			opts = append(opts, waybill.TTL(time.Second))
 		}
@@ -254,11 +254,11 @@ func TestAHeadOfAPausedTopicIsTakenAway(t *testing.T) {
 // it is rolled back, all go.
 func TestOpenCancelsStopNobody(t *testing.T) {
 	atBounds(t, dispatch.Options{Window: 20, Batch: 10}, 100, 5_000, "5,000 cancelled messages: a minute", func(c *crowded) {
-		ids := c.stage("a", "t.x", c.n, waybill.Cancelable())
+		ids := c.stage("a", "t.x", c.n, waybill.Cancellable())
 		tx := c.cancel(ids...)
 		var f fates
 		b, _, _ := c.start(&f, oneRoute)
-		more := c.stage("b", "t.x", c.n, waybill.Cancelable())
+		more := c.stage("b", "t.x", c.n, waybill.Cancellable())
 		b.has(c, more...)
 		c.others(b, "open")
 		if got := b.count(); got != c.n+2 {

@@ -66,13 +66,13 @@ FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 const maxLooks = 20
 
 // Cancel cancels staged messages in tx, by id or by dedupe key, in one statement; see [waybill.Canceller]. It
-// cancels scheduled messages, those that wait for a retry, and those that were staged as cancelable, which a dedupe
+// cancels scheduled messages, those that wait for a retry, and those that were staged as cancellable, which a dedupe
 // key implies; other messages that are due are in flight, as are those that a relay holds. Until tx ends the cancelled
 // messages are not handed out, and later messages of their keys wait. Keys that name the same message get the same
 // answer. Cancel waits only for other transactions that have locked the same message. A message is either handed out or
 // cancelled, unless the answer is waybill.CancelUncertain. The role needs what [Migrations.Grants] gives a canceller.
 //
-// A message that is due, whose id Waybill made and that is not cancelable is known by its id only as long as fewer
+// A message that is due, whose id Waybill made and that is not cancellable is known by its id only as long as fewer
 // than 10,000 were staged after it; from then on it is not found.
 func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if check.Nil(tx) {

@@ -3,7 +3,7 @@ package postgres
 import "github.com/waybill-go/waybill"
 
 // What Cancel, and messages that replace others, have in common. A record o can be cancelled unless it is in flight:
-// without a hold, a record that waits for a time, one that was staged as cancelable and is therefore held before it
+// without a hold, a record that waits for a time, one that was staged as cancellable and is therefore held before it
 // is handed out, and one that the transaction has staged itself; besides, a record that has crashed, which is held
 // first, too, and one that a takeover has not passed yet.
 const (
@@ -24,7 +24,7 @@ const (
 	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN {done}
         WHEN ` + liveHoldSQL + ` THEN {in_flight}
         WHEN ` + carefulSQL + ` THEN {maybe}
-        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN {in_flight}
+        WHEN o.due_at IS NULL AND NOT o.cancellable AND o.crashes = 0 THEN {in_flight}
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN {maybe}
         ELSE {done} END`
 
@@ -57,7 +57,7 @@ func cancelRecordsSQL(reason waybill.Reason, keep bool) string {
 }
 
 // lookedUpSQL are the columns of a record o that the above needs.
-const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin`
 
 // byIDSQL is the live record of a route and an id, if it is in an index of ids.
@@ -71,4 +71,4 @@ const byIDSQL = `(
     )`
 
 // inFoundSQL is the predicate of the index of ids that Waybill made.
-const inFoundSQL = `NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)`
+const inFoundSQL = `NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)`

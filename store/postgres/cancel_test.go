@@ -142,7 +142,7 @@ func TestCancelOfWhatCouldNotBeReplaced(t *testing.T) {
 				t.Fatal(taken, err)
 			}
 		} else {
-			exec(t, pool, "UPDATE waybill.waybill_outbox SET cancelable = false WHERE route = $1", route)
+			exec(t, pool, "UPDATE waybill.waybill_outbox SET cancellable = false WHERE route = $1", route)
 		}
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			next := message(waybill.Replace("d"))
@@ -280,21 +280,21 @@ func TestInspectFindsAll(t *testing.T) {
 	}
 }
 
-// ST-09: a message that is cancelable, by itself or by its route, can be cancelled although it is due, by every way
+// ST-09: a message that is cancellable, by itself or by its route, can be cancelled although it is due, by every way
 // to stage.
-func TestCancelable(t *testing.T) {
+func TestCancellable(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{Cancelable: []string{"loose"}})
+	o, pool := newOutbox(t, postgres.Options{Cancellable: []string{"loose"}})
 	one := func(opts ...waybill.MessageOption) waybill.Staged { return stage(t, pool, o, message(opts...))[0] }
-	several := stage(t, pool, o, message(waybill.Cancelable()), message(), message(waybill.Cancelable(), waybill.Delay(time.Hour)), message(waybill.Routes("loose", "strict")))
-	mixed := stage(t, pool, o, message(waybill.DedupeKey("d")), message(waybill.Cancelable()), message(waybill.ID("named")))
+	several := stage(t, pool, o, message(waybill.Cancellable()), message(), message(waybill.Cancellable(), waybill.Delay(time.Hour)), message(waybill.Routes("loose", "strict")))
+	mixed := stage(t, pool, o, message(waybill.DedupeKey("d")), message(waybill.Cancellable()), message(waybill.ID("named")))
 	for _, tc := range []struct {
 		name string
 		waybill.Staged
 		want waybill.CancelStatus
 	}{
-		{"one", one(waybill.Cancelable()), waybill.CancelDone},
-		{"one with an id of its own", one(waybill.Cancelable(), waybill.ID("own")), waybill.CancelDone},
+		{"one", one(waybill.Cancellable()), waybill.CancelDone},
+		{"one with an id of its own", one(waybill.Cancellable(), waybill.ID("own")), waybill.CancelDone},
 		{"one of a route", one(waybill.Routes("loose")), waybill.CancelDone},
 		{"one that is not", one(), waybill.CancelInFlight},
 		{"of several", several[0], waybill.CancelDone},

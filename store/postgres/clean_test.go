@@ -121,7 +121,7 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// A message that is cancelable and was taken by a member is not cancelled by a transaction whose snapshot is older.
+// A message that is cancellable and was taken by a member is not cancelled by a transaction whose snapshot is older.
 func TestCancelWithAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

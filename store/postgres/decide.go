@@ -22,7 +22,7 @@ const headSQL = `(
             SELECT o.* FROM {outbox} o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     )`
 
 const (

@@ -183,7 +183,7 @@ func TestDecideTellsTheOwner(t *testing.T) {
 	if !errors.Is(err, waybill.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
 		t.Errorf("published meanwhile: %v", err)
 	}
-	// a cancelable record without a hold is out nowhere: it is ended although it has an owner
+	// a cancellable record without a hold is out nowhere: it is ended although it has an owner
 	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "c", ids[2].ID, admin.HeadSkip); err != nil {
 		t.Error(err)
 	}

@@ -34,7 +34,7 @@ WITH t AS MATERIALIZED (
 ), f AS MATERIALIZED (
     SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
         SELECT ` + foundSQL + `, e.owned, o.reason, o.settled_at IS NULL AS live,
-            NOT ` + liveHoldSQL + ` AND (o.due_at IS NOT NULL OR o.cancelable OR NOT e.owned) AS free
+            NOT ` + liveHoldSQL + ` AND (o.due_at IS NOT NULL OR o.cancellable OR NOT e.owned) AS free
         FROM {outbox} o CROSS JOIN LATERAL (
             SELECT EXISTS (SELECT FROM {partitions} un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
         ) e

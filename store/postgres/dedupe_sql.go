@@ -31,7 +31,7 @@ func insertKeyedSQL(notify bool, where string) string {
 	return `i AS (
     INSERT INTO {outbox} (` + insertedSQL + `, due_at, ready_since, dedupe_key, own_id` + columns + `)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
            ` + dueSQL("d.at") + `, r.dedupe_key, $21::boolean` + values + `
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d` + where + `

@@ -36,7 +36,7 @@
 //
 // An id that the program chose is in a unique index. To stage it a second time on a route is a no-op while its record
 // exists: by default until it is published. An id that Waybill made is in an index only while the message needs one:
-// scheduled, cancelable, waiting, held or settled.
+// scheduled, cancellable, waiting, held or settled.
 //
 // # Marks
 //
@@ -63,7 +63,7 @@
 // second one is a duplicate; Staged says so, with the id of the live one. With Replace the newest wins instead.
 //
 // [Outbox.Cancel] cancels by id or by dedupe key. It can cancel scheduled messages, those that wait for a retry,
-// and those that were staged as cancelable, which a dedupe key implies. A message that a relay holds cannot be
+// and those that were staged as cancellable, which a dedupe key implies. A message that a relay holds cannot be
 // cancelled: Cancel leaves it alone, and Replace takes the dedupe key from it. The relay waits for neither.
 //
 // All this is one statement in the caller's transaction, and costs nothing where it is not used. If a key may go on,

@@ -115,7 +115,7 @@ var foreigns = []foreign{
 		columns: slices.Concat(fastStream, []foreignColumn{
 			{name: "id", expression: "old.id::text"},
 			{name: "dedupe_key", expression: "coalesce(old.timer_id, '')"},
-			{name: "cancelable", expression: "old.timer_id IS NOT NULL"},
+			{name: "cancellable", expression: "old.timer_id IS NOT NULL"},
 			{name: "attempts", expression: "old.attempts_count"},
 			{name: "last_error_at", expression: "old.last_attempt_at"},
 			{name: "maybe_sent", expression: "old.acquired_at IS NOT NULL"},

@@ -25,7 +25,7 @@ const (
 )
 
 const insertedSQL = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, " +
-	"occurred_at, hlc, expires_at, attrs, body, slot, cancelable"
+	"occurred_at, hlc, expires_at, attrs, body, slot, cancellable"
 
 func (f insertForm) sql() string {
 	if f.one {
@@ -66,7 +66,7 @@ CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable` + values + `
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable` + values + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[]` + arrays + `)
      AS r(` + insertedSQL + names + `)` + from + f.duplicatesSQL("route, id")
@@ -151,7 +151,7 @@ func values(r *core.StagedRow) ([]any, error) {
 	}
 	args := []any{
 		r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent,
-		e.Time, int64(e.HLC), nil, nil, body, slotOf(r), r.Cancelable, nil,
+		e.Time, int64(e.HLC), nil, nil, body, slotOf(r), r.Cancellable, nil,
 	}
 	if !e.Expires.IsZero() {
 		args[11] = e.Expires
@@ -168,7 +168,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 	text := make([]string, 10*n) // one allocation for all text columns
 	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
 	occurred, stamps, expires, bodies := make([]time.Time, n), make([]int64, n), make([]*time.Time, n), make([][]byte, n)
-	slots, cancelable := make([]int64, n), make([]bool, n)
+	slots, cancellable := make([]int64, n), make([]bool, n)
 	for i := range rows {
 		e := &rows[i].Envelope
 		text[i], text[n+i], text[2*n+i], text[3*n+i] = rows[i].Route, e.ID, e.Topic, e.Key
@@ -182,7 +182,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		}
 		text[9*n+i] = attrs
 		occurred[i], stamps[i], bodies[i] = e.Time, int64(e.HLC), e.Body
-		slots[i], cancelable[i] = slotOf(&rows[i]), rows[i].Cancelable
+		slots[i], cancellable[i] = slotOf(&rows[i]), rows[i].Cancellable
 		if e.Body == nil {
 			bodies[i] = []byte{}
 		}
@@ -193,7 +193,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 	}
 	return []any{
 		col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8),
-		occurred, stamps, expires, col(9), bodies, slots, cancelable,
+		occurred, stamps, expires, col(9), bodies, slots, cancellable,
 	}, timed, nil
 }
 

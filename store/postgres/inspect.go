@@ -151,7 +151,7 @@ func idsSQL(match string, others bool) string {
     WHERE coalesce(f.n, 0) < (SELECT count(*) FROM ids i WHERE i.made)
       AND cardinality($7::text[]) = 0 AND (cardinality($6::smallint[]) = 0 OR {pending} = ANY ($6))
 )` + stepSQL(`lacking`, `(o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0)`, ``)
+            AND NOT o.own_id AND NOT o.cancellable AND o.hold = 0)`, ``)
 		due = ` UNION ALL SELECT a.route, a.seq FROM a WHERE a.ok`
 	}
 	return `, ids AS MATERIALIZED (

@@ -32,8 +32,8 @@ type Options struct {
 	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and sub-routes of a
 	// route have its time.
 	RouteTTL map[string]time.Duration
-	// Cancelable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
-	Cancelable []string
+	// Cancellable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
+	Cancellable []string
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it
 	// says otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
 	Retention waybill.Retention
@@ -62,7 +62,7 @@ func (o Options) Validate() error {
 func (o *Options) stamper() (*core.Stamper, error) {
 	s, err := core.NewStamper(core.StamperOptions{
 		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, RouteTTL: o.RouteTTL, Now: o.Now, TracerProvider: o.TracerProvider,
-		Cancelable: o.Cancelable,
+		Cancellable: o.Cancellable,
 	})
 	p := schema.CheckNames(o.Schema, "Table", o.Table)
 	if invalid, ok := err.(*waybill.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped

@@ -10,7 +10,7 @@ import (
 )
 
 // recordSQL are the columns of record r that recordReader reads; the body follows.
-const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, ` + holderSQL + ` AS holder,
+const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, ` + holderSQL + ` AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs`
 
@@ -48,7 +48,7 @@ func (o *Outbox) reader(more ...any) *recordReader {
 	r, e := &d.record, &d.record.Envelope
 	d.topic.to, d.key.to, d.kind.to, d.source.to, d.contentType.to = &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType
 	d.dest = append([]any{
-		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancelable, (*int64)(&r.Holder),
+		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Cancellable, (*int64)(&r.Holder),
 		&d.topic, &d.key, &d.kind, &d.source, &d.contentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
 		&d.since, &d.attrs, &e.Body,
 	}, more...)

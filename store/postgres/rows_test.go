@@ -11,7 +11,7 @@ import (
 const rowsSQL = `
 INSERT INTO {outbox} (` + insertedSQL + `, due_at, ready_since, own_id, dedupe_key)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-       nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable OR r.dedupe_key <> '', CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.own_id, r.dedupe_key
+       nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable OR r.dedupe_key <> '', CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.own_id, r.dedupe_key
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::bigint[],
             $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[], $19::boolean[], $20::text[])
      AS r(` + insertedSQL + `, at, delay, own_id, dedupe_key)

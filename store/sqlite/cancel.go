@@ -69,7 +69,7 @@ func (w *canceller) target(ctx context.Context, text string, args ...any) (*targ
 }
 
 // Cancel cancels staged messages in tx, by id or by dedupe key; see [waybill.Canceller]. It cancels messages that
-// are scheduled, wait for a retry, or were staged as cancelable. Messages that a dead member can have had out are
+// are scheduled, wait for a retry, or were staged as cancellable. Messages that a dead member can have had out are
 // waybill.CancelUncertain. Messages that a member holds, and all other due ones, are waybill.CancelInFlight. Keys that
 // name the same message get the same answer. Cancel takes the write lock.
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {

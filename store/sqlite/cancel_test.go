@@ -100,11 +100,11 @@ func TestCancel(t *testing.T) {
 		want    waybill.CancelStatus
 		notice  int
 	}{
-		"scheduled":          {raw("a", "x", waybill.Delay(time.Hour)), Options{}, nil, waybill.CancelDone, 0},
-		"due":                {raw("a", "x"), Options{}, nil, waybill.CancelInFlight, 0},
-		"with a dedupe key":  {raw("a", "x", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 1},
-		"cancelable":         {raw("a", "x"), Options{Cancelable: []string{route}}, nil, waybill.CancelDone, 1},
-		"cancelable, no key": {raw("a", "", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 0},
+		"scheduled":           {raw("a", "x", waybill.Delay(time.Hour)), Options{}, nil, waybill.CancelDone, 0},
+		"due":                 {raw("a", "x"), Options{}, nil, waybill.CancelInFlight, 0},
+		"with a dedupe key":   {raw("a", "x", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 1},
+		"cancellable":         {raw("a", "x"), Options{Cancellable: []string{route}}, nil, waybill.CancelDone, 1},
+		"cancellable, no key": {raw("a", "", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 0},
 		"held": {raw("a", "x", waybill.DedupeKey("d")), Options{}, func(w *world) {
 			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
 		}, waybill.CancelInFlight, 0},

@@ -15,7 +15,7 @@ var needed = []struct {
 	{"outbox", []string{
 		"seq", "route", "id", "topic", "key", "slot", "version", "state", "due_at", "settled_at", "expires_at", "ready_since",
 		"hold", "held_since", "maybe_sent",
-		"cancelable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
+		"cancellable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
 	}},
 	{"outbox_members", []string{
 		"session", "heartbeats", "lease", "presence", "capacity", "free_capacity", "suspected", "joined_at", "renewed_at", "name", "routes",

@@ -36,7 +36,7 @@ const (
 		WHERE CASE WHEN reason IS NULL THEN {class_published} WHEN reason IN {cancelled_or_replaced} THEN {class_cancelled} ELSE {class_abandoned} END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING ` + purgedSQL
 	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
-		blocks, cancelable,
+		blocks, cancellable,
 		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')`
 )
 

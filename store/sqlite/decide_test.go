@@ -122,8 +122,8 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 	}
 }
 
-// OP-18: a due record that is cancelable and not held is nowhere out: it is ended although it has an owner.
-func TestDecideDueThatIsCancelable(t *testing.T) {
+// OP-18: a due record that is cancellable and not held is nowhere out: it is ended although it has an owner.
+func TestDecideDueThatIsCancellable(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	self := join(t, s, route).Session

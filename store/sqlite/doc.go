@@ -79,7 +79,7 @@
 //
 // SQLite has no MD5, so a row that plain SQL inserts has no slot. Leave it NULL: the reader computes it.
 //
-// A message that the same transaction staged, due at once and not cancelable, is in flight for Cancel: SQLite does
+// A message that the same transaction staged, due at once and not cancellable, is in flight for Cancel: SQLite does
 // not tell it from a message that others can have read.
 //
 // There is no presence: after a killed process the others wait for its lease.

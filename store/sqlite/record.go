@@ -15,7 +15,7 @@ import (
 const (
 	// rowSQL are the columns of record r that the engine's rules need.
 	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
 	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
@@ -43,7 +43,7 @@ type row struct {
 // scan reads rowSQL and the columns after it.
 func (r *row) scan(rows *sql.Rows, after ...any) error {
 	dest := append(make([]any, 0, 16+len(after)), &r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.State, (*int64)(&r.Holder), &r.due,
-		&r.Waits, &r.Blocks, &r.Cancelable, &r.MaybeSent, &r.Attempts, &r.Deliveries, &r.Crashes)
+		&r.Waits, &r.Blocks, &r.Cancellable, &r.MaybeSent, &r.Attempts, &r.Deliveries, &r.Crashes)
 	if err := rows.Scan(append(dest, after...)...); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 		return r, rec, err
 	}
 	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.Slot, r.Attempts, r.Deliveries, r.Crashes
-	rec.Failed, rec.Cancelable, rec.Holder = r.State == core.StateFailed, r.Cancelable, r.Holder
+	rec.Failed, rec.Cancellable, rec.Holder = r.State == core.StateFailed, r.Cancellable, r.Holder
 	rec.Age = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {

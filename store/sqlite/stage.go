@@ -17,7 +17,7 @@ const rowsPerInsert = 1000
 
 const (
 	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
-		expires_at, cancelable, dedupe_key)
+		expires_at, cancellable, dedupe_key)
 		SELECT * FROM (VALUES `
 	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	insertEnd = `)` + ifAlone + ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
@@ -151,7 +151,7 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string
 		keyed = keyed || r.DedupeKey != ""
 		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(core.SlotOf(r.Route, e.Key, e.ID)),
 			due, since, int64(e.HLC), attrs, body, expiry(e),
-			r.Cancelable, nullable(r.DedupeKey))
+			r.Cancellable, nullable(r.DedupeKey))
 	}
 	end := insertEnd
 	if keyed {

@@ -104,7 +104,7 @@ func New(db *sql.DB, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	stamper, err := core.NewStamper(core.StamperOptions{
 		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL, Now: opts.Now,
-		TracerProvider: opts.TracerProvider, Cancelable: opts.Cancelable,
+		TracerProvider: opts.TracerProvider, Cancellable: opts.Cancellable,
 	})
 	if err != nil {
 		return nil, err

@@ -118,7 +118,7 @@ func (tx *Tx) twin(in *core.StagedRow) *row {
 func newRow(in *core.StagedRow, now time.Time) *row {
 	r := &row{env: in.Envelope.Clone(), dedupe: in.DedupeKey, since: now, Row: rules.Row{
 		Ref: core.Ref{Route: in.Route, ID: in.Envelope.ID, Version: 1}, Slot: core.SlotOf(in.Route, in.Envelope.Key, in.Envelope.ID),
-		State: core.StatePending, Keyed: in.Envelope.Key != "", Cancelable: in.Cancelable || in.DedupeKey != "",
+		State: core.StatePending, Keyed: in.Envelope.Key != "", Cancellable: in.Cancellable || in.DedupeKey != "",
 	}}
 	if r.due = now.Add(in.Delay); !in.DeliverAt.IsZero() {
 		r.due = in.DeliverAt

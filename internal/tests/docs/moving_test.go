@@ -44,7 +44,7 @@ type movedRow struct {
 	LastErrorAt                                                                  *time.Time
 	ExpiresAt                                                                    *time.Time
 	State, Attempts, Deliveries                                                  int
-	Retry, MaybeSent, Cancelable, Settled                                        bool
+	Retry, MaybeSent, Cancellable, Settled                                       bool
 	DedupeKey, Reason, LastError                                                 string
 	HLC                                                                          int64
 	Attrs                                                                        movedAttrs
@@ -58,7 +58,7 @@ type movedAttrs struct {
 
 const movedSQL = `
 SELECT route, id, topic, key, source, type, content_type, correlation_id, trace_parent, encode(body, 'hex') AS body,
-    occurred_at, due_at, ready_since, last_error_at, expires_at, state, attempts, deliveries, retry, maybe_sent, cancelable,
+    occurred_at, due_at, ready_since, last_error_at, expires_at, state, attempts, deliveries, retry, maybe_sent, cancellable,
     settled_at IS NOT NULL AS settled, dedupe_key, reason, last_error, hlc, coalesce(attrs, '{}') AS attrs
 FROM waybill.waybill_outbox ORDER BY seq`
 
@@ -563,7 +563,7 @@ func wantFastStream(t *testing.T, c *pgx.Conn, at time.Time) (want []movedRow) {
 			Route: r.Queue, ID: strconv.FormatInt(r.ID, 10), Topic: r.Queue, Source: "/orders", ContentType: "application/octet-stream",
 			Body: hex.EncodeToString(r.Payload), OccurredAt: r.CreatedAt, DueAt: later(&r.NextAttemptAt, at), ReadySince: &r.NextAttemptAt,
 			State: int(core.StatePending), Attempts: r.AttemptsCount, Deliveries: r.DeliveriesCount, MaybeSent: r.AcquiredAt != nil,
-			DedupeKey: deref(r.TimerID), Cancelable: r.TimerID != nil, LastErrorAt: r.LastAttemptAt,
+			DedupeKey: deref(r.TimerID), Cancellable: r.TimerID != nil, LastErrorAt: r.LastAttemptAt,
 			Attrs: movedAttrs{Headers: map[string]string{}},
 		}
 		if w.DueAt != nil && r.AttemptsCount > 0 {

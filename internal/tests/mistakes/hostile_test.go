@@ -82,7 +82,7 @@ var attacks = []attack{
 	{"a topic without end", strings.Replace(put("slot", "3"), "'t.x'", "repeat('t.', 50000)", 1), ""},
 	{"a route that nobody serves", put("route", "'nobody''s'"), ""},
 	{"an id that others may have, too", put("own_id", "false"), ""},
-	{"maybe sent, cancelable", put("maybe_sent, cancelable", "true, true"), ""},
+	{"maybe sent, cancellable", put("maybe_sent, cancellable", "true, true"), ""},
 	{"a dedupe key of its own", put("dedupe_key", "'KEY'"), ""},
 	{"numbers that nobody uses", `SELECT max(nextval('waybill.waybill_outbox_seq')) FROM generate_series(1, 20000)`, ""},
 	{"the numbers set back", `SELECT setval('waybill.waybill_outbox_seq', 1)`, denied},

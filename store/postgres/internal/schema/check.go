@@ -26,7 +26,7 @@ var outboxColumns = []column{
 	{"state", "smallint"},
 	{"slot", "smallint"},
 	{"own_id", "boolean"},
-	{"cancelable", "boolean"},
+	{"cancellable", "boolean"},
 	{"maybe_sent", "boolean"},
 	{"retry", "boolean"},
 	{"blocks", "boolean"},

@@ -28,7 +28,7 @@ type Roles struct {
 // stagedColumns are those that staging writes. The others are the relay's: with them a producer could stop a route, or
 // the key of another service.
 const stagedColumns = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, " +
-	"expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
+	"expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent, dedupe_key"
 
 // auditColumns are those of a line of the audit record that its writer chooses: not its number, its time and the role.
 const auditColumns = "act, phase, who, via, origin, action, target, filter, ids, before, after, result"
@@ -52,7 +52,7 @@ func (m *Migrations) Grants(r Roles) string {
 			grant(role, "SELECT ON {wake}")
 			grant(role, "SELECT ON {routes}")
 		}
-		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, cancelable, maybe_sent, crashes), "+
+		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, cancellable, maybe_sent, crashes), "+
 			"UPDATE (state, reason, due_at, retry, hold, held_since, version, settled_at, dedupe_key) ON {outbox}")
 		grant(r.Canceller, "SELECT (session) ON {members}")
 		grant(r.Canceller, "SELECT ON {partitions}")

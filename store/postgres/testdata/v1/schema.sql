@@ -33,7 +33,7 @@ CREATE TABLE "waybill"."waybill_outbox" (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    cancelable     boolean          NOT NULL DEFAULT false,
+    cancellable     boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -84,7 +84,7 @@ COMMENT ON COLUMN "waybill"."waybill_outbox".crashes IS 'how often a member was 
 COMMENT ON COLUMN "waybill"."waybill_outbox".state IS '1 pending, 3 published, 4 failed, 5 abandoned';
 COMMENT ON COLUMN "waybill"."waybill_outbox".slot IS 'first 6 bits of the MD5 of route, a byte 31, and key; without a key of route, a byte 31, and id';
 COMMENT ON COLUMN "waybill"."waybill_outbox".own_id IS 'the id may exist twice, since a program chose it: it must be unique on its route';
-COMMENT ON COLUMN "waybill"."waybill_outbox".cancelable IS 'it may be cancelled or replaced although it is due';
+COMMENT ON COLUMN "waybill"."waybill_outbox".cancellable IS 'it may be cancelled or replaced although it is due';
 COMMENT ON COLUMN "waybill"."waybill_outbox".maybe_sent IS 'it may have been delivered: the result of a try is unknown';
 COMMENT ON COLUMN "waybill"."waybill_outbox".retry IS 'it waits until due_at for its next attempt, and holds its key; without it due_at is a schedule';
 COMMENT ON COLUMN "waybill"."waybill_outbox".blocks IS 'it was abandoned for a reason that holds its key, on routes that block';
@@ -129,7 +129,7 @@ COMMENT ON INDEX "waybill"."waybill_outbox_key" IS 'reading a key in staging ord
 -- The others are empty, or nearly so, as long as all goes well.
 CREATE UNIQUE INDEX "waybill_outbox_id" ON "waybill"."waybill_outbox" (route, id) WHERE own_id;
 COMMENT ON INDEX "waybill"."waybill_outbox_id" IS 'staging an id twice on a route is a no-op';
-CREATE INDEX "waybill_outbox_found" ON "waybill"."waybill_outbox" (route, id) WHERE NOT own_id AND (cancelable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
+CREATE INDEX "waybill_outbox_found" ON "waybill"."waybill_outbox" (route, id) WHERE NOT own_id AND (cancellable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
 COMMENT ON INDEX "waybill"."waybill_outbox_found" IS 'finding by id what Waybill made the id of, unless it is simply due';
 CREATE UNIQUE INDEX "waybill_outbox_dedupe" ON "waybill"."waybill_outbox" (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
 COMMENT ON INDEX "waybill"."waybill_outbox_dedupe" IS 'staging a dedupe key of a live message is a no-op';

@@ -325,7 +325,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -336,7 +336,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancellable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -546,7 +546,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), e AS MATERIALIZED (
     SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
@@ -619,7 +619,7 @@ SELECT
               FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold AND o.hold <> 0), 0), o.body FROM (
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
-    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+    SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
     UNION ALL
     SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.seq = $3
     LIMIT 1
@@ -751,7 +751,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -762,7 +762,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancellable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -927,7 +927,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), lacking AS MATERIALIZED (
     SELECT r.route FROM asked r LEFT JOIN (SELECT x.route, count(DISTINCT x.id) AS n FROM byid x WHERE x.made GROUP BY x.route) f USING (route)
@@ -938,7 +938,7 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM lacking r CROSS JOIN LATERAL (
         SELECT o.seq, (o.id = ANY ($4) AND o.due_at IS NULL AND o.settled_at IS NULL
-            AND NOT o.own_id AND NOT o.cancelable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
+            AND NOT o.own_id AND NOT o.cancellable AND o.hold = 0) AS ok FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.seq > $1
         ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
@@ -1167,7 +1167,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     SELECT r.route, i.id, i.made, o.seq FROM asked r CROSS JOIN ids i CROSS JOIN LATERAL (
         (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1)
         UNION ALL
-        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
+        (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = i.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) LIMIT 1)
     ) o
 ), e AS MATERIALIZED (
     SELECT (SELECT x.seq FROM byid x WHERE x.seq > $1 ORDER BY x.seq OFFSET $2::int - 1 LIMIT 1) AS seq
@@ -1383,13 +1383,13 @@ WITH h AS MATERIALIZED (
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     ) h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
@@ -1414,13 +1414,13 @@ SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
 SELECT FROM "waybill"."waybill_outbox_partitions" un, (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     ) h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un
 
 -- statement outbox.decide.keepRoute
@@ -1430,13 +1430,13 @@ SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1 FOR SHARE
 INSERT INTO "waybill"."waybill_outbox_routes" (route) SELECT $1::text FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     ) h WHERE NOT EXISTS (SELECT FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $1)
 ON CONFLICT DO NOTHING
 
@@ -1444,13 +1444,13 @@ ON CONFLICT DO NOTHING
 SELECT FROM "waybill"."waybill_outbox" o JOIN (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     ) h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o
 
 -- statement outbox.decide.requeue
@@ -1472,13 +1472,13 @@ WITH h AS MATERIALIZED (
     FROM (
         SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
         UNION ALL
-        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
+        SELECT o.* FROM "waybill"."waybill_outbox" o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)
         UNION ALL
         SELECT o.* FROM (
             SELECT o.* FROM "waybill"."waybill_outbox" o
             WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
             ORDER BY o.seq LIMIT 1
-        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancelable OR o.hold <> 0)
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.cancellable OR o.hold <> 0)
     ) h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE "waybill"."waybill_outbox" o SET
@@ -1506,7 +1506,7 @@ WITH t AS MATERIALIZED (
 ), f AS MATERIALIZED (
     SELECT t.n, t.number, o.* FROM t CROSS JOIN LATERAL (
         SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, e.owned, o.reason, o.settled_at IS NULL AS live,
-            NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.cancelable OR NOT e.owned) AS free
+            NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) AND (o.due_at IS NOT NULL OR o.cancellable OR NOT e.owned) AS free
         FROM "waybill"."waybill_outbox" o CROSS JOIN LATERAL (
             SELECT EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND (un.slots >> o.slot) & 1 = 1 AND un.owner <> 0) AS owned
         ) e
@@ -1591,7 +1591,7 @@ WITH p AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT bit_or(un.slots) AS slots FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = p.route AND un.owner = $1) o
     WHERE EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1) AND p.slots & o.slots <> 0
 )
-SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+SELECT p.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body, r.due_at FROM p CROSS JOIN LATERAL (
         SELECT r.*
@@ -1622,7 +1622,7 @@ WITH p AS MATERIALIZED (
         ORDER BY r.due_at, r.seq LIMIT $6) x), 0)
 )
 UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END FROM l WHERE r.ctid = l.at
-RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+RETURNING l.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body, r.due_at
 
@@ -1826,7 +1826,7 @@ SET owner = $6, term = u.term + ($6 <> $5)::int,
 FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
 
 -- statement outbox.read.again
-SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN a.why = 0 THEN r.body END, a.why
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[]) AS u(n, route, seq, id)
@@ -1859,7 +1859,7 @@ ORDER BY r.seq LIMIT $5
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1872,7 +1872,7 @@ CROSS JOIN LATERAL (
 -- statement outbox.read.keys.shared
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -1911,7 +1911,7 @@ SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1925,7 +1925,7 @@ CROSS JOIN LATERAL (
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -1938,7 +1938,7 @@ SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
 CROSS JOIN LATERAL (
-    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
     SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (
@@ -1952,7 +1952,7 @@ CROSS JOIN LATERAL (
 SELECT u.n, c.*
 FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[])
      AS u(n, route, slots, lo, hi, keyed, max)
-CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (
     SELECT r.* FROM "waybill"."waybill_outbox" r
@@ -2054,7 +2054,7 @@ WITH own AS MATERIALIZED (
 ), w AS (
     UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
     FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
-    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancelable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
     r.ready_since, r.attrs, r.body
 )
@@ -2149,16 +2149,16 @@ WITH k AS MATERIALIZED (
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
+        WHEN o.due_at IS NULL AND NOT o.cancellable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status FROM k CROSS JOIN LATERAL (
-        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
          WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
         UNION ALL
-        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+        (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
-         WHERE o.route = k.route AND o.id = k.id AND NOT o.own_id AND (o.cancelable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) AND o.settled_at IS NULL LIMIT 1)
+         WHERE o.route = k.route AND o.id = k.id AND NOT o.own_id AND (o.cancellable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL) AND o.settled_at IS NULL LIMIT 1)
         LIMIT 1
     ) o WHERE k.id <> ''
     UNION ALL
@@ -2168,9 +2168,9 @@ WITH k AS MATERIALIZED (
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
+        WHEN o.due_at IS NULL AND NOT o.cancellable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
-        ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+        ELSE 1 END AS status FROM k r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
@@ -2186,11 +2186,11 @@ WITH k AS MATERIALIZED (
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
+        WHEN o.due_at IS NULL AND NOT o.cancellable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
     FROM m CROSS JOIN LATERAL (
-        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+        SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin FROM "waybill"."waybill_outbox" o
         WHERE o.route = m.route AND o.seq > (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) - 10000 AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
         ORDER BY o.seq DESC LIMIT 10000
@@ -2221,178 +2221,178 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS r
     ) o
 
 -- statement stage.inserts.{due:0 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:0 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:0 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 
 -- statement stage.inserts.{due:0 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 
 -- statement stage.inserts.{due:0 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:0 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:0 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false)
 
 -- statement stage.inserts.{due:0 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, false, CASE WHEN (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond')
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false)
 
 -- statement stage.inserts.{due:1 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, clock_timestamp() + $17::bigint * interval '1 microsecond', clock_timestamp() + $17::bigint * interval '1 microsecond', false, CASE WHEN coalesce(clock_timestamp() + $17::bigint * interval '1 microsecond' < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING route, id
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:false fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), false, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[])
-     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
 
 -- statement stage.inserts.{due:2 one:true fresh:false notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()))
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:false notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 ON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING true
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:false}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false)
 
 -- statement stage.inserts.{due:2 one:true fresh:true notify:true}
-INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, own_id, maybe_sent)
+INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, own_id, maybe_sent)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
         $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean, CASE WHEN $17::timestamptz > clock_timestamp() THEN $17::timestamptz END, greatest($17::timestamptz, clock_timestamp()), false, CASE WHEN coalesce($17::timestamptz < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', $1::text) IS NULL ELSE false END)
 
@@ -2400,10 +2400,10 @@ VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 WITH r AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
-        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay, dedupe_key, replace, n)), i AS (
-    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay, dedupe_key, replace, n)), i AS (
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
            CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
@@ -2429,7 +2429,7 @@ WITH r AS MATERIALIZED (
     SELECT r.*, k.source AS known FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
         $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
-        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
+        AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, at, delay, dedupe_key, replace, n) CROSS JOIN LATERAL (SELECT (SELECT o.source FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.id = r.id AND o.own_id LIMIT 1) AS source) k
 ), f AS MATERIALIZED (
     SELECT r.n, o.source <> r.source AS other, r.replace AND r.known IS NULL AND o.source = r.source AS replace, o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell, CASE WHEN (o.version = 1 AND o.hold = 0
         AND o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid) THEN 1
@@ -2437,10 +2437,10 @@ WITH r AS MATERIALIZED (
         WHEN ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0)) THEN 2
-        WHEN o.due_at IS NULL AND NOT o.cancelable AND o.crashes = 0 THEN 3
+        WHEN o.due_at IS NULL AND NOT o.cancellable AND o.crashes = 0 THEN 3
         WHEN o.maybe_sent OR o.crashes > 0 OR o.hold <> 0 THEN 2
         ELSE 1 END AS status
-    FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancelable, o.maybe_sent,
+    FROM r CROSS JOIN LATERAL (SELECT o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.cancellable, o.maybe_sent,
     o.crashes, o.xmin, o.source FROM "waybill"."waybill_outbox" o
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
         LIMIT 1
@@ -2463,9 +2463,9 @@ WITH r AS MATERIALIZED (
     WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3
     RETURNING 1
 ), i AS (
-    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancelable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
+    INSERT INTO "waybill"."waybill_outbox" (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, cancellable, due_at, ready_since, dedupe_key, own_id, maybe_sent)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
-           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancelable,
+           r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.cancellable,
            CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key, $21::boolean, CASE WHEN coalesce(d.at < clock_timestamp() + interval '1 minute', true) AND (SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM "waybill"."waybill_outbox_wake" w) THEN pg_notify('waybill_25c50bbafea3b626', r.route) IS NULL ELSE false END
     FROM r
     CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d

@@ -17,7 +17,7 @@ CREATE TABLE waybill_outbox (
 	hold         INTEGER NOT NULL DEFAULT 0,          -- session of the member that holds it; 0 = none
 	held_since   INTEGER,                             -- microseconds since 1970: when the hold was written
 	maybe_sent   INTEGER NOT NULL DEFAULT 0,          -- 1: it may have been delivered, since the result of a try is unknown
-	cancelable INTEGER NOT NULL DEFAULT 0,          -- 1: it may be cancelled or replaced although it is due
+	cancellable INTEGER NOT NULL DEFAULT 0,          -- 1: it may be cancelled or replaced although it is due
 	attempts     INTEGER NOT NULL DEFAULT 0,          -- how often the broker or the handler said no
 	deliveries   INTEGER NOT NULL DEFAULT 0,          -- how often it was handed to a handler; only queues count
 	crashes      INTEGER NOT NULL DEFAULT 0,          -- how often a member was removed while it held it

@@ -3,7 +3,7 @@ DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
 		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
-		blocks, cancelable,
+		blocks, cancellable,
 		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')
 
 -- statement
@@ -36,7 +36,7 @@ INSERT INTO waybill_inbox (consumer, source, id, handled_at, print) SELECT ?1, ?
 
 -- statement
 INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
-		expires_at, cancelable, dedupe_key)
+		expires_at, cancellable, dedupe_key)
 		SELECT * FROM (VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)) WHERE NOT EXISTS (SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')) ON CONFLICT (route, id) DO NOTHING RETURNING route, id
 
 -- statement
@@ -183,24 +183,24 @@ SELECT owner, uncertain_up_to FROM waybill_outbox_partitions WHERE route = ?1 AN
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL
@@ -210,78 +210,78 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = 4 AND r.due_at <= ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = 4 AND r.due_at > ?3 AND r.hold = 0 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
 		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at, r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_timer
 		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at > ?3 AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.due_at
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
 		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = 4 OR r.hold <> 0) AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) ORDER BY r.seq
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '')
 		FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL
 			AND r.settled_at IS NULL
@@ -289,7 +289,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body FROM waybill_outbox r INDEXED BY waybill_outbox_ready
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL
 			AND ((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL) AND (r.key <> '' OR NOT ?5)
@@ -298,7 +298,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -309,7 +309,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -317,7 +317,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
@@ -325,7 +325,7 @@ SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.
 
 -- statement
 SELECT r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
-		r.due_at IS NOT NULL, r.blocks, r.cancelable,
+		r.due_at IS NOT NULL, r.blocks, r.cancellable,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),

@@ -17,7 +17,7 @@ CREATE TABLE {outbox} (
     state          smallint         NOT NULL DEFAULT 1,
     slot           smallint         NOT NULL,
     own_id         boolean          NOT NULL DEFAULT true,
-    cancelable     boolean          NOT NULL DEFAULT false,
+    cancellable     boolean          NOT NULL DEFAULT false,
     maybe_sent     boolean          NOT NULL DEFAULT false,
     retry          boolean          NOT NULL DEFAULT false,
     blocks         boolean          NOT NULL DEFAULT false,
@@ -68,7 +68,7 @@ COMMENT ON COLUMN {outbox}.crashes IS 'how often a member was removed while it h
 COMMENT ON COLUMN {outbox}.state IS '1 pending, 3 published, 4 failed, 5 abandoned';
 COMMENT ON COLUMN {outbox}.slot IS 'first 6 bits of the MD5 of route, a byte 31, and key; without a key of route, a byte 31, and id';
 COMMENT ON COLUMN {outbox}.own_id IS 'the id may exist twice, since a program chose it: it must be unique on its route';
-COMMENT ON COLUMN {outbox}.cancelable IS 'it may be cancelled or replaced although it is due';
+COMMENT ON COLUMN {outbox}.cancellable IS 'it may be cancelled or replaced although it is due';
 COMMENT ON COLUMN {outbox}.maybe_sent IS 'it may have been delivered: the result of a try is unknown';
 COMMENT ON COLUMN {outbox}.retry IS 'it waits until due_at for its next attempt, and holds its key; without it due_at is a schedule';
 COMMENT ON COLUMN {outbox}.blocks IS 'it was abandoned for a reason that holds its key, on routes that block';
@@ -113,7 +113,7 @@ COMMENT ON INDEX {schema}.{outbox_key} IS 'reading a key in staging order';
 -- The others are empty, or nearly so, as long as all goes well.
 CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id) WHERE own_id;
 COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no-op';
-CREATE INDEX {outbox_found} ON {outbox} (route, id) WHERE NOT own_id AND (cancelable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
+CREATE INDEX {outbox_found} ON {outbox} (route, id) WHERE NOT own_id AND (cancellable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
 COMMENT ON INDEX {schema}.{outbox_found} IS 'finding by id what Waybill made the id of, unless it is simply due';
 CREATE UNIQUE INDEX {outbox_dedupe} ON {outbox} (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
 COMMENT ON INDEX {schema}.{outbox_dedupe} IS 'staging a dedupe key of a live message is a no-op';
