@@ -133,8 +133,14 @@ func (w *world) now() time.Time { return time.Now().Add(w.skew) }
 func history(t *testing.T, seed uint64, broken *breaks) (problems []string, l *checker.Ledger) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		patience.BudgetOf(t)
+		t.Cleanup(func() { // after the budget's
+			if t.Failed() {
+				t.Logf("seed %d; replay with: go test ./internal/checker -run 'TestHistories' -seed %d -whole", seed, seed)
+			}
+		})
 		w := &world{begun: time.Now(), plan: newPlan(seed), t: t, broken: broken, queues: map[string]*checker.Queue{}}
+		partitions := len(w.routes) * w.routes[0].Partitions
+		patience.BudgetOf(t).Calls(patience.CallsASecond+2*partitions, "a relay that leaves releases each of its partitions, and again without an answer")
 		problems = w.run()
 		l = w.l
 	})

@@ -45,7 +45,7 @@ const tellFromSQL = "100"
 func redriveSQL(w walk, dry bool) string {
 	lock := `FOR NO KEY UPDATE SKIP LOCKED`
 	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
             coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('` + rules.RepairHeader + `', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
     RETURNING o.route, o.seq, o.id, o.key, o.slot`

@@ -1038,7 +1038,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
             coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
@@ -1125,7 +1125,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
             coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
@@ -1214,7 +1214,7 @@ WITH RECURSIVE known AS MATERIALIZED (
     version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
     last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END, body = coalesce($18::bytea, o.body),
-        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), '{headers}',
+        attrs = CASE WHEN $19::text = '' THEN o.attrs ELSE jsonb_set(coalesce(o.attrs::jsonb, '{}'), ARRAY['headers'],
             coalesce(o.attrs::jsonb -> 'headers', '{}') || jsonb_build_object('repaired-from', $19::text))::json END
     FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND (o.state = 4 AND o.settled_at IS NULL AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
     OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))
