@@ -195,7 +195,7 @@ func (o *Outbox) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return dberr.Failure("check", o.conns.Use(ctx, func(conn *pgx.Conn) error { return m.CheckOutbox(ctx, conn) }))
+	return dberr.Failure("check", o.conns.Use(ctx, func(conn *pgx.Conn) error { return m.CheckOutbox(ctx, schema.AskPgx(conn)) }))
 }
 
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.
@@ -225,7 +225,7 @@ func (i *Inbox) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.CheckInbox(ctx, i.pool)
+	return m.CheckInbox(ctx, schema.AskPgx(i.pool))
 }
 
 // Migrate creates the inbox table or brings it to the newest version. Of the database's driver it needs that it is
@@ -246,4 +246,13 @@ func (i *SQLInbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 		return nil, err
 	}
 	return m.Drift(ctx, SQLDB(i.db))
+}
+
+// Check is [Inbox.Check]. It works with any driver.
+func (i *SQLInbox) Check(ctx context.Context) error {
+	m, err := inboxSchema(i.names)
+	if err != nil {
+		return err
+	}
+	return m.CheckInbox(ctx, schema.AskSQL(i.db))
 }

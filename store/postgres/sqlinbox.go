@@ -24,7 +24,10 @@ type SQLInbox struct {
 	purged resumes
 }
 
-var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
+var (
+	_ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
+	_ core.Checker        = (*SQLInbox)(nil)
+)
 
 // NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. InboxOptions.AutoMigrate
 // is refused: call [SQLInbox.Migrate]. Let db keep as many idle connections as handlers run (SetMaxIdleConns): it keeps

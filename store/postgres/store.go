@@ -53,16 +53,19 @@ func (s *Store) Migrate(ctx context.Context) error {
 }
 
 // Check returns nil if both can work; see [core.Checker].
-func (s *Store) Check(ctx context.Context) error {
-	err := s.Outbox.Check(ctx)
-	if err != nil && !errors.Is(err, waybill.ErrMisconfigured) {
-		return err // the inbox is in the same database
+func (s *Store) Check(ctx context.Context) error { return checkBoth(ctx, s.Outbox, s.inbox) }
+
+// checkBoth checks the outbox and the inbox of one database. What both say is said once.
+func checkBoth(ctx context.Context, outbox, inbox core.Checker) error {
+	first := outbox.Check(ctx)
+	if first != nil && !errors.Is(first, waybill.ErrMisconfigured) {
+		return first // the inbox is in the same database
 	}
-	inbox := s.inbox.Check(ctx)
-	if err != nil && inbox != nil && err.Error() == inbox.Error() {
-		return err // such as a schema that is missing
+	second := inbox.Check(ctx)
+	if first != nil && second != nil && first.Error() == second.Error() {
+		return first // such as a schema that is missing
 	}
-	return errors.Join(err, inbox)
+	return errors.Join(first, second)
 }
 
 // Drift returns every difference of both tables; see [admin.DriftChecker].
@@ -113,6 +116,7 @@ var (
 	_ core.OutboxStore         = (*SQLStore)(nil)
 	_ core.BatchInbox[*sql.Tx] = (*SQLStore)(nil)
 	_ core.Inbox[*sql.Tx]      = (*SQLStore)(nil)
+	_ core.Checker             = (*SQLStore)(nil)
 	_ admin.Migrator           = (*SQLStore)(nil)
 	_ admin.DriftChecker       = (*SQLStore)(nil)
 )
@@ -141,6 +145,9 @@ func NewSQL(db *sql.DB, opts Options) (*SQLStore, error) {
 func (s *SQLStore) Migrate(ctx context.Context) error {
 	return errors.Join(s.Outbox.Migrate(ctx), s.SQLInbox.Migrate(ctx))
 }
+
+// Check is [Store.Check].
+func (s *SQLStore) Check(ctx context.Context) error { return checkBoth(ctx, s.Outbox, s.SQLInbox) }
 
 // Drift is [Store.Drift].
 func (s *SQLStore) Drift(ctx context.Context) ([]admin.Difference, error) {

@@ -50,6 +50,16 @@ func TestStoreIsOutboxAndInbox(t *testing.T) {
 		}
 	}
 	key := core.InboxKey{Consumer: "c", Source: "/test", ID: "1"}
+	exec(t, pool, "ALTER TABLE waybill.waybill_inbox_limits RENAME TO away")
+	for what, checked := range map[string]core.Checker{"pgx": s, "sql": over} {
+		if err := checked.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `"waybill_inbox_limits" is missing`) {
+			t.Errorf("%s: Check without a table of the inbox: %v", what, err)
+		}
+	}
+	exec(t, pool, "ALTER TABLE waybill.away RENAME TO waybill_inbox_limits")
+	if err := over.Check(t.Context()); err != nil {
+		t.Errorf("sql: Check: %v", err)
+	}
 	handled := 0
 	for range 2 {
 		_, err1 := s.Do(t.Context(), key, func(context.Context, pgx.Tx) error { handled++; return nil })

@@ -2,6 +2,8 @@ package schema
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -56,14 +58,29 @@ var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "te
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
 
-// Asker is what a check needs: a *pgxpool.Pool or *pgx.Conn.
-type Asker interface {
+// Asker asks for one row. Its arguments and the row's columns are texts, numbers and such: what every driver knows.
+type Asker func(ctx context.Context, text string, args ...any) pgx.Row
+
+// AskPgx asks through a *pgxpool.Pool or *pgx.Conn. A check is made once a start, so no statement is prepared.
+func AskPgx(db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) Asker {
+	return func(ctx context.Context, text string, args ...any) pgx.Row {
+		return db.QueryRow(ctx, text, append([]any{pgx.QueryExecModeExec}, args...)...)
+	}
+}
+
+// AskSQL asks through database/sql, with any driver.
+func AskSQL(db *sql.DB) Asker {
+	return func(ctx context.Context, text string, args ...any) pgx.Row {
+		return db.QueryRowContext(ctx, text, args...)
+	}
 }
 
 // CheckOutbox reports whether a relay can work on the outbox: an error that matches waybill.ErrMisconfigured names
 // every table, column or permission that is missing and what to do, and an old schema version; a newer one is fine.
-func (m *Migrations) CheckOutbox(ctx context.Context, db Asker) error {
+func (m *Migrations) CheckOutbox(ctx context.Context, ask Asker) error {
 	in := func(suffix string) string { return pgx.Identifier{m.names.Schema, m.names.Outbox + suffix}.Sanitize() }
 	needs := []privilege{
 		{in(""), "table", "SELECT,UPDATE,DELETE"},
@@ -75,13 +92,13 @@ func (m *Migrations) CheckOutbox(ctx context.Context, db Asker) error {
 	for _, t := range tables {
 		needs = append(needs, privilege{in("_" + t), "table", "SELECT,INSERT,UPDATE,DELETE"})
 	}
-	return m.check(ctx, db, PartOutbox, in(""), outboxColumns, needs, (*answers).checkServer)
+	return m.check(ctx, ask, PartOutbox, in(""), outboxColumns, needs, (*answers).checkServer)
 }
 
 // CheckInbox reports whether the inbox can work, as CheckOutbox does.
-func (m *Migrations) CheckInbox(ctx context.Context, db Asker) error {
+func (m *Migrations) CheckInbox(ctx context.Context, ask Asker) error {
 	table := m.names.SQL("{inbox}")
-	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{
+	return m.check(ctx, ask, PartInbox, table, inboxColumns, []privilege{
 		{table, "table", "SELECT,INSERT"},
 		{table, "any_column", "UPDATE"}, // of print
 		{m.names.SQL("{limits}"), "table", "SELECT,INSERT,UPDATE"},
@@ -89,28 +106,31 @@ func (m *Migrations) CheckInbox(ctx context.Context, db Asker) error {
 	}, nil)
 }
 
-// answers is the catalogs' view of the objects and rights that a program needs.
+// answers is the catalogs' view of the objects and rights that a program needs. The exported fields are in askSQL's
+// JSON.
 type answers struct {
-	role     string
-	usable   *bool    // whether the role may use the schema; nil = there is none
-	columns  []string // of the table
-	types    []string
 	objects  []string // that hold privileges
 	kinds    []string // what each is
 	wanted   []string // the privilege of each that is asked for
-	grants   []string // exists and is granted: "granted", "denied" or "missing"
-	encoding string
-	commits  string // synchronous_commit, as the role and the connection have it
-	cache    *int64 // of the sequence
 	sequence string
+
+	Role     string
+	Usable   *bool             // whether the role may use the schema; nil = there is none
+	Columns  map[string]string // of the table: the types by name
+	Grants   []string          // each that is wanted exists and is granted: "granted", "denied" or "missing"
+	Encoding string
+	Commits  string // synchronous_commit, as the role and the connection have it
+	Cache    *int64 // of the sequence
 }
 
 // askSQL asks all of it at once: a far database is asked at each start. The first object is the table. A role cannot
-// look up a name in a schema that it may not use, and the planner looks up names that are constants.
+// look up a name in a schema that it may not use, and the planner looks up names that are constants. Lists go and come
+// as JSON, since drivers of database/sql know no arrays.
 const askSQL = `
 WITH s AS (SELECT (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1) AS usable),
-o AS MATERIALIZED (SELECT w.n, w.kind, w.name, w.object, CASE WHEN s.usable THEN to_regclass(w.object)::oid END AS oid
-	FROM s, unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY w (object, kind, name, n)),
+o AS MATERIALIZED (SELECT w.n, w.v->>0 AS object, w.v->>1 AS kind, w.v->>2 AS name,
+		CASE WHEN s.usable THEN to_regclass(w.v->>0)::oid END AS oid
+	FROM s, json_array_elements($2::json) WITH ORDINALITY w (v, n)),
 t AS (SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind FROM o JOIN pg_attribute a ON a.attrelid = o.oid
 	WHERE o.n = 1 AND a.attnum > 0 AND NOT a.attisdropped),
 p AS (SELECT o.n, CASE
@@ -121,35 +141,44 @@ p AS (SELECT o.n, CASE
 			ELSE has_any_column_privilege(o.oid, o.name) END THEN 'granted'
 		ELSE 'denied' END AS answer
 	FROM o)
-SELECT current_user::text, s.usable, ARRAY(SELECT name FROM t ORDER BY name), ARRAY(SELECT kind FROM t ORDER BY name),
-	ARRAY(SELECT answer FROM p ORDER BY n), current_setting('server_encoding'),
-	current_setting('synchronous_commit'),
-	(SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $5 LIMIT 1)
+SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Columns', (SELECT json_object_agg(name, kind) FROM t),
+	'Grants', ARRAY(SELECT answer FROM p ORDER BY n), 'Encoding', current_setting('server_encoding'),
+	'Commits', current_setting('synchronous_commit'),
+	'Cache', (SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $3 LIMIT 1))::text
 FROM s`
 
-// ask asks for privileges, first of all on the table. The statement is sent once a start, so it is not prepared.
-func (m *Migrations) ask(ctx context.Context, db Asker, privileges []privilege) (*answers, error) {
+// ask asks for privileges, first of all on the table.
+func (m *Migrations) ask(ctx context.Context, ask Asker, privileges []privilege) (*answers, error) {
 	a := &answers{sequence: m.names.SQL("{sequence}")}
+	var list [][3]string
 	for _, p := range privileges {
 		for name := range strings.SplitSeq(p.names, ",") {
 			a.objects, a.kinds, a.wanted = append(a.objects, p.object), append(a.kinds, p.kind), append(a.wanted, name)
+			list = append(list, [3]string{p.object, p.kind, name})
 		}
 	}
-	return a, db.QueryRow(ctx, askSQL, pgx.QueryExecModeExec, m.names.Schema, a.objects, a.kinds, a.wanted, a.sequence).
-		Scan(&a.role, &a.usable, &a.columns, &a.types, &a.grants, &a.encoding, &a.commits, &a.cache)
+	wanted, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	var answer string
+	if err := ask(ctx, askSQL, m.names.Schema, string(wanted), a.sequence).Scan(&answer); err != nil {
+		return nil, err
+	}
+	return a, json.Unmarshal([]byte(answer), a)
 }
 
 // check asks for everything and reports the first problem; more looks for others, unless it is nil.
-func (m *Migrations) check(ctx context.Context, db Asker, part Part, table string, columns []column, privileges []privilege, more func(*answers) error) error {
+func (m *Migrations) check(ctx context.Context, ask Asker, part Part, table string, columns []column, privileges []privilege, more func(*answers) error) error {
 	return dberr.Failure("check", func() error {
-		a, err := m.ask(ctx, db, privileges)
+		a, err := m.ask(ctx, ask, privileges)
 		switch {
 		case err != nil:
 			return err
-		case a.usable == nil:
+		case a.Usable == nil:
 			return dberr.Misconfigured("check", "schema %q is missing: run the migrations (waybill migrate up, or Migrate), or correct schema in the settings (Options.Schema)",
 				m.names.Schema)
-		case !*a.usable:
+		case !*a.Usable:
 			return a.lacksPermission([]string{m.names.SQL("USAGE ON SCHEMA {schema}")})
 		}
 		if err := a.wrongColumns(table, columns); err != nil {
@@ -161,7 +190,7 @@ func (m *Migrations) check(ctx context.Context, db Asker, part Part, table strin
 		if err := a.checkCommits(); err != nil {
 			return err
 		}
-		if err := m.checkVersion(ctx, db, part, table); err != nil || more == nil {
+		if err := m.checkVersion(ctx, ask, part, table); err != nil || more == nil {
 			return err
 		}
 		return more(a)
@@ -175,7 +204,7 @@ func (a *answers) missesPrivileges() error {
 		object, kind := a.objects[i], a.kinds[i]
 		var denied []string
 		for ; i < len(a.objects) && a.objects[i] == object && a.kinds[i] == kind; i++ {
-			switch a.grants[i] {
+			switch a.Grants[i] {
 			case "missing":
 				return dberr.Misconfigured("check", "%s is missing: run the migrations (waybill migrate up, or Migrate)", object)
 			case "denied":
@@ -194,32 +223,32 @@ func (a *answers) missesPrivileges() error {
 
 // lacksPermission says what to grant, each such as "SELECT, UPDATE ON table".
 func (a *answers) lacksPermission(what []string) error {
-	to := " TO " + pgx.Identifier{a.role}.Sanitize()
+	to := " TO " + pgx.Identifier{a.Role}.Sanitize()
 	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s",
-		a.role, strings.Join(what, to+"; GRANT ")+to)
+		a.Role, strings.Join(what, to+"; GRANT ")+to)
 }
 
 // checkCommits refuses commits that a crash of the server forgets. Other connections see such a commit before it is on
 // disk, so its message may be out, or acknowledged, and its rows are gone.
 func (a *answers) checkCommits() error {
-	if a.commits != "off" {
+	if a.Commits != "off" {
 		return nil
 	}
 	return dberr.Misconfigured("check", "synchronous_commit is off: a crash of the server loses business rows whose messages were published, "+
 		"and effects whose messages were acknowledged: ALTER ROLE %s SET synchronous_commit = on, unless "+
-		"the connection string sets it, too", pgx.Identifier{a.role}.Sanitize())
+		"the connection string sets it, too", pgx.Identifier{a.Role}.Sanitize())
 }
 
 // checkServer looks for settings that would make relays lose messages or their order without an error: numbers that
 // processes keep for later, and another encoding, in which slots would not be those of package outbox.
 func (a *answers) checkServer() error {
 	switch {
-	case a.encoding != "UTF8":
+	case a.Encoding != "UTF8":
 		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; "+
-			"create the database with ENCODING 'UTF8'", a.encoding)
-	case a.cache != nil && *a.cache != 1:
+			"create the database with ENCODING 'UTF8'", a.Encoding)
+	case a.Cache != nil && *a.Cache != 1:
 		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, "+
-			"or not at all: ALTER SEQUENCE %s CACHE 1", a.sequence, *a.cache, a.sequence)
+			"or not at all: ALTER SEQUENCE %s CACHE 1", a.sequence, *a.Cache, a.sequence)
 	}
 	return nil
 }
@@ -229,16 +258,12 @@ const maxListed = 5
 
 // wrongColumns says what table lacks. More columns than needed are fine.
 func (a *answers) wrongColumns(table string, want []column) error {
-	if len(a.columns) == 0 {
+	if len(a.Columns) == 0 {
 		return dberr.Misconfigured("check", "table %s is missing: run the migrations (waybill migrate up, or Migrate), or correct the name in the options", table)
-	}
-	have := map[string]string{}
-	for i, name := range a.columns {
-		have[name] = a.types[i]
 	}
 	var problems []string
 	for _, c := range want {
-		switch kind, ok := have[c.name]; {
+		switch kind, ok := a.Columns[c.name]; {
 		case !ok:
 			problems = append(problems, fmt.Sprintf("it has no column %s %s", c.name, c.kind))
 		case kind != c.kind:

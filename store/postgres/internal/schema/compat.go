@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
@@ -48,10 +46,10 @@ func (m *Migrations) declare(files []migration, part Part) string {
 }
 
 // checkVersion reports a schema that is too old for this program, or for which this program is too old.
-func (m *Migrations) checkVersion(ctx context.Context, db Asker, part Part, table string) error {
+func (m *Migrations) checkVersion(ctx context.Context, ask Asker, part Part, table string) error {
 	var has, least int
-	ask := m.names.SQL("SELECT coalesce(max(value) FILTER (WHERE name = $1), 0), coalesce(max(value) FILTER (WHERE name = $2), 0) FROM {meta}")
-	if err := db.QueryRow(ctx, ask, pgx.QueryExecModeExec, m.key(part), m.compatibleKey(part)).Scan(&has, &least); err != nil {
+	text := m.names.SQL("SELECT coalesce(max(value) FILTER (WHERE name = $1), 0), coalesce(max(value) FILTER (WHERE name = $2), 0) FROM {meta}")
+	if err := ask(ctx, text, m.key(part), m.compatibleKey(part)).Scan(&has, &least); err != nil {
 		return err
 	}
 	newest := m.Newest(part)
