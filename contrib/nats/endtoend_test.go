@@ -40,8 +40,15 @@ func runRole(ctx context.Context, role, dir string) error {
 		<-ctx.Done()
 		return nil
 	}
+	opts := nats.Options{HoldFor: 2 * time.Second}
+	if role == killtest.Holder {
+		opts = nats.Options{}
+	}
 	for { // the server may be away
-		bus, err := nats.Dial(ctx, "nats://127.0.0.1:"+strconv.Itoa(port), nats.Options{HoldFor: 2 * time.Second})
+		bus, err := nats.Dial(ctx, "nats://127.0.0.1:"+strconv.Itoa(port), opts)
+		if err == nil && role == killtest.Holder {
+			return killtest.Hold(ctx, bus)
+		}
 		if err == nil {
 			return killtest.Serve(ctx, role, dir, bus, false)
 		}

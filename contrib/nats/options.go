@@ -21,7 +21,7 @@ type Options struct {
 	// SyncAlways says that all servers have jetstream { sync_interval: always }, so that confirmed messages are on
 	// their disks. A client cannot look that up. The transport declares PublisherTraits.Synced by it.
 	SyncAlways bool
-	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 10 s, at
+	// HoldFor is how long a delivery belongs to its receiver without being renewed (AckWait); default 9 s, at
 	// least 100 ms. All processes of a bus use the same. A delivery that a killed process held comes after it.
 	HoldFor time.Duration
 	// Timeout bounds one request to the server; default 10 s.
@@ -49,7 +49,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Replicas = 1
 	}
 	if o.HoldFor == 0 {
-		o.HoldFor = 10 * time.Second
+		o.HoldFor = 9 * time.Second
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second

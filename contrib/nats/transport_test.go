@@ -216,10 +216,10 @@ func TestDeclareRefuses(t *testing.T) {
 		"maxdeliver": {AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 5},
 		"acknone":    {AckPolicy: jetstream.AckNonePolicy},
 		"ackwait":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second},
-		"bindings":   {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 10 * time.Second, FilterSubject: "waybill.t.b"},
-		"inactive":   {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 10 * time.Second, FilterSubject: "waybill.t.a", InactiveThreshold: time.Hour},
-		"memory":     {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 10 * time.Second, FilterSubject: "waybill.t.a", MemoryStorage: true},
-		"headers":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 10 * time.Second, FilterSubject: "waybill.t.a", HeadersOnly: true},
+		"bindings":   {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 9 * time.Second, FilterSubject: "waybill.t.b"},
+		"inactive":   {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 9 * time.Second, FilterSubject: "waybill.t.a", InactiveThreshold: time.Hour},
+		"memory":     {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 9 * time.Second, FilterSubject: "waybill.t.a", MemoryStorage: true},
+		"headers":    {AckPolicy: jetstream.AckExplicitPolicy, AckWait: 9 * time.Second, FilterSubject: "waybill.t.a", HeadersOnly: true},
 	} {
 		cfg.Durable = name
 		if _, err := js.CreateConsumer(ctx, "waybill", cfg); err != nil {

@@ -14,11 +14,14 @@ var (
 )
 
 // LookForDead makes the next Receive of r look for what dead receivers hold, instead of within five seconds.
-func LookForDead(r core.Receiver) {
+func LookForDead(r core.Receiver) { LookForDeadIn(r, 0) }
+
+// LookForDeadIn makes r look for what dead receivers hold after d.
+func LookForDeadIn(r core.Receiver, d time.Duration) {
 	if own, ok := r.(*receiver); ok {
 		own.mu.Lock()
 		defer own.mu.Unlock()
-		own.nextReclaim = time.Time{}
+		own.nextReclaim = time.Now().Add(d)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/killtest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
@@ -25,6 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(&logging.VoidLogger{}) // it tells of every connection that a test cuts
+	killtest.Main(holdRole)
 	if role := os.Getenv(processRole); role != "" {
 		runRole(role)
 		return

@@ -43,7 +43,7 @@ type Options struct {
 	Bus string
 	// HoldFor is how long a receiver keeps a delivery that it does not renew; then another one gets it. The
 	// consumer renews every third of it. All receivers of a queue use the same. The messages of a killed process
-	// come after it and at most a quarter of it more, so a server that fails over for longer lets messages come
+	// come after it and at most a fifth of it more, so a server that fails over for longer lets messages come
 	// twice. Default 8 s, at least 100 ms.
 	HoldFor time.Duration
 	// Confirm is the condition under which a message counts as published; default ConfirmStored.

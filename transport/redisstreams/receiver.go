@@ -203,7 +203,7 @@ func (r *receiver) take(limit int) (*blocking, error) {
 	closed, unsure := r.closed, r.unsure
 	reclaim := !time.Now().Before(r.nextReclaim)
 	if reclaim {
-		r.nextReclaim = time.Now().Add(min(r.t.opts.HoldFor/4, 5*time.Second))
+		r.nextReclaim = time.Now().Add(min(r.t.opts.HoldFor/5, 5*time.Second))
 	}
 	r.mu.Unlock()
 	if closed {
@@ -263,7 +263,7 @@ func (r *receiver) read(answer []any) *blocking {
 	if len(list) > 0 {
 		return nil
 	}
-	b := &blocking{limit: min(maxBlock, r.t.opts.HoldFor/4)}
+	b := &blocking{limit: min(maxBlock, time.Until(r.nextReclaim)+time.Millisecond)} // the server counts whole ones
 	b.last, _ = answer[1].(string)
 	b.wake, _ = answer[2].(string)
 	if due, _ := answer[3].(int64); due >= 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/killtest"
 	"github.com/waybill-go/waybill/internal/patience"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/testenv/fakesqs"
@@ -21,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	killtest.Main(holdRole)
 	_ = flag.Set("test.parallel", "8") // they wait for the server; a flag of the command line wins
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }

@@ -26,7 +26,7 @@ type Options struct {
 	// queues. A publisher never makes queues.
 	Passive bool
 	// HoldFor is the visibility timeout: how long a delivery stays with a receiver that does not renew it. Whole
-	// seconds, 1 s to 12 h; default 10 s. After a crash its messages come again when it has passed.
+	// seconds, 1 s to 12 h; default 9 s. After a crash its messages come again when it has passed.
 	HoldFor time.Duration
 	// Wait is how long one request for messages waits for some. Whole seconds, 1 to 20 s; default 20 s, the
 	// cheapest.
@@ -51,7 +51,7 @@ type Options struct {
 
 // The defaults of Options.
 const (
-	DefaultHoldFor       = 10 * time.Second
+	DefaultHoldFor       = 9 * time.Second
 	DefaultWait          = 20 * time.Second
 	DefaultRetention     = 14 * 24 * time.Hour
 	DefaultDeliveryLimit = 200

@@ -20,6 +20,8 @@ type Message struct {
 	ID, Body, Group, Dedup string
 	Attributes             map[string]Attribute
 	Receives               int
+	// Hidden is the visibility timeout that the latest receive or change of it asked for.
+	Hidden time.Duration
 
 	visible  time.Time // it is hidden until then
 	inFlight bool      // since it was received, not since it was sent with a delay
@@ -103,7 +105,7 @@ func (s *Server) take(q *queue, limit int, d time.Duration) (got []*Message, nex
 			m.Receives++
 			s.serial++
 			m.receipt = fmt.Sprintf("%s/%d", m.ID, s.serial)
-			m.visible, m.since, m.inFlight = now.Add(d), now, true
+			m.visible, m.since, m.inFlight, m.Hidden = now.Add(d), now, true, d
 			got = append(got, m)
 			left = append(left, m)
 		}
@@ -179,7 +181,7 @@ func (s *Server) hide(q *queue, receipt string, d time.Duration) *Error {
 	case now.Add(d).Sub(m.since) > maxVisibility:
 		return fail("InvalidParameterValue", "Value %d for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is beyond the limit [43200 seconds].", int(d.Seconds()))
 	}
-	m.visible = now.Add(d)
+	m.visible, m.Hidden = now.Add(d), d
 	if d == 0 {
 		m.inFlight = false
 	}

@@ -25,6 +25,7 @@ type Server struct {
 	changed chan struct{}
 	fault   func(Request) *Error
 	calls   map[string]int
+	polls   map[string]int // in progress
 	serial  int
 }
 
@@ -54,7 +55,7 @@ func fail(code, format string, a ...any) *Error {
 
 // Start starts a server on a free port of the loopback interface. The caller must Close it.
 func Start() *Server {
-	s := &Server{queues: map[string]*queue{}, changed: make(chan struct{}), calls: map[string]int{}}
+	s := &Server{queues: map[string]*queue{}, changed: make(chan struct{}), calls: map[string]int{}, polls: map[string]int{}}
 	s.http = httptest.NewServer(s)
 	return s
 }
@@ -91,6 +92,21 @@ func (s *Server) Calls(action string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[action]
+}
+
+// Polls returns how many requests for messages that an access key signed are in progress. SQS can give messages to
+// those of a process that has just been killed.
+func (s *Server) Polls(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.polls[key]
+}
+
+// poll notes that a request for messages begins (1) or ends (-1).
+func (s *Server) poll(key string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.polls[key] += n
 }
 
 // SetAttribute changes an attribute of a queue, which must exist.
@@ -137,6 +153,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if action == "ReceiveMessage" {
+		s.poll(key, 1)
+		defer s.poll(key, -1)
 		out, e := s.receive(r.Context(), name, &in)
 		answer(w, out, e)
 		return

@@ -102,7 +102,7 @@ func transports(t *testing.T) []adapter {
 			[]any{
 				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10},
 				core.SubscriberTraits{
-					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 10 * time.Second, Wildcards: core.WildcardsAll,
+					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second, Wildcards: core.WildcardsAll,
 				},
 			},
 			"Checker",
@@ -115,7 +115,7 @@ func transports(t *testing.T) []adapter {
 				},
 				core.SubscriberTraits{
 					KeyOrder: true, RetryLater: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
-					AttemptsAreDeliveries: true, HoldFor: 10 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
+					AttemptsAreDeliveries: true, HoldFor: 9 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
 			"Checker",
