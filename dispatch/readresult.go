@@ -296,8 +296,9 @@ func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*rou
 		if !g.slots.Has(rec.Slot) || rt.known[rec.Seq] != nil {
 			continue
 		}
-		found[rt] = true
 		d.reads.late = all[i].kind == rangeLate
+		// A late pass meets records again that wait behind an earlier one of their key.
+		found[rt] = found[rt] || !d.reads.late || !rt.accountsFor(rec)
 		if all[i].kind == rangeSweep && rt.ordered() && rec.Envelope.Key != "" {
 			d.readForgotten(rt, rec)
 			continue
@@ -333,13 +334,19 @@ func (d *Dispatcher) passPaused(r *reading, result *core.ReadResult, visible int
 
 // readForgotten schedules a read of a key from a record that a sweep found, if nothing else accounts for the record.
 func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
-	k := rt.keys[rec.Envelope.Key]
-	if rt.recent.read[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
+	if rt.recent.read[rec.Seq] || rt.accountsFor(rec) {
 		return
 	}
-	k = rt.key(rec.Envelope.Key, rec.Slot)
+	k := rt.key(rec.Envelope.Key, rec.Slot)
 	k.passFrom(rec.Seq)
 	d.advance(k)
+}
+
+// accountsFor reports whether a record is one that its key has passed, and will read when its turn comes, or one that
+// is known to hold its key.
+func (rt *route) accountsFor(rec *core.Record) bool {
+	k := rt.keys[rec.Envelope.Key]
+	return k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0)
 }
 
 // takeRevisits takes in the records that are read again. A record that is still held stays in line. A record about
