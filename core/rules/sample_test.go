@@ -55,7 +55,7 @@ func TestSample(t *testing.T) {
 		}
 		before = total
 	}
-	if total, vague := rules.NewSample(0, 1<<40).Total(0, rules.SampleWindow); total != 0 || !vague { // ten records in the first window
+	if total, vague := rules.NewSample(0, 1<<40).Total(0, rules.SampleWindow); total != 0 || !vague {
 		t.Errorf("one full window of many: %d (vague %t)", total, vague)
 	}
 	if total, vague := rules.NewSample(10, 1_000_010).Total(10_000, 0); total != 10_000 || vague {

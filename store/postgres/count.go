@@ -21,8 +21,8 @@ const (
 // to a bound. Beyond it rows are counted in windows that lie all over the sequences of the route, one in each of many
 // strata: that needs no statistics of the planner, and moves with each row that is settled. The place of a window in
 // its stratum follows the golden ratio, so that it keeps no step with the batches of producers. With two windows'
-// deviations of more than 5 % there is no estimate, but a least number; see [rules.Sample]. Scheduled and failed rows are
-// seen in the order of their times: if all that were seen are due, all are.
+// deviations of more than 5 % there is no estimate, but a least number; see [rules.Sample]. Scheduled and failed rows
+// are seen in the order of their times: if all that were seen are due, all are.
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
