@@ -25,7 +25,7 @@ type Count struct {
 	// have ended. It is as exact as N.
 	Due int64
 	// Estimated reports that N is an estimate, not a count. AtLeast reports besides that there are more than N, by
-	// an unknown number.
+	// an unknown number; with N = 0, that there can be more.
 	Estimated, AtLeast bool
 	// Oldest is the age of the oldest among them that was due, since then and by the store's clock; 0 if none
 	// was, or if N is an estimate and the age is unknown.

@@ -74,8 +74,8 @@ func (f *fleet) waiting(ctx context.Context, timeout time.Duration) ([]string, e
 			}
 		}
 		for i := range counts {
-			if n := &counts[i]; n.N > 0 && !n.State.Terminal() && served[n.Route] {
-				texts = append(texts, fmt.Sprintf("relays.%s: %d %s on route %s", name, n.N, n.State, n.Route))
+			if n := &counts[i]; (n.N > 0 || n.AtLeast) && !n.State.Terminal() && served[n.Route] {
+				texts = append(texts, fmt.Sprintf("relays.%s: %s%d %s on route %s", name, about(n.Estimated, n.AtLeast), n.N, n.State, n.Route))
 			}
 		}
 	}

@@ -66,8 +66,8 @@ With --wait-empty it asks once a second until no record waits, those that are sc
 			if err := c.showCounts(counts, routes, firsts, c.handedOut(ctx, s.Outbox, routes)); err != nil {
 				return err
 			}
-			if n, _, _ := waiting(counts); waitEmpty && n > 0 {
-				return withCode(ExitFindings, "still waiting after %s: %s", most, records(int(n)))
+			if n, estimated, atLeast := waiting(counts); waitEmpty && (n > 0 || atLeast) {
+				return withCode(ExitFindings, "still waiting after %s: %s%s", most, about(estimated, atLeast), records(int(n)))
 			}
 			return nil
 		}),
@@ -109,8 +109,8 @@ func (c *command) waitEmpty(ctx context.Context, counter admin.Counter, routes [
 	defer show.end()
 	first, _, _ := waiting(counts)
 	for {
-		n, _, _ := waiting(counts)
-		if n == 0 {
+		n, _, more := waiting(counts)
+		if n == 0 && !more {
 			return counts, nil
 		}
 		first = max(first, n)

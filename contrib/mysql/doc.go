@@ -70,7 +70,7 @@
 //
 // The stored mark of the clock is up to a second above the stamps that were settled.
 //
-// Not here: core.Waiter, core.Limiter, admin.BlockedKeys, admin.Counter, admin.Purger, admin.DriftChecker. No control
+// Not here: core.Waiter, core.Limiter, admin.BlockedKeys, admin.Purger, admin.DriftChecker. No control
 // records of the kinds "from" and "decide" are written or read.
 package waybillmysql
 

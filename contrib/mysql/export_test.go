@@ -30,12 +30,29 @@ var (
 	Recent   = recent
 )
 
-// UnservedRoutes returns the routes that have due records and none of partitions, and how many rows the server read for
-// that.
+// Unserved returns the routes that have due records and none of partitions, and how many rows the server read for that.
 func (s *Store) Unserved(ctx context.Context, partitions []core.PartitionState) (routes []string, reads int64, err error) {
+	out := core.Membership{Partitions: partitions}
+	reads, err = s.reads(ctx, func(w *work) error { return w.unserved(ctx, &out) })
+	return out.UnservedRoutes, reads, err
+}
+
+// SetCountLimits makes Counts estimate smaller numbers.
+func (s *Store) SetCountLimits(rows, entries int64) { s.countLimits = countLimits{rows, entries} }
+
+// CountReads returns how many rows the server reads for Counts.
+func (s *Store) CountReads(ctx context.Context) (int64, error) {
+	return s.reads(ctx, func(w *work) error {
+		_, err := w.counts(ctx)
+		return err
+	})
+}
+
+// reads returns how many rows the server reads for fn.
+func (s *Store) reads(ctx context.Context, fn func(w *work) error) (n int64, err error) {
 	conn, err := s.own.Conn(ctx)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	defer conn.Close()
 	w := &work{s: s, q: conn}
@@ -50,12 +67,11 @@ func (s *Store) Unserved(ctx context.Context, partitions []core.PartitionState) 
 		return n
 	}
 	if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL); err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	out := core.Membership{Partitions: partitions}
 	before := handled()
 	if err == nil {
-		err = w.unserved(ctx, &out)
+		err = fn(w)
 	}
-	return out.UnservedRoutes, handled() - before, err
+	return handled() - before, err
 }

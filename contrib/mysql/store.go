@@ -51,6 +51,8 @@ type Store struct {
 	stamped  atomic.Int64  // a mark above the settled stamps, as stored
 	server   atomic.Pointer[string]
 	bodySize atomic.Int64 // mean size of the bodies that were read last
+	// countLimits are smaller in a test.
+	countLimits countLimits
 }
 
 var (
@@ -65,6 +67,7 @@ var (
 	_ core.BatchInbox[*sql.Tx]   = (*Store)(nil)
 	_ core.Marker[*sql.Tx]       = (*Store)(nil)
 	_ core.InboxPurger           = (*Store)(nil)
+	_ admin.Counter              = (*Store)(nil)
 	_ admin.Migrator             = (*Store)(nil)
 	_ admin.Inspector            = (*Store)(nil)
 	_ admin.Redriver             = (*Store)(nil)
@@ -130,7 +133,7 @@ func newStore(db, own *sql.DB, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon(), dueTurn: make(chan struct{}, 1)}, nil
+	return &Store{db: db, own: own, opts: opts, stamper: stamper, horizon: newHorizon(), dueTurn: make(chan struct{}, 1), countLimits: defaultCountLimits}, nil
 }
 
 // DB returns the database, for business transactions. Do not close it.

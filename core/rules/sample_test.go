@@ -40,10 +40,23 @@ func TestSample(t *testing.T) {
 			if off := math.Abs(float64(total - want)); size <= rules.SampleWindows*rules.SampleWindow && (off > 0 || vague) || !vague && off > 0.05*float64(want) {
 				t.Errorf("one of %d in %d: %d (vague %t), want %d", step, size, total, vague, want)
 			}
+			if vague && (total > want || hits >= 400 && total < want/4) {
+				t.Errorf("one of %d in %d: more than %d (%d hits), there are %d", step, size, total, hits, want)
+			}
 			if step <= 2 && vague {
 				t.Errorf("one of %d in %d is vague", step, size)
 			}
 		}
+	}
+	for hits, before := int64(30), int64(0); hits < 1500; hits += 10 { // a least number moves with a drain
+		total, vague := rules.NewSample(0, 10_000_000).Total(0, hits)
+		if !vague || total <= before {
+			t.Errorf("%d hits: %d (vague %t), with ten less %d", hits, total, vague, before)
+		}
+		before = total
+	}
+	if total, vague := rules.NewSample(0, 1<<40).Total(0, rules.SampleWindow); total != 0 || !vague {
+		t.Errorf("one full window of many: %d (vague %t)", total, vague)
 	}
 	if total, vague := rules.NewSample(10, 1_000_010).Total(10_000, 0); total != 10_000 || vague {
 		t.Errorf("nothing behind 10,000: %d, vague %t", total, vague)

@@ -45,6 +45,11 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.Estimated, c.AtLeast = max(total, f.n), true, vague", new: "c.N, c.Estimated = max(total, f.n), true", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-stands", fault: "an estimate stands still while a backlog drains", file: "contrib/mysql/count.go", old: "total, vague := t.sample.Total(beside, t.hits[f.countKind])", new: "total, vague := beside, false", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-held", fault: "what is out counts as waiting, too", file: "contrib/mysql/count.go", old: "all.N, all.Due = max(all.N-h.n, 0), max(all.Due-h.due, 0)", new: "_ = h.due", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-due", fault: "no more timers count as due than were looked at", file: "contrib/mysql/count.go", old: "|| f.due == f.n && f.n > 0 {", new: "{", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-empty", fault: "a route with more rows than are looked at counts as empty", file: "contrib/mysql/count.go", old: "if all.N == 0 && !all.AtLeast {", new: "if all.N == 0 {", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-keeps", fault: "connections of Open keep the server's default of autocommit", file: store, old: "cfg.Params[\"autocommit\"], cfg.Params[\"completion_type\"] = \"1\", \"0\"", new: "cfg.Params[\"completion_type\"] = \"0\"", tests: "^TestConnectionsThatKeepTransactions$"},
 		mutant{id: "mysql-chains", fault: "connections of Open keep the server's default of completion_type", file: store, old: "cfg.Params[\"autocommit\"], cfg.Params[\"completion_type\"] = \"1\", \"0\"", new: "cfg.Params[\"autocommit\"] = \"1\"", tests: "^TestConnectionsThatKeepTransactions$"},
 		mutant{id: "mysql-keeps-check", fault: "a pool without autocommit passes Check", file: schema, old: "case commits != \"1\" || completion", new: "case completion", tests: "^TestConnectionsThatKeepTransactions$"},

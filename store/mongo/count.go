@@ -155,12 +155,12 @@ func (t *tally) estimate(ctx context.Context, p phase, counts []touched, seen in
 	}
 	total, vague := sample.Total(0, hits)
 	if total = max(total, seen); vague {
-		total = t.s.countLimit // it says "more than"
+		total-- // it says "more than"
 	}
 	for _, c := range counts {
 		c.N += c.n*total/seen - c.n
 		c.Estimated, c.AtLeast = true, c.AtLeast || vague
-		if vague || c.due == c.n {
+		if c.due == c.n {
 			c.Due += c.due*total/seen - c.due
 		}
 	}

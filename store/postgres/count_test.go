@@ -49,10 +49,11 @@ func TestCountsWithoutStatistics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var n int64
+		var n, due int64
 		estimated, atLeast := false, false
 		for _, c := range counts {
 			if c.Route == route && c.State == state {
+				due += c.Due
 				n, estimated, atLeast = n+c.N, estimated || c.Estimated, atLeast || c.AtLeast
 			}
 		}
@@ -61,6 +62,9 @@ func TestCountsWithoutStatistics(t *testing.T) {
 		case atLeast != vague, atLeast && (n > want || n < countExact), !estimated && n != want,
 			!atLeast && math.Abs(float64(n-want)) > 0.05*float64(want):
 			t.Errorf("%s %s: %d (estimated %t, at least %t), there are %d", route, state, n, estimated, atLeast, want)
+		}
+		if isDue := exact(route, where+" AND (due_at IS NULL OR due_at <= now()) AND state <> 5"); isDue == want && due != n || isDue == 0 && due != 0 {
+			t.Errorf("%s %s: %d of %d are due; there are %d, of which %d are due", route, state, due, n, want, isDue)
 		}
 		return n
 	}
@@ -85,12 +89,20 @@ func TestCountsWithoutStatistics(t *testing.T) {
 	check("kept", core.StatePending, live, false)
 	insert(20_000, "route, due_at", "'timers', now() + interval '1 day'")
 	check("timers", core.StatePending, live, false)
+	insert(20_000, "route, due_at", "'due timers', now() - interval '1 day'")
+	check("due timers", core.StatePending, live, false)
+	insert(20_000, "route, due_at, retry, state", "'due retries', now() - interval '1 day', true, 4")
+	check("due retries", core.StateFailed, "state = 4", false)
 	insert(12_000, "route, state, reason, settled_at", "'timers', 5, 'rejected', now()")
 	check("timers", core.StateAbandoned, "state = 5", false)
 	insert(30_000, "route", "'rare'")
-	insert(11_000, "route, due_at, retry, state", "'rare', now() + interval '1 day', true, 4")
+	insert(22_000, "route, due_at, retry, state", "'rare', now() + interval '1 day', true, 4")
 	insert(100_000, "route, state, settled_at", "'rare', 3, now()")
-	check("rare", core.StateFailed, "state = 4", true)
+	before = check("rare", core.StateFailed, "state = 4", true)
+	exec(`DELETE FROM waybill.waybill_outbox WHERE route = 'rare' AND state = 4 AND seq % 4 = 0`)
+	if now := check("rare", core.StateFailed, "state = 4", true); now >= before || now <= countExact {
+		t.Errorf("5,500 of 22,000 were settled, and the count went from more than %d to more than %d", before, now)
+	}
 
 	if err := pool.QueryRow(t.Context(), `SELECT count(DISTINCT route) FROM waybill.waybill_outbox`).Scan(&routes); err != nil {
 		t.Fatal(err)

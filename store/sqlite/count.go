@@ -155,12 +155,12 @@ func (t *tally) estimate(ctx context.Context, ready bool, text string, counts []
 	}
 	total, vague := sample.Total(before, hits)
 	if total = max(total, seen); vague {
-		total = countLimit // it says "more than"
+		total-- // it says "more than"
 	}
 	for _, c := range counts {
 		c.N += c.n*total/seen - c.n
 		c.Estimated, c.AtLeast = true, c.AtLeast || vague
-		if ready || vague || c.due == c.n {
+		if ready || c.due == c.n {
 			c.Due += c.due*total/seen - c.due
 		}
 	}

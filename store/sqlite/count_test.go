@@ -73,6 +73,13 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 	check("timers", core.StatePending, "due_at > 0", "estimated")
 	fill(t, s.DB(), countLimit+1, "route, state, due_at", "'rare', 4, 1 << 60")
 	check("rare", core.StateFailed, "state = 4", "at least")
+	fill(t, s.DB(), 50_000, "route", "'drained'")
+	fill(t, s.DB(), 22_000, "route, state, due_at", "'scarce', 4, 5")
+	before = check("scarce", core.StateFailed, "state = 4", "at least")
+	run(t, s.DB(), `DELETE FROM waybill_outbox WHERE route = 'scarce' AND seq % 4 = 0`)
+	if now := check("scarce", core.StateFailed, "state = 4", "at least"); now >= before || now <= countLimit {
+		t.Errorf("5,500 of 22,000 were settled, and the count went from more than %d to more than %d", before, now)
+	}
 }
 
 // ready is the condition of rows that are in line.

@@ -187,7 +187,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     FROM strata s CROSS JOIN generate_series(0, $2 - 1) k WHERE s.low + k * s.width < s.high
 ), big AS (
     SELECT s.route, s.part, s.seen + h.hits * s.width / $3 AS total,
-           s.width > $3 AND 2 * sqrt(h.hits + 1) * s.width / $3 > (s.seen + h.hits * s.width / $3) * 0.05 AS vague
+           s.width > $3 AND 2 * sqrt(h.hits + 1) * s.width / $3 > (s.seen + h.hits * s.width / $3) * 0.05 AS vague,
+           greatest($1, s.seen + floor((greatest(h.hits::float8 / $3 - 2, 0) + 8 - 4 * sqrt(greatest(h.hits::float8 / $3 - 2, 0) + 4)) * s.width))::bigint - 1 AS fewest
     FROM strata s CROSS JOIN LATERAL (
         SELECT count(*) AS hits FROM windows w CROSS JOIN LATERAL (
             SELECT FROM "waybill"."waybill_outbox" o WHERE o.route = w.route AND o.seq > w.low AND o.seq <= w.low + $3 AND CASE w.part
@@ -199,8 +200,8 @@ WITH RECURSIVE known AS MATERIALIZED (
     ) h
 )
 SELECT p.route, p.state, p.reason,
-       sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * ($1 - 1) / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
-       sum(CASE WHEN b.route IS NULL OR p.part <> 'ready' THEN p.due WHEN b.vague THEN p.due * ($1 - 1) / p.seen
+       sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * b.fewest / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
+       sum(CASE WHEN b.route IS NULL OR p.due < p.n THEN p.due WHEN b.vague THEN p.due * b.fewest / p.seen
                 ELSE p.due * greatest(b.total, $1) / p.seen END)::bigint,
        bool_or(b.route IS NOT NULL), bool_or(coalesce(b.vague, false)),
        coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
