@@ -323,6 +323,59 @@ func TestFewBesideRedelivered(t *testing.T) {
 	}
 }
 
+// CO-03: while a message that came again is handled, quick ones beside it do not raise the number.
+func TestFewWhileRedeliveredRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Calls(2500, "quick messages, one at a time for each handler")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		f.redeliver = func(d *waybill.Delivery) {
+			if d.Envelope.ID == "again" {
+				d.Redeliveries = 1
+			}
+		}
+		var runs atomic.Bool
+		var most, beside atomic.Int32
+		stop := start(t, f, consumer.Options{Concurrency: 10}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			if d.Envelope.ID == "again" {
+				runs.Store(true)
+				time.Sleep(time.Second)
+				runs.Store(false)
+			} else if runs.Load() {
+				beside.Add(1)
+				most.Store(max(most.Load(), int32(f.counts().held)))
+			}
+			return nil
+		}))
+		defer stop()
+		again := messages(1)
+		again[0].ID = "again"
+		f.send(t, again...)
+		f.publish(t, 5000)
+		f.empty(t, "all are handled")
+		if n := most.Load(); n > 10 || beside.Load() < 1000 {
+			t.Errorf("%d were held, and %d were handled, beside one that came again, and 10 handlers", n, beside.Load())
+		}
+	})
+}
+
+// CO-03: before a body has shown its size, a batch handler asks for few messages: not every transport bounds the bytes
+// of one Receive.
+func TestFirstQuestionIsSmall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t)
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var got batches
+		stop := start(t, f, consumer.Options{}, waybill.Subscription{}, got.handler(0, func([]string) error { return nil }, nil))
+		defer stop()
+		patience.Pass(t, time.Second)
+		if n := f.counts().ask; n < 1 || n > 64 {
+			t.Errorf("it waits for %d messages, want 64 at most", n)
+		}
+	})
+}
+
 // CO-03: a pace is forgotten when there is nothing to do: the next messages can be slow.
 func TestPaceIsForgotten(t *testing.T) {
 	t.Parallel()
