@@ -126,7 +126,9 @@ func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
 	}
 	ch := testenv.Channel(t, mq.URL)
 	// a copy that was sent when the alarm rose, and not confirmed, may be there twice
-	patience.Until(t, "all are parked", func() bool { return depth(t, ch, "q") == 0 && depth(t, ch, "q.dlq") >= len(ids) })
+	patience.Until(t, "all are handled and parked", func() bool {
+		return len(strings.Fields(saw.String())) >= len(ids) && depth(t, ch, "q") == 0 && depth(t, ch, "q.dlq") >= len(ids)
+	})
 	got := strings.Fields(saw.String())
 	slices.Sort(got)
 	if !slices.Equal(got, ids) {
