@@ -27,9 +27,9 @@ type RedriveRequest struct {
 	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 =
 	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
-	// Body, if not nil, replaces the record's body, such as one that was repaired. A header then says what the
-	// message was, so that an inbox does not take it for another one with the same id. The filter must name one
-	// route and one id. The bound is the store's Limits.MaxBodyBytes.
+	// Body is a repaired body for the record; nil = its own. A header then has the print of the message before, so
+	// that an inbox does not take the message for another one with the same id. The filter must name one route and
+	// one id. The bound is the store's Limits.MaxBodyBytes.
 	Body []byte
 	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned
 	// record of a key, unless the record was skipped or set aside.

@@ -183,7 +183,7 @@ func (c *command) showCounts(counts []admin.Count, routes []string, firsts []fir
 	return nil
 }
 
-// maxOuts bounds the members and routes of which status says what is out.
+// maxOuts bounds the lines of status about records that are out. Each is about a route of a member.
 const maxOuts = 20
 
 // outJSON is how much of a route a member has out.
@@ -194,8 +194,8 @@ type outJSON struct {
 	Oldest float64 `json:"oldest_seconds"`
 }
 
-// handedOut returns what the members had out at their latest heartbeats, the oldest first. The members tell it with
-// their heartbeats: a record that is out is not written. A store that does not answer hides no counts.
+// handedOut returns the records that the members had out at their latest heartbeats, by route, the oldest first. Only
+// heartbeats have these numbers: a record that is out is not written. A store that does not answer hides no counts.
 func (c *command) handedOut(ctx context.Context, store core.OutboxStore, routes []string) (outs []outJSON) {
 	ctx, cancel := c.limited(ctx)
 	defer cancel()

@@ -283,7 +283,7 @@ func (r *runner) ahead(s *session) int {
 	case r.pause.state == probing:
 		return len(l.aside.waiting) + 1
 	case l.bytes > 0 && l.body == 0:
-		return r.source.asked.Prefetch // nobody knows how large they are
+		return r.source.asked.Prefetch // their sizes are not known yet
 	case l.most == 0:
 		return want
 	case l.redelivered > 0 && s.flow > 0 && !l.goBack:

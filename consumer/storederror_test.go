@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// A secret in the text of a handler's error does not reach the broker, in whichever way the message is refused, if
-// Options.StoredError leaves it out. Class, reason and log are those of the error itself.
+// A secret that Options.StoredError leaves out of an error's text does not reach the broker, for each way to refuse the
+// message. Class, reason and log are those of the error itself.
 func TestStoredErrorsAreWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "card 4111111111111111"

@@ -176,7 +176,8 @@ type Subscription struct {
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
 	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
-	// reaches the bound. The consumer cannot know how large the next bodies are.
+	// reaches the bound. The consumer cannot know how large the next bodies are. A transport that ignores it is
+	// bounded by the number of deliveries alone.
 	ReceiveBytes int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration

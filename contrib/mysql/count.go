@@ -42,7 +42,7 @@ const (
 
 // Counts returns the numbers of records per route and state, and of abandoned ones per reason. They are exact for a
 // route with up to 100,000 rows, published ones that Options.Retention keeps among them, but for abandoned ones above
-// 10,000. Of a larger route, up to 100,000 scheduled and 100,000 failed records are counted. What remains is estimated
+// 10,000. Of a larger route, up to 100,000 scheduled and 100,000 failed records are counted. The rest is estimated
 // from 10,000 sequences all over the table, or a least number if they tell too little; see [rules.Sample]. A least
 // number of ready records can be 0 beside more than 100,000 others. Held records are processing. Kept published records
 // are not counted. Of more than 10,000 rows, Oldest is the age of the first one by sequence, and of the first timer.
@@ -219,8 +219,8 @@ func (t *tally) add(ctx context.Context, found, held []seen, more bool) error {
 	return nil
 }
 
-// estimate replaces the number of a kind by what a sample says. It is to be exact enough for a sum with what is counted
-// beside it. If all that was seen is due, all is.
+// estimate replaces the number of a kind by the estimate of a sample. Its error is small for the sum with the records
+// that are counted beside it. If all records that were seen are due, all are.
 func (t *tally) estimate(ctx context.Context, f seen, c *admin.Count, beside int64) error {
 	if t.sample == nil {
 		if err := t.look(ctx); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// A total is within 5 % of what is there, or vague, however dense the records are and whatever run they take
-// turns in. Windows stay in the range and never overlap.
+// A total is within 5 % of the number of records, or vague, for records of each density, and for two kinds that take
+// turns in runs of each length. Windows stay in the range and never overlap.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{1, 9, 500, 10_000, 10_001, 60_000, 1_000_000} {

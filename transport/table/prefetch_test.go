@@ -34,6 +34,12 @@ func replica(t *testing.T, s *sharedtest.Store, o consumer.Options, handle func(
 	if err != nil {
 		t.Fatal(err)
 	}
+	begin(t, c)
+}
+
+// begin runs c until the test ends.
+func begin(t *testing.T, c *consumer.Consumer) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() {

@@ -39,14 +39,7 @@ func queues(t *testing.T, s core.OutboxStore, n int, work func()) (handled []ato
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var run sync.WaitGroup
-	run.Go(func() {
-		if err := c.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { cancel(); run.Wait() })
+	begin(t, c)
 	return handled
 }
 

@@ -5,15 +5,11 @@ package docs_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -180,17 +176,7 @@ func TestCommandLinesOfErrorTexts(t *testing.T) {
 		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 			return
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-			return
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			lit, ok := n.(*ast.BasicLit)
-			if !ok || lit.Kind != token.STRING {
-				return true
-			}
-			text, _ := strconv.Unquote(lit.Value)
+		for _, text := range literals(t, path) {
 			for _, m := range mention.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
 				args := sentence(m[1])
 				if len(args) == 0 {
@@ -201,8 +187,7 @@ func TestCommandLinesOfErrorTexts(t *testing.T) {
 					t.Errorf("%s: waybill %s: %s", path, strings.Join(args, " "), why)
 				}
 			}
-			return true
-		})
+		}
 	})
 	if found < 10 {
 		t.Errorf("only %d command lines", found)

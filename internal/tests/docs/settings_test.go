@@ -142,24 +142,34 @@ func TestNamedSettingsExist(t *testing.T) {
 		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") || slices.Contains([]string{"examples", "internal"}, dir) {
 			return
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-			return
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				// else it may name an event
-				if text, _ := strconv.Unquote(lit.Value); strings.ContainsAny(text, " =") {
-					check(path, "texts", text)
-				}
+		for _, text := range literals(t, path) {
+			// else it may name an event
+			if strings.ContainsAny(text, " =") {
+				check(path, "texts", text)
 			}
-			return true
-		})
+		}
 	})
 	if found["pages"] < 10 || found["texts"] < 20 || found["values"] < 3 {
 		t.Errorf("only %v names", found)
 	}
+}
+
+// literals returns the texts of a Go file.
+func literals(t *testing.T, path string) (texts []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+		return nil
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			text, _ := strconv.Unquote(lit.Value)
+			texts = append(texts, text)
+		}
+		return true
+	})
+	return texts
 }
 
 // firstWord returns the word at the beginning of text, without the punctuation behind it.
@@ -258,19 +268,11 @@ func TestBareNamesExist(t *testing.T) {
 		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") || !strings.HasPrefix(filepath.ToSlash(path), root+"/cli/") {
 			return
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-			return
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				if text, _ := strconv.Unquote(lit.Value); strings.Contains(text, " ") {
-					check(path, "texts", text)
-				}
+		for _, text := range literals(t, path) {
+			if strings.Contains(text, " ") {
+				check(path, "texts", text)
 			}
-			return true
-		})
+		}
 	})
 	if found["pages"] < 8 || found["texts"] < 4 || found["values"] < 2 {
 		t.Errorf("only %v names of settings", found)
