@@ -58,9 +58,20 @@ type holding struct {
 // rebalance computes which free partitions the member takes and which of its own it releases, so that all members get
 // the same result. A free partition goes to the able member with the fewest partitions for its handlers. A partition
 // moves from one member to another that has at least two fewer: with a difference of one it would move back and forth
-// for ever.
+// for ever. Partitions that their owner cannot serve come first, since they are as good as their next owner's: a member
+// that took a free one before would release it for them, and take it again while its next owner has not looked.
 func (d *Dispatcher) rebalance() {
 	t := d.tally()
+	leaving := 0
+	move := func(from, to *holder, route int) {
+		from.add(route, -1)
+		to.add(route, 1)
+		if from.session == d.session && leaving < maxLeaving {
+			leaving++
+			d.leave(d.byName[t.routes[route]])
+		}
+	}
+	t.moveUnserved(move)
 	for _, o := range d.peers.freePartitions() {
 		route := t.at[o.Partition.Route]
 		to := t.least(route)
@@ -76,16 +87,6 @@ func (d *Dispatcher) rebalance() {
 			}
 		}
 	}
-	leaving := 0
-	move := func(from, to *holder, route int) {
-		from.add(route, -1)
-		to.add(route, 1)
-		if from.session == d.session && leaving < maxLeaving {
-			leaving++
-			d.leave(d.byName[t.routes[route]])
-		}
-	}
-	t.moveUnserved(move)
 	t.level(move)
 }
 

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"testing"
@@ -88,6 +89,45 @@ func TestDeadAfterItsLease(t *testing.T) { // DB-24
 	d.tick(epochStart.Add(lease))
 	if d.observe(&Call{sent: d.now}); len(d.peers.evictions) != 1 || d.peers.evictions[0] != (core.Eviction{Session: 2, Heartbeats: 5}) {
 		t.Errorf("removes %v", d.peers.evictions)
+	}
+}
+
+// TestFreePartitionWaitsForItsOwner: another member cannot serve one of its routes, so that one of its partitions is to
+// come here, and a free one of another route goes to that member. Until it looks, this member does not take the free
+// one: it would release it in the same division, again and again.
+func TestFreePartitionWaitsForItsOwner(t *testing.T) { // DB-24
+	t.Parallel()
+	owners := map[string][]core.Session{"blocking": {me, 3, 0}, "ordered": {me, 2, 3}, "stamped": {2, 2, 3}}
+	opts, all := Options{Lease: time.Second}, core.Membership{Known: true}
+	for _, s := range []core.Session{me, 2, 3} {
+		all.Members = append(all.Members, core.Member{Session: s, Capacity: 1, FreeCapacity: 1})
+	}
+	for _, route := range slices.Sorted(maps.Keys(owners)) {
+		opts.Routes = append(opts.Routes, Route{Name: route, Partitions: 3})
+		for i := range all.Members {
+			m := &all.Members[i]
+			m.Routes = append(m.Routes, core.ServedRoute{Route: route, Partitions: 3, Unavailable: route == "ordered" && m.Session == 2})
+		}
+		for i, u := range core.SplitPartitions(route, 3) {
+			all.Partitions = append(all.Partitions, core.PartitionState{Partition: u, Owner: owners[route][i], Term: 1})
+		}
+	}
+	d := New(opts)
+	d.tick(epochStart)
+	d.session, d.self.joined, d.peers.membership = me, true, all
+	for i := range all.Partitions {
+		if o := &all.Partitions[i]; o.Owner == me {
+			d.acquire(d.byName[o.Partition.Route], o)
+		}
+	}
+	d.rebalance()
+	if len(d.peers.transfers) > 0 {
+		t.Errorf("takes %v", d.peers.transfers)
+	}
+	for _, rt := range d.routes {
+		if rt.leaving != 0 {
+			t.Errorf("releases slots %x of %s", rt.leaving, rt.Name)
+		}
 	}
 }
 
