@@ -21,6 +21,7 @@ type load struct {
 	prefetch  int // how many it may hold
 	held      int // received and not settled
 	unsettled int // decided and not settled
+	locked    int // of them that another program has locked
 	heldBytes int64
 	adaptive
 	kept  kept

@@ -23,6 +23,7 @@ type message struct {
 	merged   bool        // its stamp was merged into the clock
 	storing  bool        // its verdict is being stored, and its key waits for that
 	unstored bool        // its verdict could not be stored yet
+	locked   bool        // another program has locked it, and its verdict waits for that
 	bytes    int64       // of its body
 	again    bool        // it came before, and may have ended its process
 	releases int         // of it that could not be stored

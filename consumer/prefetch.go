@@ -98,8 +98,11 @@ func (l *load) restart(now time.Time) {
 	l.prefetch, l.since, l.settled = l.least, now, 0
 }
 
-// bound returns how many deliveries may be held, of which so many are stuck: they wait for their key, or aside. Those
-// do not count, up to one for each handler, so that they keep no handler idle.
+// stuck returns how many held deliveries wait for their key, aside, or for the lock of another program.
+func (b *batching) stuck() int { return b.behind + len(b.load.aside.waiting) + b.load.locked }
+
+// bound returns how many deliveries may be held, of which so many are stuck. Those do not count, up to one for each
+// handler, so that they keep no handler idle.
 func (l *load) bound(stuck int) int {
 	switch {
 	case l.most == 0:
@@ -119,7 +122,7 @@ func (l *load) fit(n int) int {
 		return min(n, firstAsk)
 	}
 	fits := int((l.bytes - l.heldBytes) / l.body)
-	if l.held == len(l.aside.waiting) {
+	if l.held == len(l.aside.waiting)+l.locked {
 		fits = max(fits, 1)
 	}
 	return min(n, fits)
@@ -128,7 +131,7 @@ func (l *load) fit(n int) int {
 // free returns how many more deliveries may be asked for.
 func (b *batching) free() int {
 	l := &b.load
-	return max(l.fit(l.bound(b.behind+len(l.aside.waiting))-l.held), 0)
+	return max(l.fit(l.bound(b.stuck())-l.held), 0)
 }
 
 // roomAside returns how many messages may wait aside.
@@ -157,6 +160,9 @@ func (l *load) came(messages []message) {
 func (l *load) left(m *message) {
 	l.held--
 	l.heldBytes -= m.bytes
+	if m.locked {
+		l.locked--
+	}
 	if m.again {
 		if l.redelivered--; l.redelivered == 0 && l.most > 0 {
 			l.restart(time.Now()) // the next ones can be such, too
@@ -278,7 +284,7 @@ func (s *schedule) newest(n int) []*message {
 // twice as many, or at a quarter. While a message probes, it may send that one. mu is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
-	want := l.bound(r.behind + len(l.aside.waiting))
+	want := l.bound(r.stuck())
 	switch {
 	case r.pause.state == probing:
 		return len(l.aside.waiting) + 1
@@ -316,7 +322,7 @@ func (r *runner) holds() string {
 	if why != "" {
 		why = ": " + why
 	}
-	return fmt.Sprintf("%s of at most %d%s", text, l.bound(r.behind+len(l.aside.waiting)), why)
+	return fmt.Sprintf("%s of at most %d%s", text, l.bound(r.stuck()), why)
 }
 
 func sizeText(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }

@@ -14,7 +14,8 @@ import (
 // Settles are joined: while one call of the transport is under way, the verdicts about other messages collect, and go
 // with the next call. If no handler has anything left to do, the next call goes beside it, three at most; with InOrder
 // it waits. A settle also waits up to a millisecond until the handlers have ended what is ready. A verdict that the
-// transport could not store comes back to its worker, and its handler does not run again. One goroutine stays until the
+// transport could not store comes back to its worker, and its handler does not run again. One about a message that
+// another program has locked gets a worker of its own, for which no other verdict waits. One goroutine stays until the
 // run ends, and waits for the next verdict: otherwise each message of a quiet queue would start one.
 
 // session is one receiver, and the settles through it.
@@ -116,6 +117,15 @@ func (r *runner) start(l *settleWorker) {
 	}
 	r.settling.waits = false
 	r.settling.workers <- l
+}
+
+// settleAlone settles m, which another program has locked, by ack: no other verdict waits for that. mu is held.
+func (r *runner) settleAlone(m *message, ack core.Ack) {
+	if !m.locked {
+		m.locked = true
+		r.load.locked++
+	}
+	r.start(&settleWorker{session: m.session, pending: acks{list: []core.Ack{ack}, of: []*message{m}}})
 }
 
 // release releases messages that have not begun. mu is held.
@@ -276,6 +286,11 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 				r.log.Event(r.tel.under(ctx, d), slog.LevelDebug, "consumer.settled", "the transport has stored what was decided",
 					append(ofMessage(d), slog.String("step", step))...)
 			}
+			continue
+		}
+		if errors.Is(err, core.ErrBusy) {
+			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.settle_locked", "another program has locked the message: its settle waits, and no other one does",
+				append(ofMessage(d), slog.String("step", step))...)
 			continue
 		}
 		failed++

@@ -47,6 +47,9 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
+	case errors.Is(err, core.ErrBusy):
+		r.settleAlone(m, ack)
+		return true
 	case r.stopping && (ack.Verdict == core.VerdictRelease || ack.Verdict == core.VerdictDone):
 		return false // the receiver releases it when it is closed
 	case ack.Verdict == core.VerdictRelease && m.yields == nil:

@@ -216,7 +216,9 @@ type Receiver interface {
 	// [waybill.ErrLeaseLost] or [waybill.ErrClosed], the receiver does not hold the delivery any more, and the
 	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong, and the delivery can still be
 	// settled by a right one. After any other error the receiver still holds the delivery: the caller settles it
-	// again, by the same verdict. A copy that the transport made for the failed settle can then arrive, too.
+	// again, by the same verdict. A copy that the transport made for the failed settle can then arrive, too. An
+	// error that matches [ErrBusy] is about one delivery, whose record another program has locked: the caller
+	// settles it again in a call of its own, which waits for that program.
 	//
 	// A nil slot means that the broker has answered; a settle that was only sent is not settled. A protocol can
 	// have no answer, as AMQP 0-9-1 has none to basic.ack: there nil means that the settle was sent on a connection

@@ -174,12 +174,10 @@ func (rt *route) letGo(item *Item) {
 // lock notes that the outcome of an item waits for a lock. Others need its place. So do those of the next crash window:
 // the item has not killed the member.
 func (rt *route) lock(item *Item) {
-	if !item.locked {
-		item.locked = true
-		rt.holds.window = without(rt.holds.window, item)
-		rt.load.locked++
-		rt.load.held--
-	}
+	item.locked = true
+	rt.holds.window = without(rt.holds.window, item)
+	rt.load.locked++
+	rt.load.held--
 }
 
 // holdsFirst reports whether many outcomes wait for locks. Then every record is held before it is handed out: one that

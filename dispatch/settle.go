@@ -164,8 +164,9 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 				d.err = err
 				outages++
 			}
-			if errors.Is(err, core.ErrBusy) {
+			if errors.Is(err, core.ErrBusy) && !item.locked {
 				item.route.lock(item)
+				d.tell(item, core.ErrBusy)
 			}
 			item.at = d.now.Add(lockedFor << min(item.tries, maxTries))
 			item.tries++

@@ -99,6 +99,8 @@ func (f *farGroups) SettleGroup(ctx context.Context, selves []core.Session, outc
 
 // TestSettlesOfManyQueuesGoTogether: settles of many queues of a process go together: those that wait for a place are
 // one call. If they cannot, each goes alone.
+//
+// TQ-07
 func TestSettlesOfManyQueuesGoTogether(t *testing.T) {
 	t.Parallel()
 	const n, messages = 8, 500

@@ -27,7 +27,7 @@ type holding struct {
 	onLoss  func()    // called when that is known
 	since   time.Time // when it was handed out
 	logged  bool      // that it is held for long
-	pending *settling // its settle, once it was asked for
+	pending *settling // its settle, once it was asked for, until a caller has its result
 }
 
 // The states of a holding.
@@ -55,6 +55,7 @@ type receiver struct {
 	queue    string
 	handlers int // how many deliveries may be in the caller's hands,
 	prefetch int // and how many may not be settled
+	bytes    int // what one Receive returns; 0 = any number
 	drop     bool
 	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel   context.CancelFunc
@@ -103,7 +104,7 @@ type wakeups struct {
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
-		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.DropFailed,
+		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, bytes: sub.ReceiveBytes, drop: sub.DropFailed,
 		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
 	}
 	if r.handlers == 0 {
@@ -205,8 +206,15 @@ func (r *receiver) free() int {
 // take hands out what is ready. mu is held.
 func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	var ds []*waybill.Delivery
-	for _, item := range r.d.HandOut(now, r.queue, r.free()) {
+	free, bytes := r.free(), 0
+	for len(ds) < free && (r.bytes <= 0 || bytes < r.bytes) {
+		items := r.d.HandOut(now, r.queue, 1)
+		if len(items) == 0 {
+			break
+		}
+		item := items[0]
 		rec := &item.Record
+		bytes += len(rec.Envelope.Body)
 		h := &holding{r: r, item: item, since: now}
 		ds = append(ds, &waybill.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
 		r.out[item] = h

@@ -16,13 +16,14 @@ import (
 
 // A verdict of the consumer becomes an outcome of the dispatcher, which stores it with those of other handlers in one
 // call. So Settle waits for a result that another goroutine brings. A caller that stops waiting gets an outage for each
-// verdict without a result, and the verdict is stored all the same: the message comes again only if that fails.
+// verdict without a result, and the verdict is stored all the same: the message comes again only if that fails. A
+// verdict whose record a transaction has locked is answered with core.ErrBusy, once, so that no other one waits for that
+// lock. In both cases another Settle of the delivery waits for the result, or gets it.
 
 // request is one call of Settle.
 type request struct {
 	results core.Results
 	open    int
-	left    bool // the caller did not wait
 	done    chan struct{}
 }
 
@@ -33,22 +34,45 @@ type settling struct {
 	delay time.Duration
 	back  bool // it comes again
 	retry bool
-	req   *request
+	req   *request // nil = no caller waits
 	slot  int
+	known bool // the result is, and err has it
+	err   error
 }
 
+// ask has q wait for the result.
+func (s *settling) ask(q *request, slot int) {
+	s.req, s.slot = q, slot
+	q.open++
+}
+
+// answer gives the caller, if one waits, a result.
 func (s *settling) answer(err error) {
 	q := s.req
-	if !q.left {
-		q.results[s.slot] = err
+	if q == nil {
+		return
 	}
+	s.req = nil
+	q.results[s.slot] = err
 	if q.open--; q.open == 0 {
 		close(q.done)
 	}
 }
 
+// end answers with the result, or keeps it for a caller that comes later.
+func (s *settling) end(err error) {
+	if s.req == nil {
+		s.known, s.err = true, err
+		return
+	}
+	s.h.pending = nil
+	s.answer(err)
+}
+
 // Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store
-// cannot be reached Settle waits for it, until ctx ends or the receiver is closed.
+// cannot be reached Settle waits for it, until ctx ends or the receiver is closed. A delivery whose record a transaction
+// has locked is answered with core.ErrBusy, once, and is settled when that transaction ends. A second Settle of the
+// delivery waits for that, and no other one does.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	outage := func(err error) error {
 		return &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassOutage, Err: err}
@@ -63,16 +87,23 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		t.mu.Unlock()
 		return core.AllFailed(len(acks), errClosed("settle"))
 	}
-	all := make([]*settling, 0, len(acks))
+	all, begun := make([]*settling, 0, len(acks)), make([]*settling, 0, len(acks))
 	for i := range acks {
-		s, err := r.accept(q, i, &acks[i])
-		if err != nil {
+		s, known, err := r.accept(&acks[i])
+		switch {
+		case err != nil:
 			q.results[i] = &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassRejected, Err: err}
 			continue
+		case known && s.known:
+			q.results[i], s.h.pending = s.err, nil
+			continue
+		case !known:
+			begun = append(begun, s)
 		}
+		s.ask(q, i)
 		all = append(all, s)
 	}
-	r.conclude(all)
+	r.conclude(begun)
 	waiting := q.open > 0
 	r.pump()
 	t.mu.Unlock()
@@ -86,45 +117,43 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if q.open > 0 {
-		q.left = true
-		for _, s := range all { // what is not known now will be settled, or come again
-			if s.h.state == settle {
-				q.results[s.slot] = outage(ctx.Err())
-			}
+	for _, s := range all { // what is not known now will be settled, or come again
+		if s.req == q {
+			s.answer(outage(ctx.Err()))
 		}
 	}
 	return q.results
 }
 
-// accept checks one ack. mu is held.
-func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) {
+// accept checks one ack. It returns the settle that it begins, or the known one that no caller waits for. mu is held.
+func (r *receiver) accept(a *core.Ack) (s *settling, known bool, err error) {
 	var h *holding
 	if a.Delivery != nil {
 		h, _ = a.Delivery.Handle.(*holding)
 	}
 	switch {
 	case h == nil || h.r != r:
-		return nil, fmt.Errorf("%w: the delivery is not of this receiver", waybill.ErrInvalid)
+		return nil, false, fmt.Errorf("%w: the delivery is not of this receiver", waybill.ErrInvalid)
+	case h.pending != nil && h.pending.req == nil:
+		return h.pending, true, nil
 	case h.state != handed:
-		return nil, waybill.ErrLeaseLost
+		return nil, false, waybill.ErrLeaseLost
 	case a.Verdict == core.VerdictNone:
-		return nil, fmt.Errorf("%w: the ack has no verdict: build it with core.AckDone and the like", waybill.ErrInvalid)
+		return nil, false, fmt.Errorf("%w: the ack has no verdict: build it with core.AckDone and the like", waybill.ErrInvalid)
 	case a.Verdict > core.VerdictRelease:
-		return nil, fmt.Errorf("%w: verdict %d is unknown", waybill.ErrInvalid, a.Verdict)
+		return nil, false, fmt.Errorf("%w: verdict %d is unknown", waybill.ErrInvalid, a.Verdict)
 	case h.lost: // known since it was
 		r.forget(h)
-		return nil, waybill.ErrLeaseLost
+		return nil, false, waybill.ErrLeaseLost
 	}
-	s := &settling{h: h, ack: a, req: q, slot: slot, retry: a.Verdict == core.VerdictRetry}
+	s = &settling{h: h, ack: a, retry: a.Verdict == core.VerdictRetry}
 	s.back = s.retry || a.Verdict == core.VerdictRelease
 	if s.retry {
 		s.delay = a.Delay
 	}
-	q.open++
 	r.busy--
 	h.state, h.pending = settle, s
-	return s, nil
+	return s, false, nil
 }
 
 // conclude hands the results of settles to the dispatcher. Messages that follow a failed one of their key, and wait,
@@ -179,6 +208,9 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 	}
 	s := h.pending
 	switch {
+	case errors.Is(err, core.ErrBusy):
+		s.answer(core.Refused("waybill/table: settle", item.Record.Ref, core.ErrBusy))
+		return
 	case s == nil: // the process was taken for dead
 		if !h.lost {
 			h.lost = true
@@ -201,7 +233,7 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 		err = &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassRejected, Err: waybill.ErrLeaseLost}
 	}
 	r.forget(h)
-	s.answer(err)
+	s.end(err)
 }
 
 // leaseLost tells and counts that another process has h. mu is held.
