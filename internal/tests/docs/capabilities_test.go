@@ -108,6 +108,14 @@ func transports(t *testing.T) []adapter {
 			"Checker",
 		},
 		{
+			"sqs, over a topic of SNS", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders"})),
+			[]any{
+				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, MaxMessageBytes: 176 << 10},
+				core.SubscriberTraits{RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second},
+			},
+			"Checker",
+		},
+		{
 			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
 			[]any{
 				core.PublisherTraits{

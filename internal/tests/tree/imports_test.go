@@ -76,6 +76,8 @@ var rules = []rule{
 	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
 	{"transport/redisstreams/...", leaf, []string{"github.com/google/uuid", "github.com/redis/go-redis/v9"}},
+	// apart, for programs without SNS
+	{"transport/sqs/snsclient", append([]string{"transport/sqs"}, leaf...), []string{"github.com/aws/aws-sdk-go-v2/service/sns", "github.com/aws/aws-sdk-go-v2/service/sqs"}},
 	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
