@@ -67,7 +67,7 @@ func check(t *testing.T, size int64, is func(seq int64) bool, exact bool) {
 			hits++
 		}
 	}
-	if len(seqs) > rules.SampleSize || last > first+size+size/rules.SampleSize {
+	if len(seqs) != int(min(size, rules.SampleSize)) || last > first+size {
 		t.Errorf("of %d: %d sequences, the last one is %d", size, len(seqs), last)
 	}
 	total, vague := s.Total(0, hits)

@@ -37,15 +37,16 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> {processing}) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
 ), strata AS MATERIALIZED (
-    SELECT b.*, greatest((b.high - b.low + $2 - 1) / $2, 1) AS width
+    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
         SELECT d.route, d.part, d.last, coalesce(d.last, (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1) AS low,
                (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
         FROM (SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.part, s.low + k * s.width + 1 + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * s.width)::bigint AS seq
-    FROM strata s CROSS JOIN generate_series(0, $2 - 1) k WHERE s.low + k * s.width < s.high
+    SELECT s.route, s.part, s.low + k * s.span / s.size + 1
+           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * ((k + 1) * s.span / s.size - k * s.span / s.size))::bigint AS seq
+    FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
 ), hits AS (
     SELECT p.route, p.part, o.state, o.reason, count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
@@ -62,7 +63,7 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least) - 1
                      ELSE greatest(total, least) END AS sum
     FROM (
-        SELECT x.*, apart + hits * width AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
+        SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
         FROM (
             SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
                    CASE WHEN s.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
