@@ -58,7 +58,7 @@
 // A message that was received ahead, and went back, counts as a delivery: when a receiver is closed, or paused for
 // longer than a third of HoldFor just after it asked.
 //
-// A dead-letter queue cannot be listed without hiding its messages, so a Transport is no admin.ParkedQueue: use the
-// console, or message move tasks. When a receiver is closed while it waits for messages, SQS may hide one that it was
-// just sending, for HoldFor.
+// A look at parked messages hides them from other looks, and from replays, until it ends: at most 10,000, and of a FIFO
+// queue ten of each key. When a receiver is closed while it waits for messages, SQS may hide one that it was just
+// sending, for HoldFor.
 package sqs
