@@ -20,7 +20,7 @@
 //     waybill.ErrUnroutable. If some of the copies fail, the message fails; the queues that have it get it again.
 //   - With Options.TopicARN a nil slot means that SNS confirmed the message. At Check, and before the first message,
 //     the publisher verifies that the queues of Options.Bindings are subscribed in raw form, and that no filter policy
-//     excludes their topics.
+//     excludes their topics. While that is not so, it sends nothing.
 //   - Each entry of a batch has its own result. A batch that SQS refuses as a whole because of one message is sent
 //     again one by one, and only that one fails. Throttling is an outage.
 //   - A deduplication id is new for each sending, so FIFO queues swallow nothing that is sent again on purpose.

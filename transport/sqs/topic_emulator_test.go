@@ -161,7 +161,7 @@ func TestSNSOnEmulator(t *testing.T) {
 			if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "RawMessageDelivery") {
 				t.Errorf("without raw delivery: %v", err)
 			}
-			publish(t, bus, batchOf("a", 1)...)
+			publish(t, other, batchOf("a", 1)...)
 			if d := receive(t, r); d.Err == nil || !strings.Contains(d.Err.Error(), "raw message delivery") {
 				t.Errorf("wrapped: %+v, %v", d.Envelope, d.Err)
 			}

@@ -213,7 +213,8 @@ func topicHarness(t *testing.T, opts sqstransport.Options) transporttest.Harness
 	}
 }
 
-// A relay sends a message once, however many queues are subscribed, and looks at the subscriptions once.
+// A relay sends a message once, however many queues are subscribed, and looks at the subscriptions once, unless a Check
+// finds fault with them.
 //
 // TR-15
 func TestPublishToTopic(t *testing.T) {
@@ -253,14 +254,25 @@ func TestPublishToTopic(t *testing.T) {
 			}
 		}
 	}
-	if n := sns.calls["PublishBatch"]; n != 2 {
-		t.Errorf("two batches were sent in %d calls, want 2", n)
-	}
 	if n := sns.calls["Subscriptions"]; n != 1 {
 		t.Errorf("the subscriptions were listed %d times, want once", n)
 	}
-	if n := fake.Calls("SendMessageBatch") - sent; n != 4 {
-		t.Errorf("%d copies came, want one a batch and queue: 4", n)
+	// A Check that finds a subscription gone stops the publisher, until it is there again.
+	gone := sns.subscriptions[queueARNs+"b"]
+	delete(sns.subscriptions, queueARNs+"b")
+	if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("a subscription is gone: %v", err)
+	}
+	if err := bus.Publish(t.Context(), batchOf("orders.placed", 1))[0]; !errors.Is(err, waybill.ErrMisconfigured) {
+		t.Errorf("published although a subscription is gone: %v", err)
+	}
+	sns.subscriptions[queueARNs+"b"] = gone
+	publish(t, bus, batchOf("orders.placed", 1)...)
+	if n := sns.calls["PublishBatch"]; n != 3 {
+		t.Errorf("three batches were sent in %d calls, want 3", n)
+	}
+	if n := fake.Calls("SendMessageBatch") - sent; n != 6 {
+		t.Errorf("%d copies came, want one a batch and queue: 6", n)
 	}
 }
 
