@@ -18,6 +18,7 @@ func queued() []mutant {
 	)
 	return append(client, group{pkg: "./transport/sqs"}.of(
 		mutant{id: "sns-unverified", fault: "messages go to a topic of SNS whose subscriptions nothing has verified", file: topic, old: "return t.verifySubscriptions(ctx, opPublish)", new: "return nil", tests: "^TestSubscriptionsAreVerified$"},
+		mutant{id: "sns-gone", fault: "messages go to a topic of SNS although Check has missed a subscription", file: topic, old: "t.verified.Store(len(problems) == 0)", new: "t.verified.CompareAndSwap(false, len(problems) == 0)", tests: "^TestPublishToTopic$"},
 		mutant{id: "sns-not-raw", fault: "a subscription that wraps messages passes", file: topic, old: "raw != \"true\"", new: "raw == \"\"", tests: "^TestSubscriptionsAreVerified$"},
 		mutant{id: "sns-filter", fault: "a filter policy that excludes topics of the bindings passes", file: topic, old: "if !slices.ContainsFunc(values, func(v any) bool { return passes(v, topic) }) {", new: "if len(topic) == 0 {", tests: "^TestSubscriptionsAreVerified$"},
 		mutant{id: "sns-filter-header", fault: "a filter policy over an attribute that no message has passes", file: topic, old: "case !sends(key) &&", new: "case key == \"\" && !sends(key) &&", tests: "^TestSubscriptionsAreVerified$"},

@@ -18,9 +18,9 @@
 //
 //   - A nil slot of Publish means that SQS confirmed every copy of the message. A topic that no queue is bound for is
 //     waybill.ErrUnroutable. If some of the copies fail, the message fails; the queues that have it get it again.
-//   - With Options.TopicARN a nil slot means that SNS confirmed the message, and that the queues of Options.Bindings
-//     were subscribed, in raw form and without a filter policy that excludes their topics, when the publisher last
-//     looked: at Check, and before its first message.
+//   - With Options.TopicARN a nil slot means that SNS confirmed the message. At Check, and before the first message,
+//     the publisher verifies that the queues of Options.Bindings are subscribed in raw form, and that no filter policy
+//     excludes their topics. While that is not so, it sends nothing.
 //   - Each entry of a batch has its own result. A batch that SQS refuses as a whole because of one message is sent
 //     again one by one, and only that one fails. Throttling is an outage.
 //   - A deduplication id is new for each sending, so FIFO queues swallow nothing that is sent again on purpose.
@@ -45,8 +45,8 @@
 // # Limits
 //
 // A message has at most 704 KiB (MaxMessageBytes), with its encoded attributes at most 1,016 KiB; over SNS 176 KiB and
-// 256 KiB. A name has at most 80 characters, so other names of queues get a hash. A queue keeps a message for 14 days at
-// most, and a copy begins anew.
+// 256 KiB. A name has at most 80 characters, so other names of queues get a hash. A queue keeps a message for 14 days
+// at most, and a copy begins anew.
 //
 // SNS drops in silence a message that no subscription takes. So a subscription that is removed, or made to exclude
 // messages, while a publisher runs, loses messages for its queue until the next Check finds it.

@@ -64,8 +64,8 @@ func ExampleOptions_topic() {
 
 	bus, err := sqstransport.New(awssqs.NewFromConfig(cfg), sqstransport.Options{
 		TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders",
-		SNS:      snsclient.New(awssns.NewFromConfig(cfg)), // package transport/sqs/snsclient
-		Bindings: bindings,                                 // the queues that must be subscribed, and their topics
+		SNS:      snsclient.New(awssns.NewFromConfig(cfg)),
+		Bindings: bindings, // the queues that must be subscribed, and their topics
 	})
 	if err != nil {
 		fmt.Println(err)

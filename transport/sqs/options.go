@@ -19,12 +19,12 @@ type Options struct {
 	// topics, so the publisher sends a copy to each queue that fits. Producers need all queues here. Subscribe adds
 	// the bindings of its subscription, for publishers of the same transport only. Default none.
 	Bindings map[string][]string
-	// TopicARN is a topic of SNS, such as arn:aws:sns:eu-central-1:123456789012:orders. With it Publish sends each
-	// message to this topic once, and SNS fans out to the subscribed queues. The subscriptions are yours to make, with
-	// RawMessageDelivery, and so are their filter policies. Subscriptions of consumers then have no bindings.
-	// Bindings say what the publisher expects: Check, and the first Publish, verify that each of their queues is
-	// subscribed so. A topic that fits none of them is unroutable. Without Bindings nothing is verified. Subscribe
-	// lets the topic send to the queues that it makes. The name ends in .fifo exactly if FIFO is true. Default none.
+	// TopicARN is a topic of SNS, such as arn:aws:sns:eu-central-1:123456789012:orders. Publish sends each message
+	// to it once, and SNS fans out to the subscribed queues. The subscriptions, with RawMessageDelivery, and their
+	// filter policies are yours to make, so consumers have no bindings. A publisher's Bindings say which queues it
+	// expects: Check, and the first Publish, verify that each of them is subscribed, and a topic that fits none is
+	// unroutable. Without Bindings nothing is verified. Subscribe lets the topic send to the queues that it makes.
+	// The name ends in .fifo exactly if FIFO is true. Default none.
 	TopicARN string
 	// SNS is the client for TopicARN: snsclient.New of a client of the SDK. Only publishers need it.
 	SNS SNS

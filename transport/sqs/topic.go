@@ -29,7 +29,8 @@ type SNS interface {
 	SubscriptionAttributes(ctx context.Context, subscriptionARN string) (map[string]string, error)
 }
 
-// verifyOnce verifies the subscriptions before the first message goes to the topic of SNS.
+// verifyOnce verifies the subscriptions before the first message goes to the topic of SNS, and after a Check that found
+// fault with them.
 func (t *Transport) verifyOnce(ctx context.Context) error {
 	switch {
 	case t.opts.TopicARN == "" || t.verified.Load():
@@ -75,10 +76,10 @@ func (t *Transport) verifySubscriptions(ctx context.Context, op string) error {
 			problems = append(problems, fmt.Sprintf("queue %q: %s", name, problem))
 		}
 	}
+	t.verified.Store(len(problems) == 0)
 	if len(problems) > 0 {
 		return misconfigured(op, "%s does not reach all queues of Options.Bindings, and SNS would drop messages in silence: %s", object(arn), strings.Join(problems, "; "))
 	}
-	t.verified.Store(true)
 	return nil
 }
 

@@ -92,6 +92,7 @@ func TestConformanceOverSNSOnEmulator(t *testing.T) {
 	for name, fifo := range map[string]bool{"standard": false, "fifo": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			// Of ten entries fauxqs takes the last after the first: it orders their numbers as text.
 			onEmulator(t, func(t *testing.T) transporttest.Harness {
 				t.Helper()
 				s := newRealTopic(t, url, fifo)
@@ -104,7 +105,7 @@ func TestConformanceOverSNSOnEmulator(t *testing.T) {
 					return operated{second, opts, s.subscribe}, err
 				}
 				return h
-			})
+			}, "key-order-batch")
 		})
 	}
 }
@@ -133,12 +134,13 @@ func TestSNSOnEmulator(t *testing.T) {
 			if err := bus.Check(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			batch := batchOf("a", 9) // of ten, fauxqs takes the last after the first: it sorts their numbers as text
+			batch := batchOf("a", 9) // fauxqs reorders ten
 			for i := range batch {
 				batch[i].Key, batch[i].Headers = "k", map[string]string{"region": "eu"}
 			}
 			publish(t, bus, batch...)
-			other := newBus(t, newClient(t, url), s.options(quick(fifo))) // without bindings it sends every topic
+			// Without bindings every topic is sent.
+			other := newBus(t, newClient(t, url), s.options(quick(fifo)))
 			publish(t, other, batchOf("b", 1)...)
 			left := map[string]bool{}
 			for i := range batch {
@@ -159,7 +161,7 @@ func TestSNSOnEmulator(t *testing.T) {
 			if err := bus.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "RawMessageDelivery") {
 				t.Errorf("without raw delivery: %v", err)
 			}
-			publish(t, bus, batchOf("a", 1)...)
+			publish(t, other, batchOf("a", 1)...)
 			if d := receive(t, r); d.Err == nil || !strings.Contains(d.Err.Error(), "raw message delivery") {
 				t.Errorf("wrapped: %+v, %v", d.Envelope, d.Err)
 			}
@@ -171,4 +173,3 @@ func TestSNSOnEmulator(t *testing.T) {
 		})
 	}
 }
-

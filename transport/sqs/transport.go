@@ -57,7 +57,7 @@ type Transport struct {
 	urls      map[string]string     // name in SQS → URL
 	calls     map[*call]struct{}    // what Close ends
 	receivers map[*receiver]struct{}
-	verified  atomic.Bool // the subscriptions of the topic of SNS were right once
+	verified  atomic.Bool // the subscriptions of the topic of SNS were right at the last look
 }
 
 // call is a call in progress.

@@ -40,14 +40,14 @@ func TestPublishBatch(t *testing.T) {
 	client := serve(t, func(in url.Values) (int, string) {
 		for key, want := range map[string]string{
 			"Action": "PublishBatch", "TopicArn": topic,
-			"PublishBatchRequestEntries.member.1.Id":                                       "0",
-			"PublishBatchRequestEntries.member.1.Message":                                  "größe\n",
-			"PublishBatchRequestEntries.member.1.MessageGroupId":                           "g",
-			"PublishBatchRequestEntries.member.1.MessageDeduplicationId":                   "d",
-			"PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Name":           "ce_topic",
-			"PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.DataType": "String",
+			"PublishBatchRequestEntries.member.1.Id":                                          "0",
+			"PublishBatchRequestEntries.member.1.Message":                                     "größe\n",
+			"PublishBatchRequestEntries.member.1.MessageGroupId":                              "g",
+			"PublishBatchRequestEntries.member.1.MessageDeduplicationId":                      "d",
+			"PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Name":              "ce_topic",
+			"PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.DataType":    "String",
 			"PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.StringValue": "a",
-			"PublishBatchRequestEntries.member.2.Id":                                       "1",
+			"PublishBatchRequestEntries.member.2.Id":                                          "1",
 		} {
 			if got := in.Get(key); got != want {
 				t.Errorf("%s is %q, want %q", key, got, want)
