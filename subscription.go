@@ -16,9 +16,10 @@ type Subscription struct {
 	// each handler, or a batch for each, and grows by the number that the handlers settle in a tenth of a second,
 	// up to 1,000 or two full batches for each. When they become slow at once, deliveries that they cannot begin
 	// within a tenth of a second go back at no cost, except those with a key. While a message that came again is
-	// held, few are. The bodies held are bounded to 64 MiB. With InOrder or PerGroup the default is twice
-	// Concurrency, or two full batches for each handler; in order RabbitMQ sends at most 64 ahead, or one for each
-	// handler. With Limit.Rate it is at most a minute's worth, since what waits for a permit is held.
+	// held, few are. With InOrder or PerGroup the default is twice Concurrency, or two full batches for each
+	// handler; in order RabbitMQ sends at most 64 ahead, or one for each handler. With Limit.Rate it is at most a
+	// minute's worth, since what waits for a permit is held. With any number the bodies held are bounded to 64 MiB,
+	// about; a larger message goes alone.
 	Prefetch int
 	// Limit bounds the handlers of all processes together, by rate and by number. It needs
 	// consumer.Options.Limiter.

@@ -48,6 +48,7 @@ type adaptive struct {
 	most  int  // 0 = nothing adapts
 	keeps bool // a release is charged to the message
 
+	unset       bool  // nobody set Prefetch
 	bytes       int64 // how many bytes of bodies may be held; 0 = any number
 	body        int64 // the largest of the latest bodies, about; 0 = none has come
 	redelivered int   // held messages that came before, and may have ended their process
@@ -65,17 +66,15 @@ type adaptive struct {
 
 // holding says how a completed subscription holds messages.
 type holding struct {
-	bounded bool // in bytes, since nobody set Prefetch
-	least   int  // 0 = it does not adapt
+	unset bool // nobody set Prefetch
+	least int  // 0 = it does not adapt
 }
 
 // begin readies l for a run of reg.
 func (l *load) begin(reg *registration, traits *core.SubscriberTraits) {
 	l.prefetch, l.kept = reg.sub.Prefetch, newKept(traits)
 	l.few, l.keeps = reg.sub.Concurrency, traits.AttemptsAreDeliveries
-	if reg.holding.bounded {
-		l.bytes = mostHeldBytes
-	}
+	l.bytes, l.unset = mostHeldBytes, reg.holding.unset
 	if reg.holding.least > 0 {
 		l.least, l.most = reg.holding.least, reg.sub.Prefetch
 		l.restart(time.Now())
@@ -115,10 +114,10 @@ func (l *load) bound(stuck int) int {
 
 // fit returns how many of n more messages fit into the bytes that may be held. One always does if nothing else is here.
 func (l *load) fit(n int) int {
-	if l.bytes == 0 {
+	switch {
+	case l.bytes == 0, l.body == 0 && !l.unset:
 		return n
-	}
-	if l.body == 0 {
+	case l.body == 0:
 		return min(n, firstAsk)
 	}
 	fits := int((l.bytes - l.heldBytes) / l.body)

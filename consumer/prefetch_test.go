@@ -465,7 +465,7 @@ func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
 	})
 }
 
-// CO-03, IN-08: without a Prefetch the bodies that a consumer holds are bounded, for any handlers, and also when they
+// CO-03, CO-26, IN-08: the bodies that a consumer holds are bounded, for any handlers and any Prefetch, and also when they
 // become large at once.
 func TestHeldBytes(t *testing.T) {
 	t.Parallel()
@@ -476,8 +476,12 @@ func TestHeldBytes(t *testing.T) {
 		"they become large": func(at int) bool { return at > n/2 },
 	} {
 		for _, inOrder := range []bool{false, true} {
-			for _, batch := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, in order %t, batches %t", name, inOrder, batch), func(t *testing.T) {
+			for _, c := range []struct {
+				batch    bool
+				prefetch int
+			}{{false, 0}, {true, 0}, {true, 1000}} {
+				batch, prefetch := c.batch, c.prefetch
+				t.Run(fmt.Sprintf("%s, in order %t, batches %t, prefetch %d", name, inOrder, batch, prefetch), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
 						patience.BudgetOf(t).Calls(400, "3,000 messages, about a hundred at a time")
@@ -502,7 +506,7 @@ func TestHeldBytes(t *testing.T) {
 							h = handle(func(context.Context, *waybill.Delivery) error { return nil })
 						}
 						f.publish(t, n)
-						stop := start(t, f, consumer.Options{}, waybill.Subscription{InOrder: inOrder}, h)
+						stop := start(t, f, consumer.Options{Prefetch: prefetch}, waybill.Subscription{InOrder: inOrder}, h)
 						f.empty(t, "all are handled")
 						stop()
 						most := f.counts()

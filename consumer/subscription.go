@@ -44,7 +44,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 			}
 		}
 	}
-	h := holding{bounded: unset}
+	h := holding{unset: unset}
 	if unset && adapts(&sub) {
 		h.least = min(max(sub.Prefetch/2, sub.Concurrency), maxPrefetch)
 		sub.Prefetch = max(sub.Prefetch, mostAdapted)
@@ -75,12 +75,10 @@ func (h holding) request(sub *waybill.Subscription) core.Subscription {
 	switch {
 	case h.least > 0:
 		asked.Prefetch, asked.MaxPrefetch = min(h.least, firstAsk), sub.Prefetch
-	case h.bounded && sub.Prefetch > first:
+	case h.unset && sub.Prefetch > first:
 		asked.Prefetch, asked.MaxPrefetch = first, sub.Prefetch
 	}
-	if h.bounded {
-		asked.ReceiveBytes = mostReceivedBytes
-	}
+	asked.ReceiveBytes = mostReceivedBytes
 	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
 		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
 	}

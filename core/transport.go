@@ -176,8 +176,8 @@ type Subscription struct {
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
 	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
-	// reaches the bound. The consumer cannot know how large the next bodies are. A transport that ignores it is
-	// bounded by the number of deliveries alone.
+	// reaches the bound; see [Subscription.Fit]. The consumer cannot know how large the next bodies are. A transport
+	// that takes messages before a Receive asks for them has a bound of its own for these.
 	ReceiveBytes int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
@@ -200,6 +200,17 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 		Queue: sub.Queue, Bindings: slices.Clone(sub.Bindings), Concurrency: sub.Concurrency, Prefetch: sub.Prefetch,
 		RetryDelays: delays, MaxDeliveries: sub.MaxDeliveries, InOrder: sub.InOrder, DropFailed: sub.DropFailed,
 	}
+}
+
+// Fit returns how many of the deliveries that are ready one Receive returns: at most limit, and none behind the one with
+// which their bodies reach ReceiveBytes.
+func (s *Subscription) Fit(ready []*waybill.Delivery, limit int) int {
+	n, bytes := 0, 0
+	for n < min(limit, len(ready)) && (s.ReceiveBytes <= 0 || bytes < s.ReceiveBytes) {
+		bytes += len(ready[n].Envelope.Body)
+		n++
+	}
+	return n
 }
 
 // Receiver is an open subscription. One goroutine at a time calls Receive. Settle is called concurrently with Receive

@@ -14,6 +14,21 @@ func Classify(err error) error { return classify("test", err) }
 // MaxMetadata is maxMetadata.
 const MaxMetadata = maxMetadata
 
+// HeldBytes returns how many fetched bytes so many partitions of a bus hold when all of them are full.
+func HeldBytes(partitions int32) (n int) {
+	r := &receiver{positions: map[at]*position{}}
+	for i := range partitions {
+		r.positions[at{"bus", i}] = &position{}
+	}
+	for _, p := range r.positions {
+		for !r.full(p) {
+			p.bytes += 1 << 10
+		}
+		n += p.bytes
+	}
+	return n
+}
+
 // Position is a position that a test moves.
 type Position struct{ p position }
 

@@ -8,6 +8,16 @@ import (
 	"github.com/waybill-go/waybill/contrib/kafka"
 )
 
+// CO-26: what a receiver has fetched is bounded in bytes, however many partitions it has.
+func TestPartitionsShareBytes(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int32{1, 4, 5, 100, 1000} {
+		if n, most := kafka.HeldBytes(partitions), 64<<20+int(partitions)<<10; n > most {
+			t.Errorf("%d partitions hold %d bytes, want at most %d", partitions, n, most)
+		}
+	}
+}
+
 // A partition is handed out, settled, skipped, put back and moved to other receivers at random. Messages that are
 // not done are handed out again after each move, with their counts, and no others.
 func TestPositionModel(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 	heartbeat    = time.Second
 	maxBuffered  = 2_000    // fetched messages of a partition; of a retry log ten times as many
 	bufferBytes  = 16 << 20 // of them
+	heldBytes    = 64 << 20 // of all partitions of the bus
 	pollMost     = 5_000
 	retryBuffers = 10
 )
@@ -310,7 +311,7 @@ func (r *receiver) take(fetches kgo.Fetches) {
 				p.fetched(rec, tick)
 			}
 		}
-		if p.full() && !p.paused {
+		if r.full(p) && !p.paused {
 			p.paused = true
 			pause[p.topic] = append(pause[p.topic], p.number)
 		}
@@ -321,13 +322,14 @@ func (r *receiver) take(fetches kgo.Fetches) {
 	r.signal()
 }
 
-// full reports whether no more should be fetched.
-func (p *position) full() bool {
-	most := maxBuffered
+// full reports whether no more should be fetched from a partition. The partitions of the bus share heldBytes. A retry log
+// does not: a message that is due waits there behind others. The caller holds mu.
+func (r *receiver) full(p *position) bool {
+	most, bytes := maxBuffered, min(bufferBytes, heldBytes/len(r.positions))
 	if p.retries {
-		most *= retryBuffers
+		most, bytes = most*retryBuffers, bufferBytes
 	}
-	return len(p.entries) >= most || p.bytes >= bufferBytes
+	return len(p.entries) >= most || p.bytes >= bytes
 }
 
 // Receive implements core.Receiver.
@@ -391,8 +393,9 @@ func (r *receiver) pick(limit int) (wait time.Duration, unsure bool, err error) 
 	wait = time.Second
 	now := time.Now()
 	resume := map[string][]int32{}
+	bytes, most := 0, r.sub.ReceiveBytes
 	for _, p := range r.order() {
-		if len(r.ready) >= limit {
+		if len(r.ready) >= limit || most > 0 && bytes >= most {
 			break
 		}
 		var skip []*entry
@@ -408,9 +411,10 @@ func (r *receiver) pick(limit int) (wait time.Duration, unsure bool, err error) 
 				}
 			}
 			count := e.count
-			if !p.handOut(e) {
+			if most > 0 && bytes >= most || !p.handOut(e) {
 				break
 			}
+			bytes += len(e.record.Value)
 			r.ready = append(r.ready, r.handleOf(p, e, count))
 		}
 		for _, e := range skip {
@@ -422,7 +426,7 @@ func (r *receiver) pick(limit int) (wait time.Duration, unsure bool, err error) 
 		if next := p.nextDue(); !next.IsZero() {
 			wait = min(wait, max(next.Sub(now), time.Millisecond))
 		}
-		if p.paused && !p.full() {
+		if p.paused && !r.full(p) {
 			p.paused = false
 			resume[p.topic] = append(resume[p.topic], p.number)
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 )
 
 // Exported for the tests.
@@ -25,4 +26,15 @@ func ReplyOf(d *waybill.Delivery) string { return d.Handle.(*handle).m.Reply }
 func CameEarly(d *waybill.Delivery) {
 	h := d.Handle.(*handle)
 	h.early, h.due = true, time.Now().Add(-time.Second)
+}
+
+// FetchedBytes returns how many bytes of bodies r has that Receive has not returned.
+func FetchedBytes(r core.Receiver) (n int) {
+	own := r.(*receiver)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	for _, h := range own.fetched {
+		n += len(h.delivery.Envelope.Body)
+	}
+	return n
 }

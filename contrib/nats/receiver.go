@@ -20,12 +20,21 @@ import (
 // when the Receive that asked has been cancelled; then the next one gets them. Until then upkeep renews them. The
 // server forgets pulls when a connection is lost, and can end them with a status. asked is the receiver's count of what
 // is still to come, and begins anew then.
+//
+// A pull of a subscription with ReceiveBytes has that bound, and there is one at a time: what was pulled waits in memory.
+// The server ends a pull before a message that does not fit. If that is the pull's first one, it is asked for alone.
 
 const (
 	pullFor   = 5 * time.Second // how long the server keeps a pull
 	pullSlack = 2 * time.Second // after which it has not answered
 	moment    = time.Second     // how long Receive waits for a lost connection
 	early     = time.Second     // by how much a retry that waited may come early: clocks differ
+)
+
+// How the server says that a message does not fit in a pull, and that all messages of a pull have come.
+const (
+	tooLarge  = "Message Size Exceeds MaxBytes"
+	completed = "Batch Completed"
 )
 
 // SubscriberTraits declares the subscriber's promises.
@@ -55,6 +64,9 @@ type receiver struct {
 	held      map[*handle]struct{} // returned and not settled
 	asked     int                  // what the server was asked for and has not sent
 	askedAt   time.Time
+	left      int    // of the bytes of the pull, if they are bounded
+	came      bool   // a message of the pull
+	large     bool   // the next message is larger than a pull may be
 	reconnect uint64 // the connection's number at that time
 	failed    error  // what the server answered to a pull
 	down      bool   // Receive has reported an outage
@@ -161,7 +173,12 @@ func (r *receiver) arrived(m *nats.Msg) {
 		return // not from JetStream
 	}
 	r.mu.Lock()
-	r.asked = max(r.asked-1, 0)
+	r.asked, r.came = max(r.asked-1, 0), true
+	if r.left > 0 {
+		if r.left -= m.Size(); r.left <= 0 {
+			r.asked = 0 // the server has ended the pull
+		}
+	}
 	r.mu.Unlock()
 	if wait := time.Until(h.due); wait > 0 && (h.delivered == 1 || wait > early) {
 		_ = m.Respond(nak(wait)) // if it gets lost, the message comes again after HoldFor
@@ -205,6 +222,9 @@ func (r *receiver) signal() {
 // pullEnded reads a status of the server: a pull's time is over, or something is wrong.
 func (r *receiver) pullEnded(m *nats.Msg) {
 	status, text := m.Header.Get("Status"), m.Header.Get("Description")
+	if text == completed {
+		return // it is known, and the next pull can be on its way
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if left := number(m.Header, "Nats-Pending-Messages"); left > 0 {
@@ -212,9 +232,11 @@ func (r *receiver) pullEnded(m *nats.Msg) {
 	} else {
 		r.asked = 0
 	}
-	switch status {
-	case "404", "408": // its time is over
-	case "503":
+	switch {
+	case status == "404", status == "408": // its time is over
+	case text == tooLarge:
+		r.large = !r.came
+	case status == "503":
 		r.failed = classify("receive", nats.ErrNoResponders)
 	default:
 		r.failed = outage("receive", fmt.Errorf("the server ended a pull of the consumer %q: %s %s", r.name, status, text))
@@ -254,11 +276,12 @@ func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybil
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	for len(r.fetched) > 0 && len(ds) < limit {
+	for bytes := 0; len(r.fetched) > 0 && len(ds) < limit && (r.sub.ReceiveBytes <= 0 || bytes < r.sub.ReceiveBytes); {
 		h := r.fetched[0]
 		r.fetched = r.fetched[1:]
 		if now.Before(h.until) { // else it comes again
 			r.held[h] = struct{}{}
+			bytes += len(h.delivery.Envelope.Body)
 			ds = append(ds, h.delivery)
 		}
 	}
@@ -292,12 +315,20 @@ func (r *receiver) next(ctx context.Context, limit int, away bool) (ds []*waybil
 		r.asked, r.down = 0, true
 		return nil, false, outage("receive", errors.New("the server has not answered a pull in time"))
 	}
-	if want := limit - r.asked; want > 0 {
-		if err := r.ask(want); err != nil {
+	want, bytes := limit-r.asked, r.sub.ReceiveBytes
+	switch {
+	case bytes > 0 && r.asked > 0:
+		return nil, false, nil
+	case bytes > 0 && r.large:
+		want, bytes = 1, 0
+	}
+	if want > 0 {
+		if err := r.ask(want, bytes); err != nil {
 			r.down = true
 			return nil, false, classify("receive", err)
 		}
 		r.asked, r.askedAt = r.asked+want, now
+		r.left, r.came, r.large = bytes, false, false
 	}
 	return nil, false, nil
 }

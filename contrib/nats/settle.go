@@ -89,9 +89,9 @@ func (r *receiver) read(m *nats.Msg) (*handle, error) {
 }
 
 // ask asks the server for n messages.
-func (r *receiver) ask(n int) error {
+func (r *receiver) ask(n, bytes int) error {
 	return r.t.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+r.t.opts.Bus+"."+r.name, r.inbox,
-		fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, n, pullFor.Nanoseconds()))
+		fmt.Appendf(nil, `{"batch":%d,"max_bytes":%d,"expires":%d}`, n, bytes, pullFor.Nanoseconds()))
 }
 
 // answer sends an acknowledgement and waits until the server has answered. A server that was killed can have forgotten

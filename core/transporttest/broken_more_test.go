@@ -44,6 +44,24 @@ func remembered(confirmedOnly bool) func(*broken, context.Context, []waybill.Env
 	}
 }
 
+// unbounded forgets Subscription.ReceiveBytes.
+func unbounded(_ *broken, s core.Subscription) core.Subscription {
+	s.ReceiveBytes = 0
+	return s
+}
+
+// fitting delivers no body that is larger than most: it waits in vain for one that fits.
+func fitting(most int) func(*brokenReceiver, context.Context, int) ([]*waybill.Delivery, error) {
+	return func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+		ds, err := r.Receiver.Receive(ctx, limit)
+		if slices.ContainsFunc(ds, func(d *waybill.Delivery) bool { return len(d.Envelope.Body) > most }) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return ds, err
+	}
+}
+
 // inProcess keeps retries in the process, where they count against the prefetch.
 //
 //nolint:revive // a hook, whose receiver comes first
@@ -121,6 +139,8 @@ func bindings(change func(b string) string) func(*broken, core.Subscription) cor
 
 // moreBrokenTransports are ways to get it wrong that cost adapters their messages.
 var moreBrokenTransports = []fault{
+	{"forgets ReceiveBytes", "receive-bytes", faults{subscribe: unbounded}},
+	{"keeps what is larger than ReceiveBytes", "receive-bytes", faults{receive: fitting(40_000)}},
 	{"answers an empty batch", "publish-empty-batch", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 		if len(batch) == 0 {
 			return core.Results{nil}

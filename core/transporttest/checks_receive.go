@@ -29,6 +29,10 @@ var receiveChecks = []named{
 		"Receive returns no more than its limit.", receiveLimit,
 	},
 	{
+		"receive-bytes", ofSubscriber,
+		"A Receive ends with the delivery that reaches ReceiveBytes, and one that is larger than that comes.", receiveBytes,
+	},
+	{
 		"receive-waits", ofSubscriber,
 		"A blocked Receive returns when a message is published.", receiveWaits,
 	},
@@ -197,6 +201,48 @@ func receiveLimit(k *kit) {
 	ds = append(ds, k.receive(r, 6)...)
 	k.exactly(want, ds)
 	k.settle(r, acks(core.AckDone, ds...)...)
+}
+
+// receiveBytes receives bodies of which each reaches the bound, few do, and many together. Without it a consumer whose
+// messages become large at once holds more than its process has.
+func receiveBytes(k *kit) {
+	const bound, n = 40_000, 40
+	name := k.name()
+	r := k.subscribeTo(core.Subscription{
+		Queue: name, Bindings: []string{name + ".a"}, Concurrency: 10, Prefetch: n + 1, MaxPrefetch: n + 1, ReceiveBytes: bound,
+	})
+	want := messages(name+".a", n)
+	for i := range want {
+		size := 10_000
+		switch {
+		case i < n/4:
+			size = 100
+		case i == n/2:
+			size = 3 * bound
+		}
+		want[i].Body = make([]byte, size)
+	}
+	k.publish(want...)
+	for _, verdict := range []func(*waybill.Delivery) core.Ack{core.AckRelease, core.AckDone} {
+		ctx, moved, cancel := k.patient(0)
+		all, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error {
+			moved()
+			bytes := 0
+			for _, d := range ds[:max(len(ds)-1, 0)] {
+				bytes += len(d.Envelope.Body)
+			}
+			if bytes >= bound {
+				return fmt.Errorf("a Receive returned %d messages, with %d bytes before the last one; want less than %d", len(ds), bytes, bound)
+			}
+			return nil
+		})
+		cancel()
+		if err != nil {
+			k.fail("received %d of %d messages: %w", len(all), n, err)
+		}
+		k.exactly(want, all)
+		k.settle(r, acks(verdict, all...)...)
+	}
 }
 
 // receiveWaits publishes while Receive is blocked.

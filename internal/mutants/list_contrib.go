@@ -21,11 +21,15 @@ func contributed() []mutant {
 		mutant{id: "nats-old", fault: "a server that is too old is waited for", file: transport, old: "tooOld(v) {", new: "tooOld(v) && v == \"\" {", tests: "^TestOldServers$"},
 		mutant{id: "nats-old-minor", fault: "versions are compared by their first number", file: transport, old: "(major < 2 || major == 2 && minor < 10)", new: "major < 2", tests: "^TestOldServers$"},
 		mutant{id: "nats-hold-default", fault: "what a killed process holds comes after more than ten seconds", file: "contrib/nats/options.go", old: "o.HoldFor = 9 * time.Second", new: "o.HoldFor = 10 * time.Second", tests: "^TestAckWaitOfDefault$"},
+		mutant{id: "nats-pull-bytes", fault: "a pull has no bound in bytes", file: "contrib/nats/settle.go", old: "n, bytes, pullFor.Nanoseconds()", new: "n, 0*bytes, pullFor.Nanoseconds()", tests: "^TestPullsAreBounded$"},
+		mutant{id: "nats-pull-large", fault: "a message larger than a pull never comes", file: "contrib/nats/receiver.go", old: "r.large = !r.came", new: "r.large = false", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
 	)
 	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
 	all = append(all, group{pkg: "./contrib/kafka"}.of(
+		mutant{id: "kafka-held-bytes", fault: "each partition holds as many bytes as if it were alone", file: receiver, old: "min(bufferBytes, heldBytes/len(r.positions))", new: "bufferBytes", tests: "^TestPartitionsShareBytes$"},
+		mutant{id: "kafka-receive-bytes", fault: "Receive returns bodies without a bound", file: receiver, old: "if most > 0 && bytes >= most || !p.handOut(e) {", new: "if !p.handOut(e) {", tests: "^TestConformance$/^receive-bytes$"},
 		mutant{id: "kafka-join", fault: "a message that is published again is a second copy", file: publish, old: "old != nil && sameRecord", new: "old != nil && t == nil && sameRecord", tests: "^TestPublishAgainMakesNoCopies$"},
 		mutant{id: "kafka-alone", fault: "a refused message fails its batch", file: publish, old: "!f.ended.Load() || !refused(f.err)", new: "!f.ended.Load() || refused(f.err)", tests: "^TestRefusedMessageFailsAlone$"},
 		mutant{id: "kafka-put-back", fault: "a release counts as a delivery", file: position, old: "= false, e.count-1, p.outs-1, true", new: "= false, e.count, p.outs-1, true", tests: "^TestPositionModel$"},

@@ -186,6 +186,7 @@ func TestRedeliveries(t *testing.T) {
 	}
 }
 
+// CO-26
 func TestReceiveIsBounded(t *testing.T) {
 	t.Parallel()
 	sharedtest.ReceiveIsBounded(t, newTransport(t, Options{}), 1)

@@ -71,7 +71,7 @@ func (r *countedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Resu
 	return r.Receiver.Settle(ctx, acks)
 }
 
-// CO-03, IN-08: a consumer without options holds at most 128 MiB of messages of 700 KB, for any handlers.
+// CO-03, CO-26, IN-08: a consumer without options holds at most 128 MiB of messages of 700 KB, for any handlers.
 func TestConsumerHoldsFewBytes(t *testing.T) {
 	const size, limit = 700_000, 128 << 20
 	mq := testenv.RabbitMQ(t)

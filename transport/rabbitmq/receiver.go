@@ -145,7 +145,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 			r.failed = true
 			return nil, err
 		}
-		if got := s.take(limit); len(got) > 0 || r.failed {
+		if got := s.take(&r.sub, limit); len(got) > 0 || r.failed {
 			r.failed = false
 			ownBodies(got)
 			return got, nil

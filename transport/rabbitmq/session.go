@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 )
 
 // session is one channel with one consumer. One goroutine moves deliveries to ready; the prefetch bounds it.
@@ -412,15 +413,16 @@ func (s *session) over() bool {
 	return s.ch.IsClosed() || s.ended && len(s.ready) == 0
 }
 
-// take returns up to limit deliveries that are ready. It drops those of a closed channel: they come again.
-func (s *session) take(limit int) []*waybill.Delivery {
+// take returns deliveries that are ready, as many as one Receive of sub returns. It drops those of a closed channel: they
+// come again.
+func (s *session) take(sub *core.Subscription, limit int) []*waybill.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ch.IsClosed() {
 		s.ready = nil
 		return nil
 	}
-	n := min(limit, len(s.ready))
+	n := sub.Fit(s.ready, limit)
 	if n == 0 {
 		return nil
 	}

@@ -425,7 +425,7 @@ func TestBindingsAreCurrent(t *testing.T) {
 	}
 }
 
-// CO-03: bodies that become large at once do not come together: sixteen messages are read at a time.
+// CO-03, CO-26: bodies that become large at once do not come together: sixteen messages are read at a time.
 func TestReceiveIsBounded(t *testing.T) {
 	t.Parallel()
 	sharedtest.ReceiveIsBounded(t, dial(t, testenv.Redis(t), prepared(redisstreams.Options{HoldFor: time.Hour})), 16)

@@ -162,10 +162,12 @@ func (r *receiver) take(limit int) (ds []*waybill.Delivery, changed <-chan struc
 	if old := r.old(time.Now()); len(old) > 0 {
 		r.wg.Go(func() { r.giveBack(r.life, old) })
 	}
-	for len(r.ahead) > 0 && len(ds) < limit {
+	bytes := 0
+	for len(r.ahead) > 0 && len(ds) < limit && (r.sub.ReceiveBytes <= 0 || bytes < r.sub.ReceiveBytes) {
 		d, h := r.delivery(&r.ahead[0].m)
 		r.ahead = r.ahead[1:]
 		r.out[h] = struct{}{}
+		bytes += len(d.Envelope.Body)
 		ds = append(ds, d)
 	}
 	if len(ds) > 0 {
