@@ -185,8 +185,9 @@ func (m *hidden) sent() time.Time {
 // long walk. Messages that were parked after the walk began are left alone.
 func (w *parkedWalk) receive(ctx context.Context) (more bool, err error) {
 	err = w.call(ctx, func(ctx context.Context) error {
+		// a shorter wait can miss messages
 		out, err := w.t.client.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
-			QueueUrl: &w.url, MaxNumberOfMessages: maxEntries, VisibilityTimeout: seconds(hideFor), WaitTimeSeconds: 1, // a shorter one can miss messages
+			QueueUrl: &w.url, MaxNumberOfMessages: maxEntries, VisibilityTimeout: seconds(hideFor), WaitTimeSeconds: 1,
 			MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentAt, ofGroup},
 		})
 		if err != nil {
@@ -216,7 +217,7 @@ func (w *parkedWalk) receive(ctx context.Context) (more bool, err error) {
 
 func identity(e *waybill.Envelope) string { return e.ID + "\x00" + e.Source }
 
-// Replay implements parked.Walk. What was begun ends also when ctx has ended, so that the result of each is known.
+// Replay implements parked.Walk. A replay that was begun ends also when ctx has ended, so that each result is known.
 func (w *parkedWalk) Replay(ctx context.Context, items []*parked.Item) error {
 	ctx = context.WithoutCancel(ctx)
 	items = w.keep(ctx, items)

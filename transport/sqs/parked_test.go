@@ -1,6 +1,6 @@
 package sqs_test
 
-// What a walk over a dead-letter queue does beyond the suite's checks of parked messages: SQS cannot list, so a walk
+// The suite checks parked messages. These tests are about walks over a dead-letter queue: SQS cannot list, so a walk
 // hides messages for a while.
 
 import (
@@ -99,7 +99,8 @@ func TestParkedMeanwhile(t *testing.T) {
 	n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Result: func(admin.Parked, error) {
 		if !once {
 			once = true
-			settle(t, r, core.AckReject(receive(t, r), waybill.ReasonRejected, nil)) // at once, by the same clock
+			// at once, by the same clock
+			settle(t, r, core.AckReject(receive(t, r), waybill.ReasonRejected, nil))
 			fake.Advance(time.Minute)
 			parkMore(t, bus, r, "later", 1)
 		}
@@ -112,7 +113,7 @@ func TestParkedMeanwhile(t *testing.T) {
 	}
 }
 
-// RM-08: what SQS moved by itself, or a foreign program sent, has a reason, a time and a first attempt.
+// RM-08: a message that SQS moved by itself, or that a foreign program sent, has a reason, a time and a first attempt.
 func TestParkedBySQS(t *testing.T) {
 	t.Parallel()
 	fake := startFake(t)

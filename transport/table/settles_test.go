@@ -86,8 +86,8 @@ func (s *lockable) unlock() {
 
 var errLater = errors.New("later")
 
-// TestSettlesOfAQueueGoTogether: what ten handlers that end at the same moment have decided is a few calls of the store,
-// whatever they have decided.
+// TestSettlesOfAQueueGoTogether: what ten handlers that end at the same moment have decided is a few calls of the
+// store, whatever they have decided.
 //
 // TQ-07
 func TestSettlesOfAQueueGoTogether(t *testing.T) {
@@ -154,8 +154,9 @@ func TestLockedRecordHoldsUpNoOther(t *testing.T) {
 		verdict error
 		calls   int
 	}{
-		"done":     {opts: consumer.Options{}},
-		"few":      {opts: consumer.Options{Concurrency: 6, Prefetch: 6}, calls: 2000}, // one more than are locked
+		"done": {opts: consumer.Options{}},
+		// one more than are locked
+		"few":      {opts: consumer.Options{Concurrency: 6, Prefetch: 6}, calls: 2000},
 		"retries":  {opts: consumer.Options{}, verdict: errLater},
 		"in order": {opts: consumer.Options{Concurrency: 5}, inOrder: true},
 	} {
