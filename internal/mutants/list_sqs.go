@@ -5,6 +5,10 @@ func queued() []mutant {
 	const declare, wire = "transport/sqs/declare.go", "transport/sqs/wire.go"
 	const topic = "transport/sqs/topic.go"
 	client := group{pkg: "./transport/sqs/snsclient"}.of(
+		mutant{id: "sns-fault", fault: "SNS's word on whose fault a failed entry is gets lost", file: "transport/sqs/snsclient/snsclient.go", old: ", SenderFault: f.SenderFault", new: "", tests: "^TestPublishBatch$"},
+		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
+	)
+	return append(client, group{pkg: "./transport/sqs"}.of(
 		mutant{id: "sqs-parked-hidden", fault: "a look leaves messages hidden", file: "transport/sqs/parked.go", old: "changes = append(changes, change{0, m.raw.ReceiptHandle, 0})", new: "changes = changes[:0]", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-lapsed", fault: "a message whose hiding is over is replayed all the same", file: "transport/sqs/parked.go", old: "\t\tlost[slot] = true\n", new: "\t\tlost[slot] = false\n", tests: "^TestSlowReplay$"},
 		mutant{id: "sqs-parked-again", fault: "a message that is parked again is replayed again", file: "transport/sqs/parked.go", old: "!late && !w.replayed[identity(&m.dec.env)]", new: "!late", tests: "^TestParkedMeanwhile$"},
@@ -13,10 +17,6 @@ func queued() []mutant {
 		mutant{id: "sqs-parked-failed", fault: "a replay that failed deletes the parked message", file: "transport/sqs/parked.go", old: "\t\tif m.Err == nil {\n\t\t\tsent", new: "\t\tif m.Err == nil || len(items) > 1 {\n\t\t\tsent", tests: "^TestReplayFails$"},
 		mutant{id: "sqs-parked-bound", fault: "a walk hides any number of messages", file: "transport/sqs/parked.go", old: "if w.passed >= w.most {", new: "if w.passed >= w.most && w.most < 0 {", tests: "^TestParkedLimits$"},
 		mutant{id: "sqs-parked-redriven", fault: "a look at a dead-letter queue moves its messages on", file: "transport/sqs/parked.go", old: "!= \"\" {\n\t\t\treturn misconfigured(op, \"dead", new: "== \"-\" {\n\t\t\treturn misconfigured(op, \"dead", tests: "^TestParkedLimits$"},
-		mutant{id: "sns-fault", fault: "SNS's word on whose fault a failed entry is gets lost", file: "transport/sqs/snsclient/snsclient.go", old: ", SenderFault: f.SenderFault", new: "", tests: "^TestPublishBatch$"},
-		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
-	)
-	return append(client, group{pkg: "./transport/sqs"}.of(
 		mutant{id: "sns-unverified", fault: "messages go to a topic of SNS whose subscriptions nothing has verified", file: topic, old: "return t.verifySubscriptions(ctx, opPublish)", new: "return nil", tests: "^TestSubscriptionsAreVerified$"},
 		mutant{id: "sns-gone", fault: "messages go to a topic of SNS although Check has missed a subscription", file: topic, old: "t.verified.Store(len(problems) == 0)", new: "t.verified.CompareAndSwap(false, len(problems) == 0)", tests: "^TestPublishToTopic$"},
 		mutant{id: "sns-not-raw", fault: "a subscription that wraps messages passes", file: topic, old: "raw != \"true\"", new: "raw == \"\"", tests: "^TestSubscriptionsAreVerified$"},
