@@ -49,6 +49,8 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-flush", fault: "a server that syncs its log once a second is taken", file: "contrib/mysql/schema.go", old: "case flush != 1 && flush != 3:", new: "case flush == 0:", tests: "^TestUnsyncedLogs$"},
+		mutant{id: "mysql-sync-binlog", fault: "a server that does not sync its binary log is taken", file: "contrib/mysql/schema.go", old: "case log != \"0\" && sync != 1:", new: "case log != \"0\" && sync < 0:", tests: "^TestUnsyncedLogs$"},
 		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.Estimated, c.AtLeast = max(total, f.n), true, vague", new: "c.N, c.Estimated = max(total, f.n), true", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-stands", fault: "an estimate stands still while a backlog drains", file: "contrib/mysql/count.go", old: "total, vague := t.sample.Total(beside, t.hits[f.countKind])", new: "total, vague := beside, false", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-held", fault: "what is out counts as waiting, too", file: "contrib/mysql/count.go", old: "all.N, all.Due = max(all.N-h.n, 0), max(all.Due-h.due, 0)", new: "_ = h.due", tests: "^TestCountsSayHowExactTheyAre$"},
