@@ -54,8 +54,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("the server's version is %q; MySQL 8.0.13 or MariaDB 10.6 is needed, for SKIP LOCKED and defaults that are expressions", v)
 	}
 	w := &work{s: s, q: s.own}
-	var step, flush, all, version int64
-	if _, err := w.one(ctx, []any{&step, &flush, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@innodb_rollback_on_timeout`); err != nil {
+	var step, flush, sync, all, version int64
+	if _, err := w.one(ctx, []any{&step, &flush, &sync, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@innodb_rollback_on_timeout`); err != nil {
 		return classify("check", err)
 	}
 	var log, commits, completion, format string
@@ -79,8 +79,10 @@ func (s *Store) Check(ctx context.Context) error {
 			"set them to 1 and NO_CHAIN, or use Open, which does it for its connections", commits, completion)
 	case log != "0" && format == "STATEMENT":
 		return misconfigured("binlog_format is STATEMENT, with which MySQL refuses writes under READ COMMITTED and replicas of MariaDB can differ; set it to ROW or MIXED")
-	case flush == 0:
-		return misconfigured("innodb_flush_log_at_trx_commit is 0, which can lose committed messages; set it to 1")
+	case flush != 1 && flush != 3: // which MariaDB has besides
+		return misconfigured("innodb_flush_log_at_trx_commit is %d: a crash of the server's machine loses committed messages and effects; set it to 1", flush)
+	case log != "0" && sync != 1:
+		return misconfigured("sync_binlog is %d: after a crash of its machine the server takes back commits that the binary log lacks; set it to 1", sync)
 	}
 	for table, names := range needed() {
 		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil {

@@ -156,7 +156,7 @@ func (s *server) start() error {
 	defer log.Close()
 	args := []string{
 		"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--socket=" + filepath.Join(s.dir, "s.sock"), "--pid-file=" + filepath.Join(s.dir, "pid"),
-		"--skip-name-resolve", "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF",
+		"--skip-name-resolve", "--max-connections=400", "--innodb-flush-log-at-trx-commit=1", "--performance-schema=OFF",
 	}
 	if root != "" {
 		args = append(args, "--mysqlx=OFF", "--secure-file-priv=NULL", "--init-file="+filepath.Join(s.dir, "init.sql"))

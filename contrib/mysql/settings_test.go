@@ -100,7 +100,7 @@ func database(t *testing.T, dsn string) string {
 // error; the other formats do.
 func TestBinaryLog(t *testing.T) {
 	t.Parallel()
-	server, err := startServer("--log-bin=binlog", "--server-id=1")
+	server, err := startServer("--log-bin=binlog", "--server-id=1", "--sync-binlog=1")
 	missing(t, err)
 	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
 	dsn := newDatabase(t, server.dsn)
@@ -119,6 +119,42 @@ func TestBinaryLog(t *testing.T) {
 		// MariaDB writes them to the log as they are, which is no better.
 		if err != nil && (format != "STATEMENT" || !errors.Is(err, waybill.ErrMisconfigured)) || err == nil && format == "STATEMENT" && root != "" {
 			t.Errorf("%s: a member joins: %v", format, err)
+		}
+	}
+}
+
+// DB-29: a server that answers a commit before its logs are on the disk forgets it when its machine stops. Check refuses
+// that.
+func TestUnsyncedLogs(t *testing.T) {
+	t.Parallel()
+	server, err := startServer("--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")
+	missing(t, err)
+	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
+	admin, err := sql.Open("mysql", server.dsn(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = admin.Close() })
+	s := openAt(t, newDatabase(t, server.dsn), waybillmysql.Options{})
+	if err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ set, back, refused string }{
+		{"DO 0", "DO 0", ""},
+		{"SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1", "innodb_flush_log_at_trx_commit"},
+		{"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL innodb_flush_log_at_trx_commit = 1", "innodb_flush_log_at_trx_commit"},
+		{"SET GLOBAL sync_binlog = 0", "SET GLOBAL sync_binlog = 1", "sync_binlog"},
+		{"SET GLOBAL sync_binlog = 100", "SET GLOBAL sync_binlog = 1", "sync_binlog"},
+	} {
+		if _, err := admin.ExecContext(t.Context(), c.set); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Check(t.Context())
+		if c.refused == "" && err != nil || c.refused != "" && (!errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), c.refused)) {
+			t.Errorf("%s: %v", c.set, err)
+		}
+		if _, err := admin.ExecContext(t.Context(), c.back); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

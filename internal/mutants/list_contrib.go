@@ -50,6 +50,8 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-flush", fault: "a server that syncs its log once a second is taken", file: "contrib/mysql/schema.go", old: "case flush != 1 && flush != 3:", new: "case flush == 0:", tests: "^TestUnsyncedLogs$"},
+		mutant{id: "mysql-sync-binlog", fault: "a server that does not sync its binary log is taken", file: "contrib/mysql/schema.go", old: "case log != \"0\" && sync != 1:", new: "case log != \"0\" && sync < 0:", tests: "^TestUnsyncedLogs$"},
 		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.Estimated, c.AtLeast = max(total, least), true, vague", new: "c.N, c.Estimated = max(total, least), true", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-cost", fault: "a count reads all records of a route", file: "contrib/mysql/count.go", old: "countReadySQL, t.now, t.route, t.s.countLimits.entries)", new: "countReadySQL, t.now, t.route, 1<<60)", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-reason", fault: "a reason that only later rows have is missing", file: "contrib/mysql/count.go", old: "if k.state == core.StateAbandoned && t.counts[k] == nil {", new: "if k.state == core.StateAbandoned && t.sample == nil {", tests: "^TestCountsSayHowExactTheyAre$"},

@@ -5,6 +5,7 @@ func mongodb() []mutant {
 	const errs, inbox = "store/mongo/errors.go", "store/mongo/inbox.go"
 	const pkg = "./store/mongo"
 	return append(group{pkg: pkg}.of(
+		mutant{id: "mongo-journal", fault: "a commit is answered from memory", file: "store/mongo/transact.go", old: "w.Journal = &journal", new: "_ = journal", tests: "^TestWritesAskForTheJournal$"},
 		mutant{id: "mongo-blocked", fault: "blocked writes are the message's fault", file: errs, old: "371: kindOutage, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mongo-interrupted", fault: "an ended command is the message's fault", file: errs, old: "11601: kindOutage, ", new: "", tests: "^TestErrorClasses$"},
 		mutant{id: "mongo-old-transaction", fault: "a transaction that is too old does not run again", file: errs, old: "225: kindConflict, ", new: "", tests: "^TestErrorClasses$"},

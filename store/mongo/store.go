@@ -72,7 +72,7 @@ func New(db *driver.Database, opts Options) (*Store, error) {
 	}
 	for name, c := range s.collections() {
 		*c = db.Collection(opts.Prefix+name, options.Collection().SetReadConcern(readconcern.Majority()).
-			SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()))
+			SetWriteConcern(durably()).SetReadPreference(readpref.Primary()))
 	}
 	s.counter = s.meta.Clone(options.Collection().SetWriteConcern(writeconcern.W1()))
 	return s, nil

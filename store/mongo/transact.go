@@ -30,8 +30,16 @@ const (
 
 // txOptions are those of the store's own transactions: one snapshot, kept by a majority.
 func txOptions() *options.TransactionOptionsBuilder {
-	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(writeconcern.Majority()).
+	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(durably()).
 		SetReadPreference(readpref.Primary())
+}
+
+// durably has a write answered when a majority has it in its journals, also where the replica set's own setting
+// (writeConcernMajorityJournalDefault) says that memory will do.
+func durably() *writeconcern.WriteConcern {
+	w, journal := writeconcern.Majority(), true
+	w.Journal = &journal
+	return w
 }
 
 // work is one run of a transaction with facts that were read in it. The session is in the context.

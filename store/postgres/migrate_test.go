@@ -414,3 +414,52 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// DB-29: a server that syncs nothing, or writes no full pages, forgets what it has answered when its machine stops. Check
+// refuses it, unless the server's operator says that this may be.
+func TestCheckRefusesUnsafeServers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		settings map[string]string
+		refused  string
+	}{
+		"fsync":            {map[string]string{"fsync": "off"}, "fsync = off"},
+		"full_page_writes": {map[string]string{"full_page_writes": "off"}, "full_page_writes = off"},
+		"both":             {map[string]string{"fsync": "off", "full_page_writes": "off"}, "fsync, full_page_writes = off"},
+		"allowed":          {map[string]string{"fsync": "off", "full_page_writes": "off", "waybill.allow_unsafe_settings": "on"}, ""},
+		"safe":             {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: tt.settings})
+			pool := openPool(t, server.DSN("postgres"))
+			if err := outboxOn(t, pool, postgres.Options{}).Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			marks, err := postgres.NewInbox(pool, postgres.InboxOptions{})
+			if err == nil {
+				err = marks.Migrate(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			exec(t, pool, `CREATE ROLE app; GRANT USAGE ON SCHEMA waybill TO app;
+				GRANT ALL ON ALL TABLES IN SCHEMA waybill TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA waybill TO app`)
+			normal := openPoolWith(t, server.DSN("postgres"), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = "app" })
+			o, err := postgres.NewOutbox(normal, postgres.Options{Source: "/test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			i, err := postgres.NewInbox(normal, postgres.InboxOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, err := range map[string]error{"outbox": o.Check(t.Context()), "inbox": i.Check(t.Context())} {
+				refused := errors.Is(err, waybill.ErrMisconfigured) && tt.refused != "" && strings.Contains(err.Error(), tt.refused)
+				if refused != (tt.refused != "") || !refused && err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}

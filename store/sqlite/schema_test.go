@@ -207,6 +207,7 @@ func TestCheckNamesTheCure(t *testing.T) {
 	}
 }
 
+// DB-29
 func TestCheckRefusesUnsafeSettings(t *testing.T) {
 	t.Parallel()
 	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)", "&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"} {

@@ -99,7 +99,8 @@ func TestParkedMeanwhile(t *testing.T) {
 	n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Result: func(admin.Parked, error) {
 		if !once {
 			once = true
-			settle(t, r, core.AckReject(receive(t, r), waybill.ReasonRejected, nil)) // at once, by the same clock
+			// at once, by the same clock
+			settle(t, r, core.AckReject(receive(t, r), waybill.ReasonRejected, nil))
 			for range 9 {
 				settle(t, r, core.AckDone(receive(t, r)))
 			}

@@ -23,7 +23,7 @@ import (
 
 // noSync saves the tests of the Postgres store a twelfth of their time: no test kills this server, and a killed process
 // loses nothing that it gave to the kernel.
-var noSync = map[string]string{"fsync": "off", "full_page_writes": "off"}
+var noSync = map[string]string{"fsync": "off", "full_page_writes": "off", "waybill.allow_unsafe_settings": "on"}
 
 // room is twice what the files of all servers need at the same time in a run of all tests.
 const room = 2 << 30

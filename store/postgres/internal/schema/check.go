@@ -120,6 +120,7 @@ type answers struct {
 	Grants   []string          // each that is wanted exists and is granted: "granted", "denied" or "missing"
 	Encoding string
 	Commits  string // synchronous_commit, as the role and the connection have it
+	Unsafe   string // the settings of the server that its operator has not allowed
 	Cache    *int64 // of the sequence
 }
 
@@ -144,6 +145,9 @@ p AS (SELECT o.n, CASE
 SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Columns', (SELECT json_object_agg(name, kind) FROM t),
 	'Grants', ARRAY(SELECT answer FROM p ORDER BY n), 'Encoding', current_setting('server_encoding'),
 	'Commits', current_setting('synchronous_commit'),
+	'Unsafe', CASE WHEN current_setting('waybill.allow_unsafe_settings', true) IN ('on', 'true', 'yes', '1') THEN ''
+		ELSE concat_ws(', ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
+			CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END) END,
 	'Cache', (SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $3 LIMIT 1))::text
 FROM s`
 
@@ -228,9 +232,14 @@ func (a *answers) lacksPermission(what []string) error {
 		a.Role, strings.Join(what, to+"; GRANT ")+to)
 }
 
-// checkCommits refuses commits that a crash of the server forgets. Other connections see such a commit before it is on
-// disk, so its message may be out, or acknowledged, and its rows are gone.
+// checkCommits refuses commits that a crash of the server or of its machine forgets. Other connections see such a commit
+// before it is on disk, so its message may be out, or acknowledged, and its rows are gone.
 func (a *answers) checkCommits() error {
+	if a.Unsafe != "" {
+		return dberr.Misconfigured("check", "the server runs with %s = off: a crash of its machine loses business rows whose messages were published, "+
+			"and effects whose messages were acknowledged, or the whole database: set it to on in postgresql.conf; or, for tests, "+
+			"or where the disk needs none of it, say so there with waybill.allow_unsafe_settings = on", a.Unsafe)
+	}
 	if a.Commits != "off" {
 		return nil
 	}
