@@ -43,6 +43,9 @@ func postgresql() []mutant {
 		mutant{id: "postgres-cancel-left", fault: "what a member held that has left is cancelled though its successor hands it out", file: "store/postgres/cancel_sql.go", old: "AND o.crashes = 0 THEN", new: "AND NOT o.maybe_sent THEN", tests: "^TestSuite$/^cancel-after-a-leave$"},
 		mutant{id: "postgres-own-changed", fault: "what a transaction has changed counts as staged by it", file: "store/postgres/dedupe_sql.go", old: ", version = o.version + (o.hold = 0)::int", new: "", tests: "^TestCancelOfWhatCouldNotBeReplaced$"},
 		mutant{id: "postgres-datestyle", fault: "times come in the form of the role", file: "store/postgres/transact.go", old: "set_config('datestyle', 'ISO', true), ", new: "", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-escapes", fault: "a literal means something else where backslashes are escapes", file: "store/postgres/heartbeat_sql.go", old: "E'\\U0010FFFF'", new: "U&'\\+10FFFF'", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-escapes-list", fault: "the literal of a list means something else there", file: "store/postgres/inspect.go", old: "E'\\U0010FFFF'", new: "U&'\\+10FFFF'", tests: "^TestQueryModes$"},
+		mutant{id: "postgres-escapes-drift", fault: "the literal of Drift means something else there", file: "store/postgres/internal/schema/drift.go", old: "E' for each row \\\\1'", new: "' for each row \\1'", tests: "^TestQueryModes$"},
 		mutant{id: "postgres-bytea", fault: "bodies come in the form of the role", file: "store/postgres/transact.go", old: " set_config('bytea_output', 'hex', true),", new: "", tests: "^TestQueryModes$"},
 		mutant{id: "postgres-mark-read", fault: "a stamp that is too far ahead is the mark of every new process", file: "store/postgres/clock.go", old: "WHERE s.hlc BETWEEN 0 AND b.at", new: "WHERE s.hlc > 0", tests: "^TestSuite$/^high-water-is-bounded$"},
 		mutant{id: "postgres-mark-lag", fault: "an old stamp that was just settled keeps a new one out of the mark", file: "store/postgres/clock.go", old: "highest.Millis() < o.marked.Load()+markLag.Milliseconds()", new: "o.marked.Load() != 0", tests: "^TestSuite$/^high-water-survives-publishing$"},
@@ -70,6 +73,8 @@ func postgresql() []mutant {
 		mutant{id: "postgres-sleep-shortened", fault: "a relay shortens what another one has said about its sleep", file: wait, old: "greatest(v.last_value, t.now + $2::bigint)", new: "t.now + $2::bigint", tests: "^TestAnnouncementIsNotShortened$"},
 		mutant{id: "postgres-sleep-unlocked", fault: "two relays say at a time until when they sleep", file: wait, old: "pg_advisory_xact_lock(%d) IS NULL", new: "%d::bigint IS NULL", tests: "^TestAnnouncementIsNotShortened$"},
 		mutant{id: "postgres-sleep-saw", fault: "a notice that a heartbeat shows leaves the relay asleep", file: wait, old: " && lastNotice <= s.lastNotice", new: "", tests: "^TestDeepSleepEndsWithWhatAHeartbeatSaw$"},
+		mutant{id: "postgres-wait-twice", fault: "two Waits use a connection at a time", file: wait, old: "\tif w.waits {\n\t\tw.twice", new: "\tif false {\n\t\tw.twice", tests: "^TestWaitOfTwoRelays$"},
+		mutant{id: "postgres-wait-first", fault: "the first of two relays goes on to rely on what the other one read", file: wait, old: "w.twice, w.hint = true, true", new: "w.hint = true", tests: "^TestWaitOfTwoRelays$"},
 		mutant{id: "postgres-far-busy", fault: "a busy machine counts as a far database", file: wait, old: "w.trip == 0 || d < w.trip", new: "w.trip == 0 || d > w.trip", tests: "^TestFarRelayReadsOn$"},
 	)...)
 	all = append(all, group{pkg: "./store/postgres", server: true}.of(
