@@ -138,8 +138,8 @@ type ends struct {
 	transports []string
 }
 
-// openFleet makes all relays, and opens each store and each transport once, but a store of several relays once for each:
-// see relay.New. The error has all problems.
+// openFleet makes all relays, and opens each store and each transport once, but a store of several relays once for
+// each: see relay.New. The error has all problems.
 func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet, error) {
 	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]*relay.Relay{}, map[string]relay.Options{}, map[string]ends{}, nil}
 	var problems []string
