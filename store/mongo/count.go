@@ -200,7 +200,9 @@ func (t *tally) estimate(ctx context.Context, p phase, all map[countKind]found) 
 	for i := range groups {
 		k := groups[i].kind(p)
 		hits[k] += groups[i].N
-		all[k] = all[k] // of which none may have been seen
+		if _, seen := all[k]; !seen {
+			all[k] = found{}
+		}
 	}
 	for k, f := range all {
 		if k.state == core.StateProcessing && !t.held.more {
