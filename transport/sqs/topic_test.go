@@ -33,13 +33,14 @@ type topic struct {
 
 	mu            sync.Mutex
 	subscriptions map[string]map[string]string // queue's ARN → attributes
+	urls          map[string]string            // queue's ARN → URL
 	fail          error                        // of every call
 	refuse        func(body string) *types.BatchResultErrorEntry
 	calls         map[string]int
 }
 
 func newTopic(client *awssqs.Client) *topic {
-	return &topic{client: client, subscriptions: map[string]map[string]string{}, calls: map[string]int{}}
+	return &topic{client: client, subscriptions: map[string]map[string]string{}, urls: map[string]string{}, calls: map[string]int{}}
 }
 
 func (s *topic) begin(call string) error {
@@ -49,10 +50,45 @@ func (s *topic) begin(call string) error {
 
 // PublishBatch has the bounds of SNS.
 func (s *topic) PublishBatch(ctx context.Context, topicARN string, entries []types.SendMessageBatchRequestEntry) (*awssqs.SendMessageBatchOutput, error) {
+	copies, out, err := s.take(topicARN, entries)
+	if err != nil {
+		return nil, err
+	}
+	for queueARN, list := range copies {
+		url, err := s.url(ctx, queueARN)
+		if err == nil {
+			_, err = s.client.SendMessageBatch(ctx, &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: list})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *topic) url(ctx context.Context, queueARN string) (string, error) {
+	s.mu.Lock()
+	url := s.urls[queueARN]
+	s.mu.Unlock()
+	if url != "" {
+		return url, nil
+	}
+	out, err := s.client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: new(strings.TrimPrefix(queueARN, queueARNs))})
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.urls[queueARN] = *out.QueueUrl
+	return *out.QueueUrl, nil
+}
+
+// take returns the result of a batch, and its copies, by the queue's ARN.
+func (s *topic) take(topicARN string, entries []types.SendMessageBatchRequestEntry) (map[string][]types.SendMessageBatchRequestEntry, *awssqs.SendMessageBatchOutput, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.begin("PublishBatch"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	size, out := 0, &awssqs.SendMessageBatchOutput{}
 	var taken []types.SendMessageBatchRequestEntry
@@ -62,7 +98,7 @@ func (s *topic) PublishBatch(ctx context.Context, topicARN string, entries []typ
 			size += len(name) + len(*a.DataType) + len(*a.StringValue)
 		}
 		if strings.HasSuffix(topicARN, ".fifo") != (e.MessageGroupId != nil && e.MessageDeduplicationId != nil) {
-			return nil, clientFault("InvalidParameter", "Invalid parameter: MessageGroupId")
+			return nil, nil, clientFault("InvalidParameter", "Invalid parameter: MessageGroupId")
 		}
 		if s.refuse != nil {
 			if failed := s.refuse(*e.MessageBody); failed != nil {
@@ -75,22 +111,16 @@ func (s *topic) PublishBatch(ctx context.Context, topicARN string, entries []typ
 		out.Successful = append(out.Successful, types.SendMessageBatchResultEntry{Id: e.Id})
 	}
 	if len(entries) > 10 || size > 256<<10 {
-		return nil, clientFault("BatchRequestTooLong", fmt.Sprintf("%d entries, %d bytes", len(entries), size))
+		return nil, nil, clientFault("BatchRequestTooLong", fmt.Sprintf("%d entries, %d bytes", len(entries), size))
 	}
+	copies := map[string][]types.SendMessageBatchRequestEntry{}
 	for queueARN, a := range s.subscriptions {
 		list := slices.DeleteFunc(slices.Clone(taken), func(e types.SendMessageBatchRequestEntry) bool { return !matches(a["FilterPolicy"], &e) })
-		if len(list) == 0 {
-			continue
-		}
-		url, err := s.client.GetQueueUrl(ctx, &awssqs.GetQueueUrlInput{QueueName: new(strings.TrimPrefix(queueARN, queueARNs))})
-		if err == nil {
-			_, err = s.client.SendMessageBatch(ctx, &awssqs.SendMessageBatchInput{QueueUrl: url.QueueUrl, Entries: list})
-		}
-		if err != nil {
-			return nil, err
+		if len(list) > 0 {
+			copies[queueARN] = list
 		}
 	}
-	return out, nil
+	return copies, out, nil
 }
 
 // matches knows lists of topics.
@@ -206,9 +236,20 @@ func topicHarness(t *testing.T, opts sqstransport.Options) transporttest.Harness
 	bus := newBus(t, client, opts)
 	return transporttest.Harness{
 		Publisher: bus, Reader: operated{newBus(t, newClient(t, fake.URL()), opts), opts, sns.subscribe}, Close: bus.Close,
+		Parked: func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+			return parked(fake, opts, queue), nil
+		},
 		Restart: func(context.Context) error {
 			proxy.Cut()
 			return nil
+		},
+		Cut: func(context.Context) (func() error, error) {
+			proxy.Blackhole(testenv.Up | testenv.Down)
+			return func() error {
+				proxy.Cut()
+				proxy.Heal()
+				return nil
+			}, nil
 		},
 	}
 }
