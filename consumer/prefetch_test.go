@@ -465,8 +465,8 @@ func TestStuckMessagesKeepNoHandlerIdle(t *testing.T) {
 	})
 }
 
-// CO-03, CO-26, IN-08: the bodies that a consumer holds are bounded, for any handlers and any Prefetch, and also when they
-// become large at once.
+// CO-03, CO-26, IN-08: the bodies that a consumer holds are bounded, for any handlers and any Prefetch, and also when
+// they become large at once.
 func TestHeldBytes(t *testing.T) {
 	t.Parallel()
 	const body, limit, n = 700 << 10, 64 << 20, 3000

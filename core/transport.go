@@ -176,8 +176,8 @@ type Subscription struct {
 	// and goes up to MaxPrefetch. It tells a [Pauser] by Resume, any other receiver by the limit of Receive.
 	MaxPrefetch int
 	// ReceiveBytes, if not 0, bounds the bodies that one Receive returns, in bytes: it ends with the delivery that
-	// reaches the bound; see [Subscription.Fit]. The consumer cannot know how large the next bodies are. A transport
-	// that takes messages before a Receive asks for them has a bound of its own for these.
+	// reaches the bound; see [Subscription.Fit]. The consumer cannot know how large the next bodies are. A
+	// transport that takes messages before a Receive asks for them has a bound of its own for these.
 	ReceiveBytes int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
@@ -202,8 +202,8 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 	}
 }
 
-// Fit returns how many of the deliveries that are ready one Receive returns: at most limit, and none behind the one with
-// which their bodies reach ReceiveBytes.
+// Fit returns how many of the deliveries that are ready one Receive returns: at most limit, and none behind the one
+// with which their bodies reach ReceiveBytes.
 func (s *Subscription) Fit(ready []*waybill.Delivery, limit int) int {
 	n, bytes := 0, 0
 	for n < min(limit, len(ready)) && (s.ReceiveBytes <= 0 || bytes < s.ReceiveBytes) {

@@ -316,8 +316,8 @@ func (r *receiver) take(fetches kgo.Fetches) {
 	r.signal()
 }
 
-// full reports whether no more should be fetched from a partition. The partitions of the bus share heldBytes. A retry log
-// does not: a message that is due waits there behind others. The caller holds mu.
+// full reports whether no more should be fetched from a partition. The partitions of the bus share heldBytes. A retry
+// log does not: a message that is due waits there behind others. The caller holds mu.
 func (r *receiver) full(p *position) bool {
 	most, bytes := maxBuffered, min(bufferBytes, heldBytes/len(r.positions))
 	if p.retries {

@@ -123,8 +123,8 @@ func TestBinaryLog(t *testing.T) {
 	}
 }
 
-// DB-29: a server that answers a commit before its logs are on the disk forgets it when its machine stops. Check refuses
-// that.
+// DB-29: a server that answers a commit before its logs are on the disk forgets it when its machine stops. Check
+// refuses that.
 func TestUnsyncedLogs(t *testing.T) {
 	t.Parallel()
 	server, err := startServer("--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")

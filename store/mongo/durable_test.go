@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
-// DB-29: each commit, and each write outside of a transaction, asks for the journals of a majority. So a replica set that is
-// configured to answer from memory, or a client with a weaker write concern, loses nothing that was answered.
+// DB-29: each commit, and each write outside of a transaction, asks for the journals of a majority. So a replica set
+// that is configured to answer from memory, or a client with a weaker write concern, loses nothing that was answered.
 func TestWritesAskForTheJournal(t *testing.T) {
 	t.Parallel()
 	m := testenv.MongoDB(t)

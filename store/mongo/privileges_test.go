@@ -1,8 +1,8 @@
 package mongo
 
-// docs/mongodb.md has the privileges that each program needs, and Store.Roles the commands that grant them. No server was
-// there that knows roles, so each command that a program sends is compared with them here. In roles_test.go a proxy refuses
-// the others.
+// docs/mongodb.md has the privileges that each program needs, and Store.Roles the commands that grant them. No server
+// was there that knows roles, so each command that a program sends is compared with them here. In roles_test.go a proxy
+// refuses the others.
 
 import (
 	"context"
@@ -48,8 +48,8 @@ func (u *sent) Started(_ context.Context, e *event.CommandStartedEvent) {
 	}
 }
 
-// needsOf returns the rights that a server asks for, with names of collections without the prefix, as the manual of MongoDB
-// has them; none for a command that every user may send.
+// needsOf returns the rights that a server asks for, with names of collections without the prefix, as the manual of
+// MongoDB has them; none for a command that every user may send.
 func needsOf(command bson.Raw) (list []right) {
 	first, err := command.IndexErr(0)
 	if err != nil {
@@ -127,7 +127,7 @@ func printed(t *testing.T, s *Store, program string) map[right]bool {
 	return out
 }
 
-// rightsOf returns what a command createRole grants, with names of collections without the prefix.
+// rightsOf returns the rights that a command createRole grants, with names of collections without the prefix.
 func rightsOf(role bson.D) map[right]bool {
 	out := map[right]bool{}
 	for _, e := range role {

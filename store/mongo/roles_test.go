@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
-// as returns the database as a program with a role of Store.Roles has it. Where FerretDB stands in for the server, which
-// knows no such roles, a proxy refuses what needs more than the role grants.
+// as returns the database as a program with a role of Store.Roles has it. Where FerretDB stands in for the server,
+// which knows no such roles, a proxy refuses what needs more than the role grants.
 func as(t *testing.T, m *testenv.Mongo, role bson.D) *driver.Database {
 	t.Helper()
 	if m.Emulated {

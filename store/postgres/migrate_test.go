@@ -415,8 +415,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// DB-29: a server that syncs nothing, or writes no full pages, forgets what it has answered when its machine stops. Check
-// refuses it, unless the server's operator says that this may be.
+// DB-29: a server that syncs nothing, or writes no full pages, forgets what it has answered when its machine stops.
+// Check refuses it, unless the server's operator says that this may be.
 func TestCheckRefusesUnsafeServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

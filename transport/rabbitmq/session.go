@@ -406,8 +406,8 @@ func (s *session) over() bool {
 	return s.ch.IsClosed() || s.ended && len(s.ready) == 0
 }
 
-// take returns deliveries that are ready, as many as one Receive of sub returns. It drops those of a closed channel: they
-// come again.
+// take returns deliveries that are ready, as many as one Receive of sub returns. It drops those of a closed channel:
+// they come again.
 func (s *session) take(sub *core.Subscription, limit int) []*waybill.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()

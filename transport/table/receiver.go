@@ -55,8 +55,7 @@ type receiver struct {
 	queue    string
 	handlers int // how many deliveries may be in the caller's hands,
 	prefetch int // and how many may not be settled
-	bytes    int // what one Receive returns; 0 = any number
-	drop     bool
+	sub      *core.Subscription
 	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel   context.CancelFunc
 	closing  closing
@@ -104,7 +103,7 @@ type wakeups struct {
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
-		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, bytes: sub.ReceiveBytes, drop: sub.DropFailed,
+		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, sub: sub,
 		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
 	}
 	if r.handlers == 0 {
@@ -207,7 +206,7 @@ func (r *receiver) free() int {
 func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	var ds []*waybill.Delivery
 	free, bytes := r.free(), 0
-	for len(ds) < free && (r.bytes <= 0 || bytes < r.bytes) {
+	for len(ds) < free && (r.sub.ReceiveBytes <= 0 || bytes < r.sub.ReceiveBytes) {
 		items := r.d.HandOut(now, r.queue, 1)
 		if len(items) == 0 {
 			break

@@ -17,8 +17,8 @@ import (
 // A verdict of the consumer becomes an outcome of the dispatcher, which stores it with those of other handlers in one
 // call. So Settle waits for a result that another goroutine brings. A caller that stops waiting gets an outage for each
 // verdict without a result, and the verdict is stored all the same: the message comes again only if that fails. A
-// verdict whose record a transaction has locked is answered with core.ErrBusy, once, so that no other one waits for that
-// lock. In both cases another Settle of the delivery waits for the result, or gets it.
+// verdict whose record a transaction has locked is answered with core.ErrBusy, once, so that no other one waits for
+// that lock. In both cases another Settle of the delivery waits for the result, or gets it.
 
 // request is one call of Settle.
 type request struct {
@@ -70,9 +70,9 @@ func (s *settling) end(err error) {
 }
 
 // Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store
-// cannot be reached Settle waits for it, until ctx ends or the receiver is closed. A delivery whose record a transaction
-// has locked is answered with core.ErrBusy, once, and is settled when that transaction ends. A second Settle of the
-// delivery waits for that, and no other one does.
+// cannot be reached Settle waits for it, until ctx ends or the receiver is closed. A delivery whose record a
+// transaction has locked is answered with core.ErrBusy, once, and is settled when that transaction ends. A second
+// Settle of the delivery waits for that, and no other one does.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	outage := func(err error) error {
 		return &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassOutage, Err: err}
@@ -174,7 +174,7 @@ func (r *receiver) conclude(all []*settling) {
 		return cmp.Compare(b.h.item.Record.Seq, a.h.item.Record.Seq)
 	})
 	for _, s := range all {
-		r.d.Conclude(now, s.h.item, s.outcome(r.drop))
+		r.d.Conclude(now, s.h.item, s.outcome(r.sub.DropFailed))
 	}
 }
 

@@ -232,8 +232,8 @@ func (a *answers) lacksPermission(what []string) error {
 		a.Role, strings.Join(what, to+"; GRANT ")+to)
 }
 
-// checkCommits refuses commits that a crash of the server or of its machine forgets. Other connections see such a commit
-// before it is on disk, so its message may be out, or acknowledged, and its rows are gone.
+// checkCommits refuses commits that a crash of the server or of its machine forgets. Other connections see such a
+// commit before it is on disk, so its message may be out, or acknowledged, and its rows are gone.
 func (a *answers) checkCommits() error {
 	if a.Unsafe != "" {
 		return dberr.Misconfigured("check", "the server runs with %s = off: a crash of its machine loses business rows whose messages were published, "+
