@@ -21,6 +21,20 @@ type Delivery struct {
 	// Err is not nil if the message is unusable, for example because it has two different ids. Such a message is
 	// parked with ReasonOf(Err) and reaches no handler.
 	Err error
-	// Handle belongs to the transport. Others must not touch it.
+	// Handle belongs to the transport. Others must not touch it; [Native] reads it.
 	Handle any
+}
+
+// Native returns the broker's own message behind d, for what an Envelope has no field for: an amqp.Delivery on
+// RabbitMQ, a types.Message on SQS, a redis.XMessage on Redis Streams, a *nats.Msg on NATS, a *kgo.Record on Kafka. It
+// reports false if M is another type, and if the transport has no such message, as the table queue.
+//
+// The message has no acknowledger, receipt or reply address: only the consumer settles it. Its maps and bytes belong to
+// the transport: a handler must not change them, and reads them until it returns.
+func Native[M any](d *Delivery) (message M, ok bool) {
+	h, ok := d.Handle.(interface{ Native() M })
+	if !ok {
+		return message, false
+	}
+	return h.Native(), true
 }

@@ -31,6 +31,7 @@ type verdict struct {
 	took    time.Duration
 	healthy bool // the handler ran, and all its dependencies are there
 	quiet   bool // a retry goes on waiting: nothing tells of it
+	lost    bool // another consumer has it, which the log tells anyway
 }
 
 // judge decides about deliveries. It keeps no state.

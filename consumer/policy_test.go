@@ -484,7 +484,7 @@ func TestLeaseLost(t *testing.T) {
 		b.publish(t, 1)
 		patience.Pass(t, 2*time.Minute)
 		stop()
-		for _, want := range []string{"event=consumer.lease_lost", "phase=settle", "id=id-1", "queue=q", "attempt=1", "held=1m0s"} {
+		for _, want := range []string{"event=consumer.lease_lost", "phase=settle", "step=ack", "id=id-1", "queue=q", "attempt=1", "held=1m0s", "deliveries=1"} {
 			if !strings.Contains(text.String(), want) {
 				t.Errorf("%s is missing in %s", want, text.String())
 			}

@@ -53,7 +53,10 @@ func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, fu
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	for _, m := range ms {
-		lost := func() { cancel(waybill.ErrLeaseLost) }
+		lost := func() {
+			cancel(waybill.ErrLeaseLost)
+			r.tellLost(m, waybill.ErrLeaseLost, slog.String("phase", "renew"))
+		}
 		if m.session.losses != nil {
 			m.session.losses.OnLost(m.d, lost)
 		}
@@ -68,12 +71,12 @@ func isLost(ctx context.Context) bool {
 	return ctx.Err() != nil && errors.Is(context.Cause(ctx), waybill.ErrLeaseLost)
 }
 
-// loss is the verdict about a delivery that another consumer has: its settle will say so, too.
+// loss is the verdict about a delivery that another consumer has.
 func loss(d *waybill.Delivery, err error) verdict {
 	if !errors.Is(err, waybill.ErrLeaseLost) {
 		err = fmt.Errorf("%w; the handler's context was ended: %w", waybill.ErrLeaseLost, err)
 	}
-	return verdict{ack: core.AckRelease(d), status: statusFailed, err: err}
+	return verdict{ack: core.AckRelease(d), status: statusFailed, err: err, lost: true}
 }
 
 // merge merges m's stamp into the clock, once.

@@ -91,11 +91,9 @@ func (r *runner) renew(s *session, messages []*message) {
 	}
 }
 
-// lose ends the context of m's handler: another consumer has the message. The settle will say so, too.
+// lose ends the context of m's handler: another consumer has the message.
 func (r *runner) lose(m *message, err error) {
-	r.tel.count(r.settleCtx, r.tel.lost, 1)
-	r.log.Event(r.tel.under(r.settleCtx, m.d), slog.LevelWarn, "consumer.lease_lost", "the message is no longer this consumer's; another one has it, or it was settled",
-		append(ofMessage(m.d), slog.String("phase", "renew"), slog.Duration("held", round(time.Since(m.since))), errAttr(err))...)
+	r.tellLost(m, err, slog.String("phase", "renew"))
 	r.mu.Lock()
 	delete(r.load.kept, m)
 	end := m.lost
@@ -103,6 +101,25 @@ func (r *runner) lose(m *message, err error) {
 	if end != nil {
 		end()
 	}
+}
+
+// tellLost logs and counts that another consumer has m. That is known by a renewal, by core.LeaseWatcher, or by a
+// settle: the first one tells it.
+func (r *runner) tellLost(m *message, err error, where ...slog.Attr) {
+	r.mu.Lock()
+	told := m.lossTold
+	m.lossTold = true
+	r.mu.Unlock()
+	if told {
+		return
+	}
+	r.tel.count(r.settleCtx, r.tel.lost, 1)
+	attrs := append(append(ofMessage(m.d), where...), slog.Duration("held", round(time.Since(m.since))))
+	if n := m.d.Redeliveries; n >= 0 {
+		attrs = append(attrs, slog.Int("deliveries", n+1))
+	}
+	r.log.Event(r.tel.under(r.settleCtx, m.d), slog.LevelWarn, "consumer.lease_lost",
+		"the message is no longer this consumer's; another one has it, or it was settled", append(attrs, errAttr(err))...)
 }
 
 // warnOfLimit warns, once each, of messages that are held for longer than two thirds of the limit.

@@ -156,6 +156,7 @@ func TestLostAtRenewal(t *testing.T) {
 		patience.BudgetOf(t).Time(25*time.Second, "two renewals, one each ten seconds")
 		l := newLimited(t, true)
 		l.fail = func(string) error { return waybill.ErrLeaseLost }
+		l.settle = func([]core.Ack) error { return errLost } // it says so, too
 		var log sharedtest.Log
 		reader := metric.NewManualReader()
 		c := newConsumer(t, l, consumer.Options{
@@ -189,10 +190,10 @@ func TestLostAtRenewal(t *testing.T) {
 		if l.verdicts()[core.VerdictDone] > 0 {
 			t.Error("it counts as handled")
 		}
-		if !strings.Contains(log.String(), `"phase":"renew"`) {
-			t.Errorf("no line with the phase:\n%s", log.String())
+		if n := strings.Count(log.String(), `"level":"WARN"`); n != 1 || !strings.Contains(log.String(), `"phase":"renew"`) {
+			t.Errorf("%d warnings of a loss, want one, with its phase:\n%s", n, log.String())
 		}
-		if n := counts(t, reader)["lease.lost{queue=q}"]; n < 1 {
+		if n := counts(t, reader)["lease.lost{queue=q}"]; n != 1 {
 			t.Errorf("the loss is counted %d times", n)
 		}
 	})

@@ -295,10 +295,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 		}
 		failed++
 		if errors.Is(err, waybill.ErrLeaseLost) {
-			r.tel.count(ctx, r.tel.lost, 1)
-			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.lease_lost", "the message is no longer this consumer's; another one has it, or it was settled",
-				append(ofMessage(d), slog.String("phase", "settle"), slog.String("step", step),
-					slog.Duration("held", round(time.Since(batch.of[i].since))), errAttr(err))...)
+			r.tellLost(batch.of[i], err, slog.String("phase", "settle"), slog.String("step", step))
 			continue
 		}
 		r.tel.failed(ctx, step, err)

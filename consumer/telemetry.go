@@ -265,6 +265,8 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 	case statusFailed:
 		level, event, text = slog.LevelWarn, "consumer.released", "handler gave up at an outage, a stop or the loss of its message, which goes back"
 		switch {
+		case v.lost: // consumer.lease_lost tells it
+			level = slog.LevelDebug
 		case v.inPlace:
 			event, text = "consumer.held", "handler met an outage; the message waits in its place"
 		case v.of.alone > 0:

@@ -88,7 +88,14 @@ func backlog(ctx context.Context, h *waybill.Health, store any, staleAfter time.
 	for i := range counts {
 		n := &counts[i]
 		if (n.State == core.StatePending || n.State == core.StateFailed) && n.Oldest > staleAfter && len(stale) < maxNamed {
-			stale = append(stale, fmt.Sprintf("%d %s on route %s, the oldest due for %s", n.N, n.State, n.Route, n.Oldest.Round(time.Second)))
+			about := ""
+			switch {
+			case n.AtLeast:
+				about = "more than "
+			case n.Estimated:
+				about = "about "
+			}
+			stale = append(stale, fmt.Sprintf("%s%d %s on route %s, the oldest due for %s", about, n.N, n.State, n.Route, n.Oldest.Round(time.Second)))
 		}
 	}
 	if len(stale) > 0 {

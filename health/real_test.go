@@ -161,23 +161,32 @@ func TestDependenciesBreak(t *testing.T) {
 
 // counting is a store that counts as it is told.
 type counting struct {
-	age time.Duration
-	err error
+	age                time.Duration
+	estimated, atLeast bool
+	err                error
 }
 
 func (c *counting) Counts(context.Context) ([]admin.Count, error) {
-	return []admin.Count{{Route: "default", State: core.StatePending, N: 7, Oldest: c.age}, {Route: "default", State: core.StateAbandoned, N: 1, Oldest: time.Hour}}, c.err
+	return []admin.Count{{Route: "default", State: core.StatePending, N: 7, Estimated: c.estimated, AtLeast: c.atLeast, Oldest: c.age}, {Route: "default", State: core.StateAbandoned, N: 1, Oldest: time.Hour}}, c.err
 }
 
-// OP-06: a backlog that is too old is a failed check.
+// OP-06 OP-20: a backlog that is too old is a failed check, which says how exact its number is.
 func TestBacklogIsTooOld(t *testing.T) {
 	t.Parallel()
 	db := &counting{age: time.Minute}
 	h := handler(t, health.Options{Deep: map[string]health.Checker{"store": health.Store(db, 2*time.Minute)}})
 	want(t, h, 200, 200, 200)
 	db.age = 3 * time.Minute
-	if code, text := get(h, "/healthz"); code != 503 || !strings.Contains(text, "7 pending on route default, the oldest due for 3m0s") {
+	if code, text := get(h, "/healthz"); code != 503 || !strings.Contains(text, ": 7 pending on route default, the oldest due for 3m0s") {
 		t.Errorf("%d %s", code, text)
+	}
+	db.estimated = true
+	if _, text := get(h, "/healthz"); !strings.Contains(text, ": about 7 pending on route default") {
+		t.Error(text)
+	}
+	db.atLeast = true
+	if _, text := get(h, "/healthz"); !strings.Contains(text, ": more than 7 pending on route default") {
+		t.Error(text)
 	}
 	db.err = errors.New("no answer")
 	if code, text := get(h, "/healthz"); code != 503 || !strings.Contains(text, "backlog: unknown: no answer") {

@@ -98,6 +98,9 @@ type Counts struct {
 
 // New returns a relay from store to publisher, or an [*waybill.InvalidError] that lists every problem of opts and every
 // promise that the publishers do not make. publisher may be nil if every route has its own.
+//
+// Give a second relay of the process, or a table queue, a store value of its own, on the same pool: a [core.Waiter] has
+// one waiter at a time.
 func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay, error) {
 	if check.Nil(store) {
 		return nil, waybill.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")

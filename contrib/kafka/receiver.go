@@ -80,6 +80,12 @@ type handle struct {
 	settled  bool
 }
 
+// Native returns a copy of the record as the driver fetched it; see [waybill.Native].
+func (h *handle) Native() *kgo.Record {
+	rec := *h.e.record
+	return &rec
+}
+
 // Subscribe implements core.Subscriber.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	op := "subscribe to queue " + sub.Queue

@@ -44,8 +44,10 @@ const (
 // route with up to 100,000 rows, published ones that Options.Retention keeps among them, but for abandoned ones above
 // 10,000. Of a larger route, up to 100,000 scheduled and 100,000 failed records are counted. The rest is estimated
 // from 10,000 sequences all over the table, or a least number if they tell too little; see [rules.Sample]. A least
-// number of ready records can be 0 beside more than 100,000 others. Held records are processing. Kept published records
-// are not counted. Of more than 10,000 rows, Oldest is the age of the first one by sequence, and of the first timer.
+// number of ready records can be 0 beside more than 100,000 others. A reason that is neither among these sequences nor
+// among the first 10,000 abandoned rows is missing. Held records are processing, up to 100,000 of all routes; others
+// count as what they were. Kept published records are not counted. Of more than 10,000 rows, Oldest is the age of the
+// first one by sequence, and of the first timer.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	err := s.read(ctx, "counts", func(w *work) (err error) {
@@ -160,7 +162,18 @@ func (t *tally) detail(ctx context.Context, text string) error {
 			err = t.estimate(ctx, f, c, 0)
 		}
 	}
-	return err
+	if err != nil || all <= t.s.countLimits.rows {
+		return err
+	}
+	for k := range t.hits { // reasons that only later rows have
+		if k.state == core.StateAbandoned && t.counts[k] == nil {
+			f := seen{countKind: k}
+			if err := t.estimate(ctx, f, t.count(f), 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // count returns the count of a kind, which knows of the oldest now.
@@ -229,9 +242,10 @@ func (t *tally) estimate(ctx context.Context, f seen, c *admin.Count, beside int
 	}
 	total, vague := t.sample.Total(beside, t.hits[f.countKind])
 	total -= beside
-	c.N, c.Estimated, c.AtLeast = max(total, f.n), true, vague
+	least := max(f.n, t.hits[f.countKind])
+	c.N, c.Estimated, c.AtLeast = max(total, least), true, vague
 	if vague {
-		c.N = max(total, f.n-1, 0) // it says "more than"
+		c.N = max(total, least-1, 0) // it says "more than"
 	}
 	if !f.waits && (f.state == core.StatePending || f.state == core.StateFailed) || f.due == f.n && f.n > 0 {
 		c.Due = c.N
@@ -246,12 +260,6 @@ func (t *tally) look(ctx context.Context) error {
 		return err
 	}
 	sample := rules.NewSample(low-1, high)
-	var seqs []int64
-	for _, before := range sample.Windows() {
-		for n := range int64(rules.SampleWindow) {
-			seqs = append(seqs, before+1+n)
-		}
-	}
 	t.sample, t.hits = &sample, map[countKind]int64{}
 	_, err := collect(ctx, t.q, func(rows *sql.Rows) (_ bool, err error) {
 		var k countKind
@@ -259,6 +267,6 @@ func (t *tally) look(ctx context.Context) error {
 		err = rows.Scan(&k.state, &k.waits, &k.reason, &n)
 		t.hits[k] += n
 		return true, err
-	}, sampleSQL+at(seqs)+endSampleSQL, t.route)
+	}, sampleSQL+at(sample.Seqs())+endSampleSQL, t.route)
 	return err
 }

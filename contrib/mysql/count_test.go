@@ -5,13 +5,16 @@ package waybillmysql_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
 	"github.com/waybill-go/waybill/core"
 )
 
-// DB-11 DB-20.
+// DB-11 DB-20 OP-20.
 func TestCountsSayHowExactTheyAre(t *testing.T) {
 	t.Parallel()
 	s := open(t, waybillmysql.Options{})
@@ -117,6 +120,22 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 	check("kept", pending, ready, "at least", true) // nobody knows without a look at each of them
 	fill(10, "route", "'kept'")
 	check("kept", pending, ready, "at least", true)
+
+	fill(600, "route, state, reason", "'turned', 5, 'rejected'")
+	fill(3*entries, "route, state, reason", "'turned', 5, 'attempts'")
+	counts, err := s.Counts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range counts { // the first rows have one reason, the others another one
+		there := map[waybill.Reason]int64{"rejected": 600, "attempts": 3 * entries}[c.Reason]
+		if off := max(c.N-there, there-c.N); c.Route == "turned" && c.State == core.StateAbandoned && (!c.Estimated || c.AtLeast && c.N >= there || !c.AtLeast && off*20 > there) {
+			t.Errorf("%+v, there are %d", c, there)
+		}
+	}
+	if !slices.ContainsFunc(counts, func(c admin.Count) bool { return c.Route == "turned" && c.Reason == "attempts" }) {
+		t.Errorf("a reason that only later rows have is missing: %+v", counts)
+	}
 
 	reads := func() int64 {
 		t.Helper()

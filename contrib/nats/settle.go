@@ -54,6 +54,12 @@ type handle struct {
 	settling bool
 }
 
+// Native returns the message as the driver delivered it, but for its subscription and its reply subject, to which
+// acknowledgements go; see [waybill.Native].
+func (h *handle) Native() *nats.Msg {
+	return &nats.Msg{Subject: h.m.Subject, Header: h.m.Header, Data: h.m.Data}
+}
+
 // read makes the handle and the delivery of m.
 func (r *receiver) read(m *nats.Msg) (*handle, error) {
 	meta, err := m.Metadata()

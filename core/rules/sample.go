@@ -2,42 +2,55 @@ package rules
 
 import "math"
 
-// A [Sample] has so many windows at most, of so many sequences each.
-const (
-	SampleWindows = 1000
-	SampleWindow  = 10
-)
+// SampleSize is the most sequences of a [Sample].
+const SampleSize = 10_000
 
-// Sample counts records by windows that lie all over a range of sequences, one in each of many strata. It needs no
-// statistics, and moves with each record that is settled. The place of a window in its stratum follows the golden
-// ratio, so that it keeps no step with the batches of producers.
+// Sample counts records by sequences that lie all over a range, one in each of many strata. It needs no statistics, and
+// moves with each record that is settled. Single sequences tell as much of records in long runs as of mixed ones. The
+// place in a stratum follows the golden ratio, so that it keeps no step with the batches of producers.
 type Sample struct {
-	low, high, width int64
+	low, span, size int64
 }
 
-// NewSample returns the windows for the sequences above low, up to high.
+// NewSample returns the sample of the sequences above low, up to high.
 func NewSample(low, high int64) Sample {
-	return Sample{low, high, max((high-low+SampleWindows-1)/SampleWindows, SampleWindow)}
+	span := max(high-low, 0)
+	return Sample{low, span, min(span, SampleSize)}
 }
 
-// Windows returns the number before the first sequence of each window. A window has [SampleWindow] of them.
-func (s Sample) Windows() (before []int64) {
-	for k := int64(0); k < SampleWindows && s.low+k*s.width < s.high; k++ {
+// Seqs returns the sequences to look at, in ascending order.
+func (s Sample) Seqs() []int64 {
+	seqs := make([]int64, s.size)
+	for k := range s.size {
+		from, to := k*s.span/s.size, (k+1)*s.span/s.size
 		_, part := math.Modf(float64(k) * 0.6180339887)
-		before = append(before, s.low+k*s.width+int64(part*float64(s.width-SampleWindow+1)))
+		seqs[k] = s.low + from + 1 + int64(part*float64(to-from))
 	}
-	return before
+	return seqs
 }
 
-// Total returns how many records there are: seen outside of the range, and hits in the windows. With
-// two deviations of more than 5 % the total is vague: then it is a least number, four deviations below the estimate. A
-// deviation there is that of whole windows, as in a table where long runs of records take turns.
+// Total returns how many records there are: seen outside of the range, and hits among [Sample.Seqs]. With two
+// deviations of more than 5 % the total is vague: then it is a least number, four deviations below the estimate.
 func (s Sample) Total(seen, hits int64) (total int64, vague bool) {
-	scale := float64(s.width) / SampleWindow
-	total = seen + int64(float64(hits)*scale)
-	if s.width <= SampleWindow || 2*math.Sqrt(float64(hits+1))*scale <= float64(total)*0.05 {
+	width := float64(s.span) / float64(max(s.size, 1))
+	total = seen + int64(float64(hits)*width)
+	if s.size == s.span || 2*math.Sqrt(float64(hits+1))*width <= float64(total)*0.05 {
 		return total, false
 	}
-	windows := max(float64(hits)/SampleWindow-2, 0) // a run of records fills its first and its last stratum in part
-	return seen + int64((windows+8-4*math.Sqrt(windows+4))*float64(s.width)), true
+	few := float64(max(hits-2, 0)) // a run of records fills its first and its last stratum in part
+	return seen + int64((few+8-4*math.Sqrt(few+4))*width), true
+}
+
+// Count returns how many records of a kind there are, or with vague a number that is less. seen were counted one by
+// one: those outside of the range with apart, else some of all.
+func (s Sample) Count(seen, hits int64, apart bool) (n int64, vague bool) {
+	outside, least := int64(0), max(seen, hits)
+	if apart {
+		outside, least = seen, seen+hits
+	}
+	n, vague = s.Total(outside, hits)
+	if n = max(n, least); vague {
+		n = max(n-1, 0)
+	}
+	return n, vague
 }

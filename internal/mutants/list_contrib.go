@@ -4,6 +4,7 @@ package main
 func contributed() []mutant {
 	const declare, transport = "contrib/nats/declare.go", "contrib/nats/transport.go"
 	all := group{pkg: "./contrib/nats"}.of(
+		mutant{id: "nats-native", fault: "a handler gets the reply subject of its message", file: "contrib/nats/settle.go", old: "Subject: h.m.Subject, Header: h.m.Header", new: "Subject: h.m.Subject, Reply: h.m.Reply, Header: h.m.Header", tests: "^TestNative$"},
 		mutant{id: "nats-dangerous", fault: "a stream that loses confirmed messages is taken", file: declare, old: "dangerous(&have); setting != \"\"", new: "dangerous(&have); setting == cure", tests: "^TestDangerousStream$"},
 		mutant{id: "nats-storage", fault: "a stream in memory is taken", file: declare, old: "c.Storage != jetstream.FileStorage", new: "c.Storage < 0", tests: "^TestDangerousStream$"},
 		mutant{id: "nats-persist", fault: "a stream that persists later is taken", file: declare, old: "c.PersistMode != jetstream.DefaultPersistMode", new: "c.PersistMode < 0", tests: "^TestDangerousStream$"},
@@ -51,7 +52,9 @@ func contributed() []mutant {
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
 		mutant{id: "mysql-flush", fault: "a server that syncs its log once a second is taken", file: "contrib/mysql/schema.go", old: "case flush != 1 && flush != 3:", new: "case flush == 0:", tests: "^TestUnsyncedLogs$"},
 		mutant{id: "mysql-sync-binlog", fault: "a server that does not sync its binary log is taken", file: "contrib/mysql/schema.go", old: "case log != \"0\" && sync != 1:", new: "case log != \"0\" && sync < 0:", tests: "^TestUnsyncedLogs$"},
-		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.Estimated, c.AtLeast = max(total, f.n), true, vague", new: "c.N, c.Estimated = max(total, f.n), true", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.Estimated, c.AtLeast = max(total, least), true, vague", new: "c.N, c.Estimated = max(total, least), true", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-cost", fault: "a count reads all records of a route", file: "contrib/mysql/count.go", old: "countReadySQL, t.now, t.route, t.s.countLimits.entries)", new: "countReadySQL, t.now, t.route, 1<<60)", tests: "^TestCountsSayHowExactTheyAre$"},
+		mutant{id: "mysql-count-reason", fault: "a reason that only later rows have is missing", file: "contrib/mysql/count.go", old: "if k.state == core.StateAbandoned && t.counts[k] == nil {", new: "if k.state == core.StateAbandoned && t.sample == nil {", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-stands", fault: "an estimate stands still while a backlog drains", file: "contrib/mysql/count.go", old: "total, vague := t.sample.Total(beside, t.hits[f.countKind])", new: "total, vague := beside, false", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-held", fault: "what is out counts as waiting, too", file: "contrib/mysql/count.go", old: "all.N, all.Due = max(all.N-h.n, 0), max(all.Due-h.due, 0)", new: "_ = h.due", tests: "^TestCountsSayHowExactTheyAre$"},
 		mutant{id: "mysql-count-due", fault: "no more timers count as due than were looked at", file: "contrib/mysql/count.go", old: "|| f.due == f.n && f.n > 0 {", new: "{", tests: "^TestCountsSayHowExactTheyAre$"},

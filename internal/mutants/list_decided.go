@@ -47,8 +47,12 @@ func decided() []mutant {
 		mutant{id: "rules-take-held", fault: "what another holds is taken", file: hold, old: "case r.Holder != 0 || locked:", new: "case locked:", tests: "^TestMemory$"},
 		mutant{id: "rules-take-own", fault: "records of foreign partitions are taken", file: hold, old: "case !owns:", new: "case false:", tests: "^TestMemory$"},
 		mutant{id: "rules-giveup-term", fault: "a partition that was released before is fenced", file: hold, old: "case term > asked:", new: "case false:", tests: "^TestMemory$"},
+	), group{pkg: "./health"}.of(
+		mutant{id: "health-least", fault: "a least number looks exact in a check of the backlog", file: "health/deep.go", old: "case n.AtLeast:", new: "case n.AtLeast && n.N < 0:", tests: "^TestBacklogIsTooOld$"},
 	), group{pkg: "./core/rules"}.of(
-		mutant{id: "rules-sample-more", fault: "a least number is the estimate, and so can be more than there is", file: "core/rules/sample.go", old: "(windows+8-4*math.Sqrt(windows+4))", new: "windows", tests: "^TestSample$"},
+		mutant{id: "rules-sample-more", fault: "a least number is the estimate, and so can be more than there is", file: "core/rules/sample.go", old: "(few+8-4*math.Sqrt(few+4))", new: "few", tests: "^TestSample$"},
+		mutant{id: "rules-count-more", fault: "a least number is what was counted", file: "core/rules/sample.go", old: "n = max(n-1, 0)", new: "_ = n", tests: "^TestSampleCount$"},
+		mutant{id: "rules-count-apart", fault: "what was counted beside the sample counts as a part of it", file: "core/rules/sample.go", old: "outside, least = seen, seen+hits", new: "least = seen + hits", tests: "^TestSampleCount$"},
 		mutant{id: "rules-ahead-ready", fault: "a due record before another one of its key is not in its way", file: heads, old: "if k.Ready < seq {", new: "if k.Ready > seq {", tests: "^TestHeads$"},
 		mutant{id: "rules-next-held", fault: "an operator ends a record behind one that is being sent", file: heads, old: "k.Retry != 0 || k.Held != 0", new: "k.Retry != 0", tests: "^TestHeads$"},
 		mutant{id: "rules-head-abandoned", fault: "an abandoned record behind a retry is the head", file: heads, old: "r.Seq == k.Head(true), r", new: "r.Seq == k.Abandoned, r", tests: "^TestHeads$"},

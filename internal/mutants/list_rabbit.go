@@ -8,6 +8,7 @@ func rabbit() []mutant {
 	const frames = "transport/rabbitmq/headerframes.go"
 	twin := group{pkg: "./transport/sqs"}.of(
 		mutant{id: "sqs-early-late", fault: "a retry that came early counts an attempt if its time comes before its settle", file: "transport/sqs/copies.go", old: "|| h.early && text == \"\" {", new: "{", tests: "^TestEarlyUntilItIsSettled$"},
+		mutant{id: "sqs-native", fault: "a handler gets the receipt handle of its message", file: "transport/sqs/copies.go", old: "m.ReceiptHandle = nil", new: "_ = m.ReceiptHandle", tests: "^TestNative$"},
 	)
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
@@ -33,6 +34,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
+		mutant{id: "rabbit-native", fault: "a handler can settle by the broker's own message", file: "transport/rabbitmq/session.go", old: "d.Acknowledger = nil", new: "_ = d.Acknowledger", tests: "^TestNative$"},
 		mutant{id: "rabbit-raise", fault: "for a larger prefetch messages go back", file: "transport/rabbitmq/receiver.go", old: "wanted > s.wanted.Load() && !s.paused.Load() &&", new: "wanted < 0 && !s.paused.Load() &&", tests: "^TestPrefetchIsChanged$"},
 		mutant{id: "rabbit-raise-sent", fault: "a consumer is changed while messages are on their way to it", file: acks, old: "	if n == 0 {\n\t\tdo()", new: "	if n <= 1<<20 {\n\t\tdo()", tests: "^TestPrefetchIsChanged$"},
 		mutant{id: "rabbit-raise-held", fault: "acknowledgements that were held back never go out", file: acks, old: "a.held.Stop()\n\ta.held, a.inVain = nil, inVain", new: "a.held.Stop()", tests: "^TestAcknowledgementsAreHeldBack$"},

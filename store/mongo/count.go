@@ -22,8 +22,9 @@ const countLimit int64 = 10_000
 
 // Counts returns the numbers of records per route and state, and of abandoned ones per reason. They are exact up to
 // 10,000 ready, 10,000 scheduled, 10,000 failed and 10,000 abandoned ones a route. A greater number is estimated from
-// 10,000 other sequences, or a least number if they tell too little; see [rules.Sample]. Held records are processing.
-// Published records that Options.Retention keeps are not counted.
+// 10,000 sequences, or a least number if they tell too little; see [rules.Sample]. A reason that is neither among these
+// sequences nor among the first 10,000 abandoned records is missing. Held records are processing; they are exact up to
+// 10,000 of all routes. Published records that Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	err := s.transact(ctx, "counts", func(ctx context.Context, w *work) error {
@@ -35,13 +36,15 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 		if err != nil {
 			return err
 		}
+		var held *heldRecords
 		for _, route := range routes {
-			t := tally{work: w, route: route, counts: map[countKind]*admin.Count{}}
+			t := tally{work: w, route: route, counts: map[countKind]*admin.Count{}, held: held}
 			for _, p := range []phase{phaseReady, phaseTimer, phaseRetry, phaseAbandoned} {
-				if err := t.add(ctx, p); err != nil {
+				if err := t.look(ctx, p); err != nil {
 					return err
 				}
 			}
+			held = t.held
 			for _, c := range t.counts {
 				out = append(out, *c)
 			}
@@ -62,6 +65,7 @@ type tally struct {
 	*work
 	route  string
 	counts map[countKind]*admin.Count
+	held   *heldRecords // nil = not asked for yet
 }
 
 type countKind struct {
@@ -69,71 +73,113 @@ type countKind struct {
 	reason waybill.Reason // of abandoned records
 }
 
-// add counts up to countLimit records of a phase.
-func (t *tally) add(ctx context.Context, p phase) error {
+// found is what was seen of a kind.
+type found struct {
+	n, due int64
+	since  time.Time
+}
+
+// heldRecords are the records that are out, of all routes.
+type heldRecords struct {
+	of   map[heldKind]found
+	more bool // than were looked at
+}
+
+type heldKind struct {
+	Route string `bson:"route"`
+	Phase phase  `bson:"phase"`
+}
+
+// kindOf is the kind of a record, for a group.
+var kindOf = bson.M{"held": bson.M{"$gt": bson.A{"$hold", int64(0)}}, "reason": bson.M{"$ifNull": bson.A{"$reason", ""}}}
+
+// groupOf is a group by kindOf.
+type groupOf struct {
+	ID struct {
+		Held   bool   `bson:"held"`
+		Reason string `bson:"reason"`
+	} `bson:"_id"`
+	N     int64     `bson:"n"`
+	Since time.Time `bson:"since"`
+	Later int64     `bson:"later"`
+}
+
+func (g *groupOf) kind(p phase) countKind {
+	switch {
+	case g.ID.Held:
+		return countKind{state: core.StateProcessing}
+	case p == phaseAbandoned:
+		return countKind{p.state(), waybill.Reason(g.ID.Reason)}
+	}
+	return countKind{state: p.state()}
+}
+
+// look counts up to countLimit + 1 records of a phase.
+func (t *tally) look(ctx context.Context, p phase) error {
 	var later any = int64(0) // what is not due
 	if p == phaseTimer || p == phaseRetry {
 		later = bson.M{"$cond": bson.A{bson.M{"$gt": bson.A{"$due", t.now}}, int64(1), int64(0)}}
 	}
-	cur, err := t.s.outbox.Aggregate(ctx, bson.A{
+	var groups []groupOf
+	if err := t.aggregate(ctx, &groups, bson.A{
 		bson.M{"$match": bson.M{"route": t.route, "phase": p}},
 		bson.M{"$limit": t.s.countLimit + 1},
-		bson.M{"$group": bson.M{
-			"_id": bson.M{"held": bson.M{"$gt": bson.A{"$hold", int64(0)}}, "reason": bson.M{"$ifNull": bson.A{"$reason", ""}}},
-			"n":   bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "later": bson.M{"$sum": later},
-		}},
-	})
+		bson.M{"$group": bson.M{"_id": kindOf, "n": bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}, "later": bson.M{"$sum": later}}},
+	}); err != nil {
+		return err
+	}
+	seen, all := int64(0), map[countKind]found{}
+	for i := range groups {
+		g := &groups[i]
+		k, f := g.kind(p), all[g.kind(p)]
+		f.n += g.N
+		if k.state == core.StatePending || k.state == core.StateFailed {
+			f.due += g.N - g.Later
+		}
+		if f.since.IsZero() || g.Since.Before(f.since) {
+			f.since = g.Since
+		}
+		all[k], seen = f, seen+g.N
+	}
+	if seen > t.s.countLimit {
+		return t.estimate(ctx, p, all)
+	}
+	for k, f := range all {
+		t.add(k, f)
+	}
+	return nil
+}
+
+func (t *tally) aggregate(ctx context.Context, into any, pipeline bson.A) error {
+	cur, err := t.s.outbox.Aggregate(ctx, pipeline)
 	if err != nil {
 		return err
 	}
-	var groups []struct {
-		ID struct {
-			Held   bool   `bson:"held"`
-			Reason string `bson:"reason"`
-		} `bson:"_id"`
-		N     int64     `bson:"n"`
-		Since time.Time `bson:"since"`
-		Later int64     `bson:"later"`
+	return cur.All(ctx, into)
+}
+
+// add adds f to the count of a kind, and returns that.
+func (t *tally) add(k countKind, f found) *admin.Count {
+	c := t.counts[k]
+	if c == nil {
+		c = &admin.Count{Route: t.route, State: k.state, Reason: k.reason}
+		t.counts[k] = c
 	}
-	if err := cur.All(ctx, &groups); err != nil {
+	c.N, c.Due = c.N+f.n, c.Due+f.due
+	if !f.since.IsZero() {
+		c.Oldest = max(c.Oldest, t.now.Sub(f.since))
+	}
+	return c
+}
+
+// estimate adds what a sample says of each kind of a phase, and counts the held records, which are few as a rule.
+func (t *tally) estimate(ctx context.Context, p phase, all map[countKind]found) error {
+	if err := t.findHeld(ctx); err != nil {
 		return err
 	}
-	seen := int64(0)
-	var counts []touched
-	for _, g := range groups {
-		k := countKind{state: p.state()}
-		switch {
-		case g.ID.Held:
-			k.state = core.StateProcessing
-		case p == phaseAbandoned:
-			k.reason = waybill.Reason(g.ID.Reason)
-		}
-		c := t.counts[k]
-		if c == nil {
-			c = &admin.Count{Route: t.route, State: k.state, Reason: k.reason}
-			t.counts[k] = c
-		}
-		due := int64(0)
-		if k.state == core.StatePending || k.state == core.StateFailed {
-			due = g.N - g.Later
-		}
-		c.N, c.Due, c.Oldest = c.N+g.N, c.Due+due, max(c.Oldest, t.now.Sub(g.Since))
-		counts, seen = append(counts, touched{c, g.N, due}), seen+g.N
+	if f := t.held.of[heldKind{t.route, p}]; f.n > 0 && !t.held.more {
+		t.add(countKind{state: core.StateProcessing}, f)
 	}
-	if seen <= t.s.countLimit {
-		return nil
-	}
-	return t.estimate(ctx, p, counts, seen)
-}
-
-// touched is a count, and what one phase added to it.
-type touched struct {
-	*admin.Count
-	n, due int64
-}
-
-// estimate replaces the seen records of some counts by what a sample says of their phase.
-func (t *tally) estimate(ctx context.Context, p phase, counts []touched, seen int64) error {
 	low, err := t.bound(ctx, p, 1)
 	if err != nil {
 		return err
@@ -143,27 +189,58 @@ func (t *tally) estimate(ctx context.Context, p phase, counts []touched, seen in
 		return err
 	}
 	sample := rules.NewSample(low-1, high)
-	var seqs []int64
-	for _, before := range sample.Windows() {
-		for n := range int64(rules.SampleWindow) {
-			seqs = append(seqs, before+1+n)
-		}
-	}
-	hits, err := t.s.outbox.CountDocuments(ctx, bson.M{"route": t.route, "phase": p, "seq": bson.M{"$in": seqs}})
-	if err != nil {
+	var groups []groupOf
+	if err := t.aggregate(ctx, &groups, bson.A{
+		bson.M{"$match": bson.M{"route": t.route, "phase": p, "seq": bson.M{"$in": sample.Seqs()}}},
+		bson.M{"$group": bson.M{"_id": kindOf, "n": bson.M{"$sum": int64(1)}}},
+	}); err != nil {
 		return err
 	}
-	total, vague := sample.Total(0, hits)
-	if total = max(total, seen); vague {
-		total-- // it says "more than"
+	hits := map[countKind]int64{}
+	for i := range groups {
+		k := groups[i].kind(p)
+		hits[k] += groups[i].N
+		all[k] = all[k] // of which none may have been seen
 	}
-	for _, c := range counts {
-		c.N += c.n*total/seen - c.n
-		c.Estimated, c.AtLeast = true, c.AtLeast || vague
-		if c.due == c.n {
-			c.Due += c.due*total/seen - c.due
+	for k, f := range all {
+		if k.state == core.StateProcessing && !t.held.more {
+			continue
 		}
+		n, vague := sample.Count(f.n, hits[k], false)
+		if f.due == f.n && (k.state == core.StatePending || k.state == core.StateFailed) {
+			f.due = n // all that were seen are due
+		}
+		f.n = n
+		c := t.add(k, f)
+		c.Estimated, c.AtLeast = true, c.AtLeast || vague
 	}
+	return nil
+}
+
+// findHeld counts the held records, once for all routes.
+func (t *tally) findHeld(ctx context.Context) error {
+	if t.held != nil {
+		return nil
+	}
+	var groups []struct {
+		ID    heldKind  `bson:"_id"`
+		N     int64     `bson:"n"`
+		Since time.Time `bson:"since"`
+	}
+	if err := t.aggregate(ctx, &groups, bson.A{
+		bson.M{"$match": bson.M{"hold": bson.M{"$gt": int64(0)}}},
+		bson.M{"$limit": t.s.countLimit + 1},
+		bson.M{"$group": bson.M{"_id": bson.M{"route": "$route", "phase": "$phase"}, "n": bson.M{"$sum": int64(1)}, "since": bson.M{"$min": "$since"}}},
+	}); err != nil {
+		return err
+	}
+	held, all := &heldRecords{of: map[heldKind]found{}}, int64(0)
+	for _, g := range groups {
+		held.of[g.ID] = found{n: g.N, since: g.Since}
+		all += g.N
+	}
+	held.more = all > t.s.countLimit
+	t.held = held
 	return nil
 }
 

@@ -163,7 +163,7 @@ SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
 	// those of a look of Wait.
 	membershipSQL = `
 WITH RECURSIVE k AS (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM {routes} r WHERE r.partitions > 0) k
 ), f AS (
     SELECT (SELECT r.route FROM {outbox} r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next

@@ -65,7 +65,7 @@ const matchSQL = `
 // allRoutesSQL are the routes: those that are or were served, and between them any others. It reads one row of each of
 // these.
 const allRoutesSQL = `known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k
 ), others AS (
     SELECT (SELECT o.route FROM {outbox} o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
 // fill writes n rows with plain SQL. Their ids ascend, as those of Waybill do.
@@ -18,7 +19,7 @@ func fill(tb testing.TB, db *sql.DB, n int, columns, values string) {
 		INSERT INTO waybill_outbox (topic, id, slot, %s) SELECT 'orders.placed', printf('%%020d', n + (SELECT coalesce(max(seq), 0) FROM waybill_outbox)), 5, %s FROM c`, n, columns, values))
 }
 
-// DB-11: up to 10,000 records of a kind a count is exact. Above it is within 5 % or a least number, for these
+// DB-11 OP-20: up to 10,000 records of a kind a count is exact. Above it is within 5 % or a least number, for these
 // patterns of other rows between those of a route. It follows a drain.
 func TestCountsSayHowExactTheyAre(t *testing.T) {
 	t.Parallel()
@@ -80,6 +81,29 @@ func TestCountsSayHowExactTheyAre(t *testing.T) {
 	if now := check("scarce", core.StateFailed, "state = 4", "at least"); now >= before || now <= countLimit {
 		t.Errorf("5,500 of 22,000 were settled, and the count went from more than %d to more than %d", before, now)
 	}
+}
+
+// The first 10,000 rows of a part are not like the others: the held ones lie at the front, and reasons come in turns.
+//
+// OP-20
+func TestCountsOfUnlikeRows(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	fill(t, s.DB(), 40_000, "route, hold", "'ready', CASE WHEN n <= 500 THEN 7 ELSE 0 END")
+	fill(t, s.DB(), 40_000, "route, state, due_at, hold", "'retries', 4, n, CASE WHEN n <= 500 THEN 7 ELSE 0 END")
+	fill(t, s.DB(), 60_000, "route, state, settled_at, reason", `'gone', 5, n, CASE WHEN n <= 9000 THEN 'rejected' WHEN n <= 9010 THEN 'expired' ELSE 'attempts' END`)
+	fill(t, s.DB(), 40_000, "route, state, settled_at, reason", `'turned', 5, n, CASE WHEN n <= 12000 THEN 'rejected' ELSE 'attempts' END`)
+	sharedtest.Counts(t, s,
+		sharedtest.Counted{Route: "ready", State: core.StateProcessing, N: 500, How: "exact"},
+		sharedtest.Counted{Route: "ready", State: core.StatePending, N: 39_500, Due: 39_500, How: "estimated"},
+		sharedtest.Counted{Route: "retries", State: core.StateProcessing, N: 500, How: "exact"},
+		sharedtest.Counted{Route: "retries", State: core.StateFailed, N: 39_500, Due: 39_500, How: "estimated"},
+		sharedtest.Counted{Route: "gone", State: core.StateAbandoned, Reason: "rejected", N: 9000, How: "estimated"},
+		sharedtest.Counted{Route: "gone", State: core.StateAbandoned, Reason: "expired", N: 10, How: "at least"},
+		sharedtest.Counted{Route: "gone", State: core.StateAbandoned, Reason: "attempts", N: 50_990, How: "estimated"},
+		sharedtest.Counted{Route: "turned", State: core.StateAbandoned, Reason: "rejected", N: 12_000, How: "estimated"},
+		sharedtest.Counted{Route: "turned", State: core.StateAbandoned, Reason: "attempts", N: 28_000, How: "estimated"},
+	)
 }
 
 // ready is the condition of rows that are in line.

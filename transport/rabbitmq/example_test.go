@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -34,6 +36,18 @@ func ExampleDial_passive() {
 		return
 	}
 	_ = bus.Close(ctx)
+}
+
+// A handler reads a property that the Envelope has no field for.
+func Example_native() {
+	handle := func(ctx context.Context, order string) error {
+		d, _ := waybill.DeliveryFrom(ctx)
+		if m, ok := waybill.Native[amqp.Delivery](d); ok {
+			fmt.Println(m.Exchange, m.UserId, m.Headers["x-death"])
+		}
+		return nil
+	}
+	_ = handle
 }
 
 // Parked messages: read, fix, replay.

@@ -59,6 +59,13 @@ type handle struct {
 	refusals              int // of its copies, by the broker; the settle that owns it counts
 }
 
+// Native returns the message as the driver delivered it, but for its acknowledger; see [waybill.Native].
+func (h *handle) Native() amqp.Delivery {
+	d := h.raw
+	d.Acknowledger = nil
+	return d
+}
+
 // item is a delivery and its handle in one allocation.
 type item struct {
 	delivery waybill.Delivery

@@ -63,7 +63,28 @@ type handle struct {
 	r       *receiver
 	id      string
 	attempt int
-	unsure  bool // the answer to a settle was lost
+	unsure  bool  // the answer to a settle was lost
+	fields  []any // names and values in turn, but for the body, which would be held twice
+}
+
+// Native returns the entry as it is in the stream, but for the field of the body; see [waybill.Native].
+func (h *handle) Native() redis.XMessage {
+	x := redis.XMessage{ID: h.id, Values: make(map[string]any, len(h.fields)/2)}
+	for i := 0; i+1 < len(h.fields); i += 2 {
+		name, _ := h.fields[i].(string)
+		x.Values[name] = h.fields[i+1]
+	}
+	return x
+}
+
+// withoutBody takes the body out of the fields of an entry.
+func withoutBody(fields []any) []any {
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i] == fieldBody {
+			return slices.Delete(fields, i, i+2)
+		}
+	}
+	return fields
 }
 
 // step is one look at the queue, and the wait if it is empty. It goes on if its Receive is cancelled, since the driver
@@ -254,7 +275,7 @@ func (r *receiver) read(answer []any) *blocking {
 		deliveries, _ := parts[1].(int64)
 		fields, _ := parts[2].([]any)
 		e, m := decode(fields, r.sub.Queue)
-		h := &handle{r: r, id: id, attempt: m.attempt}
+		h := &handle{r: r, id: id, attempt: m.attempt, fields: withoutBody(fields)}
 		r.held[id] = h
 		r.ready = append(r.ready, &waybill.Delivery{
 			Envelope: e, Queue: r.sub.Queue, Attempt: m.attempt, Redeliveries: m.redeliveries + int(max(deliveries-1, 0)), Handle: h,

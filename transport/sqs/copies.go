@@ -23,6 +23,13 @@ type handle struct {
 	state   state // guarded by r.mu
 }
 
+// Native returns the message as SQS delivered it, but for its receipt handle; see [waybill.Native].
+func (h *handle) Native() types.Message {
+	m := h.raw
+	m.ReceiptHandle = nil
+	return m
+}
+
 type state uint8
 
 const (

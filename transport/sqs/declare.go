@@ -83,6 +83,9 @@ func (t *Transport) declare(ctx context.Context, sub *core.Subscription) error {
 		}
 		attributes[string(types.QueueAttributeNameRedrivePolicy)] = string(policy)
 	}
+	if t.opts.TopicARN != "" {
+		attributes[string(types.QueueAttributeNamePolicy)] = queuePolicy(t.opts.TopicARN)
+	}
 	have, err := t.ensure(ctx, name, attributes)
 	if err != nil {
 		return err
@@ -160,6 +163,9 @@ func (t *Transport) verify(name string, have map[string]string, sub *core.Subscr
 	}
 	if sub != nil && target != "" {
 		problems = append(problems, redriveProblems(get(types.QueueAttributeNameRedrivePolicy), target, sub)...)
+	}
+	if arn := t.opts.TopicARN; sub != nil && arn != "" && !admits(get(types.QueueAttributeNamePolicy), arn) {
+		bad("its Policy does not let %s send, so SNS drops its messages: add this statement to it: %s", object(arn), queueStatement(arn))
 	}
 	if len(problems) == 0 {
 		return nil

@@ -6,8 +6,9 @@
 //	})
 //
 // SQS has no topics: the publisher sends a copy to each queue that is bound for a message's topic. The bindings are in
-// Options.Bindings, which producers and consumers share as code. Or leave the fan-out to SNS. See docs/sqs.md, and
-// docs/wire-format.md for the form of a message.
+// Options.Bindings, which producers and consumers share as code. Or SNS fans out: with Options.TopicARN the publisher
+// sends to a topic of SNS, through package snsclient. See docs/sqs.md, and docs/wire-format.md for the form of a
+// message.
 //
 // # Log
 //
@@ -17,6 +18,9 @@
 //
 //   - A nil slot of Publish means that SQS confirmed every copy of the message. A topic that no queue is bound for is
 //     waybill.ErrUnroutable. If some of the copies fail, the message fails; the queues that have it get it again.
+//   - With Options.TopicARN a nil slot means that SNS confirmed the message. At Check, and before the first message,
+//     the publisher verifies that the queues of Options.Bindings are subscribed in raw form, and that no filter policy
+//     excludes their topics. While that is not so, it sends nothing.
 //   - Each entry of a batch has its own result. A batch that SQS refuses as a whole because of one message is sent
 //     again one by one, and only that one fails. Throttling is an outage.
 //   - A deduplication id is new for each sending, so FIFO queues swallow nothing that is sent again on purpose.
@@ -40,8 +44,12 @@
 //
 // # Limits
 //
-// A message has at most 704 KiB (MaxMessageBytes), with its encoded attributes at most 1,016 KiB. A name has at most 80
-// characters, so other names of queues get a hash. A queue keeps a message for 14 days at most, and a copy begins anew.
+// A message has at most 704 KiB (MaxMessageBytes), with its encoded attributes at most 1,016 KiB; over SNS 176 KiB and
+// 256 KiB. A name has at most 80 characters, so other names of queues get a hash. A queue keeps a message for 14 days
+// at most, and a copy begins anew.
+//
+// SNS drops in silence a message that no subscription takes. So a subscription that is removed, or made to exclude
+// messages, while a publisher runs, loses messages for its queue until the next Check finds it.
 //
 // Standard queues keep no order, and SQS may deliver a settled message again. A FIFO queue has one count, so releases
 // and retries raise both Attempt and Redeliveries, and a retry waits for 11 hours at most. A delivery can be held for
@@ -50,7 +58,7 @@
 // A message that was received ahead, and went back, counts as a delivery: when a receiver is closed, or paused for
 // longer than a third of HoldFor just after it asked.
 //
-// A dead-letter queue cannot be listed without hiding its messages, so a Transport is no admin.ParkedQueue: use the
-// console, or message move tasks. When a receiver is closed while it waits for messages, SQS may hide one that it was
-// just sending, for HoldFor.
+// A look at parked messages hides them from other looks, and from replays, until it ends: at most 10,000, and of a FIFO
+// queue ten of each key. When a receiver is closed while it waits for messages, SQS may hide one that it was just
+// sending, for HoldFor.
 package sqs

@@ -34,7 +34,7 @@ type kind uint8
 const (
 	isUnknown   kind = iota
 	isOutage         // throttled, broken, or a token that is renewed
-	isMissing        // the queue does not exist
+	isMissing        // the queue or the topic does not exist
 	isForbidden      // the credentials may not
 	isKey            // the encryption key cannot be used
 	isMessage        // this message is refused
@@ -43,7 +43,7 @@ const (
 	isInvalid // a parameter, which can be a message or a receipt handle
 )
 
-// kinds are the error codes of SQS and of AWS's front end, without what stands before the last dot or #.
+// kinds are the error codes of SQS, SNS and AWS's front end, without what stands before the last dot or #.
 var kinds = map[string]kind{
 	"RequestThrottled": isOutage, "ThrottlingException": isOutage, "Throttling": isOutage, "ThrottledException": isOutage,
 	"TooManyRequestsException": isOutage, "RequestLimitExceeded": isOutage, "SlowDown": isOutage, "OverLimit": isOutage,
@@ -64,6 +64,19 @@ var kinds = map[string]kind{
 	"BatchRequestTooLong":    isTooLarge,
 	"ReceiptHandleIsInvalid": isLost, "MessageNotInflight": isLost,
 	"InvalidParameterValue": isInvalid, "InvalidParameterValueException": isInvalid,
+
+	// SNS has names of its own for the same.
+	"NotFound": isMissing, "AuthorizationError": isForbidden, "Throttled": isOutage, "KMSThrottling": isOutage,
+	"KMSAccessDenied": isKey, "KMSDisabled": isKey, "KMSInvalidState": isKey, "KMSNotFound": isKey, "KMSOptInRequired": isKey,
+	"InvalidParameter": isInvalid, "ParameterValueInvalid": isInvalid,
+}
+
+// object names a queue, or a topic of SNS, by the name that the errors of its calls have. Only an ARN has colons.
+func object(name string) string {
+	if strings.Contains(name, ":") {
+		return fmt.Sprintf("topic of SNS %q", name)
+	}
+	return fmt.Sprintf("queue %q", name)
 }
 
 func kindOf(code string) kind {
@@ -73,52 +86,56 @@ func kindOf(code string) kind {
 	return kinds[code]
 }
 
-// callError classifies the failure of a whole request. queue is the name in SQS.
-func callError(op, queue string, err error) *waybill.Error {
+// callError classifies the failure of a whole request. name is that of the queue in SQS, or the ARN of a topic.
+func callError(op, name string, err error) *waybill.Error {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok { // no answer: the network, the context, the client's own credentials
-		return outage(op, fmt.Errorf("queue %q: no answer; the result is unknown: %w", queue, err))
+		return outage(op, fmt.Errorf("%s: no answer; the result is unknown: %w", object(name), err))
 	}
-	return codeError(op, queue, api.ErrorCode(), api.ErrorMessage(), api.ErrorFault() == smithy.FaultClient, err)
+	return codeError(op, name, api.ErrorCode(), api.ErrorMessage(), api.ErrorFault() == smithy.FaultClient, err)
 }
 
 // entryError classifies the failure of one entry of a batch.
-func entryError(op, queue string, e *types.BatchResultErrorEntry) *waybill.Error {
+func entryError(op, name string, e *types.BatchResultErrorEntry) *waybill.Error {
 	code, text := value(e.Code), value(e.Message)
-	return codeError(op, queue, code, text, e.SenderFault, fmt.Errorf("%s: %s", code, text))
+	return codeError(op, name, code, text, e.SenderFault, fmt.Errorf("%s: %s", code, text))
 }
 
 // codeError classifies by code, and an unknown one by the side at fault.
-func codeError(op, queue, code, text string, sender bool, cause error) *waybill.Error {
+func codeError(op, name, code, text string, sender bool, cause error) *waybill.Error {
 	switch kindOf(code) {
 	case isOutage:
-		return outage(op, fmt.Errorf("queue %q: %w", queue, cause))
+		return outage(op, fmt.Errorf("%s: %w", object(name), cause))
 	case isMissing:
-		e := misconfigured(op, "queue %q does not exist: start its consumer, which makes it, or create it (%w)", queue, cause)
-		e.TopicOnly = op == opPublish
+		cure := "start its consumer, which makes it, or create it"
+		if strings.Contains(name, ":") {
+			cure = "create it, or correct Options.TopicARN and the client's region"
+		}
+		e := misconfigured(op, "%s does not exist: %s (%w)", object(name), cure, cause)
+		e.TopicOnly = op == opPublish && !strings.Contains(name, ":")
 		return e
 	case isForbidden:
-		return misconfigured(op, "queue %q: the credentials may not do this: extend their IAM policy, or the queue's (%w)", queue, cause)
+		return misconfigured(op, "%s: the credentials may not do this: extend their IAM policy, or its own; compare the account (%w)", object(name), cause)
 	case isKey:
-		return misconfigured(op, "queue %q: its encryption key cannot be used: permit it to these credentials, and enable it (%w)", queue, cause)
+		return misconfigured(op, "%s: its encryption key cannot be used: permit it to these credentials, and enable it (%w)", object(name), cause)
 	case isMessage:
-		return rejected(op, fmt.Errorf("queue %q refuses the message: %w", queue, cause))
+		return rejected(op, fmt.Errorf("%s refuses the message: %w", object(name), cause))
 	case isTooLarge:
-		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("queue %q: %w", queue, cause))
+		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("%s: %w", object(name), cause))
 	case isLost:
-		return outage(op, fmt.Errorf("%w: queue %q (%w)", waybill.ErrLeaseLost, queue, cause))
+		return outage(op, fmt.Errorf("%w: %s (%w)", waybill.ErrLeaseLost, object(name), cause))
 	case isInvalid:
-		return parameterError(op, queue, text, cause)
+		return parameterError(op, name, text, cause)
 	case isUnknown:
 	}
 	if sender && op == opPublish {
-		return rejected(op, fmt.Errorf("queue %q: %w", queue, cause))
+		return rejected(op, fmt.Errorf("%s: %w", object(name), cause))
 	}
-	return outage(op, fmt.Errorf("queue %q: %w", queue, cause))
+	return outage(op, fmt.Errorf("%s: %w", object(name), cause))
 }
 
 // parameterError tells apart what InvalidParameterValue stands for.
-func parameterError(op, queue, text string, cause error) *waybill.Error {
+func parameterError(op, name, text string, cause error) *waybill.Error {
 	text = strings.ToLower(text)
 	has := func(words ...string) bool {
 		for _, w := range words {
@@ -129,15 +146,17 @@ func parameterError(op, queue, text string, cause error) *waybill.Error {
 		return false
 	}
 	switch {
+	case has("topicarn", "topic arn"):
+		return misconfigured(op, "%s is not one of the client's region: correct Options.TopicARN, or the region (%w)", object(name), cause)
 	case op == opPublish && has("size", "longer than", "bytes", "too long"):
-		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("queue %q: raise its MaximumMessageSize, or send less (%w)", queue, cause))
+		return permanent(op, waybill.ReasonTooLarge, fmt.Errorf("%s: raise its MaximumMessageSize, or send less (%w)", object(name), cause))
 	case op == opPublish:
-		return rejected(op, fmt.Errorf("queue %q: %w", queue, cause))
+		return rejected(op, fmt.Errorf("%s: %w", object(name), cause))
 	// "visibility": the 12 hours are over
 	case has("receipt handle", "receipthandle", "expired", "visibility", "in flight", "inflight"):
-		return outage(op, fmt.Errorf("%w: queue %q (%w)", waybill.ErrLeaseLost, queue, cause))
+		return outage(op, fmt.Errorf("%w: %s (%w)", waybill.ErrLeaseLost, object(name), cause))
 	}
-	return outage(op, fmt.Errorf("queue %q: %w", queue, cause))
+	return outage(op, fmt.Errorf("%s: %w", object(name), cause))
 }
 
 func value[T any](p *T) T {

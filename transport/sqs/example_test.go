@@ -5,10 +5,12 @@ import (
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awssns "github.com/aws/aws-sdk-go-v2/service/sns"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/waybill-go/waybill"
 	sqstransport "github.com/waybill-go/waybill/transport/sqs"
+	"github.com/waybill-go/waybill/transport/sqs/snsclient"
 )
 
 func ExampleNew() {
@@ -48,6 +50,54 @@ func ExampleOptions_Policy() {
 	//       ],
 	//       "Resource": [
 	//         "arn:aws:sqs:eu-central-1:123456789012:prod-billing-orders"
+	//       ]
+	//     }
+	//   ]
+	// }
+	//  <nil>
+}
+
+func ExampleOptions_topic() {
+	ctx := context.Background()
+	cfg := aws.Config{Region: "eu-central-1"} // from config.LoadDefaultConfig
+	bindings := map[string][]string{"billing-orders": {"orders.*"}}
+
+	bus, err := sqstransport.New(awssqs.NewFromConfig(cfg), sqstransport.Options{
+		TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders",
+		SNS:      snsclient.New(awssns.NewFromConfig(cfg)),
+		Bindings: bindings, // the queues that must be subscribed, and their topics
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer bus.Close(ctx)
+
+	text, err := sqstransport.Options{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders"}.Policy(sqstransport.RoleRelay, "eu-central-1", "123456789012")
+	fmt.Println(text, err)
+	// Output:
+	// {
+	//   "Version": "2012-10-17",
+	//   "Statement": [
+	//     {
+	//       "Sid": "Publish",
+	//       "Effect": "Allow",
+	//       "Action": [
+	//         "sns:ListSubscriptionsByTopic",
+	//         "sns:Publish"
+	//       ],
+	//       "Resource": [
+	//         "arn:aws:sns:eu-central-1:123456789012:orders"
+	//       ]
+	//     },
+	//     {
+	//       "Sid": "Verify",
+	//       "Effect": "Allow",
+	//       "Action": [
+	//         "sns:GetSubscriptionAttributes"
+	//       ],
+	//       "Resource": [
+	//         "*"
 	//       ]
 	//     }
 	//   ]

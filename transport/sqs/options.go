@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -17,6 +19,15 @@ type Options struct {
 	// topics, so the publisher sends a copy to each queue that fits. Producers need all queues here. Subscribe adds
 	// the bindings of its subscription, for publishers of the same transport only. Default none.
 	Bindings map[string][]string
+	// TopicARN is a topic of SNS, such as arn:aws:sns:eu-central-1:123456789012:orders. Publish sends each message
+	// to it once, and SNS fans out to the subscribed queues. The subscriptions, with RawMessageDelivery, and their
+	// filter policies are yours to make, so consumers have no bindings. A publisher's Bindings say which queues it
+	// expects: Check, and the first Publish, verify that each of them is subscribed, and a topic that fits none is
+	// unroutable. Without Bindings nothing is verified. Subscribe lets the topic send to the queues that it makes.
+	// The name ends in .fifo exactly if FIFO is true. Default none.
+	TopicARN string
+	// SNS is the client for TopicARN: snsclient.New of a client of the SDK. Only publishers need it.
+	SNS SNS
 	// Prefix stands before the name of every queue, such as "staging-": letters, digits, - and _; default none.
 	Prefix string
 	// FIFO uses FIFO queues: messages of a key stay in order, and a retry or a release of one holds up its key. All
@@ -59,7 +70,7 @@ const (
 	DefaultTimeout       = 15 * time.Second
 )
 
-// The limits of SQS.
+// The limits of SQS, and of SNS.
 const (
 	maxHold       = 12 * time.Hour
 	maxWait       = 20 * time.Second
@@ -69,8 +80,11 @@ const (
 	maxDelay      = 15 * time.Minute // DelaySeconds
 	maxEntries    = 10               // of a batch
 	maxBytes      = 1 << 20          // of a message, and of a batch
+	maxTopicBytes = 256 << 10        // of a message, and of a batch, to a topic of SNS
 	maxAttributes = 10
 )
+
+var topicARN = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?$`)
 
 func (o Options) withDefaults() Options {
 	for _, d := range []struct {
@@ -122,6 +136,16 @@ func (o Options) Validate() error {
 	}
 	if !plain(o.Prefix) || len(o.Prefix) > maxPrefix {
 		bad("Prefix: %q is longer than %d characters, or has others than letters, digits, - and _", o.Prefix, maxPrefix)
+	}
+	switch {
+	case o.TopicARN == "" && o.SNS != nil:
+		bad("SNS: there is a client, and no TopicARN: set it, or leave out both")
+	case o.TopicARN != "" && !topicARN.MatchString(o.TopicARN):
+		bad("TopicARN: %q is not such as arn:aws:sns:eu-central-1:123456789012:orders", o.TopicARN)
+	case o.TopicARN != "" && strings.HasSuffix(o.TopicARN, fifoSuffix) != o.FIFO:
+		bad("TopicARN: %q, and FIFO is %t: FIFO queues need a topic whose name ends in %s, others one without", o.TopicARN, o.FIFO, fifoSuffix)
+	case o.TopicARN != "" && o.KMSKey == "alias/aws/sqs":
+		bad("KMSKey: SNS may not use %s: take a key of your own whose policy permits it, or leave it empty", o.KMSKey)
 	}
 	for _, queue := range slices.Sorted(maps.Keys(o.Bindings)) {
 		if problem := checkQueue(queue); problem != "" {

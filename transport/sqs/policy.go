@@ -31,7 +31,8 @@ type statement struct {
 
 // Policy returns the least IAM policy of a role for queues, as JSON. region is such as "eu-central-1", account has 12
 // digits. The partition is "aws"; replace it where yours is another. A key of Options.KMSKey needs a policy of its own:
-// kms:GenerateDataKey and kms:Decrypt to send, kms:Decrypt to receive.
+// kms:GenerateDataKey and kms:Decrypt to send, kms:Decrypt to receive. With Options.TopicARN a relay needs only the
+// topic, and no queues.
 func (o Options) Policy(role Role, region, account string, queues ...string) (string, error) {
 	var p []string
 	if err := o.Validate(); err != nil {
@@ -46,7 +47,7 @@ func (o Options) Policy(role Role, region, account string, queues ...string) (st
 	if !regexp.MustCompile(`^\d{12}$`).MatchString(account) {
 		p = append(p, fmt.Sprintf("account: %q does not have 12 digits", account))
 	}
-	if len(queues) == 0 {
+	if len(queues) == 0 && (role != RoleRelay || o.TopicARN == "") {
 		p = append(p, "queues: there are none")
 	}
 	var own, parked []string
@@ -73,6 +74,12 @@ func (o Options) statements(role Role, own, parked []string) []statement {
 	}
 	switch role {
 	case RoleRelay:
+		if o.TopicARN != "" { // GetSubscriptionAttributes knows no resources
+			return []statement{
+				allow("Publish", []string{o.TopicARN}, "sns:ListSubscriptionsByTopic", "sns:Publish"),
+				allow("Verify", []string{"*"}, "sns:GetSubscriptionAttributes"),
+			}
+		}
 		return []statement{allow("Publish", own, "sqs:GetQueueUrl", "sqs:SendMessage")}
 	case RoleConsumer:
 		queue := []string{"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:ReceiveMessage", "sqs:SendMessage"}

@@ -13,31 +13,38 @@ import (
 // copy, it fits into the 1 MiB that SQS takes.
 const MaxMessageBytes = 704 << 10
 
+// MaxTopicMessageBytes is the same for a topic of SNS, which takes 256 KiB.
+const MaxTopicMessageBytes = 176 << 10
+
 // spare is what a copy adds to a message.
 const spare = 8 << 10
 
-// Publish sends each message to all queues that are bound for its topic; see core.Publisher. A nil slot means that SQS
-// confirmed every copy. After an error some queues can have the message.
+// Publish sends each message to all queues that are bound for its topic, or to the topic of SNS; see core.Publisher. A
+// nil slot means that SQS confirmed every copy, or that SNS confirmed the message. After an error some queues can have
+// the message.
 func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	ctx, end, ok := t.begin(ctx)
 	defer end()
 	if !ok {
 		return core.AllFailed(len(batch), closed(opPublish))
 	}
-	p := publishing{t: t, results: make(core.Results, len(batch)), byQueue: map[string][]entry{}}
+	if err := t.verifyOnce(ctx); err != nil {
+		return core.AllFailed(len(batch), err)
+	}
+	p := publishing{t: t, results: make(core.Results, len(batch)), byName: map[string][]entry{}}
 	routes := map[string][]string{}
 	for i := range batch {
 		topic := batch[i].Topic
-		queues, known := routes[topic]
+		targets, known := routes[topic]
 		if !known {
-			queues = t.queuesFor(topic)
-			routes[topic] = queues
+			targets = t.targets(topic)
+			routes[topic] = targets
 		}
-		p.add(i, &batch[i], queues)
+		p.add(i, &batch[i], targets)
 	}
 	var wg sync.WaitGroup
-	for queue, entries := range p.byQueue {
-		wg.Go(func() { t.send(ctx, opPublish, t.opts.QueueName(queue), entries, p.fail) })
+	for name, entries := range p.byName {
+		wg.Go(func() { t.send(ctx, opPublish, name, entries, p.fail) })
 	}
 	wg.Wait()
 	return p.results
@@ -48,12 +55,13 @@ type publishing struct {
 	t       *Transport
 	mu      sync.Mutex
 	results core.Results
-	byQueue map[string][]entry
+	byName  map[string][]entry
 }
 
-// add prepares a message for its queues.
-func (p *publishing) add(i int, e *waybill.Envelope, queues []string) {
+// add prepares a message for its queues, by their names in SQS, or for the topic of SNS, by its ARN.
+func (p *publishing) add(i int, e *waybill.Envelope, targets []string) {
 	w, err := encode(e)
+	most, text := p.t.maxMessageBytes()
 	switch size := w.size(); {
 	case err != nil:
 		p.results[i] = permanent(opPublish, waybill.ReasonRejected, err)
@@ -61,24 +69,47 @@ func (p *publishing) add(i int, e *waybill.Envelope, queues []string) {
 	case len(e.Topic) > waybill.MaxNameBytes:
 		p.results[i] = permanent(opPublish, waybill.ReasonRejected, fmt.Errorf("the topic has %d bytes, more than %d", len(e.Topic), waybill.MaxNameBytes))
 		return
-	case e.Size() > MaxMessageBytes:
-		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, more than %d", e.Size(), MaxMessageBytes))
+	case e.Size() > most:
+		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, more than %d", e.Size(), most))
 		return
-	case size > maxBytes-spare:
-		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes as text, more than %d", size, maxBytes-spare))
+	case size > text:
+		p.results[i] = permanent(opPublish, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes as text, more than %d", size, text))
 		return
-	case len(queues) == 0:
+	case len(targets) == 0:
 		p.results[i] = rejected(opPublish, fmt.Errorf("topic %q: %w (Options.Bindings)", clip(e.Topic), waybill.ErrUnroutable))
 		return
 	}
-	for _, queue := range queues {
+	for _, name := range targets {
 		n := entry{slot: i, w: w}
 		if p.t.opts.FIFO {
 			n.dedup = waybill.NewID()
 			n.group = group(e.Key, n.dedup)
 		}
-		p.byQueue[queue] = append(p.byQueue[queue], n)
+		p.byName[name] = append(p.byName[name], n)
 	}
+}
+
+// targets returns the names in SQS of the queues that are bound for topic, or the ARN of the topic of SNS.
+func (t *Transport) targets(topic string) []string {
+	queues := t.queuesFor(topic)
+	if t.opts.TopicARN == "" {
+		for i := range queues {
+			queues[i] = t.opts.QueueName(queues[i])
+		}
+		return queues
+	}
+	if len(t.opts.Bindings) > 0 && len(queues) == 0 {
+		return nil
+	}
+	return []string{t.opts.TopicARN}
+}
+
+// maxMessageBytes returns the bounds of a message, as Envelope.Size counts it and as text.
+func (t *Transport) maxMessageBytes() (size, text int) {
+	if t.opts.TopicARN != "" {
+		return MaxTopicMessageBytes, maxTopicBytes
+	}
+	return MaxMessageBytes, maxBytes - spare
 }
 
 // fail notes an error of one copy. An outage is a message's result before any other: it costs nothing.

@@ -63,6 +63,10 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	if i := slices.Index(sub.Bindings, ""); i >= 0 {
 		return nil, waybill.Invalid("waybill/sqs: subscribe", fmt.Sprintf("Bindings[%d]: is empty", i))
 	}
+	if len(sub.Bindings) > 0 && t.opts.TopicARN != "" {
+		return nil, waybill.Invalid("waybill/sqs: subscribe", fmt.Sprintf("queue %q: Bindings: the filter policy of its subscription to SNS says which messages come: "+
+			"leave out the bindings", sub.Queue))
+	}
 	if sub.MaxDeliveries >= t.opts.DeliveryLimit && !sub.DropFailed {
 		return nil, waybill.Invalid("waybill/sqs: subscribe", fmt.Sprintf("queue %q: MaxDeliveries %d is not less than Options.DeliveryLimit %d: raise the latter",
 			sub.Queue, sub.MaxDeliveries, t.opts.DeliveryLimit))

@@ -28,21 +28,25 @@ type entry struct {
 	dedup string
 }
 
-// send sends entries to the queue name, in requests side by side, and calls fail for each that SQS did not confirm.
-// Entries of one group go one after the other.
+// send sends entries to the queue name, or to the topic of SNS with that ARN, in requests side by side, and calls fail
+// for each that was not confirmed. Entries of one group go one after the other.
 func (t *Transport) send(ctx context.Context, op, name string, entries []entry, fail func(*entry, error)) {
 	if len(entries) == 0 {
 		return
 	}
-	url, err := t.url(ctx, op, name)
-	if err != nil {
-		for i := range entries {
-			fail(&entries[i], err)
+	url, bound := "", maxTopicBytes
+	if name != t.opts.TopicARN {
+		var err error
+		if url, err = t.url(ctx, op, name); err != nil {
+			for i := range entries {
+				fail(&entries[i], err)
+			}
+			return
 		}
-		return
+		bound = maxBytes
 	}
 	var wg sync.WaitGroup
-	for _, stream := range t.streams(entries) {
+	for _, stream := range t.streams(entries, bound) {
 		wg.Go(func() {
 			for _, part := range stream {
 				t.sendPart(ctx, op, name, url, part, fail)
@@ -52,11 +56,11 @@ func (t *Transport) send(ctx context.Context, op, name string, entries []entry, 
 	wg.Wait()
 }
 
-// streams splits entries into requests. Those of one stream are sent one after the other.
-func (t *Transport) streams(entries []entry) [][][]entry {
+// streams splits entries into requests of at most bound bytes. Those of one stream are sent one after the other.
+func (t *Transport) streams(entries []entry, bound int) [][][]entry {
 	var streams [][][]entry
 	if !t.opts.FIFO {
-		for _, part := range requests(entries) {
+		for _, part := range requests(entries, bound) {
 			streams = append(streams, [][]entry{part})
 		}
 		return streams
@@ -70,18 +74,18 @@ func (t *Transport) streams(entries []entry) [][][]entry {
 	}
 	for _, stream := range by {
 		if len(stream) > 0 {
-			streams = append(streams, requests(stream))
+			streams = append(streams, requests(stream, bound))
 		}
 	}
 	return streams
 }
 
 // requests splits entries where the limits of a batch are.
-func requests(entries []entry) (parts [][]entry) {
+func requests(entries []entry, bound int) (parts [][]entry) {
 	start, size := 0, 0
 	for i := range entries {
 		n := entries[i].w.size()
-		if i > start && (i-start == maxEntries || size+n > maxBytes) {
+		if i > start && (i-start == maxEntries || size+n > bound) {
 			parts = append(parts, entries[start:i])
 			start, size = i, 0
 		}
@@ -119,19 +123,25 @@ func (t *Transport) sendBatch(ctx context.Context, op, name, url string, part []
 	case <-ctx.Done():
 		return nil, outage(op, context.Cause(ctx))
 	}
-	in := &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: make([]types.SendMessageBatchRequestEntry, len(part))}
+	list := make([]types.SendMessageBatchRequestEntry, len(part))
 	for i := range part {
 		e := &part[i]
-		in.Entries[i] = types.SendMessageBatchRequestEntry{
+		list[i] = types.SendMessageBatchRequestEntry{
 			Id: id(i), MessageBody: &e.w.body, MessageAttributes: e.w.attributes, DelaySeconds: e.delay,
 		}
 		if e.group != "" {
-			in.Entries[i].MessageGroupId, in.Entries[i].MessageDeduplicationId = &e.group, &e.dedup
+			list[i].MessageGroupId, list[i].MessageDeduplicationId = &e.group, &e.dedup
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()
-	out, err := t.client.SendMessageBatch(limited, in)
+	var out *awssqs.SendMessageBatchOutput
+	var err error
+	if name == t.opts.TopicARN {
+		out, err = t.opts.SNS.PublishBatch(limited, name, list)
+	} else {
+		out, err = t.client.SendMessageBatch(limited, &awssqs.SendMessageBatchInput{QueueUrl: &url, Entries: list})
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause // such as ErrClosed

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
@@ -56,6 +57,7 @@ type Transport struct {
 	urls      map[string]string     // name in SQS → URL
 	calls     map[*call]struct{}    // what Close ends
 	receivers map[*receiver]struct{}
+	verified  atomic.Bool // the subscriptions of the topic of SNS were right at the last look
 }
 
 // call is a call in progress.
@@ -83,7 +85,8 @@ func New(client Client, opts Options) (*Transport, error) {
 
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
-	tr := core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: MaxMessageBytes}
+	size, _ := t.maxMessageBytes()
+	tr := core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: t.opts.TopicARN == "", MaxMessageBytes: size}
 	if t.opts.FIFO {
 		tr.KeyOrder = core.KeyOrderSerial
 	}
@@ -94,6 +97,9 @@ func (t *Transport) Traits() core.PublisherTraits {
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	tr := core.SubscriberTraits{
 		RetryLater: true, Parks: true, BrokerParks: true, HoldFor: t.opts.HoldFor, Wildcards: core.WildcardsAll, CountsRedeliveries: true,
+	}
+	if t.opts.TopicARN != "" {
+		tr.Wildcards = core.WildcardsNone // the filter policies of SNS are not ours
 	}
 	if t.opts.FIFO {
 		tr.KeyOrder, tr.SingleActive, tr.AttemptsAreDeliveries, tr.MaxRetryDelay = true, true, true, maxFIFODelay
@@ -124,6 +130,7 @@ func (t *Transport) Close(ctx context.Context) error {
 
 // Check implements core.Checker: SQS answers, and the credentials find a queue of the bindings. A queue that is
 // missing beside others is no failure: its topics wait, and the others go on. Without bindings there is nothing to ask.
+// With a topic of SNS each queue of the bindings must be subscribed as Options.TopicARN says.
 func (t *Transport) Check(ctx context.Context) error {
 	const op = "check"
 	ctx, end, ok := t.begin(ctx)
@@ -131,6 +138,9 @@ func (t *Transport) Check(ctx context.Context) error {
 		return closed(op)
 	}
 	defer end()
+	if t.opts.TopicARN != "" && t.opts.SNS != nil {
+		return t.verifySubscriptions(ctx, op)
+	}
 	t.mu.Lock()
 	queues := slices.Sorted(maps.Keys(t.bindings))
 	t.mu.Unlock()

@@ -183,8 +183,8 @@ func TestSlowHandlers(t *testing.T) {
 	})
 }
 
-// TestLeaseLost: that another process took a delivery over is logged and counted with its phase, and the late settle
-// changes nothing.
+// TestLeaseLost: that another process took a delivery over is counted with its phase, and the late settle changes
+// nothing.
 //
 // TQ-05
 func TestLeaseLost(t *testing.T) {
@@ -222,10 +222,8 @@ func TestLeaseLost(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Error(diff)
 				}
-				for _, attr := range []string{"event=table.lease_lost", "phase=" + phase, "id=a", "queue=mails", "attempt=1", "held="} {
-					if !strings.Contains(logged.String(), attr) {
-						t.Errorf("%s is not in the log: %s", attr, logged.String())
-					}
+				if logged.Len() > 0 { // the consumer tells it
+					t.Errorf("logged: %s", logged.String())
 				}
 				settled(t, other, core.AckDone(taken))
 			})

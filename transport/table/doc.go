@@ -33,8 +33,7 @@
 //     on a message goes alone, when nothing else of its subscription is held, and nothing else is taken while it is.
 //     Subscription.MaxDeliveries parks it in the end. With MaxDeliveries off it comes again for ever.
 //   - A settle that comes too late, since others took the process for dead, changes nothing, and is
-//     [waybill.ErrLeaseLost]. It is logged with event=table.lease_lost and its phase (settle, retry or renew), and
-//     counted in [Stats].
+//     [waybill.ErrLeaseLost]. [Stats] counts it, and the consumer logs it (event=consumer.lease_lost).
 //   - While it has receivers, a transport cleans the store as a relay does, if it is elected, and reports the gauges
 //     of its queues.
 //   - While the database is away nothing is lost and no attempt is spent: settles are tried again. An outage takes no

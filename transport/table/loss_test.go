@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -91,8 +92,16 @@ func TestHandlerOfALostMessage(t *testing.T) {
 				if want := map[bool]int{false: 1, true: 0}[batch]; handled["a"] != want {
 					t.Errorf("it was handled alone %d times, want %d", handled["a"], want)
 				}
-				if out := log.String(); strings.Contains(out, "consumer.retry") {
+				out := log.String()
+				if strings.Contains(out, "consumer.retry") {
 					t.Errorf("a retry was reported:\n%s", out)
+				}
+				for _, id := range []string{"a", "b"} { // one line tells of the loss
+					lines := regexp.MustCompile(`(?m)^.*level=WARN.* id=`+id+` .*$`).FindAllString(out, -1)
+					if len(lines) != 1 || !strings.Contains(lines[0], "event=consumer.lease_lost") || !strings.Contains(lines[0], "phase=renew") ||
+						!strings.Contains(lines[0], "deliveries=1") {
+						t.Errorf("the log of %s:\n%s", id, strings.Join(lines, "\n"))
+					}
 				}
 				for _, r := range s.mem.Records() {
 					t.Errorf("%s is left %s after %d attempts", r.Envelope.ID, r.State, r.Attempts)

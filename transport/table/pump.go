@@ -77,7 +77,7 @@ func (r *receiver) listenAt() time.Time {
 
 // asleep reports whether a Receive waits and nothing was found for it.
 func (r *receiver) asleep() bool {
-	return r.limit > 0 && r.calls.reading == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
+	return r.bounds.limit > 0 && r.calls.reading == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
 }
 
 // wake makes the receiver look again. mu is held.

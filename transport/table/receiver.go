@@ -48,23 +48,29 @@ const (
 	outageOver             // it has still to return nil
 )
 
+// bounds are how many deliveries a receiver hands out.
+type bounds struct {
+	handlers int // may be in the caller's hands,
+	prefetch int // and so many may not be settled
+	limit    int // of the Receive in progress; 0 = none
+	bytes    int // of the bodies that one Receive returns; 0 = any number
+}
+
 // receiver is a member of the outbox from its first Receive until it is closed. It is guarded by its transport's lock.
 type receiver struct {
-	t        *Transport
-	opts     QueueOptions
-	queue    string
-	handlers int // how many deliveries may be in the caller's hands,
-	prefetch int // and how many may not be settled
-	sub      *core.Subscription
-	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
-	cancel   context.CancelFunc
-	closing  closing
-	changed  chan struct{} // closed and replaced when Receive or Close should look again
+	t       *Transport
+	opts    QueueOptions
+	queue   string
+	bounds  bounds
+	drop    bool
+	base    context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
+	cancel  context.CancelFunc
+	closing closing
+	changed chan struct{} // closed and replaced when Receive or Close should look again
 
 	d       *dispatch.Dispatcher
 	started bool
 	closed  bool
-	limit   int // of the Receive in progress; 0 = none
 	out     map[*dispatch.Item]*holding
 	busy    int   // of them in the caller's hands
 	err     error // of a call, to be returned by Receive
@@ -102,31 +108,32 @@ type wakeups struct {
 }
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
-	r := &receiver{
-		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, sub: sub,
-		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
-	}
-	if r.handlers == 0 {
-		r.handlers = defaultConcurrency
+	b := bounds{handlers: sub.Concurrency, prefetch: sub.Prefetch, bytes: sub.ReceiveBytes}
+	if b.handlers == 0 {
+		b.handlers = defaultConcurrency
 	}
 	switch {
 	case sub.MaxPrefetch > 0: // the consumer asks for what it wants to hold
-		r.prefetch, r.handlers = sub.MaxPrefetch, sub.MaxPrefetch
-	case r.prefetch == 0:
-		r.prefetch = 2 * r.handlers
-	case r.prefetch > 2*r.handlers: // somebody wants messages to wait in the process: for batches, say
-		r.handlers = r.prefetch
+		b.prefetch, b.handlers = sub.MaxPrefetch, sub.MaxPrefetch
+	case b.prefetch == 0:
+		b.prefetch = 2 * b.handlers
+	case b.prefetch > 2*b.handlers: // somebody wants messages to wait in the process: for batches, say
+		b.handlers = b.prefetch
 	default:
-		r.handlers = min(r.handlers, r.prefetch)
+		b.handlers = min(b.handlers, b.prefetch)
+	}
+	r := &receiver{
+		t: t, opts: q, queue: sub.Queue, bounds: b, drop: sub.DropFailed,
+		changed: make(chan struct{}), closing: closing{ended: make(chan struct{})}, out: map[*dispatch.Item]*holding{},
 	}
 	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	route := dispatch.Route{Name: r.queue, Order: q.Order, Blocks: q.BlockAfterAbandon, Queue: true}
 	if sub.InOrder && !q.BlockAfterAbandon {
-		route.Pipelined = r.prefetch
+		route.Pipelined = b.prefetch
 	}
 	o := dispatch.Options{
 		Name: t.opts.Owner, NewSession: newSession, Routes: []dispatch.Route{route}, Lease: q.Lease, Gather: -1,
-		PollMin: q.PollMin, PollMax: q.PollMax, Handlers: r.handlers, Settled: r.settled,
+		PollMin: q.PollMin, PollMax: q.PollMax, Handlers: b.handlers, Settled: r.settled,
 	}
 	if t.waiter != nil {
 		o.PollMin = o.PollMax
@@ -164,7 +171,7 @@ func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error)
 	if r.closed {
 		return nil, nil, errClosed("receive")
 	}
-	r.started, r.limit = true, limit
+	r.started, r.bounds.limit = true, limit
 	if ds := r.take(time.Now()); len(ds) > 0 || r.outage == outageOver {
 		r.outage = outageNone
 		return ds, nil, nil
@@ -181,7 +188,7 @@ func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error)
 func (r *receiver) rest() {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
-	r.limit = 0
+	r.bounds.limit = 0
 	r.pump()
 }
 
@@ -199,14 +206,14 @@ func (r *receiver) free() int {
 	if r.closed {
 		return 0
 	}
-	return max(min(r.limit, r.handlers-r.busy, r.prefetch-len(r.out)), 0)
+	return max(min(r.bounds.limit, r.bounds.handlers-r.busy, r.bounds.prefetch-len(r.out)), 0)
 }
 
 // take hands out what is ready. mu is held.
 func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	var ds []*waybill.Delivery
 	free, bytes := r.free(), 0
-	for len(ds) < free && (r.sub.ReceiveBytes <= 0 || bytes < r.sub.ReceiveBytes) {
+	for len(ds) < free && (r.bounds.bytes <= 0 || bytes < r.bounds.bytes) {
 		items := r.d.HandOut(now, r.queue, 1)
 		if len(items) == 0 {
 			break

@@ -174,7 +174,7 @@ func (r *receiver) conclude(all []*settling) {
 		return cmp.Compare(b.h.item.Record.Seq, a.h.item.Record.Seq)
 	})
 	for _, s := range all {
-		r.d.Conclude(now, s.h.item, s.outcome(r.sub.DropFailed))
+		r.d.Conclude(now, s.h.item, s.outcome(r.drop))
 	}
 }
 
@@ -214,7 +214,7 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 	case s == nil: // the process was taken for dead
 		if !h.lost {
 			h.lost = true
-			r.t.leaseLost(h, "renew")
+			r.t.stats.LostAtRenew++
 			if h.onLoss != nil {
 				go h.onLoss() // without the lock
 			}
@@ -225,30 +225,15 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 			r.t.stir(r, s.delay)
 		}
 	default:
-		phase := "settle"
 		if s.retry {
-			phase = "retry"
+			r.t.stats.LostAtRetry++
+		} else {
+			r.t.stats.LostAtSettle++
 		}
-		r.t.leaseLost(h, phase)
 		err = &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassRejected, Err: waybill.ErrLeaseLost}
 	}
 	r.forget(h)
 	s.end(err)
-}
-
-// leaseLost tells and counts that another process has h. mu is held.
-func (t *Transport) leaseLost(h *holding, phase string) {
-	switch phase {
-	case "retry":
-		t.stats.LostAtRetry++
-	case "renew":
-		t.stats.LostAtRenew++
-	default:
-		t.stats.LostAtSettle++
-	}
-	rec := &h.item.Record
-	t.log.Event(core.ContextOf(t.base, &rec.Envelope), slog.LevelWarn, "table.lease_lost", "another process has the message",
-		append(ofRecord(rec, h.r.queue, time.Since(h.since)), slog.String("phase", phase))...)
 }
 
 // ofRecord names a record that has been held for some time in a log line.

@@ -28,7 +28,7 @@ import (
 	"github.com/waybill-go/waybill/transport/table"
 )
 
-// lockable is a store with a way to it, some of whose records are locked. It counts the settles.
+// lockable is a store a round trip of virtual time away, some of whose records are locked. It counts the settles.
 type lockable struct {
 	sharedtest.Store
 	mem *store
@@ -39,14 +39,14 @@ type lockable struct {
 	stored  map[string]int // outcomes, by id
 }
 
-func newLockable(t *testing.T, travel func(), locked ...string) *lockable {
+func newLockable(t *testing.T, trip time.Duration, locked ...string) *lockable {
 	t.Helper()
 	s := &lockable{mem: newStore(t), locked: map[string]bool{}, stored: map[string]int{}}
 	for _, id := range locked {
 		s.locked[id] = true
 	}
 	s.Store = sharedtest.Store{OutboxStore: s.mem, Before: func(context.Context, string, any) error {
-		travel()
+		time.Sleep(trip) // virtual time
 		return nil
 	}}
 	return s
@@ -102,7 +102,7 @@ func TestSettlesOfAQueueGoTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newLockable(t, func() { time.Sleep(5 * time.Millisecond) }) // virtual time
+				s := newLockable(t, 5*time.Millisecond)
 				for i := range handlers * rounds {
 					stage(t, s.mem, message(fmt.Sprint("m-", i)))
 				}
@@ -154,8 +154,9 @@ func TestLockedRecordHoldsUpNoOther(t *testing.T) {
 		verdict error
 		calls   int
 	}{
-		"done":     {opts: consumer.Options{}},
-		"few":      {opts: consumer.Options{Concurrency: 6, Prefetch: 6}, calls: 2000}, // one is free
+		"done": {opts: consumer.Options{}},
+		// one more than are locked
+		"few":      {opts: consumer.Options{Concurrency: 6, Prefetch: 6}, calls: 2000},
 		"retries":  {opts: consumer.Options{}, verdict: errLater},
 		"in order": {opts: consumer.Options{Concurrency: 5}, inOrder: true},
 	} {
@@ -167,7 +168,7 @@ func TestLockedRecordHoldsUpNoOther(t *testing.T) {
 				for i := range 5 {
 					locked = append(locked, fmt.Sprint("m-", 7+150*i))
 				}
-				s := newLockable(t, func() { time.Sleep(time.Millisecond) }, locked...) // virtual time
+				s := newLockable(t, time.Millisecond, locked...)
 				for i := range n {
 					stage(t, s.mem, message(fmt.Sprint("m-", i)))
 				}
@@ -205,7 +206,7 @@ func TestLockedIsAnsweredOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newLockable(t, func() { time.Sleep(time.Millisecond) }, "m-0") // virtual time
+				s := newLockable(t, time.Millisecond, "m-0")
 				stage(t, s.mem, message("m-0"), message("m-1"))
 				r := subscribe(t, newTable(t, s, table.Options{}))
 				ds := receive(t, r, 2)

@@ -54,7 +54,7 @@ func (s *Server) handle(action, name string, in *input) (any, *Error) {
 	case "GetQueueUrl":
 		return object{"QueueUrl": s.url(name)}, nil
 	case "GetQueueAttributes":
-		return object{"Attributes": q.attributes}, nil
+		return object{"Attributes": q.described(s.now())}, nil
 	case "SendMessageBatch":
 		if e := checkBatch(q, in.Entries); e != nil {
 			return nil, e
@@ -229,6 +229,6 @@ func (s *Server) receive(ctx context.Context, name string, in *input) (any, *Err
 func (m *Message) answer() object {
 	return object{
 		"MessageId": m.ID, "ReceiptHandle": m.receipt, "Body": m.Body, "MD5OfBody": checksum(m.Body), "MessageAttributes": m.Attributes,
-		"Attributes": map[string]string{"ApproximateReceiveCount": strconv.Itoa(m.Receives), "MessageGroupId": m.Group},
+		"Attributes": map[string]string{"ApproximateReceiveCount": strconv.Itoa(m.Receives), "MessageGroupId": m.Group, "SentTimestamp": strconv.FormatInt(m.sent.UnixMilli(), 10)},
 	}
 }

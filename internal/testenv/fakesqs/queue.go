@@ -3,6 +3,7 @@ package fakesqs
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type Message struct {
 	// Hidden is the visibility timeout that the latest receive or change of it asked for.
 	Hidden time.Duration
 
+	sent     time.Time
 	visible  time.Time // it is hidden until then
 	inFlight bool      // since it was received, not since it was sent with a delay
 	since    time.Time // when it was received
@@ -41,7 +43,34 @@ type sighting struct {
 	id string
 }
 
+// described returns the attributes, with the numbers of messages.
+func (q *queue) described(now time.Time) map[string]string {
+	visible, out, later := 0, 0, 0
+	for _, m := range q.messages {
+		switch {
+		case !now.Before(m.visible):
+			visible++
+		case m.inFlight:
+			out++
+		default:
+			later++
+		}
+	}
+	all := maps.Clone(q.attributes)
+	all["ApproximateNumberOfMessages"] = strconv.Itoa(visible)
+	all["ApproximateNumberOfMessagesNotVisible"] = strconv.Itoa(out)
+	all["ApproximateNumberOfMessagesDelayed"] = strconv.Itoa(later)
+	return all
+}
+
 func (q *queue) fifo() bool { return strings.HasSuffix(q.name, ".fifo") }
+
+// Described returns the attributes of a queue, which must exist, with its numbers of messages.
+func (s *Server) Described(queue string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queues[queue].described(s.now())
+}
 
 // Messages returns the messages of a queue, oldest first, without changing them.
 func (s *Server) Messages(queue string) []Message {
@@ -71,7 +100,7 @@ func (s *Server) add(q *queue, m *Message, delay time.Duration) (id string) {
 		}
 		q.seen[key] = sighting{now, m.ID}
 	}
-	m.visible = now.Add(delay)
+	m.sent, m.visible = now, now.Add(delay)
 	q.messages = append(q.messages, m)
 	s.wake()
 	return m.ID

@@ -105,7 +105,15 @@ func transports(t *testing.T) []adapter {
 					RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second, Wildcards: core.WildcardsAll,
 				},
 			},
-			"Checker",
+			"Checker, ParkedQueue",
+		},
+		{
+			"sqs, over a topic of SNS", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{TopicARN: "arn:aws:sns:eu-central-1:123456789012:orders"})),
+			[]any{
+				core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, MaxMessageBytes: 176 << 10},
+				core.SubscriberTraits{RetryLater: true, Parks: true, BrokerParks: true, CountsRedeliveries: true, HoldFor: 9 * time.Second},
+			},
+			"Checker, ParkedQueue",
 		},
 		{
 			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
@@ -118,7 +126,7 @@ func transports(t *testing.T) []adapter {
 					AttemptsAreDeliveries: true, HoldFor: 9 * time.Second, SingleActive: true, Wildcards: core.WildcardsAll,
 				},
 			},
-			"Checker",
+			"Checker, ParkedQueue",
 		},
 	}
 }

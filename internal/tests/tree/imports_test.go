@@ -76,7 +76,9 @@ var rules = []rule{
 	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
 	{"transport/redisstreams/...", leaf, []string{"github.com/google/uuid", "github.com/redis/go-redis/v9"}},
-	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
+	// apart, for programs without SNS
+	{"transport/sqs/snsclient", append([]string{"transport/sqs"}, leaf...), []string{"github.com/aws/aws-sdk-go-v2/service/sns", "github.com/aws/aws-sdk-go-v2/service/sqs"}},
+	{"transport/sqs/...", leaf, []string{"github.com/aws/aws-sdk-go-v2/aws/middleware", "github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/smithy-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
 	{"waybilltest/sqltest", append([]string{"internal/content", "internal/sqltext", "internal/upkeep", "store/sqlite", "store/memory", "waybilltest", "*"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid", "modernc.org/sqlite"})},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -163,6 +164,57 @@ func TestPagesHaveNouns(t *testing.T) {
 	if len(found)*vaguePages > all {
 		t.Errorf("%d of %d lines, more than one in %d: name the thing\n%s", len(found), all, vaguePages, strings.Join(found, "\n"))
 	}
+}
+
+// TestTablesAreWhole: each table of a page begins with a header, and every row has as many cells. An empty line in a
+// table makes text of the rows behind it.
+func TestTablesAreWhole(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	pages, err := filepath.Glob(filepath.Join(dir, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := 0
+	for _, page := range append(pages, filepath.Join(dir, "README.md"), filepath.Join(dir, "CONTRIBUTING.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, broken := brokenRows(string(text))
+		tables += n
+		for _, line := range broken {
+			t.Errorf("%s:%d: a row without its table", filepath.Base(page), line)
+		}
+	}
+	if tables < 100 {
+		t.Errorf("only %d tables were found", tables)
+	}
+	if n, broken := brokenRows("| a | b |\n|---|---|\n| 1 | `x\\|y` |\n| 1 |\n\n| 2 | 2 |\n```\n| 3 |\n```\n"); n != 1 || !slices.Equal(broken, []int{4, 6}) {
+		t.Errorf("%d tables, broken rows at %v", n, broken)
+	}
+}
+
+// brokenRows returns how many tables the text has, and the lines of rows that belong to none.
+func brokenRows(text string) (tables int, broken []int) {
+	lines, code, cells := strings.Split(text, "\n"), false, 0
+	count := func(line string) int { return strings.Count(line, "|") - strings.Count(line, `\|`) } // also in code
+	for i, line := range lines {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "```") {
+			code = !code
+		}
+		switch {
+		case code || !strings.HasPrefix(line, "|"):
+			cells = 0
+		case cells == 0 && i+1 < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[i+1]), "|--"):
+			tables++
+			cells = count(line)
+		case count(line) != cells:
+			broken = append(broken, i+1)
+		}
+	}
+	return tables, broken
 }
 
 func TestVagueLines(t *testing.T) {

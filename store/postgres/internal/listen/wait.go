@@ -66,6 +66,9 @@ FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000):
 // DrawnSQL are the columns that [Waiter.Saw] takes.
 const DrawnSQL = `{last}, {last_notice}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
 
+var errTwice = dberr.Misconfigured("wait", "two relays or table queues have the same store value: "+
+	"make one for each, on the same pool; until then they poll")
+
 // Options says where and how to wait.
 type Options struct {
 	Conns conns.Source
@@ -92,6 +95,7 @@ type Waiter struct {
 	gap        time.Duration        // between records of late
 	fresh      bool                 // the latest read had records
 	waits      bool                 // Wait is under way
+	twice      bool                 // two Waits were under way at a time
 	routes     []string             // what it waits for
 	dueAt      map[string]time.Time // when something of a route comes due
 	calmFrom   time.Time            // when something last happened
@@ -167,15 +171,21 @@ func (w *Waiter) Wake() {
 }
 
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. Its own connection stays open for
-// the next call, and is closed when ctx ends.
+// the next call, and is closed when ctx ends. A call beside another one is an error, and so are all after it.
 func (w *Waiter) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
-	w.setWaits(true, routes)
-	defer w.setWaits(false, nil)
+	if !w.enter(routes) {
+		return core.WakePoll, errTwice
+	}
+	defer w.leave()
 	if w.readsOn() {
 		return core.WakePoll, nil
 	}
 	began := time.Now()
 	for pause := time.Duration(0); ; {
+		if w.isTwice() {
+			w.listener.close(context.WithoutCancel(ctx))
+			return core.WakePoll, errTwice
+		}
 		if ctx.Err() != nil {
 			w.listener.close(context.WithoutCancel(ctx))
 			return core.WakeStop, nil
@@ -263,10 +273,32 @@ func (w *Waiter) timedOut(routes []string) core.WakeCause {
 	return core.WakeTimer
 }
 
-func (w *Waiter) setWaits(on bool, routes []string) {
+// enter reports whether no other Wait is under way. If one is, both end, and so do all later ones: what a relay has
+// read says nothing about the partitions of another one.
+func (w *Waiter) enter(routes []string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waits, w.routes = on, routes
+	if w.waits {
+		w.twice, w.hint = true, true
+		if w.stir != nil {
+			w.stir()
+		}
+		return false
+	}
+	w.waits, w.routes = true, routes
+	return true
+}
+
+func (w *Waiter) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits, w.routes = false, nil
+}
+
+func (w *Waiter) isTwice() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.twice
 }
 
 // SleepDeeply has each Wait sleep for d as soon as it may rely on notifications; for tests.

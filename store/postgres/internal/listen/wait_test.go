@@ -2,6 +2,7 @@ package listen
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -279,7 +280,7 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 	for name, news := range map[string]seen{"a number": {last: 8, lastNotice: 4}, "a notice": {last: 7, lastNotice: 5}, "an end": {last: 7, lastNotice: 4, before: 3}} {
 		w := New(Options{})
 		w.seen["r"] = seen{last: 7, lastNotice: 4, before: news.before}
-		w.setWaits(true, []string{"r"})
+		w.enter([]string{"r"})
 		w.Saw(7, 4, 2)
 		w.Saw(6, 3, 2) // an older answer
 		if w.hint {
@@ -289,7 +290,7 @@ func TestDeepSleepEndsWithWhatAHeartbeatSaw(t *testing.T) {
 			t.Errorf("%s: it sleeps on", name)
 		}
 		w.hint = false
-		w.setWaits(false, nil)
+		w.leave()
 		if w.Saw(9, 9, 9); w.hint {
 			t.Errorf("%s: the next Wait, which looks by itself, ends at once", name)
 		}
@@ -479,4 +480,52 @@ func TestFarRelayReadsOn(t *testing.T) {
 		t.Errorf("%t, %v", changed, err)
 	}
 	w.listener.conn = nil
+}
+
+// DB-10: two relays that have one store value are told so. They never use its connection at a time, and rely on nothing
+// that the other one has read: both poll.
+func TestWaitOfTwoRelays(t *testing.T) {
+	t.Parallel()
+	w, _, _ := newWaiter(t)
+	routes := []string{waybill.DefaultRoute}
+	wait := func() error {
+		_, err := w.Wait(t.Context(), routes, patience.Limit)
+		return err
+	}
+	w.Read(&core.ReadRequest{Ranges: []core.Range{{RouteSlots: core.RouteSlots{Route: waybill.DefaultRoute}, To: 1 << 62}}},
+		&core.ReadResult{Ranges: []core.Records{{}}}) // of the other relay, which has read all
+	w.Wake()
+	if err := wait(); err != nil { // one at a time
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() {
+		for t.Context().Err() == nil {
+			if err := wait(); err != nil {
+				first <- err
+				return
+			}
+		}
+	}()
+	patience.Until(t, "the first relay waits", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.waits
+	})
+	errs := []error{wait()}
+	ctx, _ := patience.Context(t.Context(), patience.Limit)
+	select {
+	case err := <-first:
+		errs = append(errs, err)
+	case <-ctx.Done():
+		t.Fatal("the first relay relies on what the other one has read")
+	}
+	for _, err := range append(errs, wait()) {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "make one for each") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if w.listener.conn != nil {
+		t.Error("a connection is left, and nobody to close it")
+	}
 }

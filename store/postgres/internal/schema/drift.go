@@ -80,7 +80,7 @@ SELECT t.tag, t.tag || ' constraint '
 FROM t JOIN pg_constraint c ON c.conrelid = t.oid AND c.contype IN ('c', 'f', 'x')
 UNION ALL
 SELECT t.tag, t.tag || ' trigger ' || g.tgname, CASE g.tgenabled WHEN 'D' THEN 'disabled, ' ELSE '' END
-       || regexp_replace(pg_get_triggerdef(g.oid), ' ON .* FOR EACH ROW (.*)EXECUTE FUNCTION .*', ' for each row \1'), false
+       || regexp_replace(pg_get_triggerdef(g.oid), ' ON .* FOR EACH ROW (.*)EXECUTE FUNCTION .*', E' for each row \\1'), false
 FROM t JOIN pg_trigger g ON g.tgrelid = t.oid AND NOT g.tgisinternal
 UNION ALL
 SELECT t.tag, t.tag || ' storage option ' || o.option_name, o.option_value, false
