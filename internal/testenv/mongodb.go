@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
@@ -28,6 +29,27 @@ type Mongo struct {
 	Emulated bool
 	// NoTransactions is the connection string of the same FerretDB without the proxy; empty for a real server.
 	NoTransactions string
+
+	server *MongoServer // nil for a real server
+}
+
+// Restricted returns a connection string for clients that may send only some commands, as those of a user with roles,
+// and a function that ends it. FerretDB knows no roles of one's own, so the proxy refuses the others. Not for a real
+// server, which has roles.
+func (m *Mongo) Restricted(ctx context.Context, allow func(command bson.Raw) bool) (uri string, end func(), err error) {
+	port, err := freePort()
+	if err != nil {
+		return "", nil, err
+	}
+	p, err := mongoproxy.Start(ctx, mongoproxy.Options{
+		Listen: loopback(port), Upstream: loopback(m.server.PlainPort), Postgres: m.server.postgres(), Allow: allow,
+		Go: func(fn func()) { go background(fn) },
+	})
+	if err != nil {
+		freed(port)
+		return "", nil, err
+	}
+	return m.server.uri(port), func() { p.Close(); freed(port) }, nil
 }
 
 // MongoServer is a private FerretDB over a private PostgreSQL with the DocumentDB extension, behind a proxy that adds
@@ -54,7 +76,7 @@ func OpenMongoDB(ctx context.Context) (*Mongo, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.URI, db.NoTransactions, db.Emulated = s.uri(s.Port), s.uri(s.PlainPort), true
+	db.URI, db.NoTransactions, db.Emulated, db.server = s.uri(s.Port), s.uri(s.PlainPort), true, s
 	return db, nil
 }
 

@@ -79,3 +79,16 @@ func ExampleStore_Do() {
 }
 
 var _ core.Inbox[*mongo.Session] = (*mongostore.Store)(nil)
+
+// Create the roles of the programs, as a user that may do so.
+func ExampleStore_Roles() {
+	create := func(ctx context.Context, db *mongo.Database, store *mongostore.Store) error {
+		for _, role := range store.Roles() {
+			if err := db.RunCommand(ctx, role).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	_ = create
+}

@@ -1,10 +1,12 @@
 package mongo
 
-// docs/mongodb.md has the privileges that each program needs. No server was there that knows any, so each command that
-// a program sends is compared with them here.
+// docs/mongodb.md has the privileges that each program needs, and Store.Roles the commands that grant them. No server
+// was there that knows roles, so each command that a program sends is compared with them here. In roles_test.go a proxy
+// refuses the others.
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/event"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -38,25 +41,39 @@ type sent struct {
 
 // Started notes what a command needs.
 func (u *sent) Started(_ context.Context, e *event.CommandStartedEvent) {
-	name, _ := e.Command.Lookup(e.CommandName).StringValueOK()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, r := range needsOf(e.Command) {
+		u.rights[r] = true
+	}
+}
+
+// needsOf returns the rights that a server asks for, with names of collections without the prefix, as the manual of
+// MongoDB has them; none for a command that every user may send.
+func needsOf(command bson.Raw) (list []right) {
+	first, err := command.IndexErr(0)
+	if err != nil {
+		return nil
+	}
+	name, _ := first.Value().StringValueOK()
 	name = strings.TrimPrefix(name, DefaultPrefix)
 	needs := map[string][]string{
 		"find": {"find"}, "aggregate": {"find"}, "count": {"find"}, "distinct": {"find"}, "insert": {"insert"}, "update": {"update"},
 		"delete": {"remove"}, "findAndModify": {"find", "update"}, "listIndexes": {"listIndexes"}, "create": {"createCollection"},
 		"createIndexes": {"createIndex"}, "dropIndexes": {"dropIndex"}, "drop": {"dropCollection"}, "listCollections": {"listCollections"},
-	}[e.CommandName]
-	text := e.Command.String()
+		"dropDatabase": {"dropDatabase"},
+	}[first.Key()]
+	text := command.String()
 	if strings.Contains(text, `"upsert": true`) || strings.Contains(text, `"upsert":true`) {
 		needs = append(needs, "insert")
 	}
 	if strings.Contains(text, "$changeStream") {
 		name, needs = "", []string{"changeStream", "find"}
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	for _, action := range needs {
-		u.rights[right{name, action}] = true
+		list = append(list, right{name, action})
 	}
+	return list
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")
@@ -110,6 +127,24 @@ func printed(t *testing.T, s *Store, program string) map[right]bool {
 	return out
 }
 
+// rightsOf returns the rights that a command createRole grants, with names of collections without the prefix.
+func rightsOf(role bson.D) map[right]bool {
+	out := map[right]bool{}
+	for _, e := range role {
+		list, _ := e.Value.(bson.A)
+		for _, p := range list {
+			d, _ := p.(bson.D)
+			resource, _ := d[0].Value.(bson.D)
+			name, _ := resource[1].Value.(string)
+			actions, _ := d[1].Value.([]string)
+			for _, action := range actions {
+				out[right{strings.TrimPrefix(name, DefaultPrefix), action}] = true
+			}
+		}
+	}
+	return out
+}
+
 // No program sends a command for which it would need more than the page says. So the audit record is only added to.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
@@ -119,10 +154,44 @@ func TestPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = bus.Close(context.Background()) }()
-	for _, c := range []struct {
-		program string
-		run     func(ctx context.Context, s *Store) error
-	}{
+	for _, c := range programsOver(bus) {
+		used := &sent{rights: map[right]bool{}}
+		client, err := driver.Connect(options.Client().ApplyURI(m.URI).SetMonitor(&event.CommandMonitor{Started: used.Started}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(client.Database(m.Database), Options{Source: "/test", Logger: quiet})
+		if err == nil {
+			err = c.run(t.Context(), s)
+		}
+		_ = client.Disconnect(context.Background())
+		if err != nil {
+			t.Fatalf("%s: %v", c.program, err)
+		}
+		allowed := printed(t, s, c.program)
+		if roles := rightsOf(s.Roles()[DefaultPrefix+c.program]); !maps.Equal(roles, allowed) {
+			t.Errorf("%s: the page grants %v, the role %v", c.program, allowed, roles)
+		}
+		if len(used.rights) < 3 {
+			t.Errorf("%s needs %v", c.program, used.rights)
+		}
+		for r := range used.rights {
+			if !allowed[r] {
+				t.Errorf("%s needs %s on %q, which the page does not grant", c.program, r.action, r.collection)
+			}
+		}
+	}
+}
+
+// program is one that works on a store.
+type program struct {
+	program string
+	run     func(ctx context.Context, s *Store) error
+}
+
+// programsOver returns the work of each program; the migration comes first. A relay publishes to bus.
+func programsOver(bus core.Transport) []program {
+	return []program{
 		{"migration", func(ctx context.Context, s *Store) error { return s.Migrate(ctx) }},
 		{"producer", func(ctx context.Context, s *Store) error {
 			u, err := s.NewUnitOfWork()
@@ -180,31 +249,10 @@ func TestPrivileges(t *testing.T) {
 			if _, err := s.Do(ctx, key, func(context.Context, Tx) error { return nil }); err != nil {
 				return err
 			}
-			_, err := s.PurgeInbox(ctx, "c", time.Hour, 10)
-			return err
-		}},
-	} {
-		used := &sent{rights: map[right]bool{}}
-		client, err := driver.Connect(options.Client().ApplyURI(m.URI).SetMonitor(&event.CommandMonitor{Started: used.Started}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := New(client.Database(m.Database), Options{Source: "/test", Logger: quiet})
-		if err == nil {
-			err = c.run(t.Context(), s)
-		}
-		_ = client.Disconnect(context.Background())
-		if err != nil {
-			t.Fatalf("%s: %v", c.program, err)
-		}
-		allowed := printed(t, s, c.program)
-		if len(used.rights) < 3 {
-			t.Errorf("%s needs %v", c.program, used.rights)
-		}
-		for r := range used.rights {
-			if !allowed[r] {
-				t.Errorf("%s needs %s on %q, which the page does not grant", c.program, r.action, r.collection)
+			if _, err := s.PurgeInbox(ctx, "c", time.Hour, 10); err != nil {
+				return err
 			}
-		}
+			return s.Check(ctx) // which a consumer asks before it starts
+		}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // Options configures a Proxy. All but Go and Lifetime are required.
@@ -24,6 +25,8 @@ type Options struct {
 	Go func(fn func())
 	// Lifetime is how long a transaction may last; default one minute.
 	Lifetime time.Duration
+	// Allow says which commands the clients may send; nil = all. Others are answered as a server with roles does.
+	Allow func(command bson.Raw) bool
 }
 
 // Proxy stands between clients and FerretDB. It is safe for concurrent use.
@@ -135,6 +138,15 @@ func (p *Proxy) accept(ctx context.Context) {
 	}
 }
 
+// allows reports whether the clients may send m.
+func (p *Proxy) allows(m message) bool {
+	if p.opts.Allow == nil || m.opcode() != opMsg {
+		return true
+	}
+	command, err := m.body()
+	return err != nil || p.opts.Allow(command)
+}
+
 // serve serves one client until it, FerretDB or the proxy ends.
 func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 	defer func() {
@@ -173,7 +185,9 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 		if err != nil {
 			return
 		}
-		if cmd, ok := p.ours(m); ok {
+		if !p.allows(m) {
+			err = send(reply(m.id(), failure(13, "Unauthorized", "not authorized to execute this command", "")))
+		} else if cmd, ok := p.ours(m); ok {
 			err = send(reply(m.id(), p.execute(ctx, client, cmd)))
 		} else {
 			_, err = upstream.Write(m)

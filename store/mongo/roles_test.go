@@ -1,0 +1,120 @@
+package mongo
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/memory"
+)
+
+// as returns the database as a program with a role of Store.Roles has it. Where FerretDB stands in for the server,
+// which knows no such roles, a proxy refuses what needs more than the role grants.
+func as(t *testing.T, m *testenv.Mongo, role bson.D) *driver.Database {
+	t.Helper()
+	if m.Emulated {
+		granted := rightsOf(role)
+		uri, end, err := m.Restricted(t.Context(), func(command bson.Raw) bool {
+			return !slices.ContainsFunc(needsOf(command), func(r right) bool { return !granted[r] && !granted[right{"", r.action}] })
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(end)
+		return connect(t, uri).Database(m.Database)
+	}
+	admin := connect(t, m.URI)
+	name, _ := role[0].Value.(string)
+	if err := admin.Database(m.Database).RunCommand(t.Context(), role).Err(); err != nil {
+		t.Fatal(err)
+	}
+	user := bson.D{{Key: "createUser", Value: name}, {Key: "pwd", Value: name}, {Key: "roles", Value: bson.A{name}}}
+	if err := admin.Database(m.Database).RunCommand(t.Context(), user).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client, err := driver.Connect(options.Client().ApplyURI(m.URI).SetAuth(options.Credential{Username: name, Password: name, AuthSource: m.Database}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
+	return client.Database(m.Database)
+}
+
+// SE-01: with the role of Store.Roles each program does its work, and none does another one's.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	m := testenv.MongoDB(t)
+	bus, err := memory.New(memory.Options{Queues: []memory.Queue{{Name: "q", Bindings: []string{"t.*"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bus.Close(context.Background()) })
+	stores := map[string]*Store{}
+	for _, p := range programsOver(bus) {
+		plain, err := New(connect(t, m.URI).Database(m.Database), Options{Source: "/test", Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(as(t, m, plain.Roles()[DefaultPrefix+p.program]), Options{Source: "/test", Logger: quiet})
+		if err == nil {
+			err = p.run(t.Context(), s)
+		}
+		if err != nil {
+			t.Fatalf("%s cannot do its work: %v", p.program, err)
+		}
+		stores[p.program] = s
+	}
+	type attack struct {
+		what string
+		on   []string // collections; none = the database
+		run  func(ctx context.Context, c *driver.Collection) error
+	}
+	everything := []string{"outbox", "members", "fences", "routes", "notices", "tickets", "inbox", "audit", "meta"}
+	read := func(on ...string) attack {
+		return attack{"read", on, func(ctx context.Context, c *driver.Collection) error { return c.FindOne(ctx, bson.M{}).Err() }}
+	}
+	change := func(on ...string) attack {
+		return attack{"change", on, func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.UpdateMany(ctx, bson.M{}, bson.M{"$set": bson.M{"phase": int32(phasePublished)}})
+			return err
+		}}
+	}
+	remove := func(on ...string) attack {
+		return attack{"delete", on, func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.DeleteMany(ctx, bson.M{})
+			return err
+		}}
+	}
+	insert := func(on ...string) attack {
+		return attack{"insert", on, func(ctx context.Context, c *driver.Collection) error {
+			_, err := c.InsertOne(ctx, bson.M{"_id": bson.NewObjectID()})
+			return err
+		}}
+	}
+	common := []attack{
+		{"drop", everything, func(ctx context.Context, c *driver.Collection) error { return c.Drop(ctx) }},
+		{"drop the indexes of", everything, func(ctx context.Context, c *driver.Collection) error { return c.Indexes().DropAll(ctx) }},
+		change("audit", "inbox"), remove("audit"),
+	}
+	for program, attacks := range map[string][]attack{
+		"migration": {change("outbox", "members", "meta"), remove("outbox", "inbox", "members", "meta")},
+		"producer":  {read("inbox", "members", "audit"), change("members", "routes", "inbox"), remove("members", "inbox", "meta"), insert("members", "inbox", "audit", "routes")},
+		"relay":     {remove("inbox"), insert("inbox")}, // its change stream reads the database
+		"operator":  {read("inbox"), remove("inbox"), insert("inbox")},
+		"consumer":  {read("outbox", "members", "audit"), change("outbox", "members", "meta"), remove("outbox", "members", "meta"), insert("outbox", "audit", "members")},
+	} {
+		for _, a := range append(slices.Clone(common), attacks...) {
+			for _, name := range a.on {
+				err := a.run(t.Context(), *stores[program].collections()[name])
+				if !hasCode(err, 13) {
+					t.Errorf("%s may %s %s: %v", program, a.what, name, err)
+				}
+			}
+		}
+	}
+}
