@@ -9,6 +9,7 @@ func queued() []mutant {
 		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
 	)
 	return append(client, group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-parked-order", fault: "parked messages come in the order in which SQS has them after a look", file: "transport/sqs/parked.go", old: "return a.at.Compare(b.at)", new: "return b.at.Compare(a.at)", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-hidden", fault: "a look leaves messages hidden", file: "transport/sqs/parked.go", old: "changes = append(changes, change{0, m.raw.ReceiptHandle, 0})", new: "changes = changes[:0]", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-lapsed", fault: "a message whose hiding is over is replayed all the same", file: "transport/sqs/parked.go", old: "\t\tlost[slot] = true\n", new: "\t\tlost[slot] = false\n", tests: "^TestSlowReplay$"},
 		mutant{id: "sqs-parked-again", fault: "a message that is parked again is replayed again", file: "transport/sqs/parked.go", old: "!late && !w.replayed[identity(&m.dec.env)]", new: "!late", tests: "^TestParkedMeanwhile$"},
