@@ -9,9 +9,10 @@ func queued() []mutant {
 		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
 	)
 	return append(client, group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-parked-order", fault: "parked messages come in the order in which SQS has them after a look", file: "transport/sqs/parked.go", old: "return a.at.Compare(b.at)", new: "return b.at.Compare(a.at)", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-hidden", fault: "a look leaves messages hidden", file: "transport/sqs/parked.go", old: "changes = append(changes, change{0, m.raw.ReceiptHandle, 0})", new: "changes = changes[:0]", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-lapsed", fault: "a message whose hiding is over is replayed all the same", file: "transport/sqs/parked.go", old: "\t\tlost[slot] = true\n", new: "\t\tlost[slot] = false\n", tests: "^TestSlowReplay$"},
-		mutant{id: "sqs-parked-again", fault: "a message that is parked again is replayed again", file: "transport/sqs/parked.go", old: "!late && !w.replayed[identity(&m.dec.env)]", new: "!late", tests: "^TestParkedMeanwhile$"},
+		mutant{id: "sqs-parked-again", fault: "a message that is parked again is replayed again", file: "transport/sqs/parked.go", old: "!late && !removed && !w.replayed[identity(&m.dec.env)]", new: "!late && !removed", tests: "^TestParkedMeanwhile$"},
 		mutant{id: "sqs-parked-later", fault: "a message that was parked after the call began is replayed", file: "transport/sqs/parked.go", old: "!w.begun.IsZero() && m.sent()", new: "w.begun.IsZero() && m.sent()", tests: "^TestParkedMeanwhile$"},
 		mutant{id: "sqs-parked-reason", fault: "a message that SQS moved has no reason", file: "transport/sqs/parked.go", old: "p.Reason = waybill.ReasonDeliveries", new: "_ = p.Reason", tests: "^TestParkedBySQS$"},
 		mutant{id: "sqs-parked-failed", fault: "a replay that failed deletes the parked message", file: "transport/sqs/parked.go", old: "\t\tif m.Err == nil {\n\t\t\tsent", new: "\t\tif m.Err == nil || len(items) > 1 {\n\t\t\tsent", tests: "^TestReplayFails$"},

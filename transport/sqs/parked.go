@@ -26,6 +26,8 @@ const (
 	hideFor = 2 * time.Minute
 	// maxHidden bounds the messages that a walk hides at a time: SQS has a limit of 20,000 for a FIFO queue.
 	maxHidden = 10_000
+	// maxPage and maxPageBytes bound the messages that are put into their order: SQS has none, once it was asked.
+	maxPage, maxPageBytes = 1000, 32 << 20
 
 	sentAt  = types.MessageSystemAttributeNameSentTimestamp
 	ofGroup = types.MessageSystemAttributeNameMessageGroupId
@@ -49,9 +51,9 @@ func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.Par
 	return t.walks().Inspect(ctx, queue, f)
 }
 
-// ListParked implements admin.ParkedQueue, in the order in which SQS delivers. It looks at 10,000 messages at most, and
-// hides them meanwhile: a list, a replay or a purge at the same time sees the others only. Of a FIFO queue SQS shows no
-// more than ten messages of a key.
+// ListParked implements admin.ParkedQueue. Of up to 1,000 messages the oldest come first; of more, SQS chooses. It looks
+// at 10,000 messages at most, and hides them meanwhile: a list, a replay or a purge at the same time sees the others
+// only. Of a FIFO queue SQS shows no more than ten messages of a key.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	return t.walks().List(ctx, queue, f, limit)
 }
@@ -89,6 +91,7 @@ type parkedWalk struct {
 type hidden struct {
 	raw types.Message
 	dec decoded
+	at  time.Time // it was parked
 }
 
 func (t *Transport) openWalk(ctx context.Context, op, queue string) (parked.Walk, error) {
@@ -148,7 +151,7 @@ func (w *parkedWalk) Next(ctx context.Context, _ int) (*parked.Item, error) {
 			return nil, permanent(w.op, waybill.ReasonNone, fmt.Errorf("dead-letter queue %q: the first %d messages are not selected, and SQS shows no others: "+
 				"replay or purge some of them first", w.name, w.most))
 		}
-		if more, err := w.receive(ctx); err != nil || !more {
+		if more, err := w.read(ctx); err != nil || !more {
 			return nil, err
 		}
 	}
@@ -158,16 +161,13 @@ func (w *parkedWalk) Next(ctx context.Context, _ int) (*parked.Item, error) {
 	w.passed++
 	r := &m.dec.rest
 	p := admin.Parked{
-		Envelope: m.dec.env, Position: w.position, Queue: w.queue, Reason: waybill.Reason(r.Reason), Error: r.Error, Attempts: max(r.Attempt, 1),
+		Envelope: m.dec.env, Position: w.position, Queue: w.queue, Reason: waybill.Reason(r.Reason), Error: r.Error, Attempts: max(r.Attempt, 1), At: m.at,
 	}
 	if r.Queue != "" {
 		p.Queue = r.Queue
 	}
 	if p.Reason == "" { // SQS itself has moved it
 		p.Reason = waybill.ReasonDeliveries
-	}
-	if p.At, _ = time.Parse(time.RFC3339Nano, r.ParkedAt); p.At.IsZero() {
-		p.At = m.sent().UTC()
 	}
 	return &parked.Item{Parked: p, Raw: m}, nil
 }
@@ -181,9 +181,25 @@ func (m *hidden) sent() time.Time {
 	return time.UnixMilli(ms)
 }
 
-// receive receives the next page, or returns false if SQS has no more messages. A message can come a second time on a
-// long walk. Messages that were parked after the walk began are left alone.
-func (w *parkedWalk) receive(ctx context.Context) (more bool, err error) {
+// read reads the next page, in the order in which its messages were parked. It returns false if SQS has no more.
+func (w *parkedWalk) read(ctx context.Context) (more bool, err error) {
+	for size := 0; len(w.page) < maxPage && size < maxPageBytes; {
+		n, err := w.receive(ctx)
+		if err != nil {
+			return false, err
+		}
+		size, more = size+n, more || n > 0
+		if n == 0 || len(w.all) >= w.total { // the next page asks again whether there are more
+			break
+		}
+	}
+	slices.SortStableFunc(w.page, func(a, b *hidden) int { return a.at.Compare(b.at) })
+	return more, nil
+}
+
+// receive adds some messages to the page, and returns their size; 0 = there was none. A message can come a second time
+// on a long walk. Messages that were parked after the walk began are left alone.
+func (w *parkedWalk) receive(ctx context.Context) (size int, err error) {
 	err = w.call(ctx, func(ctx context.Context) error {
 		// a shorter wait can miss messages
 		out, err := w.t.client.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
@@ -196,23 +212,23 @@ func (w *parkedWalk) receive(ctx context.Context) (more bool, err error) {
 		for i := range out.Messages {
 			m := &hidden{raw: out.Messages[i]}
 			id := value(m.raw.MessageId)
-			old, known := w.all[id]
-			if w.all[id] = m; known {
-				if old != nil {
-					*old = *m // its receipt is the newer one
-					w.all[id] = old
-				}
+			size += 1 + len(value(m.raw.Body))
+			if old := w.all[id]; old != nil {
+				old.raw.ReceiptHandle = m.raw.ReceiptHandle
 				continue
 			}
-			more = true
-			m.dec = decode(&m.raw, w.queue)
-			if late := !w.begun.IsZero() && m.sent().After(w.begun.Add(time.Second)); !late && !w.replayed[identity(&m.dec.env)] {
+			_, removed := w.all[id]
+			w.all[id], m.dec = m, decode(&m.raw, w.queue)
+			if m.at, _ = time.Parse(time.RFC3339Nano, m.dec.rest.ParkedAt); m.at.IsZero() {
+				m.at = m.sent().UTC()
+			}
+			if late := !w.begun.IsZero() && m.sent().After(w.begun.Add(time.Second)); !late && !removed && !w.replayed[identity(&m.dec.env)] {
 				w.page = append(w.page, m)
 			}
 		}
 		return nil
 	})
-	return more, err
+	return size, err
 }
 
 func identity(e *waybill.Envelope) string { return e.ID + "\x00" + e.Source }
