@@ -138,7 +138,8 @@ type ends struct {
 	transports []string
 }
 
-// openFleet makes all relays, and opens each store and each transport once. The error has all problems.
+// openFleet makes all relays, and opens each store and each transport once, but a store of several relays once for each:
+// see relay.New. The error has all problems.
 func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet, error) {
 	f := &fleet{map[string]*Store{}, map[string]*Transport{}, map[string]*relay.Relay{}, map[string]relay.Options{}, map[string]ends{}, nil}
 	var problems []string
@@ -173,14 +174,21 @@ func (c *command) openFleet(ctx context.Context, conf *loaded, env Env) (*fleet,
 		}
 		return f.transports[name]
 	}
+	served := map[string]bool{} // stores whose first value has a relay
 	for _, name := range sortedKeys(conf.Relays) {
 		r := conf.Relays[name]
 		opts := r.options()
 		if len(opts.Routes) == 0 {
 			opts.Routes = []relay.Route{{}}
 		}
-		from, complete := store(r.Store), true
 		e := ends{store: the(r.Store, conf.stores)}
+		from, complete := store(e.store), true
+		if from != nil && served[e.store] {
+			var err error
+			from, err = c.openStore(ctx, e.store, env)
+			fail(err)
+		}
+		served[e.store] = true
 		for i := range opts.Routes {
 			to := r.Transport
 			if i < len(r.Routes) && r.Routes[i].Transport != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -153,14 +154,9 @@ func (v *validation) url(path string) string {
 
 func (v *validation) store(ctx context.Context, path, name string, s *Store, f *fleet) {
 	if pool, ok := core.As[interface{ Pool() waybill.Pool }](s.Outbox); ok {
-		relays := 0
-		for _, e := range f.ends {
-			if e.store == name {
-				relays++
-			}
-		}
-		if p := pool.Pool(); p.Max > 0 && p.Relay*relays > p.Max {
-			v.bad(path, "its pool has %d connections, but %d relays use up to %d at a time: raise its size, with pool_max_conns in the url say", p.Max, relays, p.Relay*relays)
+		served := slices.ContainsFunc(slices.Collect(maps.Values(f.ends)), func(e ends) bool { return e.store == name })
+		if p := pool.Pool(); served && p.Max > 0 && p.Relay > p.Max {
+			v.bad(path, "its pool has %d connections, but a relay uses up to %d at a time: raise its size, with pool_max_conns in the url say", p.Max, p.Relay)
 		}
 	}
 	if !v.check(ctx, path, s.Outbox) {

@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// Two relays of one store and one transport open each once, and each serves its routes.
+// Two relays of one store and one transport open the transport once, and each serves its routes.
 func TestRelaysShareTheirEnds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -298,3 +298,25 @@ func TestIdleFleet(t *testing.T) {
 		t.Errorf("not all stopped in order:\n%s", text)
 	}
 }
+
+// Two relays of one store each listen on a connection of their own: a store value has one waiter at a time.
+func TestTwoRelaysOfOneStore(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Postgres(t).DSN
+	pool := migrated(t, dsn)
+	b := newBench(t)
+	conf := write(t, fmt.Sprintf("stores: {shop: {kind: postgres, url: %q}}\ntransports: {bus: {kind: memory}}\n", dsn)+
+		"relays: {a: {routes: [{name: default}]}, b: {routes: [{name: bulk}]}}\n")
+	r := start(t, b.app(), "relay", "--config", conf)
+	patience.Until(t, "both listen", func() bool {
+		var n int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`).Scan(&n)
+		return err == nil && n == 2
+	})
+	r.stop()
+	r.end(t, cli.ExitOK)
+	if text := r.log.String(); strings.Contains(text, "event=relay.polling") {
+		t.Error(text)
+	}
+}

@@ -150,7 +150,7 @@ func TestValidate(t *testing.T) {
 	says(t, text,
 		"waybill.yaml:2: stores.good: schema: ", "--set stores.bad.url: stores.bad.url: ", "password authentication failed",
 		"--set transports.off.url: transports.off.url: ", "refused",
-		"stores.small: its pool has 1 connections, but 1 relays use up to ")
+		"stores.small: its pool has 1 connections, but a relay uses up to ")
 }
 
 // OP-02: validate is silent about a role that has what a relay needs, or an operator. It asks for no right that only

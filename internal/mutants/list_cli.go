@@ -28,6 +28,7 @@ func commanded() []mutant {
 		mutant{id: "cli-validate-unbound", fault: "validate looks at no topic that waits", file: validate, old: "for i := range page.Records {\n\t\ttopics =", new: "for i := range page.Records[:0] {\n\t\ttopics =", tests: "^TestValidateOfABroker$"},
 	)...)
 	return append(all, group{pkg: "./cmd/waybill", server: true}.of(
+		mutant{id: "cli-store-shared", fault: "two relays of a store have one store value", file: "cli/daemon.go", old: "served[e.store] = true", new: "served[e.store] = false", tests: "^TestTwoRelaysOfOneStore$"},
 		mutant{id: "cli-users-stay", fault: "a reload leaves the users of the dashboard as they are", file: "cli/reload.go", old: "err = d.page.SetUsers(users)", new: "_ = users", tests: "^TestUsersOfARunningDaemon$"},
 		mutant{id: "cli-users-password", fault: "the file of a user's password is not looked at", file: "cli/reload.go", old: "l.Dashboard.Users[name].Password.Stamp()", new: "name", tests: "^TestUsersOfARunningDaemon$"},
 		mutant{id: "cli-rekeyed", fault: "a key that was changed needs a restart", file: "cli/transform.go", old: "k.now.Store(f.now.Load())", new: "f.now.Load()", tests: "^TestSignedRoute$"},
