@@ -120,6 +120,7 @@ type answers struct {
 	Grants   []string          // each that is wanted exists and is granted: "granted", "denied" or "missing"
 	Encoding string
 	Commits  string // synchronous_commit, as the role and the connection have it
+	ReadOnly string // transaction_read_only, the same, and on for a standby
 	Cache    *int64 // of the sequence
 }
 
@@ -143,7 +144,7 @@ p AS (SELECT o.n, CASE
 	FROM o)
 SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Columns', (SELECT json_object_agg(name, kind) FROM t),
 	'Grants', ARRAY(SELECT answer FROM p ORDER BY n), 'Encoding', current_setting('server_encoding'),
-	'Commits', current_setting('synchronous_commit'),
+	'Commits', current_setting('synchronous_commit'), 'ReadOnly', current_setting('transaction_read_only'),
 	'Cache', (SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $3 LIMIT 1))::text
 FROM s`
 
@@ -189,6 +190,9 @@ func (m *Migrations) check(ctx context.Context, ask Asker, part Part, table stri
 		}
 		if err := a.checkCommits(); err != nil {
 			return err
+		}
+		if a.ReadOnly == "on" {
+			return dberr.ReadOnly("check")
 		}
 		if err := m.checkVersion(ctx, ask, part, table); err != nil || more == nil {
 			return err
