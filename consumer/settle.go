@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,10 +21,14 @@ import (
 
 // session is one receiver, and the settles through it.
 type session struct {
-	rcv     core.Receiver
-	losses  core.LeaseWatcher // nil if the receiver is none
-	trouble atomic.Int32      // settles in a row that failed altogether
-	flow    int               // how many messages the broker may send ahead; of the receive loop
+	rcv    core.Receiver
+	losses core.LeaseWatcher // nil if the receiver is none
+	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one counts:
+	// a connection that is lost fails them all. failedAt is when the latest that counts did.
+	trouble  atomic.Int32
+	failedAt atomic.Pointer[time.Time]
+	paid     int // how many of them the receive loop has paused for
+	flow     int // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
@@ -68,8 +73,24 @@ type acks struct {
 	more bool // when the first was done, others were ready
 }
 
-// troubles returns how many settles in a row failed altogether.
-func (s *session) troubles() int { return int(s.trouble.Load()) }
+// troubles returns how many settles in a row failed altogether, if one did since the latest call, else 0.
+func (s *session) troubles() (n int) {
+	n = int(s.trouble.Load())
+	fresh := n > s.paid
+	if s.paid = n; !fresh {
+		return 0
+	}
+	return n
+}
+
+// failed notes that a settle of messages failed altogether.
+func (s *session) failed(messages []*message) {
+	before, now := s.failedAt.Load(), time.Now()
+	fresh := func(m *message) bool { return before == nil || !m.since.Before(*before) }
+	if slices.ContainsFunc(messages, fresh) && s.failedAt.CompareAndSwap(before, &now) {
+		s.trouble.Add(1)
+	}
+}
 
 // settling is the state of the goroutine that waits for work to settle. The runner's mu guards it.
 type settling struct {
@@ -305,7 +326,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 	if failed < len(acks) {
 		s.trouble.Store(0)
 	} else {
-		s.trouble.Add(1)
+		s.failed(batch.of)
 	}
 	return results
 }
