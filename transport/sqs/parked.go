@@ -51,9 +51,9 @@ func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.Par
 	return t.walks().Inspect(ctx, queue, f)
 }
 
-// ListParked implements admin.ParkedQueue. Of up to 1,000 messages the oldest come first; of more, SQS chooses. It looks
-// at 10,000 messages at most, and hides them meanwhile: a list, a replay or a purge at the same time sees the others
-// only. Of a FIFO queue SQS shows no more than ten messages of a key.
+// ListParked implements admin.ParkedQueue. Of up to 1,000 messages the oldest come first; of more, SQS chooses. It
+// looks at 10,000 messages at most, and hides them meanwhile: a list, a replay or a purge at the same time sees the
+// others only. Of a FIFO queue SQS shows no more than ten messages of a key.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	return t.walks().List(ctx, queue, f, limit)
 }
