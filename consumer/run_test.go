@@ -348,6 +348,71 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 	})
 }
 
+// CO-10: a connection that is lost fails the settles of all that was held, each by itself. That counts once: what comes
+// again does not wait for a pause that has doubled with each.
+func TestLostConnectionPausesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.comeBack = true
+		lost := 0
+		b.settle = func(acks []core.Ack) error {
+			if lost < 10 {
+				lost += len(acks)
+				return errLost
+			}
+			return nil
+		}
+		var n atomic.Int32
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			time.Sleep(time.Duration(n.Add(1)) * 100 * time.Millisecond) // each is settled alone
+			return nil
+		}))
+		b.publish(t, 10)
+		time.Sleep(10 * time.Second)
+		wantDepth(t, b, memtransport.Depth{})
+		stop()
+	})
+}
+
+// CO-10: a settle that failed makes one pause. What comes later is received at once, also while no other one was settled.
+func TestPauseForASettleIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.comeBack = true
+		var lost atomic.Bool
+		b.settle = func([]core.Ack) error {
+			if lost.CompareAndSwap(false, true) {
+				return errLost
+			}
+			return nil
+		}
+		var begun atomic.Int32
+		end := make(chan struct{})
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			if begun.Add(1) > 1 {
+				<-end
+			}
+			return nil
+		}))
+		b.publish(t, 1)
+		time.Sleep(2 * time.Second)
+		all := messages(4)
+		b.send(t, all[1]) // what came back can have been received before the settle had failed: then the pause is now
+		time.Sleep(2 * time.Second)
+		for _, m := range all[2:] {
+			b.send(t, m)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := begun.Load(); n != 5 {
+			t.Errorf("%d of 5 handlers have begun", n)
+		}
+		close(end)
+		stop()
+	})
+}
+
 // CO-10: after a settle that failed altogether, settles that work end the pauses between receives.
 func TestSettlesThatWorkAgain(t *testing.T) {
 	t.Parallel()

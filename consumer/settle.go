@@ -20,10 +20,15 @@ import (
 
 // session is one receiver, and the settles through it.
 type session struct {
-	rcv     core.Receiver
-	losses  core.LeaseWatcher // nil if the receiver is none
-	trouble atomic.Int32      // settles in a row that failed altogether
-	flow    int               // how many messages the broker may send ahead; of the receive loop
+	rcv    core.Receiver
+	losses core.LeaseWatcher // nil if the receiver is none
+	round  atomic.Int64      // Receives that brought messages
+	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one counts: a
+	// connection that is lost fails them all. failedIn is the round then, paid is how many the receive loop has paused for.
+	trouble  atomic.Int32
+	failedIn atomic.Int64
+	paid     int
+	flow     int // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
@@ -68,8 +73,26 @@ type acks struct {
 	more bool // when the first was done, others were ready
 }
 
-// troubles returns how many settles in a row failed altogether.
-func (s *session) troubles() int { return int(s.trouble.Load()) }
+// troubles returns how many settles in a row failed altogether, if one did since the latest call, else 0.
+func (s *session) troubles() (n int) {
+	n = int(s.trouble.Load())
+	fresh := n > s.paid
+	if s.paid = n; !fresh {
+		return 0
+	}
+	return n
+}
+
+// failed notes that a settle of messages failed altogether.
+func (s *session) failed(messages []*message) {
+	newest, before := int64(0), s.failedIn.Load()
+	for _, m := range messages {
+		newest = max(newest, m.round)
+	}
+	if newest > before && s.failedIn.CompareAndSwap(before, s.round.Load()) {
+		s.trouble.Add(1)
+	}
+}
 
 // settling is the state of the goroutine that waits for work to settle. The runner's mu guards it.
 type settling struct {
@@ -305,7 +328,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.R
 	if failed < len(acks) {
 		s.trouble.Store(0)
 	} else {
-		s.trouble.Add(1)
+		s.failed(batch.of)
 	}
 	return results
 }
