@@ -463,3 +463,19 @@ func TestCheckRefusesUnsafeServers(t *testing.T) {
 		})
 	}
 }
+
+// RL-07: Check tells of a session that cannot write, as on a standby, before anything fails for it. That is an outage.
+func TestCheckOfReadOnlySession(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	if err := o.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(openPool(t, withParam(pool.Config().ConnString(), "default_transaction_read_only=on")), postgres.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Check(t.Context()); waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "check: the server or the transaction is read only: connect to the primary") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -101,6 +101,11 @@ func Misconfigured(op, format string, args ...any) *waybill.Error {
 	}
 }
 
+// ReadOnly returns the outage of a server or a session that takes no writes.
+func ReadOnly(op string) *waybill.Error {
+	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassOutage, Err: errors.New(cures["25006"])}
+}
+
 // Class returns the class of an error of the database, also of one that a handler got from its own statements.
 func Class(err error) waybill.Class {
 	if state := SQLState(err); state != "" {

@@ -121,6 +121,7 @@ type answers struct {
 	Encoding string
 	Commits  string // synchronous_commit, as the role and the connection have it
 	Unsafe   string // the settings of the server that its operator has not allowed
+	ReadOnly string // transaction_read_only, the same, and on for a standby
 	Cache    *int64 // of the sequence
 }
 
@@ -148,6 +149,7 @@ SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Column
 	'Unsafe', CASE WHEN current_setting('waybill.allow_unsafe_settings', true) IN ('on', 'true', 'yes', '1') THEN ''
 		ELSE concat_ws(', ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
 			CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END) END,
+	'ReadOnly', current_setting('transaction_read_only'),
 	'Cache', (SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $3 LIMIT 1))::text
 FROM s`
 
@@ -193,6 +195,9 @@ func (m *Migrations) check(ctx context.Context, ask Asker, part Part, table stri
 		}
 		if err := a.checkCommits(); err != nil {
 			return err
+		}
+		if a.ReadOnly == "on" {
+			return dberr.ReadOnly("check")
 		}
 		if err := m.checkVersion(ctx, ask, part, table); err != nil || more == nil {
 			return err
