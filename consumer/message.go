@@ -15,7 +15,6 @@ type message struct {
 	h        *entry
 	seq      uint64      // its place in the order of arrival
 	since    time.Time   // when it arrived
-	round    int64       // of its session
 	refused  *verdict    // it must not reach a handler; nil if it may
 	place    *place      // in its group; nil if it has none with a limit
 	retry    *time.Timer // wakes it, if it waits for its retry in place

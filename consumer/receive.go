@@ -170,7 +170,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	r.tel.count(ctx, r.tel.received, len(ds))
 	r.counts.received.Add(int64(len(ds)))
 	now, debug := time.Now(), r.log.Enabled(ctx, slog.LevelDebug)
-	messages, round := make([]message, len(ds)), s.round.Add(1)
+	messages := make([]message, len(ds))
 	for n, d := range ds {
 		m := &messages[n]
 		unwrap(d)
@@ -178,7 +178,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 		if debug {
 			r.log.Event(r.tel.under(ctx, d), slog.LevelDebug, "consumer.received", "message received", ofMessage(d)...)
 		}
-		m.d, m.session, m.since, m.round = d, s, now, round
+		m.d, m.session, m.since = d, s, now
 		if m.refused = r.judge.refuse(d); m.refused == nil {
 			m.h = r.judge.handlers.find(&d.Envelope)
 			m.suspect = r.judge.suspects(d)

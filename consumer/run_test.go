@@ -375,7 +375,8 @@ func TestLostConnectionPausesOnce(t *testing.T) {
 	})
 }
 
-// CO-10: a settle that failed makes one pause. What comes later is received at once, also while no other one was settled.
+// CO-10: a settle that failed makes one pause. What comes later is received at once, also while no other one was
+// settled.
 func TestPauseForASettleIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -399,7 +400,7 @@ func TestPauseForASettleIsMadeOnce(t *testing.T) {
 		b.publish(t, 1)
 		time.Sleep(2 * time.Second)
 		all := messages(4)
-		b.send(t, all[1]) // what came back can have been received before the settle had failed: then the pause is now
+		b.send(t, all[1]) // what came back can have been received before the settle failed: the pause is now
 		time.Sleep(2 * time.Second)
 		for _, m := range all[2:] {
 			b.send(t, m)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,12 +23,11 @@ import (
 type session struct {
 	rcv    core.Receiver
 	losses core.LeaseWatcher // nil if the receiver is none
-	round  atomic.Int64      // Receives that brought messages
-	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one counts: a
-	// connection that is lost fails them all. failedIn is the round then, paid is how many the receive loop has paused for.
+	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one counts:
+	// a connection that is lost fails them all. failedAt is when the latest that counts did.
 	trouble  atomic.Int32
-	failedIn atomic.Int64
-	paid     int
+	failedAt atomic.Pointer[time.Time]
+	paid     int // how many of them the receive loop has paused for
 	flow     int // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
@@ -85,11 +85,9 @@ func (s *session) troubles() (n int) {
 
 // failed notes that a settle of messages failed altogether.
 func (s *session) failed(messages []*message) {
-	newest, before := int64(0), s.failedIn.Load()
-	for _, m := range messages {
-		newest = max(newest, m.round)
-	}
-	if newest > before && s.failedIn.CompareAndSwap(before, s.round.Load()) {
+	before, now := s.failedAt.Load(), time.Now()
+	fresh := func(m *message) bool { return before == nil || !m.since.Before(*before) }
+	if slices.ContainsFunc(messages, fresh) && s.failedAt.CompareAndSwap(before, &now) {
 		s.trouble.Add(1)
 	}
 }
