@@ -23,8 +23,8 @@ import (
 type session struct {
 	rcv    core.Receiver
 	losses core.LeaseWatcher // nil if the receiver is none
-	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one counts:
-	// a connection that is lost fails them all. failedAt is when the latest that counts did.
+	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one
+	// counts: a connection that is lost fails them all. failedAt is when the latest that counts did.
 	trouble  atomic.Int32
 	failedAt atomic.Pointer[time.Time]
 	paid     int // how many of them the receive loop has paused for
