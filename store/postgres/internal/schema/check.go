@@ -149,6 +149,7 @@ SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Column
 	'Unsafe', CASE WHEN current_setting('waybill.allow_unsafe_settings', true) IN ('on', 'true', 'yes', '1') THEN ''
 		ELSE concat_ws(', ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
 			CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END) END,
+	'ReadOnly', current_setting('transaction_read_only'),
 	'Cache', (SELECT q.seqcache FROM pg_sequence q JOIN o ON o.oid = q.seqrelid WHERE o.object = $3 LIMIT 1))::text
 FROM s`
 
