@@ -79,10 +79,13 @@ func (s *Store) Check(ctx context.Context) error {
 			"set them to 1 and NO_CHAIN, or use Open, which does it for its connections", commits, completion)
 	case log != "0" && format == "STATEMENT":
 		return misconfigured("binlog_format is STATEMENT, with which MySQL refuses writes under READ COMMITTED and replicas of MariaDB can differ; set it to ROW or MIXED")
+	case s.opts.AllowUnsafeSettings:
 	case flush != 1 && flush != 3: // which MariaDB has besides
-		return misconfigured("innodb_flush_log_at_trx_commit is %d: a crash of the server's machine loses committed messages and effects; set it to 1", flush)
+		return misconfigured("innodb_flush_log_at_trx_commit is %d: a crash of the server's machine loses committed messages and effects; "+
+			"set it to 1, or Options.AllowUnsafeSettings", flush)
 	case log != "0" && sync != 1:
-		return misconfigured("sync_binlog is %d: after a crash of its machine the server takes back commits that the binary log lacks; set it to 1", sync)
+		return misconfigured("sync_binlog is %d: after a crash of its machine the server takes back commits that the binary log lacks; "+
+			"set it to 1, or Options.AllowUnsafeSettings", sync)
 	}
 	for table, names := range needed() {
 		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil {

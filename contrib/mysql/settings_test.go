@@ -124,7 +124,7 @@ func TestBinaryLog(t *testing.T) {
 }
 
 // DB-29: a server that answers a commit before its logs are on the disk forgets it when its machine stops. Check
-// refuses that.
+// refuses that, unless it is allowed.
 func TestUnsyncedLogs(t *testing.T) {
 	t.Parallel()
 	server, err := startServer("--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")
@@ -137,6 +137,10 @@ func TestUnsyncedLogs(t *testing.T) {
 	t.Cleanup(func() { _ = admin.Close() })
 	s := openAt(t, newDatabase(t, server.dsn), waybillmysql.Options{})
 	if err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	allowing := openAt(t, newDatabase(t, server.dsn), waybillmysql.Options{AllowUnsafeSettings: true})
+	if err := allowing.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ set, back, refused string }{
@@ -152,6 +156,9 @@ func TestUnsyncedLogs(t *testing.T) {
 		err := s.Check(t.Context())
 		if c.refused == "" && err != nil || c.refused != "" && (!errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), c.refused)) {
 			t.Errorf("%s: %v", c.set, err)
+		}
+		if err := allowing.Check(t.Context()); err != nil {
+			t.Errorf("%s, which is allowed: %v", c.set, err)
 		}
 		if _, err := admin.ExecContext(t.Context(), c.back); err != nil {
 			t.Fatal(err)

@@ -22,12 +22,15 @@ func NewSample(low, high int64) Sample {
 func (s Sample) Seqs() []int64 {
 	seqs := make([]int64, s.size)
 	for k := range s.size {
-		from, to := k*s.span/s.size, (k+1)*s.span/s.size
+		from, to := s.stratum(k), s.stratum(k+1)
 		_, part := math.Modf(float64(k) * 0.6180339887)
 		seqs[k] = s.low + from + 1 + int64(part*float64(to-from))
 	}
 	return seqs
 }
+
+// stratum returns where the k-th stratum begins, without an overflow.
+func (s Sample) stratum(k int64) int64 { return k*(s.span/s.size) + k*(s.span%s.size)/s.size }
 
 // Total returns how many records there are: seen outside of the range, and hits among [Sample.Seqs]. With two
 // deviations of more than 5 % the total is vague: then it is a least number, four deviations below the estimate.

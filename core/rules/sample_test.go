@@ -46,6 +46,18 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// The sequences of the widest range there is ascend in it: nothing overflows.
+func TestWidestSample(t *testing.T) {
+	t.Parallel()
+	last := int64(0)
+	for _, seq := range rules.NewSample(0, math.MaxInt64).Seqs() {
+		if seq <= last {
+			t.Fatalf("%d follows %d", seq, last)
+		}
+		last = seq
+	}
+}
+
 // first is the sequence before those of a check.
 const first = 777
 

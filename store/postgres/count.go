@@ -44,8 +44,8 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
         FROM (SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.part, s.low + k * s.span / s.size + 1
-           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * ((k + 1) * s.span / s.size - k * s.span / s.size))::bigint AS seq
+    SELECT s.route, s.part, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
+           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
     FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
 ), hits AS (
     SELECT p.route, p.part, o.state, o.reason, count(*) AS hits

@@ -53,7 +53,7 @@ type scaled struct {
 func newScaled(t *testing.T) *scaled {
 	t.Helper()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: map[string]string{
-		"shared_preload_libraries": "pg_stat_statements", "autovacuum": "off", "fsync": "off", "max_wal_size": "4GB", "maintenance_work_mem": "512MB",
+		"shared_preload_libraries": "pg_stat_statements", "autovacuum": "off", "fsync": "off", "waybill.allow_unsafe_settings": "on", "max_wal_size": "4GB", "maintenance_work_mem": "512MB",
 		"shared_buffers": "256MB",
 	}})
 	side, err := pgx.Connect(t.Context(), server.DSN("postgres"))

@@ -15,6 +15,7 @@ type receiver struct {
 	t      *Transport
 	q      *queue
 	drop   bool
+	bytes  int                // that a Receive returns; see core.Subscription
 	held   map[*item]struct{} // handed out and not settled
 	closed chan struct{}
 }
@@ -41,7 +42,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 			q.bindings = append(q.bindings, b)
 		}
 	}
-	r := &receiver{t: t, q: q, drop: sub.DropFailed, held: map[*item]struct{}{}, closed: make(chan struct{})}
+	r := &receiver{t: t, q: q, drop: sub.DropFailed, bytes: sub.ReceiveBytes, held: map[*item]struct{}{}, closed: make(chan struct{})}
 	t.receivers[r] = struct{}{}
 	context.AfterFunc(ctx, func() { _ = r.Close(context.WithoutCancel(ctx)) })
 	return r, nil
@@ -82,7 +83,7 @@ func (r *receiver) take(limit int) (ds []*waybill.Delivery, next time.Duration, 
 		return nil, 0, r.t.changed
 	default:
 	}
-	now := time.Now()
+	now, bytes := time.Now(), 0
 	r.q.items = slices.DeleteFunc(r.q.items, func(m *item) bool {
 		if in := m.due.Sub(now); in > 0 {
 			if next == 0 || in < next {
@@ -90,9 +91,10 @@ func (r *receiver) take(limit int) (ds []*waybill.Delivery, next time.Duration, 
 			}
 			return false
 		}
-		if len(ds) >= limit {
+		if len(ds) >= limit || r.bytes > 0 && bytes >= r.bytes {
 			return false
 		}
+		bytes += len(m.env.Body)
 		r.held[m] = struct{}{}
 		ds = append(ds, &waybill.Delivery{
 			Envelope: m.env.Clone(), Queue: r.q.name, Attempt: m.attempt, Redeliveries: m.redeliveries, Handle: m,

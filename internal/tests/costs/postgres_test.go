@@ -18,7 +18,7 @@ import (
 
 // calm are the settings under which two runs write the same log: entries of a checkpoint, a worker or a crash are off.
 var calm = map[string]string{
-	"autovacuum": "off", "full_page_writes": "off", "fsync": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB",
+	"autovacuum": "off", "full_page_writes": "off", "fsync": "off", "waybill.allow_unsafe_settings": "on", "checkpoint_timeout": "1h", "max_wal_size": "4GB",
 	"wal_level": "replica", "jit": "off",
 }
 

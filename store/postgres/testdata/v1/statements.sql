@@ -148,7 +148,7 @@ WHERE k.key IS NOT NULL ORDER BY k.i
 
 -- statement outbox.admin.count
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -163,54 +163,71 @@ WITH RECURSIVE known AS MATERIALIZED (
         (SELECT 'ready' AS part, CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END AS state, '' AS reason, o.ready_since, o.seq, true AS due FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
         UNION ALL
-        (SELECT 'due', o.state, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o
+        (SELECT 'due', o.state, '', o.ready_since, NULL, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since, 0, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        (SELECT 'retry', CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END, '', o.ready_since, NULL, o.due_at <= statement_timestamp() FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'abandoned', o.state, o.reason, o.ready_since, 0, false FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since, o.seq, false FROM "waybill"."waybill_outbox" o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
-), parts AS (
-    SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen,
-           max(max(seq)) OVER (PARTITION BY route, part) AS last
+), kinds AS (
+    SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
 ), strata AS MATERIALIZED (
-    SELECT b.*, greatest((b.high - b.low + $2 - 1) / $2, $3) AS width
+    SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
-        SELECT d.route, d.part, CASE WHEN d.part = 'ready' THEN d.seen ELSE 0 END AS seen, CASE WHEN d.part = 'ready' THEN d.last ELSE
-                   (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 END AS low,
+        SELECT d.route, d.part, d.last, coalesce(d.last, (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1) AS low,
                (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
-        FROM (SELECT DISTINCT route, part, seen, last FROM parts WHERE seen >= $1) d
+        FROM (SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1) d
     ) b
-), windows AS MATERIALIZED (
-    SELECT s.route, s.part, s.low + k * s.width + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.width - $3 + 1))::bigint AS low
-    FROM strata s CROSS JOIN generate_series(0, $2 - 1) k WHERE s.low + k * s.width < s.high
-), big AS (
-    SELECT s.route, s.part, s.seen + h.hits * s.width / $3 AS total,
-           s.width > $3 AND 2 * sqrt(h.hits + 1) * s.width / $3 > (s.seen + h.hits * s.width / $3) * 0.05 AS vague,
-           greatest($1, s.seen + floor((greatest(h.hits::float8 / $3 - 2, 0) + 8 - 4 * sqrt(greatest(h.hits::float8 / $3 - 2, 0) + 4)) * s.width))::bigint - 1 AS fewest
-    FROM strata s CROSS JOIN LATERAL (
-        SELECT count(*) AS hits FROM windows w CROSS JOIN LATERAL (
-            SELECT FROM "waybill"."waybill_outbox" o WHERE o.route = w.route AND o.seq > w.low AND o.seq <= w.low + $3 AND CASE w.part
-                WHEN 'ready' THEN o.settled_at IS NULL AND o.due_at IS NULL
-                WHEN 'due' THEN o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL
-                WHEN 'retry' THEN o.retry ELSE o.reason <> '' END
-            ORDER BY o.seq LIMIT $3
-        ) o WHERE w.route = s.route AND w.part = s.part
-    ) h
+), places AS MATERIALIZED (
+    SELECT s.route, s.part, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
+           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
+    FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+), hits AS (
+    SELECT p.route, p.part, o.state, o.reason, count(*) AS hits
+    FROM places p CROSS JOIN LATERAL (
+        SELECT CASE WHEN p.part IN ('ready', 'retry') THEN CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END ELSE o.state END AS state, o.reason FROM "waybill"."waybill_outbox" o
+        WHERE o.route = p.route AND o.seq = p.seq AND CASE p.part
+            WHEN 'ready' THEN o.settled_at IS NULL AND o.due_at IS NULL
+            WHEN 'due' THEN o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL
+            WHEN 'retry' THEN o.retry ELSE o.reason <> '' END
+        ORDER BY o.seq LIMIT 1
+    ) o GROUP BY 1, 2, 3, 4
+), holds AS MATERIALIZED (
+    SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
+), sums AS (
+    SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least) - 1
+                     ELSE greatest(total, least) END AS sum
+    FROM (
+        SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
+        FROM (
+            SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
+                   CASE WHEN s.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
+                   CASE WHEN s.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
+            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN strata s USING (route, part)
+            WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
+        ) x
+    ) x
 )
-SELECT p.route, p.state, p.reason,
-       sum(CASE WHEN b.route IS NULL THEN p.n WHEN b.vague THEN p.n * b.fewest / p.seen ELSE p.n * greatest(b.total, $1) / p.seen END)::bigint,
-       sum(CASE WHEN b.route IS NULL OR p.due < p.n THEN p.due WHEN b.vague THEN p.due * b.fewest / p.seen
-                ELSE p.due * greatest(b.total, $1) / p.seen END)::bigint,
-       bool_or(b.route IS NOT NULL), bool_or(coalesce(b.vague, false)),
-       coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
-FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
+SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated), bool_or(vague),
+       coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)
+FROM (
+    SELECT k.route, k.state, k.reason, k.n, k.due, false AS estimated, false AS vague, k.oldest FROM kinds k
+    WHERE NOT EXISTS (SELECT FROM strata s WHERE s.route = k.route AND s.part = k.part)
+    UNION ALL
+    SELECT h.route, 2, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN strata s USING (route, part)
+    WHERE (SELECT count(*) FROM holds) < $1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = h.hold) GROUP BY 1
+    UNION ALL
+    SELECT s.route, s.state, s.reason, s.sum, CASE WHEN s.part = 'abandoned' OR s.state = 2 THEN 0 WHEN s.due < s.n THEN s.due ELSE s.sum END,
+           true, s.vague, s.oldest
+    FROM sums s
+) c
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 -- statement outbox.admin.dryPurge.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -259,7 +276,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.dryPurge.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -308,7 +325,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.dryPurge.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -373,7 +390,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.dryRun.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -451,7 +468,7 @@ FROM (SELECT coalesce(
 
 -- statement outbox.admin.dryRun.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -529,7 +546,7 @@ FROM (SELECT coalesce(
 
 -- statement outbox.admin.dryRun.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -628,7 +645,7 @@ SELECT
 
 -- statement outbox.admin.list.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -681,7 +698,7 @@ LEFT JOIN (
 
 -- statement outbox.admin.list.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -734,7 +751,7 @@ LEFT JOIN (
 
 -- statement outbox.admin.list.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -810,7 +827,7 @@ WHERE o.route = $1 AND o.seq = $2
 
 -- statement outbox.admin.purge.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -860,7 +877,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.purge.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -910,7 +927,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.purge.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -976,7 +993,7 @@ SELECT coalesce(
 
 -- statement outbox.admin.redrive.0
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1063,7 +1080,7 @@ FROM (SELECT coalesce(
 
 -- statement outbox.admin.redrive.1
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1150,7 +1167,7 @@ FROM (SELECT coalesce(
 
 -- statement outbox.admin.redrive.2
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
 ), others AS (
     SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
@@ -1726,7 +1743,7 @@ SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE N
 
 -- statement outbox.heartbeat.membership
 WITH RECURSIVE k AS (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM "waybill"."waybill_outbox_routes" r WHERE r.partitions > 0) k
 ), f AS (
     SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next

@@ -81,12 +81,28 @@ SELECT 1 FROM waybill_outbox_notices LIMIT 1
 SELECT 1 FROM waybill_outbox_notices WHERE number = ?1
 
 -- statement
-SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3) FROM (SELECT ready_since AS since, due_at AS due
+SELECT 1, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3), 0 FROM (SELECT ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)
 
 -- statement
-SELECT 5, reason, count(*), min(since), 0 FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
+SELECT 5, reason, count(*), min(since), 0, max(seq) FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since, seq
 		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2) GROUP BY reason
+
+-- statement
+SELECT CASE WHEN o.hold <> 0 AND (o.due_at IS NULL OR o.state = 4) THEN 2 ELSE o.state END, CASE WHEN o.state = 5 THEN coalesce(o.reason, '') ELSE '' END, count(*)
+		FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED WHERE o.seq = w.value AND o.route = ?1 AND o.due_at IS NOT NULL AND o.state = 1 GROUP BY 1, 2
+
+-- statement
+SELECT CASE WHEN o.hold <> 0 AND (o.due_at IS NULL OR o.state = 4) THEN 2 ELSE o.state END, CASE WHEN o.state = 5 THEN coalesce(o.reason, '') ELSE '' END, count(*)
+		FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED WHERE o.seq = w.value AND o.route = ?1 AND o.due_at IS NULL AND o.settled_at IS NULL GROUP BY 1, 2
+
+-- statement
+SELECT CASE WHEN o.hold <> 0 AND (o.due_at IS NULL OR o.state = 4) THEN 2 ELSE o.state END, CASE WHEN o.state = 5 THEN coalesce(o.reason, '') ELSE '' END, count(*)
+		FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED WHERE o.seq = w.value AND o.route = ?1 AND o.state = 4 GROUP BY 1, 2
+
+-- statement
+SELECT CASE WHEN o.hold <> 0 AND (o.due_at IS NULL OR o.state = 4) THEN 2 ELSE o.state END, CASE WHEN o.state = 5 THEN coalesce(o.reason, '') ELSE '' END, count(*)
+		FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED WHERE o.seq = w.value AND o.route = ?1 AND o.state = 5 GROUP BY 1, 2
 
 -- statement
 SELECT EXISTS (SELECT 1
@@ -120,9 +136,7 @@ SELECT coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outb
 		coalesce((SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3), 0)
 
 -- statement
-SELECT coalesce((SELECT min(seq) FROM waybill_outbox), 1) - 1, coalesce((SELECT max(seq) FROM waybill_outbox), 0),
-		coalesce((SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready
-			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1 OFFSET ?2), 0)
+SELECT coalesce((SELECT min(seq) FROM waybill_outbox), 1) - 1, coalesce((SELECT max(seq) FROM waybill_outbox), 0)
 
 -- statement
 SELECT coalesce(max(hlc), 0) FROM (
@@ -134,22 +148,6 @@ SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'
 
 -- statement
 SELECT count(*) FROM (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_key WHERE r.route = ?1 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND r.key = ?2 AND r.seq <> ?3 LIMIT ?4)
-
--- statement
-SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
-		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.due_at IS NOT NULL AND o.state = 1
-
--- statement
-SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
-		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.due_at IS NULL AND o.settled_at IS NULL
-
--- statement
-SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
-		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.state = 4
-
--- statement
-SELECT count(*) FROM json_each(?2) w CROSS JOIN waybill_outbox o NOT INDEXED
-		WHERE o.seq > w.value AND o.seq <= w.value + ?3 AND o.route = ?1 AND o.state = 5
 
 -- statement
 SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END
@@ -347,18 +345,22 @@ SELECT route, from_slot, to_slot FROM waybill_outbox_partitions WHERE owner = ?1
 SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot
 
 -- statement
+SELECT route, retry, count(*), min(since) FROM (SELECT route, state = 4 AS retry, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_hold WHERE hold <> 0 LIMIT ?1) GROUP BY 1, 2
+
+-- statement
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes FROM waybill_outbox_members ORDER BY session
 
 -- statement
-SELECT state, '', count(*), min(since), CASE WHEN state = 2 THEN 0 ELSE count(*) END
-		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+SELECT state, '', count(*), min(since), CASE WHEN state = 2 THEN 0 ELSE count(*) END, max(seq)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since, seq
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
 			LIMIT ?2)
 		GROUP BY state
 
 -- statement
-SELECT state, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3 AND state <> 2)
+SELECT state, '', count(*), min(since), count(*) FILTER (WHERE due <= ?3 AND state <> 2), 0
 		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since, due_at AS due
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state
 
