@@ -25,9 +25,9 @@ type Delivery struct {
 	Handle any
 }
 
-// Native returns the broker's own message behind d, for what an Envelope has no field for: an amqp.Delivery on
-// RabbitMQ, a types.Message on SQS, a redis.XMessage on Redis Streams, a *nats.Msg on NATS, a *kgo.Record on Kafka. It
-// reports false if M is another type, and if the transport has no such message, as the table queue.
+// Native returns the broker's own message behind d, with properties that an Envelope has no field for: an amqp.Delivery
+// on RabbitMQ, a types.Message on SQS, a redis.XMessage on Redis Streams, a *nats.Msg on NATS, a *kgo.Record on Kafka.
+// It reports false if M is another type, and if the transport has no such message, as the table queue.
 //
 // The message has no acknowledger, receipt or reply address: only the consumer settles it. Its maps and bytes belong to
 // the transport: a handler must not change them, and reads them until it returns.

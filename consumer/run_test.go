@@ -348,8 +348,8 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 	})
 }
 
-// CO-10: a connection that is lost fails the settles of all that was held, each by itself. That counts once: what comes
-// again does not wait for a pause that has doubled with each.
+// CO-10: a lost connection fails the settles of all held messages, each by itself. The loss counts once: the messages
+// that come again do not wait for a pause that has doubled with each.
 func TestLostConnectionPausesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestLostConnectionPausesOnce(t *testing.T) {
 	})
 }
 
-// CO-10: a settle that failed makes one pause. What comes later is received at once, also while no other one was
+// CO-10: a settle that failed makes one pause. Later messages are received at once, also while no other one was
 // settled.
 func TestPauseForASettleIsMadeOnce(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,8 @@ import (
 type session struct {
 	rcv    core.Receiver
 	losses core.LeaseWatcher // nil if the receiver is none
-	// trouble is how many settles in a row failed altogether. Of what was held when one failed, no other one
-	// counts: a connection that is lost fails them all. failedAt is when the latest that counts did.
+	// trouble is how many settles in a row failed altogether. A lost connection fails the settles of all messages
+	// that were held then, and counts once. failedAt is when the latest that counts failed.
 	trouble  atomic.Int32
 	failedAt atomic.Pointer[time.Time]
 	paid     int // how many of them the receive loop has paused for
@@ -76,7 +76,7 @@ type acks struct {
 // troubles returns how many settles in a row failed altogether, if one did since the latest call, else 0.
 func (s *session) troubles() (n int) {
 	n = int(s.trouble.Load())
-	fresh := n > s.paid
+	fresh := n > s.paid || n > 0 && n < s.paid // a settle that worked began the count anew
 	if s.paid = n; !fresh {
 		return 0
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/contrib/kafka"
 )
 
-// CO-26: what a receiver has fetched is bounded in bytes, however many partitions it has.
+// CO-26: the fetched messages of a receiver are bounded in bytes, for any number of partitions.
 func TestPartitionsShareBytes(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int32{1, 4, 5, 100, 1000} {

@@ -45,9 +45,9 @@ const (
 // 10,000. Of a larger route, up to 100,000 scheduled and 100,000 failed records are counted. The rest is estimated
 // from 10,000 sequences all over the table, or a least number if they tell too little; see [rules.Sample]. A least
 // number of ready records can be 0 beside more than 100,000 others. A reason that is neither among these sequences nor
-// among the first 10,000 abandoned rows is missing. Held records are processing, up to 100,000 of all routes; others
-// count as what they were. Kept published records are not counted. Of more than 10,000 rows, Oldest is the age of the
-// first one by sequence, and of the first timer.
+// among the first 10,000 abandoned rows is missing. Held records are processing, up to 100,000 of all routes; further
+// ones count as pending or failed. Kept published records are not counted. Of more than 10,000 rows, Oldest is the age
+// of the first one by sequence, and of the first timer.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	err := s.read(ctx, "counts", func(w *work) (err error) {

@@ -17,19 +17,26 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// ownServer starts a server for one test, and returns it with a connection of its administrator.
+func ownServer(t *testing.T, flags ...string) (*server, *sql.DB) {
+	t.Helper()
+	s, err := startServer(flags...)
+	missing(t, err)
+	t.Cleanup(func() { s.kill(); _ = os.RemoveAll(s.dir) })
+	admin, err := sql.Open("mysql", s.dsn(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = admin.Close() })
+	return s, admin
+}
+
 // Connections that do not commit by themselves, or begin the next transaction at once, leave locks behind, so that
 // nothing is ever read. Open sets them right, wherever they were set wrong; Check refuses them in a pool of the
 // application.
 func TestConnectionsThatKeepTransactions(t *testing.T) {
 	t.Parallel()
-	server, err := startServer("--skip-log-bin")
-	missing(t, err)
-	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
-	admin, err := sql.Open("mysql", server.dsn(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = admin.Close() })
+	server, admin := ownServer(t, "--skip-log-bin")
 	exec := func(text string) {
 		t.Helper()
 		if _, err := admin.ExecContext(t.Context(), text); err != nil {
@@ -127,14 +134,7 @@ func TestBinaryLog(t *testing.T) {
 // refuses that, unless it is allowed.
 func TestUnsyncedLogs(t *testing.T) {
 	t.Parallel()
-	server, err := startServer("--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")
-	missing(t, err)
-	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
-	admin, err := sql.Open("mysql", server.dsn(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = admin.Close() })
+	server, admin := ownServer(t, "--log-bin=binlog", "--server-id=1", "--sync-binlog=1", "--binlog-format=ROW")
 	s := openAt(t, newDatabase(t, server.dsn), waybillmysql.Options{})
 	if err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)

@@ -36,8 +36,8 @@ type Options struct {
 	// messages on a route, instead of it; negative = none.
 	TTL      time.Duration
 	RouteTTL map[string]time.Duration
-	// AllowUnsafeSettings has Check take a server that forgets, in a crash of its machine, what it has answered
-	// (innodb_flush_log_at_trx_commit, sync_binlog): for tests, or where replicas have it by then.
+	// AllowUnsafeSettings lets Check accept a server that loses commits in a crash of its machine
+	// (innodb_flush_log_at_trx_commit, sync_binlog): for tests, or where replicas have the commits by then.
 	AllowUnsafeSettings bool
 	// TracerProvider makes the stage spans; nil means the global one.
 	TracerProvider core.TracerProvider

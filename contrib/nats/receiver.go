@@ -21,7 +21,7 @@ import (
 // server forgets pulls when a connection is lost, and can end them with a status. asked is the receiver's count of what
 // is still to come, and begins anew then.
 //
-// A pull of a subscription with ReceiveBytes has that bound, and there is one at a time: what was pulled waits in
+// A pull of a subscription with ReceiveBytes has that bound, and there is one at a time: pulled messages wait in
 // memory. The server ends a pull before a message that does not fit. If that is the pull's first one, it is asked for
 // alone.
 

@@ -94,7 +94,8 @@ func check(t *testing.T, size int64, is func(seq int64) bool, exact bool) {
 	}
 }
 
-// What was counted one by one is a least number: beside the sample it adds to the hits, and among all it does not.
+// Records that were counted one by one are a least number: beside the sample they add to the hits, among all they do
+// not.
 func TestSampleCount(t *testing.T) {
 	t.Parallel()
 	wide, whole := rules.NewSample(0, 10_000_000), rules.NewSample(0, 5000)

@@ -17,9 +17,9 @@ const countExact = 10_000
 // countSQL counts, route by route, the records that are ready, scheduled, waiting for a retry, and abandoned, each up
 // to a bound. Beyond it the rows of each state and reason are counted among single sequences that lie all over the
 // route: that needs no statistics of the planner, and moves with each row that is settled. See [rules.Sample], whose
-// arithmetic this is. Ready and abandoned rows are seen by their sequences, and the sample lies behind those that were
-// seen; the others are seen in the order of their times: if all that were seen are due, all are. Held rows lie at
-// the beginning of a route, and are few as a rule: their own index counts them.
+// arithmetic this is. All parts of a route share one sample. Ready and abandoned rows are seen by their sequences, and
+// the sample adds the rows behind; the others are seen in the order of their times: if all that were seen are due, all
+// are. Held rows lie at the beginning of a route, and are few as a rule: their own index counts them.
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
@@ -36,27 +36,27 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
 ), kinds AS (
     SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> {processing}) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
+), big AS MATERIALIZED (
+    SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1
 ), strata AS MATERIALIZED (
     SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
-        SELECT d.route, d.part, d.last, coalesce(d.last, (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1) AS low,
+        SELECT d.route, (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 AS low,
                (SELECT o.seq FROM {outbox} o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
-        FROM (SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1) d
+        FROM (SELECT DISTINCT route FROM big) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.part, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
+    SELECT s.route, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
            + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
     FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
 ), hits AS (
-    SELECT p.route, p.part, o.state, o.reason, count(*) AS hits
+    SELECT p.route, o.part, o.state, o.reason, count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
-        SELECT CASE WHEN p.part IN ('ready', 'retry') THEN ` + stateSQL + ` ELSE o.state END AS state, o.reason FROM {outbox} o
-        WHERE o.route = p.route AND o.seq = p.seq AND CASE p.part
-            WHEN 'ready' THEN o.settled_at IS NULL AND o.due_at IS NULL
-            WHEN 'due' THEN o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL
-            WHEN 'retry' THEN o.retry ELSE o.reason <> '' END
-        ORDER BY o.seq LIMIT 1
-    ) o GROUP BY 1, 2, 3, 4
+        SELECT CASE WHEN o.retry THEN 'retry' WHEN o.settled_at IS NOT NULL THEN 'abandoned' WHEN o.due_at IS NULL THEN 'ready' ELSE 'due' END AS part,
+               CASE WHEN o.retry OR o.due_at IS NULL AND o.settled_at IS NULL THEN ` + stateSQL + ` ELSE o.state END AS state, o.reason FROM {outbox} o
+        WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NULL OR o.reason <> '') ORDER BY o.seq LIMIT 1
+    ) o JOIN big b ON b.route = p.route AND b.part = o.part
+    WHERE b.last IS NULL OR p.seq > b.last GROUP BY 1, 2, 3, 4
 ), holds AS MATERIALIZED (
     SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM {outbox} o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
@@ -66,9 +66,9 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
         SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
         FROM (
             SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
-                   CASE WHEN s.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
-                   CASE WHEN s.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
-            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN strata s USING (route, part)
+                   CASE WHEN b.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
+                   CASE WHEN b.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
+            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
             WHERE state <> {processing} OR (SELECT count(*) FROM holds) >= $1
         ) x
     ) x
@@ -77,9 +77,9 @@ SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated
        coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)
 FROM (
     SELECT k.route, k.state, k.reason, k.n, k.due, false AS estimated, false AS vague, k.oldest FROM kinds k
-    WHERE NOT EXISTS (SELECT FROM strata s WHERE s.route = k.route AND s.part = k.part)
+    WHERE NOT EXISTS (SELECT FROM big b WHERE b.route = k.route AND b.part = k.part)
     UNION ALL
-    SELECT h.route, {processing}, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN strata s USING (route, part)
+    SELECT h.route, {processing}, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN big b USING (route, part)
     WHERE (SELECT count(*) FROM holds) < $1 AND EXISTS (SELECT FROM {members} me WHERE me.session = h.hold) GROUP BY 1
     UNION ALL
     SELECT s.route, s.state, s.reason, s.sum, CASE WHEN s.part = 'abandoned' OR s.state = {processing} THEN 0 WHEN s.due < s.n THEN s.due ELSE s.sum END,

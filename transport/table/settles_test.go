@@ -39,14 +39,15 @@ type lockable struct {
 	stored  map[string]int // outcomes, by id
 }
 
-func newLockable(t *testing.T, trip time.Duration, locked ...string) *lockable {
+// newLockable returns a store whose calls take a trip each.
+func newLockable(t *testing.T, trip func(), locked ...string) *lockable {
 	t.Helper()
 	s := &lockable{mem: newStore(t), locked: map[string]bool{}, stored: map[string]int{}}
 	for _, id := range locked {
 		s.locked[id] = true
 	}
 	s.Store = sharedtest.Store{OutboxStore: s.mem, Before: func(context.Context, string, any) error {
-		time.Sleep(trip) // virtual time
+		trip()
 		return nil
 	}}
 	return s
@@ -102,7 +103,7 @@ func TestSettlesOfAQueueGoTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newLockable(t, 5*time.Millisecond)
+				s := newLockable(t, func() { time.Sleep(5 * time.Millisecond) })
 				for i := range handlers * rounds {
 					stage(t, s.mem, message(fmt.Sprint("m-", i)))
 				}
@@ -168,7 +169,7 @@ func TestLockedRecordHoldsUpNoOther(t *testing.T) {
 				for i := range 5 {
 					locked = append(locked, fmt.Sprint("m-", 7+150*i))
 				}
-				s := newLockable(t, time.Millisecond, locked...)
+				s := newLockable(t, func() { time.Sleep(time.Millisecond) }, locked...)
 				for i := range n {
 					stage(t, s.mem, message(fmt.Sprint("m-", i)))
 				}
@@ -206,7 +207,7 @@ func TestLockedIsAnsweredOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newLockable(t, time.Millisecond, "m-0")
+				s := newLockable(t, func() { time.Sleep(time.Millisecond) }, "m-0")
 				stage(t, s.mem, message("m-0"), message("m-1"))
 				r := subscribe(t, newTable(t, s, table.Options{}))
 				ds := receive(t, r, 2)

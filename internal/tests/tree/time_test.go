@@ -49,7 +49,7 @@ var timed = []struct {
 	{"transport/rabbitmq", 7, "calls that must give up, pauses, what must be on disk before a kill"},
 	{"transport/redisstreams", 3, "pauses, the length of an example and of a benchmark"},
 	{"transport/sqs", 1, "a hold that must end"},
-	{"transport/table", 5, "limits, and a round trip, in bubbles"},
+	{"transport/table", 4, "limits in bubbles"},
 }
 
 // timedPlace is a place in a test whose outcome may depend on the speed of the machine.

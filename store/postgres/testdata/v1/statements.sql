@@ -173,27 +173,27 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), kinds AS (
     SELECT route, part, state, reason, count(*) AS n, count(*) FILTER (WHERE due AND state <> 2) AS due, min(ready_since) AS oldest
     FROM rows GROUP BY 1, 2, 3, 4
+), big AS MATERIALIZED (
+    SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1
 ), strata AS MATERIALIZED (
     SELECT b.*, b.high - b.low AS span, least(b.high - b.low, $2) AS size, (b.high - b.low) / greatest(least(b.high - b.low, $2), 1)::float8 AS width
     FROM (
-        SELECT d.route, d.part, d.last, coalesce(d.last, (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1) AS low,
+        SELECT d.route, (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq LIMIT 1) - 1 AS low,
                (SELECT o.seq FROM "waybill"."waybill_outbox" o WHERE o.route = d.route ORDER BY o.seq DESC LIMIT 1) AS high
-        FROM (SELECT route, part, max(seq) AS last FROM rows GROUP BY 1, 2 HAVING count(*) >= $1) d
+        FROM (SELECT DISTINCT route FROM big) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.part, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
+    SELECT s.route, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
            + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
     FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
 ), hits AS (
-    SELECT p.route, p.part, o.state, o.reason, count(*) AS hits
+    SELECT p.route, o.part, o.state, o.reason, count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
-        SELECT CASE WHEN p.part IN ('ready', 'retry') THEN CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END ELSE o.state END AS state, o.reason FROM "waybill"."waybill_outbox" o
-        WHERE o.route = p.route AND o.seq = p.seq AND CASE p.part
-            WHEN 'ready' THEN o.settled_at IS NULL AND o.due_at IS NULL
-            WHEN 'due' THEN o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL
-            WHEN 'retry' THEN o.retry ELSE o.reason <> '' END
-        ORDER BY o.seq LIMIT 1
-    ) o GROUP BY 1, 2, 3, 4
+        SELECT CASE WHEN o.retry THEN 'retry' WHEN o.settled_at IS NOT NULL THEN 'abandoned' WHEN o.due_at IS NULL THEN 'ready' ELSE 'due' END AS part,
+               CASE WHEN o.retry OR o.due_at IS NULL AND o.settled_at IS NULL THEN CASE WHEN (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold)) THEN 2 ELSE o.state END ELSE o.state END AS state, o.reason FROM "waybill"."waybill_outbox" o
+        WHERE o.route = p.route AND o.seq = p.seq AND (o.settled_at IS NULL OR o.reason <> '') ORDER BY o.seq LIMIT 1
+    ) o JOIN big b ON b.route = p.route AND b.part = o.part
+    WHERE b.last IS NULL OR p.seq > b.last GROUP BY 1, 2, 3, 4
 ), holds AS MATERIALIZED (
     SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
@@ -203,9 +203,9 @@ WITH RECURSIVE known AS MATERIALIZED (
         SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
         FROM (
             SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
-                   CASE WHEN s.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
-                   CASE WHEN s.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
-            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN strata s USING (route, part)
+                   CASE WHEN b.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
+                   CASE WHEN b.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
+            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
             WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
         ) x
     ) x
@@ -214,9 +214,9 @@ SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated
        coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)
 FROM (
     SELECT k.route, k.state, k.reason, k.n, k.due, false AS estimated, false AS vague, k.oldest FROM kinds k
-    WHERE NOT EXISTS (SELECT FROM strata s WHERE s.route = k.route AND s.part = k.part)
+    WHERE NOT EXISTS (SELECT FROM big b WHERE b.route = k.route AND b.part = k.part)
     UNION ALL
-    SELECT h.route, 2, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN strata s USING (route, part)
+    SELECT h.route, 2, '', count(*), 0, false, false, min(h.ready_since) FROM holds h JOIN big b USING (route, part)
     WHERE (SELECT count(*) FROM holds) < $1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = h.hold) GROUP BY 1
     UNION ALL
     SELECT s.route, s.state, s.reason, s.sum, CASE WHEN s.part = 'abandoned' OR s.state = 2 THEN 0 WHEN s.due < s.n THEN s.due ELSE s.sum END,
