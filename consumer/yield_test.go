@@ -27,16 +27,22 @@ type cuts struct {
 	before func(acks []core.Ack) (cut bool) // asked before each settle; nil: never
 
 	mu   sync.Mutex
-	rcv  core.Receiver
+	rcv  *receiver
 	held []*waybill.Delivery // not settled, in the order of arrival
 }
 
 func (c *cuts) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	rcv, err := c.bus.Subscribe(ctx, sub)
+	if err != nil {
+		return nil, err
+	}
+	inner := rcv.(*receiver)
+	count := inner.count
+	inner.count = func(string) {} // a cut gives each held message back by a call that is not the runner's
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rcv, c.held = rcv, nil
-	return &cutReceiver{rcv, c}, err
+	c.rcv, c.held = inner, nil
+	return &cutReceiver{inner, c, count}, nil
 }
 
 // cut loses the connection.
@@ -57,12 +63,15 @@ func (c *cuts) lose(d *waybill.Delivery) {
 	c.held = slices.DeleteFunc(c.held, func(h *waybill.Delivery) bool { return h == d })
 }
 
+// cutReceiver counts the runner's calls.
 type cutReceiver struct {
 	core.Receiver
-	c *cuts
+	c     *cuts
+	count func(call string)
 }
 
 func (r *cutReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+	r.count("receive")
 	ds, err := r.Receiver.Receive(ctx, limit)
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
@@ -71,6 +80,7 @@ func (r *cutReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delive
 }
 
 func (r *cutReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.count("settle")
 	if r.c.before != nil && r.c.before(acks) {
 		r.c.cut()
 	}
