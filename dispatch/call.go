@@ -76,10 +76,10 @@ func (c *Call) Kind() CallKind { return c.kind }
 func (c *Call) Err() error { return c.err }
 
 // calls knows which calls are under way, and how earlier calls of each kind went. At most one call of a kind is under
-// way. Releases are not counted here; see giving.
+// way. Releases are not counted here; see release.go.
 type calls struct {
 	*env
-	underWay  [callKinds]*Call
+	underWay  [callKinds]*Call     // nil = none; never a release
 	notBefore [callKinds]time.Time // the pause after a failure
 	fails     [callKinds]int       // in a row
 	patience  [callKinds]int       // how often the limit was doubled

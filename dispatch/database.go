@@ -20,13 +20,13 @@ const (
 // show records.
 type database struct {
 	*env
-	epoch      string
-	wentBack   bool  // it was restored once: hints mean nothing
-	last       int64 // the greatest ReadResult.Last
-	lastNotice int64 // the greatest ReadResult.LastNotice
-	horizons   []horizon
+	epoch      string              // the name of the database's history; a fail-over or a restore changes it
+	wentBack   bool                // it was restored once: hints mean nothing
+	last       int64               // the greatest ReadResult.Last
+	lastNotice int64               // the greatest ReadResult.LastNotice
+	horizons   []horizon           // in the order of the reads
 	running    map[int64]time.Time // by id of a running transaction: when it was seen first
-	watched    map[int64]bool
+	watched    map[int64]bool      // by id: transactions that no longer hold back the late range
 }
 
 // horizon is what a read could not show: transactions with an id below upper may still show numbers up to last, and
@@ -95,11 +95,13 @@ func hasEnded(result *core.ReadResult, id int64) bool {
 	return id < result.Next && !slices.Contains(result.Running, id)
 }
 
-// visible takes in the transactions that a read could not show. It returns the sequence, and the number of a notice
-// record, up to which everything is visible, watched transactions apart. Transactions with an id below least do not
-// hold it back.
+// visible takes in the transactions that a read could not show. It returns the sequence, and the number of a notice, up
+// to which everything is visible, watched transactions apart: both are of the latest horizon whose transactions, those
+// below its upper, have all ended. Transactions with an id below least do not hold it back.
 func (db *database) visible(result *core.ReadResult, least int64) (seq, lastNotice int64) {
 	if upper := result.Upper; upper > 0 {
+		// At the bound the newest two become one, with the greater numbers: its records are found visible later
+		// than they are.
 		if n := len(db.horizons); n >= db.maxHorizons {
 			db.horizons[n-1] = horizon{result.Last, result.LastNotice, upper}
 		} else {

@@ -28,14 +28,14 @@ type Dispatcher struct {
 	notices  notices  // notices under way
 	releases releases // partitions that are being released
 	work     work     // what is handed out
-	err      error
+	err      error    // the store's latest error; nil if its latest answer was none
 }
 
 // work counts the items that are handed out, and knows when there was activity.
 type work struct {
 	out      int       // items handed out
 	handedAt time.Time // when something was handed out
-	activeAt time.Time // when a hint came, or a member joined or left
+	activeAt time.Time // when Wake was called, or a member joined or left
 }
 
 // New returns a Dispatcher that has not joined yet.
@@ -70,6 +70,7 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	d.noteFree()
 	add := func(c *Call) {
 		if c != nil {
+			// The first Heartbeat draws the session while it is made, so the session is read only here.
 			c.sent, c.gen, c.limit = now, d.session, d.calls.limit(c.kind)
 			calls = append(calls, c)
 		}
@@ -78,6 +79,8 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	if !d.self.joined {
 		return calls
 	}
+	// The releases come before the others: while partitions are being released, read, due and hold return nil, and
+	// a settle does not wait for more outcomes.
 	for _, c := range d.releaseCalls() {
 		add(c)
 	}
@@ -93,7 +96,7 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 }
 
 // Done takes in the answer of c. The answer to a call of an earlier session is dropped: it is about partitions and
-// records that are another member's by now.
+// records that are another member's by now. A failed call is taken in, too: each kind puts its work back in line.
 func (d *Dispatcher) Done(now time.Time, c *Call) {
 	d.tick(now)
 	d.calls.end(c)
@@ -109,12 +112,15 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	}
 	d.presence.note(c)
 	c.op.done(c)
+	// A slow store leaves too little of the grace to start anything with a token: the member withdraws the token.
 	if c.kind == CallHeartbeat && d.presence.slow && d.presence.shown != 0 {
-		d.self.renewNow = true // without the token
+		d.self.renewNow = true
 	}
 }
 
-// Next returns when Calls will have something to do even if nothing happens; zero if never.
+// Next returns when Calls will have something to do even if nothing happens; zero if never. Next has the same
+// conditions as Calls. A time that only Calls knows would be slept through; one that only Next knows would let the
+// owner call Calls in a loop. A kind of call that is under way counts as never: its answer wakes the owner.
 func (d *Dispatcher) Next() (next time.Time) {
 	if d.self.left {
 		return next

@@ -35,11 +35,11 @@ const (
 
 // timers knows when to ask the store for due records: timers, and retries.
 type timers struct {
-	at   time.Time
-	sent time.Time // when the store was asked last
-	none bool      // nothing more was due then
-	last int64     // the greatest number that was known then
-	rest time.Duration
+	at   time.Time     // when to ask next; zero = not
+	sent time.Time     // when the store was asked last
+	none bool          // nothing more was due then
+	last int64         // the greatest number that was known then
+	rest time.Duration // the latest pause; doubled while the member is calm
 }
 
 // reset forgets what the store said to a session that has ended.
@@ -154,7 +154,8 @@ func (o *overdue) failed(sent time.Time) {
 	o.repeatBy = o.now.Add(dueSweep)
 }
 
-// due returns the next Due, or nil.
+// due returns the next Due, or nil. It asks for the routes that have room. A crowded route waits a moment: the keys
+// that are to be asked about go first.
 func (d *Dispatcher) due() *Call {
 	if d.calls.busy(CallDue) || d.releases.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
 		return nil
@@ -178,7 +179,8 @@ func (d *Dispatcher) due() *Call {
 	return c
 }
 
-// dueParts returns the slots to ask for, and how many retries may come.
+// dueParts returns the slots to ask for, and how many retries may come. If one route repeats what is held, all do,
+// since the request has one limit: it grows by the retries in memory, which come first and bring nothing.
 func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 	limit = d.dueLimit
 	repeats := false
@@ -210,7 +212,9 @@ func (d *Dispatcher) dueParts() (parts []core.RouteSlots, limit int) {
 	return parts, limit
 }
 
-// dueDone takes in due records of parts.
+// dueDone takes in due records of parts. NextIn = 0 says that more is due already: the limit cut the answer, or records
+// were locked. A negative NextIn says that no record waits for a time. Timers that became ready have new numbers; a
+// read brings them.
 func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {

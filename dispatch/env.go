@@ -18,7 +18,8 @@ type env struct {
 	bounds
 }
 
-// bounds are the bounds that no user sets. Tests make them small: a fault at a bound shows at 1 as at 100,000.
+// bounds are the bounds that no user sets. Tests make them small: a fault at a bound shows at 1 as at 100,000. The
+// constants that usual names say what each of them bounds.
 type bounds struct {
 	keyDepth, queueDepth        int
 	keyReads, askMost, maxLeave int
@@ -26,11 +27,11 @@ type bounds struct {
 	maxTake, dueLimit           int
 	firstWindow                 int
 	maxWatched, maxHorizons     int
-	passSlack, takeStep         int64
+	passSlack, takeStep         int64 // takeStep: how many numbers a Hold goes over at least, if so many are left
 	tailPages                   int64
 	maxPassed                   int
 	dueMargin                   time.Duration
-	farBack                     [4]time.Duration // how far back a Due for all looks after each failure; 0 = for all
+	farBack                     [4]time.Duration // by overdue.fails: how far back a Due for all looks; 0 = for all
 }
 
 // usual are the bounds in production.

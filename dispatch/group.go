@@ -41,15 +41,15 @@ type group struct {
 	complete, loads, forgot bool
 	floor                   int64
 	loadAt                  time.Time // not before
-	newlyOwnedAfter         int64
+	newlyOwnedAfter         int64     // while loads: waiting records up to here were taken in
 	// cursor: the front has passed everything up to it. stable: nothing up to it can still appear, watched
 	// transactions apart.
 	cursor, stable int64
 	// late is the pass over (stable, cursor] under way; goal is what stable becomes at its end.
 	late, goal int64
-	hazards    int64 // hazard for the result that is being taken in
+	hazards    int64 // the hazard for the result that is being taken in; positions sets it
 	walks      []*walk
-	watch      map[int64]int64 // by watched transaction: its records have greater sequences
+	watch      map[int64]int64 // by id of a watched transaction: it shows only records behind this number
 	// The sweep under way, and when it made its latest step.
 	sweep          int64
 	sweepAt, swept time.Time
@@ -61,7 +61,9 @@ type walk struct {
 	asked   bool // a read of it is under way, which may not see what the next walk is for
 }
 
-// addSlots makes a group of partitions that the member has just got.
+// addSlots makes a group of partitions that the member has just got. It begins at the hint: the former owner has stored
+// no greater one while a record before it was in memory, passed, or still to appear. Only the records that wait (loads)
+// can be before it. Its notices are read from the first one on.
 func (d *Dispatcher) addSlots(rt *route, slots core.Slots, readAfter int64) {
 	if d.db.wentBack { // the hint may be of another life of the database
 		readAfter = 0
@@ -135,7 +137,8 @@ func (g *group) jump(to, visible int64) {
 }
 
 // transactions takes in a read result's transactions, before its records. It returns the sequence up to which
-// everything is visible.
+// everything is visible. Each group that watches a transaction notes its own stable: the transaction held that back
+// until now, so all its records are behind it.
 func (d *Dispatcher) transactions(result *core.ReadResult) (visible int64) {
 	watch, least := d.db.observe(result)
 	ended := d.db.unwatch(result)

@@ -15,7 +15,13 @@ import (
 
 // HandOut hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
 // StartBy: by then the others may have taken this member for dead. An item that may not go now stops those behind it,
-// since it was there first.
+// since it was there first. Three kinds of items stay or leave the line:
+//
+//   - An item that must be alone, or that meets one that is, waits. So does a queue's item whose partition may be
+//     released right now: the release would end its hold.
+//   - An item of a partition that is leaving is skipped, queues apart: it goes with the partition, or is handed out if
+//     that stays.
+//   - An item whose topic was paused since it became ready is taken back.
 func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
@@ -28,7 +34,6 @@ func (d *Dispatcher) HandOut(now time.Time, route string, limit int) (items []*I
 		if !d.mayGo(item, blocked) || rt.Queue && d.releases.covers(rt, item.Record.Slot) {
 			break
 		}
-		// it goes with its partition, or is handed out if that stays
 		if rt.isLeaving(item.Record.Slot) && !rt.Queue {
 			at++
 			continue
@@ -102,9 +107,16 @@ func sortedNames[V any](m map[string]V) []string {
 	return names
 }
 
-// Conclude gives the outcome o of an item that was handed out: o is an outcome of its Record. A released item is handed
-// out again. If it was not published, ready items of its key wait behind it. A caller that has several records of a key
-// concludes the last of them first.
+// Conclude gives the outcome o of an item that was handed out: o is an outcome of its Record. A caller that has several
+// records of a key concludes the last of them first. The steps:
+//
+//  1. An item of an earlier session is ignored: tellLost has reported it.
+//  2. If it was not published, ready items of its key go back behind it.
+//  3. An unknown result stays with the record until it is stored, also through a later release.
+//  4. A decision of an operator replaces an outcome that is not terminal.
+//  5. A released item that the store knows nothing about is ready again, without a write, if it stays with this member.
+//  6. Any other outcome goes to the settles. Unless the record was published or has expired, it holds the key until it
+//     is stored: the record may come back, and a later one of the key would overtake it.
 func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	d.tick(now)
 	if item.state != itemOut || item.session != d.session {
@@ -135,19 +147,23 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 		return
 	}
 	switch {
+	// the record is gone for good: the key goes on before the store knows
 	case o.Event() == core.EventConfirmed:
+	// the record stays the head: those behind it leave memory
 	case o.State() != core.StateAbandoned || item.route.Blocks && o.Reason().Blocks():
 		k.unstored = append(k.unstored, item)
 		d.passQueue(k)
+	// Other records behind it go as soon as the end is stored. An expired one need not wait: if its end gets lost,
+	// the record is read again, and found to be expired again.
 	case o.Reason() != waybill.ReasonExpired:
-		// A record that is read again is found to be expired again.
 		k.unstored = append(k.unstored, item)
 	}
 	d.advance(k)
 }
 
 // putBack makes an item ready again, before all others. It was out, and the store knows nothing about it, so it keeps
-// its place in the order: the front does not bring it again.
+// its place in the order: the front does not bring it again. If its topic is paused, or its partition has another
+// owner, it leaves memory.
 func (d *Dispatcher) putBack(item *Item) {
 	rt := item.route
 	item.tries = 0

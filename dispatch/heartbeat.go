@@ -28,7 +28,8 @@ const (
 	aloneEvery = 5 * time.Second
 )
 
-// heartbeatDue returns when the next Heartbeat is due.
+// heartbeatDue returns when the next Heartbeat is due. A token asks for one, too: without an answer within the grace
+// nothing is handed out.
 func (d *Dispatcher) heartbeatDue() time.Time {
 	at := earliest(d.self.renewAt(), d.peers.heartbeatAt)
 	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
@@ -43,8 +44,16 @@ func (d *Dispatcher) idleForLeave() bool {
 	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.releases.busy()
 }
 
-// heartbeat returns the next Heartbeat, or nil. A member whose own last renewal came late evicts no other: they may
-// have seen as little of it.
+// heartbeat returns the next Heartbeat, or nil. The evictions, suspicions and transfers go with it, and leave memory
+// here: if it is not carried out, the next membership leads to them again. Only the notices of lowered hints come back
+// (heartbeatOp.done). The steps:
+//
+//  1. The member's own row: a renewal, or a repetition of the latest one.
+//  2. Lowered hints, for which notices wait. rest are the notices whose hints must wait for the next Heartbeat.
+//  3. A leave, when nothing is left to store. A member that quits with records out evicts itself instead.
+//  4. Evictions and suspicions, unless the member's own last renewal came late: the others may have seen as little of
+//     it.
+//  5. Transfers: partitions to take, hints, ends of uncertainty, and the lowered hints.
 func (d *Dispatcher) heartbeat() *Call {
 	if d.calls.busy(CallHeartbeat) || d.heartbeatDue().After(d.now) {
 		return nil
@@ -52,7 +61,7 @@ func (d *Dispatcher) heartbeat() *Call {
 	renews := d.renews()
 	m := core.HeartbeatRequest{Self: d.ownMember(renews), Join: !d.self.joined, AfterNotice: d.notices.bound()}
 	if !slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.groups) > 0 }) {
-		m.AfterNotice = math.MaxInt64 // they concern none of its partitions, and a new one is read anyway
+		m.AfterNotice = math.MaxInt64 // no notice concerns this member, and a new partition is read anyway
 	}
 	lowered, done := d.loweredHints()
 	rest := d.notices.lowering[len(done):]
@@ -60,7 +69,8 @@ func (d *Dispatcher) heartbeat() *Call {
 	if !d.self.renewedLate {
 		m.Evict, m.Suspect = d.peers.evictions, d.presence.suspicions
 	}
-	if m.Leave && d.work.out > 0 { // as if it had died
+	// The member quits. An eviction counts a crash for each record that is out; a leave would not.
+	if m.Leave && d.work.out > 0 {
 		m.Leave, m.Evict = false, []core.Eviction{{Session: d.session, Heartbeats: d.self.heartbeats}}
 	}
 	m.Transfers = d.peers.transfers
@@ -111,8 +121,8 @@ func (d *Dispatcher) ownMember(renews bool) core.Member {
 }
 
 // hints returns transfers that store how far the member has come in its partitions. A successor of a dead member begins
-// there. A hint is stored only when it has grown by a step, since each costs a write. The first
-// maxTransfers are stored; a later beat stores the others.
+// there. A hint is stored only when it has grown by a step, since each costs a write; at a leave each is stored (all).
+// The first maxTransfers are stored; a later Heartbeat stores the others.
 func (d *Dispatcher) hints(all bool) (moves []core.Transfer) {
 	for _, rt := range d.routes {
 		hints := rt.slotHints()
@@ -131,8 +141,8 @@ func (d *Dispatcher) hints(all bool) (moves []core.Transfer) {
 	return moves
 }
 
-// endUncertainty ends the care for slots in which no record is left that a dead member may have had out. It returns the
-// transfers that store this.
+// endUncertainty ends the care for slots in which no record is left that a dead member may have had out: the hint has
+// passed all of them. It returns the transfers that store this.
 func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 	for _, rt := range d.routes {
 		if slices.Max(rt.uncertainUpTo[:]) == 0 {
@@ -162,9 +172,15 @@ func (d *Dispatcher) endUncertainty() (moves []core.Transfer) {
 }
 
 // heartbeatDone takes in a membership. If there is none, the renewal is repeated after a short pause: the lease runs. A
-// membership without this member, or of another life of the database, ends the session. Otherwise the membership shows
-// which members are dead, which partitions are this member's, and how to divide them; the next Heartbeat carries the
-// conclusions.
+// membership without this member, or of another life of the database, ends the session. Otherwise the next Heartbeat
+// carries the conclusions:
+//
+//  1. noteOthers compares the members with the former membership, so it comes before that is replaced.
+//  2. The lease now counts from when this renewal was sent.
+//  3. noteOwn learns of a suspicion; observe finds members that are dead or suspect.
+//  4. applyOwnership takes and drops partitions.
+//  5. rebalance, from the same membership, finds which partitions to take and to release.
+//  6. The next reading of the membership is due after observePause, and holdLate finds records that are out for long.
 func (d *Dispatcher) heartbeatDone(m *core.HeartbeatRequest, membership *core.Membership, c *Call, renewed bool) {
 	if c.err != nil {
 		d.calls.pause(CallHeartbeat)
@@ -241,9 +257,9 @@ func (d *Dispatcher) sharesQueue() bool {
 type heartbeatOp struct {
 	d          *Dispatcher
 	m          core.HeartbeatRequest
-	renews     bool
-	lowered    []core.Transfer
-	notices    []core.Notice // done with lowered
+	renews     bool            // the call renews the lease; otherwise it only reads
+	lowered    []core.Transfer // hints that are lowered for notices
+	notices    []core.Notice   // to be deleted when lowered is stored
 	membership core.Membership
 }
 

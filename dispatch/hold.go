@@ -30,9 +30,9 @@ const (
 // one window of each route at most, or one that went alone.
 type holds struct {
 	*env
-	window   []*Item // under way
+	window   []*Item // under way: from fillWindow until their outcomes are stored or wait for locks
 	suspects []*Item // waiting for a window
-	windows  int     // begun since a partition came that a dead member may have had
+	windows  int     // windows begun since a partition came that a dead member may have had
 }
 
 // goesAlone reports whether an item goes alone, or waits to.
@@ -159,8 +159,9 @@ func (d *Dispatcher) hold() *Call {
 	return d.holdCall(items, next, room.n)
 }
 
-// holdLate returns a Hold that stores holds of records that have been out for longer than a third of the lease. If
-// this member dies, its successor then knows that they were out, and counts a crash for each.
+// holdLate returns a Hold that stores holds of records that have been out for longer than a third of the lease. If this
+// member dies, its successor then knows that they were out, and counts a crash for each. heartbeatDone makes it, so
+// that there is one at most in each reading of the membership.
 func (d *Dispatcher) holdLate() *Call {
 	if d.calls.busy(CallHold) || d.releases.busy() {
 		return nil
@@ -224,8 +225,8 @@ func (d *Dispatcher) holdDone(items []*Item, got []core.HoldResult, c *Call) boo
 	return true
 }
 
-// held takes in the answer about an item that waited for its hold: it is ready, or locked, or not what it was. A
-// single item whose hold is stored lets the next ones of its key follow where several may go.
+// holdAnswered takes in the answer about an item that waited for its hold: it is ready, or locked, or not what it was.
+// A single item whose hold is stored lets the next ones of its key follow where several may go.
 func (d *Dispatcher) holdAnswered(item *Item, holdStatus core.HoldStatus) {
 	rt, k := item.route, item.key
 	switch holdStatus {
@@ -273,9 +274,9 @@ func (d *Dispatcher) outdated(item *Item) {
 type holdOp struct {
 	d       *Dispatcher
 	session core.Session
-	want    core.HoldRequest
-	items   []*Item
-	next    *route
+	want    core.HoldRequest // first the refs of items, then the next records of a route without a key
+	items   []*Item          // got has their results first, in this order
+	next    *route           // the queue whose next records without a key are asked for; nil = none
 	got     []core.HoldResult
 }
 

@@ -7,15 +7,23 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// An item is a record in memory. It goes through these states, from the left to the right. One that comes back
-// unpublished begins anew, and each can be left out if the record does not need it:
+// An item is a record in memory. It goes through these states, from the top to the bottom. One that comes back
+// unpublished begins anew, and each state can be left out if the record does not need it:
 //
-//   itemQueued     behind others of its key
-//   itemSuspect    may have killed a member: waits for a window   (hold.go)
-//   itemWanting    waits for its hold                             (hold.go, queue.go)
-//   itemReady      waits for HandOut                               (handout.go)
-//   itemOut        is at the caller
-//   itemSettling   concluded: its outcome waits to be stored      (settle.go)
+//   state        | the record                             | its list              | left by
+//   -------------|----------------------------------------|-----------------------|--------------------------------
+//   itemQueued   | is behind others of its key            | key.queue             | advance        (key.go)
+//   itemSuspect  | may have killed a member: waits for    | holds.suspects        | fillWindow     (hold.go)
+//                | a window                               |                       |
+//   itemWanting  | waits for its hold                     | route.wants           | holdAnswered   (hold.go)
+//   itemReady    | waits for HandOut                      | route.ready           | HandOut        (handout.go)
+//   itemOut      | is at the caller                       | none                  | Conclude       (handout.go)
+//   itemSettling | is concluded: its outcome is not       | settles.items, or a   | stored, changed or fencedOff
+//                | stored yet                             | Settle under way      |                (settle.go)
+//
+// In every state the item is in route.known. load.queued counts the first state, load.held all others. A suspect is in
+// holds.window, too, from itemWanting on, until its outcome is stored or waits for a lock. Each way out of memory
+// undoes all of that; see forget.go.
 
 // Item is a record on its way.
 type Item struct {
@@ -24,7 +32,7 @@ type Item struct {
 	// Suspect: it may have killed a member.
 	Suspect bool
 
-	session core.Session
+	session core.Session // of the member when it read the record; Conclude ignores the item in a later one
 	route   *route
 	key     *key // nil if it is handed out without waiting for others
 	state   itemState
@@ -36,11 +44,12 @@ type Item struct {
 	alone   bool // nothing else may be out
 	// unknown: it was out before, and may have been delivered.
 	unknown bool
-	recheck bool      // it was changed while its outcome was on the way
+	recheck bool      // it was changed while it was in memory: its record is read again when its outcome is stored
 	locked  bool      // its outcome waits for the lock of another transaction
 	ends    time.Time // when it expires; zero = never
-	tries   int
-	at      time.Time // when it was handed out, or when to try again
+	tries   int       // in a row: how often a lock refused its hold, or then its outcome
+	// at: itemWanting: when to hold it. itemOut: when it was handed out. itemSettling: when to send its outcome.
+	at time.Time
 
 	outcome  core.Outcome
 	decision *core.Notice // an operator's decision, to be carried out when the item is not out
@@ -66,7 +75,8 @@ func (item *Item) Lost() bool { return item.lost }
 // isBusy reports whether the item is handed out, or its outcome is not stored yet.
 func (item *Item) isBusy() bool { return item.state == itemOut || item.state == itemSettling }
 
-// isSuspect reports whether a record may have killed a member.
+// isSuspect reports whether a record may have killed a member. A record whose crashes are spent is none: its caller
+// abandons it without trying it.
 func (item *Item) isSuspect() bool {
 	r := &item.Record
 	if item.route.Queue { // records that were out are known: they were held

@@ -46,12 +46,13 @@ type key struct {
 	busy  int     // items that left the queue and are not concluded
 	// single: the busy item is held first, so it is the only one.
 	single   bool
-	unstored []*Item // concluded with an outcome that holds the key until it is stored
-	holds    map[int64]core.BlockReason
-	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key.
+	unstored []*Item                    // concluded with an outcome that holds the key until it is stored
+	holds    map[int64]core.BlockReason // by sequence: stored records that hold the key
+	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key:
+	// none of them is in the queue, retries apart, and no range brings one in. 1 stands for the start of the key.
 	resume  int64
 	asked   int64     // the value of resume when the read under way was sent
-	passed  int       // records passed since then
+	passed  int       // records passed since then, some of them several times
 	anew    bool      // its next page begins at the start of the key, and shows everything that holds it
 	stale   bool      // the page under way is useless
 	listed  bool      // in toRead, or in a read under way
@@ -263,6 +264,7 @@ func (d *Dispatcher) advance(k *key) {
 		return
 	}
 	rt := k.route
+	// 1. Items go while the key lets them.
 	for k.busy < rt.Pipelined && len(k.queue) > 0 {
 		item := k.queue[0]
 		seq := item.Record.Seq
@@ -284,14 +286,18 @@ func (d *Dispatcher) advance(k *key) {
 		k.busy++
 		d.enqueue(item)
 	}
+	// 2. No known record holds the key any more, and only the doubt is left: the store is asked.
 	if k.asks && !k.anew && len(k.holds) == 0 {
 		k.ask()
 	}
+	// 3. The next page is asked for. A page of a key in doubt (anew) tells of its holds, so it does not wait for
+	// them.
 	short := len(k.queue) == 0 || len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
 	if k.resume != 0 && !k.listed && short && (!k.blocked(k.resume) || k.anew) {
 		k.listed = true
 		rt.toRead = append(rt.toRead, k)
 	}
+	// 4. A key about which nothing is left to know leaves memory.
 	k.forget()
 }
 
@@ -329,7 +335,13 @@ func (rt *route) makeReady(item *Item) {
 
 // admit takes in a ready record of a range. It is handed out, or goes into its key, or is passed. hazard is the least
 // position of a pass under way: records behind it may lack earlier ones of their transaction, and so their key is read
-// from there on.
+// from there on. The steps:
+//
+//  1. A record that is in memory, or was settled after the read was sent, is skipped.
+//  2. A record that another session holds, or that was locked a short while ago, is not handed out. It holds its key.
+//  3. A record without a key goes, or is passed if its topic is paused.
+//  4. At the bound of keys the head of a new key is passed if its topic is paused: it need not be remembered first.
+//  5. Any other record goes to the end of its key queue, or the key notes that it was passed.
 func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] {
 		return
@@ -367,10 +379,13 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	k.slow = d.reads.late && (k.slow || !met && k.asks)
 	switch {
+	// a later record of the key would overtake it
 	case foreign:
 		k.hold(rec.Seq, why)
+	// earlier records of the key are not in memory: a page brings them together
 	case k.resume != 0 && k.resume <= rec.Seq:
 		k.passFrom(rec.Seq)
+	// a walk may still find an earlier one
 	case hazard < rec.Seq:
 		k.passFrom(hazard + 1)
 	// At the bound of all queues a key with nothing in memory still gets one record: otherwise it would wait for
@@ -394,18 +409,21 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	if k.dropped {
 		return
 	}
+	// 1. Something happened since the page was asked for: it is asked for again.
 	if stale := k.stale; stale || k.resume < k.asked { // an earlier record was passed meanwhile
 		k.stale = false
 		d.advance(k)
 		return
 	}
 	anew := k.anew
+	// 2. A walk is still before the page, and may find an earlier record.
 	if hazard < from {
 		k.passFrom(hazard + 1) // a walk may find an earlier one
 		k.slow = true
 		d.advance(k)
 		return
 	}
+	// 3. A page from the start replaces the memory of the holders.
 	if anew {
 		k.anew, k.asks, k.first = false, false, 0
 		for seq := range k.holds {
@@ -416,9 +434,11 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 			}
 		}
 	}
+	// 4. Waiting records of the page hold the key.
 	for i := range page.Blocked {
 		rt.wait(&page.Blocked[i])
 	}
+	// 5. The records of the page go into the queue. From here on nothing is passed, as far as the page goes.
 	k.resume, k.passed, k.topic = 0, 0, "" // the page has the head
 	for i := range page.Records {
 		rec := &page.Records[i]
@@ -439,6 +459,8 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 		k.insert(item)
 		k.slow = false
 	}
+	// 6. The records behind the page are passed: those that its limit has cut, and those that the front of the same
+	// read left out.
 	if page.More {
 		k.passed = d.keyDepth / shortShare // it is not short
 	}
@@ -450,6 +472,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	case left:
 		k.passFrom(to + 1) // the range did not bring the records behind it
 	}
+	// 7. Records behind a holder need no memory.
 	if k.blocked(math.MaxInt64) {
 		d.passBehind(k)
 	}

@@ -94,7 +94,13 @@ func (cs *notices) bound() int64 {
 	return after
 }
 
-// takeNotices carries out notices.
+// takeNotices carries out notices. For each of them:
+//
+//  1. A notice that was deleted since the read was sent is skipped. So is one that was carried out before, and one of a
+//     partition that is not this member's or is leaving.
+//  2. A decision goes to decide. Its notice is deleted when the record has met its end.
+//  3. Any other notice has its records read again. The next settle deletes it; if the hint of the partition is above
+//     the records, only after a Heartbeat has lowered the hint.
 func (d *Dispatcher) takeNotices(result *core.ReadResult) {
 	d.notices.seen(result)
 	d.notices.more = len(result.Notices) >= noticeLimit
@@ -254,7 +260,8 @@ func (d *Dispatcher) recheck(rt *route, c *core.Notice) {
 // out. It deletes the notice when the cancellation is stored.
 
 // decide carries out an operator's decision about a record. If there is another decision about it, this one waits until
-// that one is carried out.
+// that one is carried out. A record in memory that is not out is cancelled at once. One that is out is overruled or
+// cancelled when it comes back. One that is not in memory is read first; see decideRead.
 func (d *Dispatcher) decide(rt *route, c *core.Notice) {
 	item, v := rt.known[c.Seq], rt.revisits.bySeq[c.Seq]
 	if item != nil && item.decision != nil || v != nil && v.decision != nil {
@@ -271,7 +278,8 @@ func (d *Dispatcher) decide(rt *route, c *core.Notice) {
 	}
 }
 
-// cancel ends an item that is not out, by an operator's decision.
+// cancel ends an item that is not out, by an operator's decision. remove undoes the counts of its state, and the item
+// begins again as one that settles.
 func (d *Dispatcher) cancel(item *Item) {
 	rt, k := item.route, item.key
 	d.remove(item)
@@ -290,7 +298,7 @@ func (d *Dispatcher) cancel(item *Item) {
 }
 
 // isVoid reports whether an operator has taken a decision back before it was carried out: a redrive deletes it. A read
-// brings the notices of lower numbers first.
+// brings the notices of lower numbers first. Without its notice in a result that must have it, the decision is void.
 func isVoid(c *core.Notice, result *core.ReadResult) bool {
 	for i := range result.Notices {
 		if result.Notices[i].Number == c.Number {

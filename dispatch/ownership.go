@@ -9,11 +9,11 @@ import (
 // The membership tells the owner of each partition, and a member owns a partition only from the moment when it has seen
 // that: a Heartbeat that takes a partition can lose its answer. A membership can be older than a release of this
 // member, since both calls are under way at once. Then it still shows the partition here, and must not bring it back:
-// wentAfter compares the times at which they were sent.
+// releasedAfter compares the time of the release with the time at which the Heartbeat was sent.
 
 // applyOwnership takes in which partitions the member owns. The partitions of a route that come together become one
-// group. A partition that was released and came back between two memberships has a greater term: its memory is of the
-// former time, and goes. The next membership brings the partition.
+// group, which begins at the least of their hints. A partition that was released and came back between two memberships
+// has a greater term: its memory is of the former time, and goes. The next membership brings the partition.
 func (d *Dispatcher) applyOwnership(c *Call) {
 	type part struct {
 		slots     core.Slots
@@ -28,10 +28,10 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 		}
 		u, mine := rt.partitions[o.Partition], o.Owner == d.session
 		switch {
-		// it was released, and came back
+		// the partition was released and came back between two memberships: its memory is of the former time
 		case u != nil && mine && o.Term > u.term && !d.releases.releasedAfter(o.Partition, c):
 			d.drop(rt, o.Partition.Slots())
-		// else the membership is older than the release
+		// a new partition, unless the membership is older than its release
 		case u == nil && mine && !d.releases.releasedAfter(o.Partition, c):
 			d.acquire(rt, o)
 			p := fresh[rt]
@@ -41,6 +41,7 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 			}
 			p.slots |= o.Partition.Slots()
 			p.readAfter = min(p.readAfter, o.ReadAfter)
+		// a transfer or an eviction has given it to another member
 		case u != nil && !mine:
 			d.drop(rt, o.Partition.Slots())
 		}
@@ -57,7 +58,7 @@ func (d *Dispatcher) applyOwnership(c *Call) {
 func (d *Dispatcher) acquire(rt *route, o *core.PartitionState) {
 	rt.partitions[o.Partition] = &partition{Partition: o.Partition, route: rt, term: o.Term, readAfter: o.ReadAfter}
 	care := o.UncertainUpTo
-	// its owner vanished without a removal. A removal would have said how far to take care.
+	// Its owner vanished without a removal, which would have noted how far to take care: all of it is uncertain.
 	if d.peers.orphaned[o.Partition] {
 		care = math.MaxInt64
 	}

@@ -12,15 +12,16 @@ import (
 type partition struct {
 	core.Partition
 	route     *route
-	term      int64
-	leaving   bool      // to be released
-	asked     bool      // a release is under way
+	term      int64     // from the membership that brought it; ReleasePartition names it
+	leaving   bool      // to be released; route.leaving has its slots
+	asked     bool      // ReleasePartition is under way
 	unsure    bool      // the answer to a release was lost; the release may still be carried out
 	tryAt     time.Time // not before
 	readAfter int64     // the greatest hint that may be stored
 }
 
-// uncertainUpTo is the sequence up to which a dead member may have had records out; 0 = none.
+// uncertainUpTo is the sequence up to which a dead member may have had records out; 0 = none. The route keeps it by
+// slot, since a record knows only its slot.
 func (u *partition) uncertainUpTo() (care int64) {
 	for s := u.From; s < u.To; s++ {
 		care = max(care, u.route.uncertainUpTo[s])

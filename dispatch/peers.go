@@ -14,19 +14,19 @@ import (
 
 // peers is this member's view of the others, and the evictions and suspicions that it sends with the next Heartbeat.
 type peers struct {
-	seen        map[core.Session]peer
+	seen        map[core.Session]peer      // the other members of the latest membership
 	rowless     map[core.Session]time.Time // owners without a row, since when
 	vanished    map[core.Session]bool      // owners that had no row for too long
 	orphaned    map[core.Partition]bool    // the partitions of those
-	membership  core.Membership
-	heartbeatAt time.Time // when to read the membership
-	evictions   []core.Eviction
-	transfers   []core.Transfer
+	membership  core.Membership            // the latest answer
+	heartbeatAt time.Time                  // when to read the membership
+	evictions   []core.Eviction            // to be sent with the next Heartbeat
+	transfers   []core.Transfer            // to be sent with it: free partitions that this member takes
 }
 
 // peer is another member, and since when it has not renewed.
 type peer struct {
-	heartbeats     int64
+	heartbeats     int64     // the renewal that was seen last; a greater one shows life
 	risen          bool      // it has renewed since it was first seen
 	since          time.Time // the answer that first showed these heartbeats
 	token          int64     // of its presence; 0 = none
@@ -86,7 +86,8 @@ func (d *Dispatcher) observe(c *Call) {
 
 // observePeer notes how another member is. A dead one is removed at the next Heartbeat. The eviction names the
 // heartbeats that were seen: a member that has renewed since stays. After a gap in its own renewals this member begins
-// anew, with all of them.
+// anew, with all of them. The time without a renewal ends when this Heartbeat was sent, not when its answer came: its
+// snapshot can be as old as that.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)

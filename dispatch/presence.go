@@ -114,7 +114,9 @@ func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	}
 }
 
-// noteSuspected takes in whether an answer showed that the member is suspected.
+// noteSuspected takes in whether an answer showed that the member is suspected. An answer to a call that was sent
+// before the latest answered renewal says nothing: that renewal may have ended the suspicion. The member gives up its
+// token, which others miss, and renews without one.
 func (d *Dispatcher) noteSuspected(flag bool, c *Call) {
 	if !flag || c.sent.Before(d.self.renewalSent) || d.presence.shown == 0 {
 		return
@@ -131,24 +133,30 @@ func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) 
 		p.token, p.doubtful, p.suspectedSince = m.Presence, false, time.Time{}
 	}
 	switch {
+	// it shows no token: its lease alone counts
 	case m.Presence == 0:
+	// this member's own token is not there: it cannot tell
 	case !shown:
 		p.suspectedSince = time.Time{}
+	// the token is there
 	case !m.PresenceLost:
 		p.doubtful, p.suspectedSince = false, time.Time{}
+	// it may have ended with the event that ended the own connection
 	case p.doubtful:
+	// the token is missing, and the store does not know: the next Heartbeat, which is due now, reports it
 	case !m.Suspected:
 		d.presence.suspicions = append(d.presence.suspicions, core.Suspicion{Session: m.Session, Presence: m.Presence})
 		p.suspectedSince, d.peers.heartbeatAt = time.Time{}, d.now
+	// the report is stored, or the suspect has renewed: the grace begins
 	case p.suspectedSince.IsZero() || p.heartbeats != m.Heartbeats:
 		p.suspectedSince = d.now
 		d.peers.heartbeatBy(d.now.Add(grace))
-	default:
+	default: // the suspect said nothing since
 		in := c.sent.Sub(p.suspectedSince)
 		if in < 2*grace {
 			return in >= grace
 		}
-		p.suspectedSince = d.now // nobody was heard for so long: the store was away, for that member too
+		p.suspectedSince = d.now // this member heard nothing for so long: the store was away, for both
 		d.peers.heartbeatBy(d.now.Add(grace))
 	}
 	return false

@@ -37,20 +37,20 @@ const (
 
 // progress is the memory of a member about the records without a key: how far its Holds have come.
 type progress struct {
-	front   int64          // everything up to it was met
-	passed  map[int64]bool // met and not taken, or given back; true = the Hold under way asks for it
-	visible int64          // transactions may not show anything up to it any more, the watched ones apart
-	watch   map[int64]int64
-	walk    span
-	moves   bool  // the walk got on in its latest Hold
-	news    int64 // the least number from which on a walk was asked for since the Hold under way was sent
+	front   int64           // everything up to it was met
+	passed  map[int64]bool  // met and not taken, or given back; true = the Hold under way asks for it
+	visible int64           // transactions may not show anything up to it any more, the watched ones apart
+	watch   map[int64]int64 // by watched transaction: its records have greater sequences
+	walk    span            // the walk under way; each second Hold goes on with it
+	moves   bool            // the walk got on in its latest Hold
+	news    int64           // the least number from which on a walk was asked for since the Hold under way was sent
 	// The Hold under way goes on with the walk; it passes records that others hold; sent: the visible number when
 	// it was sent.
 	walks, passes bool
 	sent          int64
-	stuck         bool // the next Hold passes what others hold
-	fails         int  // Takes without an answer, those with one taken off
-	sweepAt       time.Time
+	stuck         bool      // the next Hold passes what others hold
+	fails         int       // grows with each Hold without an answer, falls with each answer; halves the range
+	sweepAt       time.Time // when a walk goes over all numbers without a reason
 	allAt         time.Time // when to walk over all for a partition that came; zero = none came
 }
 
@@ -113,7 +113,9 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 
 // noteProgress takes in the records that a Hold has met, full if there may be more to be taken. One that is full has
 // come as far as the greatest record that it took. Those before it are in the answer, also if a lost Hold had held that
-// one. It reports whether numbers are left that were not gone over.
+// one. It reports whether numbers are left that were not gone over. Records that were met and not held stop the front
+// before the first of them, unless the Hold was one that passes them (passes): then the next Holds ask for them by
+// number.
 func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full bool) (more bool) {
 	m := &rt.queue.progress
 	m.fails = max(m.fails-1, 0)

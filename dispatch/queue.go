@@ -28,7 +28,7 @@ const (
 
 // queue is what a member knows about a queue's records without a key.
 type queue struct {
-	nextAt   time.Time // when to ask for them
+	nextAt   time.Time // when to ask for records without a key
 	empties  int       // empty Holds in a row
 	changed  bool      // there was news since the latest Hold was sent
 	progress progress
@@ -41,10 +41,10 @@ func (q *queue) askNow(now time.Time) { q.nextAt, q.empties, q.changed = now, 0,
 // handlers knows the free handlers of a member, and how many the others know of.
 type handlers struct {
 	*env
-	free       int
-	shown      int       // how many free handlers the others know of
+	free       int       // from SetFree; 1 for a relay
+	shown      int       // as the latest renewal reported it
 	busySince  time.Time // when the last one became busy; zero = one is free
-	oddToKeyed bool      // the latest odd one went to records with a key
+	oddToKeyed bool      // of an odd number of free handlers, the last one went to records with a key
 }
 
 // note notes whether a handler is free.
@@ -101,7 +101,8 @@ func (h *handlers) divide(spare, keyed int) (forKeyed int) {
 // SetFree says how many more records the member could hand out now; for queues.
 func (d *Dispatcher) SetFree(n int) { d.handlers.free = n }
 
-// noteFree notes whether the member is busy, and tells the others when that has changed for a while.
+// noteFree notes whether the member is busy, and tells the others when that has changed for a while. A busy member also
+// releases its ready records without a key: another member may have a handler for them.
 func (d *Dispatcher) noteFree() {
 	if d.opts.Handlers == 0 {
 		return
@@ -209,7 +210,8 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 	return at
 }
 
-// addNext adds the next n records of a route without a key to want.
+// addNext adds the next n records of a route without a key to want. It names those that this member has in memory
+// (Out). Other records that this session holds come first: an answer to an earlier Hold was lost.
 func (rt *route) addNext(want *core.HoldRequest, n int) {
 	want.Slots, want.N = core.RouteSlots{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
@@ -222,7 +224,8 @@ func (rt *route) addNext(want *core.HoldRequest, n int) {
 	}
 }
 
-// heldNext takes in the next records without a key.
+// heldNext takes in the next records without a key. A full answer, numbers that are left, or news since the Hold was
+// sent are a reason to ask at once.
 func (d *Dispatcher) heldNext(rt *route, want *core.HoldRequest, got []core.HoldResult) {
 	q := &rt.queue
 	size, n := int64(0), 0

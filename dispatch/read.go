@@ -14,17 +14,19 @@ import (
 // each other. It asks for the owners and notices of all routes, the records that wait in new partitions, ranges of
 // numbers, the next pages of keys, and records that were held or locked. Each group reads up to four kinds of ranges:
 //
-//   range       | numbers         | why
-//   ------------|-----------------|---------------------------------------------------------------------
-//   rangeFront  | (cursor, …]     | new records
-//   rangeLate   | (stable, cursor]   | records of transactions that commit after the front has passed them
-//   rangeWalk   | a known range   | a watched transaction ended, records were put back, a topic opened
-//   rangeSweep  | (0, stable]        | everything, slowly, every five minutes: no rule relies on it
+//   range       | numbers          | why
+//   ------------|------------------|---------------------------------------------------------------------
+//   rangeFront  | (cursor, …]      | new records
+//   rangeLate   | (stable, cursor] | records of transactions that commit after the front has passed them
+//   rangeWalk   | a known range    | a watched transaction ended, records were put back, a topic opened
+//   rangeSweep  | (0, stable]      | everything, slowly, every five minutes: no rule relies on it
 
 const (
+	// waitingPage bounds the waiting records of new partitions in one read; againPage those that are read again.
+	// noticeLimit is how many notices a store returns at most. sweepPage bounds the records of a step of a sweep.
 	waitingPage = 2000
 	againPage   = 200
-	noticeLimit = 1000 // a store returns no more
+	noticeLimit = 1000
 	sweepPage   = 100
 	// sweepShare is how many reads there are for one step of a sweep, at most. A sweep under way makes at least one
 	// step in each sweepPause. sweepEvery is the pause between sweeps.
@@ -53,16 +55,17 @@ type asked struct {
 	from, to int64
 }
 
-// reading is a read under way, and what each of its parts is for.
+// reading is a read under way, and the purpose of each of its parts. Each slice below has as many elements as the part
+// of the request, and of the result, in the same order.
 type reading struct {
 	request    core.ReadRequest
-	parts      []*route
-	newlyOwned []*group
-	ranges     []asked
-	keys       []*key
-	lefts      []bool // the front of the read leaves out the key
-	recheck    []*route
-	routes     []*route // the routes whose ranges are read
+	parts      []*route // of request.Slots
+	newlyOwned []*group // of request.NewlyOwned
+	ranges     []asked  // of request.Ranges
+	keys       []*key   // of request.Keys
+	lefts      []bool   // of request.Keys: the front of the same read leaves out the key
+	recheck    []*route // of request.Recheck
+	routes     []*route // those whose ranges are read; parts has the others, too
 }
 
 // reads knows the read under way, and the work that waits until its result has been taken in.
@@ -134,7 +137,8 @@ func (d *Dispatcher) read() *Call {
 	return c
 }
 
-// newReading puts together what is to be read now.
+// newReading puts together what is to be read now. Every route with partitions tells its owners and notices, also one
+// that is not due: these cost little, and operators wait. The ranges and keys are of the routes that are due.
 func (d *Dispatcher) newReading() *reading {
 	r := &reading{request: core.ReadRequest{Last: d.db.last, LastNotice: d.db.lastNotice, AfterNotice: d.notices.ask(), Limit: d.waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := d.keyReads * d.keyDepth

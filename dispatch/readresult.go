@@ -9,8 +9,8 @@ import (
 )
 
 // The answer to a read is from one snapshot of the database. readDone puts all of it in place before any
-// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a notice
-// record can change the meaning of a record behind it. So the steps have an order:
+// record of it is handed out: a page of a key and a late range of the same snapshot belong together, and a notice can
+// change the meaning of a record behind it. So the steps have an order:
 //
 //   1. A failed read ends here. A result of another life of the database ends the session.
 //   2. transactions: the transactions that have ended since the last read begin their walks.
@@ -48,6 +48,7 @@ func (d *Dispatcher) readDone(r *reading, result *core.ReadResult, c *Call) {
 		d.rejoin()
 		return
 	}
+	// drawn is how many numbers were drawn since the last read: an upper bound of the new records.
 	drawn := result.Last - d.db.last
 	d.db.epoch, d.db.last, d.db.lastNotice = result.Epoch, max(d.db.last, result.Last), max(d.db.lastNotice, result.LastNotice)
 	d.noteSuspected(result.Suspected, c)
@@ -195,6 +196,7 @@ func (d *Dispatcher) positions(r *reading, result *core.ReadResult, visible int6
 	for i := range r.ranges {
 		a, ans := &r.ranges[i], &result.Ranges[i]
 		g := a.group
+		// A range that was cut short ends at its last record. Without one it has not moved.
 		end, done := a.to, !ans.More
 		if ans.More {
 			end = a.from
@@ -349,9 +351,13 @@ func (rt *route) accountsFor(rec *core.Record) bool {
 	return k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0)
 }
 
-// takeRevisits takes in the records that are read again. A record that is still held stays in line. A record about
-// which an operator has decided meets its end. The others are free. One with a key is not handed out from here: earlier
-// ones of its key can have come back, so the whole key is read anew.
+// takeRevisits takes in the records that are read again. They end in one of these ways:
+//
+//   - A record that another session still holds stays in line.
+//   - A record about which an operator has decided meets its end, unless the decision was taken back.
+//   - A record without a key goes like one of a range. If it is gone, nothing happens.
+//   - A record with a key is not handed out from here: earlier ones of its key can have come back, so the whole key is
+//     read anew.
 func (d *Dispatcher) takeRevisits(r *reading, result *core.ReadResult) {
 	type place struct {
 		route string
@@ -388,9 +394,12 @@ func (d *Dispatcher) takeRevisits(r *reading, result *core.ReadResult) {
 				continue
 			}
 		}
+		// The record waits for a retry or a decision: a Due finds out whether it is due.
 		if w != nil && w.Why != core.BlockedByHold {
 			d.timers.askBy(d.now)
 		}
+		// If the record is as it was, its lock may still be there: it keeps its count of refusals. If it has
+		// changed or is gone, its lock has ended.
 		if v.locked {
 			if rec == nil || rec.Version != v.ref.Version {
 				rt.unlocked()

@@ -33,11 +33,12 @@ type tally struct {
 	kinds   int            // how many sets of routes there are that members are able to serve
 }
 
-// holder is a member, and its partitions.
+// holder is a member, and its partitions. The load of a member is the number of its partitions, of all routes, for each
+// unit of capacity.
 type holder struct {
 	session  core.Session
-	capacity int
-	load     int
+	capacity int       // the member's handlers; 1 for a relay
+	load     int       // partitions of all routes
 	routes   []holding // by route
 	kind     int       // the set of routes that it is able to serve
 	gives    []int     // by kind of another member: the first route of which it can give a partition
@@ -58,8 +59,12 @@ type holding struct {
 // rebalance computes which free partitions the member takes and which of its own it releases, so that all members get
 // the same result. A free partition goes to the able member with the fewest partitions for its handlers. A partition
 // moves from one member to another that has at least two fewer: with a difference of one it would move back and forth
-// for ever. Partitions that their owner cannot serve come first, since they are as good as their next owner's: a member
-// that took a free one before would release it for them, and take it again while its next owner has not looked.
+// for ever. The order:
+//
+//  1. Partitions that their owner cannot serve move first, since they are as good as their next owner's: a member that
+//     took a free one before would release it for them, and take it again while its next owner has not looked.
+//  2. Free partitions are given, one by one. This member takes its own with the next Heartbeat.
+//  3. Partitions move until the loads are level.
 func (d *Dispatcher) rebalance() {
 	t := d.tally()
 	leaving := 0

@@ -20,8 +20,8 @@ const maxReleases = 8
 // releases knows the partitions that are being released, and those that were.
 type releases struct {
 	*env
-	partitions  []*partition // under way
-	until       time.Time
+	partitions  []*partition                 // under way
+	until       time.Time                    // the releases that were not sent by then are put off
 	unannounced bool                         // some were released, and others were not told yet
 	releasedAt  map[core.Partition]time.Time // partitions that were released, and when
 }
@@ -73,7 +73,13 @@ func (g *releases) covers(rt *route, slot uint8) bool {
 	return false
 }
 
-// releaseCalls returns the calls that release partitions.
+// releaseCalls returns the calls that release partitions. The steps, over several rounds of Calls:
+//
+//  1. Up to eight partitions are chosen. From now on read, due and hold begin no call, and HandOut passes the
+//     partitions.
+//  2. The calls under way end, and the outcomes of the partitions are stored.
+//  3. ReleasePartition is sent for each. Its answer drops the partition, or lets it stay for a while.
+//  4. If 2 takes longer than lockedAfter, the partitions that were not sent stay, so that the others go on.
 func (d *Dispatcher) releaseCalls() (calls []*Call) {
 	g := &d.releases
 	if !g.busy() {
@@ -168,7 +174,7 @@ type releaseOp struct {
 	u       *partition
 	owned   core.PartitionState
 	out     []core.Ref
-	gone    bool
+	gone    bool // the partition is free; otherwise a record of it was locked, and nothing was changed
 }
 
 func (o *releaseOp) do(ctx context.Context, s core.OutboxStore) (err error) {

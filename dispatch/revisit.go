@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A record that another session holds, or that a transaction has locked, cannot go now, and no call tells when it can.
+// So it waits here, outside the window, and a Read asks about it by its number (addRechecks, takeRevisits). The pause
+// is a second for a held record. For a locked one it begins at 0.1 s and doubles.
+
 const (
 	// againAfter is when to read a record again that another session holds.
 	againAfter = time.Second
@@ -19,8 +23,8 @@ const (
 	maxDoubled = 12
 )
 
-// revisit is a record that another session holds, or that was locked. It is read again. It takes no place in the window
-// meanwhile: it can be long until it is free.
+// revisit is a record that another session holds, or that was locked, or about which an operator has decided. It is
+// read again. It takes no place in the window meanwhile: it can be long until it is free.
 type revisit struct {
 	ref  core.Ref
 	slot uint8
@@ -31,16 +35,16 @@ type revisit struct {
 	tries  int
 	// decision is an operator's decision, if that is the reason.
 	decision *core.Notice
-	place    int // in line
+	place    int // the index in revisits.line
 }
 
 // revisits are the records of a route that are read again.
 type revisits struct {
-	bySeq  map[int64]*revisit
-	line   revisitLine
-	locked int           // how many are locked
-	freed  time.Time     // when one of those was free at last
-	tries  map[int64]int // by sequence: how often a record was locked
+	bySeq  map[int64]*revisit // by sequence: all of them
+	line   revisitLine        // the same, by the time of their next read
+	locked int                // how many are locked
+	freed  time.Time          // when unlocked had the locked ones read at once for the last time
+	tries  map[int64]int      // by sequence: how often a record that left bySeq was locked; newItem takes it over
 }
 
 // revisitLine is a heap: the next one is first.

@@ -22,14 +22,14 @@ type route struct {
 	*env
 	Route
 	partitions    map[core.Partition]*partition
-	leaving       core.Slots           // of partitions to be released
+	leaving       core.Slots           // slots of partitions to be released
 	uncertainUpTo [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
 	// records that were out without a result, unknown to the store, and their slots
 	unreported map[int64]uint8
 	groups     []*group
 	pace       pace
 
-	known    map[int64]*Item // by sequence: all items in memory
+	known    map[int64]*Item // by sequence: all items in memory, in every state
 	load     load
 	holds    holds
 	ready    []*Item // to be handed out, in order
@@ -47,25 +47,25 @@ type route struct {
 // remembered are the keys of a route that something is known of.
 type remembered struct {
 	keys   map[string]*key
-	toRead []*key // keys whose next page must be read
+	toRead []*key // keys whose next page must be read, in this order; key.listed
 	deep   []*key // keys of which many records were passed
 }
 
 // load counts a route's items in memory. It is kept in step with known.
 type load struct {
-	held   int // items beyond their key's queue
-	locked int // items whose outcome waits for the lock of another transaction; they take no place
-	queued int // items in queues
-	bytes  int64
+	held   int   // items beyond their key queue, without the locked ones: they take the places of the window
+	locked int   // items whose outcome waits for the lock of another transaction; they take no place
+	queued int   // items in key queues
+	bytes  int64 // the bodies of all items in memory
 }
 
 // pace says when a route is read.
 type pace struct {
-	idle    int // empty reads in a row
-	readAt  time.Time
-	askedAt time.Time
-	more    bool // the latest read left something
-	again   bool // there was news since the latest read was sent
+	idle    int       // empty reads in a row
+	readAt  time.Time // when to read it next
+	askedAt time.Time // when the latest read of the route was sent
+	more    bool      // the latest read left something
+	again   bool      // there was news since the latest read was sent
 }
 
 // wake makes sure that the route is read at once, or as soon as a read that is under way, and may not see the news, has

@@ -5,17 +5,17 @@ import "time"
 // self is what the member tells about itself. A renewal that the store has answered extends its lease.
 type self struct {
 	*env
-	joined      bool
-	heartbeats  int64
-	arrived     int64           // the latest renewal that the store has answered
+	joined      bool            // a Heartbeat of this session was answered
+	heartbeats  int64           // renewals of this session that were sent; grows with each
+	arrived     int64           // the number of the latest renewal that the store has answered
 	renewalSent time.Time       // when that renewal was sent
 	renewNow    bool            // the next renewal must not wait
 	renewedLate bool            // the latest renewal came late: it evicts no member
 	unavailable map[string]bool // routes that the member cannot serve now
 
-	stopping bool
-	quitting bool
-	left     bool
+	stopping bool // no more is read or handed out; the member leaves when all is settled
+	quitting bool // stopping, without waiting for records that are out
+	left     bool // the member has left, and makes no more calls
 }
 
 func newSelf(e *env) self { return self{env: e, unavailable: map[string]bool{}} }
@@ -25,7 +25,8 @@ func (m *self) reset() {
 	m.joined, m.heartbeats, m.arrived, m.renewalSent, m.renewedLate = false, 0, 0, time.Time{}, false
 }
 
-// deadline returns when the latest lease ends, zero before there was one.
+// deadline returns when the latest lease ends, zero before there was one. It counts from when the renewal was sent: the
+// others count from when they saw it, which is later.
 func (m *self) deadline() time.Time {
 	if !m.joined {
 		return time.Time{}

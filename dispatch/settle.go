@@ -18,7 +18,7 @@ import (
 //   ------------|---------------------------------------------|---------------------------------------------
 //   nil         | it is stored                                | stored: it goes, or its record waits
 //   ErrChanged  | the record has another version              | changed: its key is read anew
-//   ErrFenced   | the partition has another owner                  | fencedOff: it is the other one's
+//   ErrFenced   | the partition has another owner             | fencedOff: it is the other one's
 //   ErrBusy     | a transaction has locked the record         | sent again, after 20 ms and longer each time
 //   other       | an outage                                   | sent again; if all fail, after a pause
 //
@@ -39,7 +39,7 @@ type settles struct {
 	items   []*Item // concluded
 	notices []core.Notice
 	since   time.Time // when the oldest item was concluded, or when to try it again
-	urgent  bool      // somebody waits for an item
+	urgent  bool      // a key or a canceller waits for an outcome
 }
 
 // reset forgets the outcomes of a session that has ended.
@@ -142,8 +142,9 @@ func (d *Dispatcher) settle() *Call {
 	return c
 }
 
-// settled takes in the results of a settle. Failed outcomes go before those that were concluded meanwhile. A notice
-// record that could not be deleted is not carried out again: it stays in controls.open until it is gone.
+// settled takes in the results of a settle: first those of items, then those of notices, in the order of the call.
+// Failed outcomes go before those that were concluded meanwhile. A notice that could not be deleted is not carried out
+// again: it stays in notices.open until it is gone.
 func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Results, c *Call) {
 	s := &d.settles
 	if c.err != nil {
@@ -195,9 +196,17 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 	}
 }
 
-// stored is called when the outcome of item is stored. Most items go. A released record is ready again, in memory as in
-// the store. A retry or a record that blocks its route holds its key from now on: no longer by the item, but by the
-// stored record.
+// stored is called when the outcome of item is stored. The notes about it end first: it no longer holds its key as an
+// item. Then it goes one of these ways:
+//
+//	outcome, record            | the item
+//	---------------------------|-----------------------------------------------------------------
+//	of a lost partition        | leaves memory: the record is the next owner's
+//	changed meanwhile          | leaves memory, and the record or its key is read again
+//	released                   | is ready again, in memory as in the store
+//	rejected; a released retry | leaves memory; the stored record holds the key, and a Due brings it
+//	abandoned, and blocks      | leaves memory; the stored record holds the key until a notice
+//	any other                  | leaves memory
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
@@ -219,9 +228,8 @@ func (d *Dispatcher) stored(item *Item) {
 	case item.recheck:
 		d.revise(item)
 	case o.Event() == core.EventReleased && !item.retry && !rt.forAnyMember(item.Record.Envelope.Key):
-		// The release raised the version in the store. With the old one the next outcome would be refused as
-		// ErrChanged.
-		// Its hold is gone.
+		// The release has ended the hold and raised the version in the store. With the old version the next
+		// outcome would be refused as ErrChanged.
 		item.held = false
 		item.Record.Holder = 0
 		item.Record.Version++

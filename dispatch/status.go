@@ -12,7 +12,7 @@ type RouteStatus struct {
 	// Owned and Partitions are the partitions that this member owns, and all there are; Partitions is 0 if no
 	// member serves the route.
 	Owned, Partitions int
-	// Ready, Out and Blocked count records: those to be handed out, those handed out, and those read that wait
+	// Ready, Out and Waiting count records: those to be handed out, those handed out, and those read that wait
 	// behind others of their key.
 	Ready, Out, Waiting int
 	// Keys is how many keys are remembered. Elsewhere is how many records others hold that this member will read
@@ -130,7 +130,7 @@ func (d *Dispatcher) More(route string) bool {
 }
 
 // Resting reports that the member owns all partitions that it can get, has read all records, holds none, and that none
-// is due. Records on barred routes do not count: they are not to be handed out now.
+// is due. Records on blocked routes do not count: they are not to be handed out now.
 func (d *Dispatcher) Resting(blocked []string) bool {
 	if !d.self.joined || d.calls.busy(CallHeartbeat) || !d.calls.quiet() || d.releases.busy() || !d.timers.none ||
 		len(d.peers.transfers)+len(d.peers.evictions) > 0 || !d.settles.empty() {

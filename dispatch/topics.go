@@ -21,7 +21,7 @@ const (
 
 // topics are the paused topics of a route.
 type topics struct {
-	blocked map[string]bool
+	blocked map[string]bool // by topic: paused
 	// passed has, by paused topic, the records that were passed and not remembered: those without a key, and heads
 	// of keys that are forgotten.
 	passed map[string]passed

@@ -8,13 +8,15 @@ import (
 )
 
 // keys knows the keys of a route whose publisher pipelines. Such a publisher keeps the order inside a call only. So
-// records of a key that is in a call are parked until that call has its results.
+// records of a key that is in a call wait in behindKey until that call has its results. For the dispatcher they are
+// out.
 type keys struct {
-	flying    map[string]int              // records in calls
-	behindKey map[string][]*dispatch.Item // parked records, by key
+	flying    map[string]int              // by key: records in calls
+	behindKey map[string][]*dispatch.Item // waiting records, by key, in order
 }
 
-// mustWaitBehindKey reports whether an item must wait because records of its key are in another call.
+// mustWaitBehindKey reports whether an item must wait because records of its key are in another call, or wait
+// themselves. In the call of its own key it follows them.
 func (e *engine) mustWaitBehindKey(c *call, item *dispatch.Item) bool {
 	key := item.Record.Envelope.Key
 	if !c.route.pipelined || key == "" {
@@ -26,7 +28,8 @@ func (e *engine) mustWaitBehindKey(c *call, item *dispatch.Item) bool {
 	return c.route.keys.flying[key] > 0 && !slices.ContainsFunc(c.items, func(o *dispatch.Item) bool { return o.Record.Envelope.Key == key })
 }
 
-// freeBehindKey frees the parked records of some keys of a route, or of all if none is named.
+// freeBehindKey releases the waiting records of some keys of a route, or of all if none is named. The last of a key
+// goes back first: each one goes back in front of it.
 func (e *engine) freeBehindKey(rt *route, keys ...string) {
 	if len(rt.keys.behindKey) == 0 {
 		return

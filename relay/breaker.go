@@ -9,6 +9,22 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
+// A breaker pauses a route, or one topic of it, while the other side is away. So an outage costs no attempt. Its
+// states:
+//
+//   state     | until | half  | trial | it leaves the state
+//   ----------|-------|-------|-------|----------------------------------------------------------------
+//   closed    | zero  | false | nil   | at an outage: open
+//   open      | set   | false | nil   | when the time has come, and Check, if there is one, has no error: half open
+//   half open | zero  | true  | nil   | when a record is handed out: on trial
+//   on trial  | zero  | true  | set   | published: closed. An outage: open, for longer. Released: half open.
+//             |       |       |       | Any other outcome: closed, but the next outage opens it for longer
+//
+// Several calls are under way when an outage begins, and each of them fails. Only the first may open the breaker, and a
+// call that began before must not close it. So openings are numbered (publishes.openings): a call has the number at
+// which it began (generation), a breaker that at which it opened (opened). A result counts for a breaker if opened ≤
+// generation.
+
 // ableFor is how long a breaker may be open before the route's partitions should go to a relay whose broker may work.
 const ableFor = 5 * time.Second
 
@@ -31,22 +47,22 @@ var (
 // breakers are the breakers of a route: its own, and those of its topics.
 type breakers struct {
 	route    breaker
-	topics   map[string]*breaker
-	checker  core.Checker // of the publisher; nil if it has none
-	checking bool
+	topics   map[string]*breaker // by topic: its breaker. A topic without one is not paused
+	checker  core.Checker        // of the publisher; nil if it has none
+	checking bool                // the publisher's Check is under way
 }
 
 // breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
 // are handed out one by one until one is published.
 type breaker struct {
-	failures int       // outages in a row
-	checks   int       // checks in a row that failed
-	cause    string    // the latest
-	since    time.Time // of the first
-	unbound  time.Time // since when no queue is bound for the topic; zero = that is not why it is open
-	warnedAt time.Time // when the log said so
-	until    time.Time // open before it
-	half     bool
+	failures int            // outages in a row; 0 = the breaker was never open since the latest success
+	checks   int            // checks in a row that failed
+	cause    string         // the latest
+	since    time.Time      // of the first
+	unbound  time.Time      // since when no queue is bound for the topic; zero = that is not why it is open
+	warnedAt time.Time      // when the log said so
+	until    time.Time      // open before it
+	half     bool           // not open any more, and no record was published yet
 	anyAt    time.Time      // half open: from when on any record may be on trial; zero = since it is half open
 	idle     time.Time      // since when it could try a record, and had none; zero = it waits, or one is on trial
 	trial    *dispatch.Item // the record on trial while half open
@@ -157,7 +173,7 @@ func (e *engine) closeBreaker(rt *route, topic string, say bool) {
 	}
 }
 
-// barred reports whether the route's records must not be handed out now.
+// handOutBlocked reports whether the route's records must not be handed out now.
 func (rt *route) handOutBlocked() bool {
 	return rt.paused || !rt.breakers.route.until.IsZero() || rt.breakers.route.half && rt.breakers.route.trial != nil
 }
@@ -184,7 +200,13 @@ func (e *engine) able(rt *route) (next time.Time) {
 	return next
 }
 
-// stepBreakers makes breakers half open whose time has come. It returns when the next one is due.
+// stepBreakers makes breakers half open whose time has come, and tells the dispatcher whether the route is able. It
+// returns when the next one is due. For each topic:
+//
+//  1. An open breaker whose time has come is half open.
+//  2. At anyAt the topic is unblocked, and any of its records goes on trial: at once, or a second later if no queue
+//     was bound for it. Until then only the retry of the record that found no queue does.
+//  3. A breaker that found no record to try for forgetAfter is forgotten.
 func (e *engine) stepBreakers(rt *route) (next time.Time) {
 	defer func() { next = earliest(next, e.able(rt)) }()
 	due := func(b *breaker) bool {

@@ -12,8 +12,8 @@ import (
 
 // The files of this package are layers: a function calls what is in its own file or in one further down, and rarely
 // anything further up. From the top: relay, health, pause, removedead, loop, once, member, weights, feed, publish,
-// unroutable, stop, wait, presence, upkeep, park, outcome, breaker, engine, log, tasks, lease, telemetry, hooks, limit,
-// unserved, record, options.
+// unroutable, stop, wait, presence, upkeep, behindkey, bounds, overdue, outcome, breaker, engine, log, tasks, lease,
+// telemetry, hooks, limit, unserved, record, options.
 
 // engine is one Run or RunOnce. The loop goroutine owns everything in it. Blocking calls run as tasks; each returns its
 // result as a function for the loop.
@@ -30,8 +30,8 @@ type engine struct {
 
 	d      *dispatch.Dispatcher
 	routes map[string]*route
-	order  []*route
-	groups []*group
+	order  []*route // the same, in the order of the options
+	groups []*group // routes that share tokens or a window; see weights.go
 
 	member    member     // what the store says about this relay
 	publishes publishes  // Publish calls
@@ -45,7 +45,7 @@ type engine struct {
 // route is the state of one route, or of one lane of a route. Each lane is a route of its own to the store.
 type route struct {
 	served
-	maxCall   int // records of one Publish
+	maxCall   int // records of one Publish, at most
 	maxSize   int // of a message
 	maxBytes  int // of the messages of one Publish; 0 = no limit
 	pipelined bool
@@ -54,11 +54,11 @@ type route struct {
 	labels    routeLabels
 	lanes     []*route // the lanes of its route, itself included
 	paused    bool
-	awaited   bool      // the wait in progress includes it
+	awaited   bool      // the wait under way, or the latest one, includes it
 	counted   bool      // its partitions are known
 	queue     string    // a member that takes it for a queue
 	sentAt    time.Time // of the latest confirm
-	got       float64   // records sent, divided by the weight
+	got       float64   // records sent in the limited group, divided by the weight: its virtual time
 	out       int       // records in calls
 	calls     int       // Publish calls in progress
 	keys      keys

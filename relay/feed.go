@@ -12,8 +12,8 @@ import (
 
 // Ready records go from the dispatcher into Publish calls. Most of them pass through. Some get their outcome here,
 // since no broker must see them: expired, unreadable, too large, or at the end of their crashes. With a publisher that
-// pipelines keys, a record whose key is in another call waits in keys.parked until that call returns: two calls could
-// overtake each other.
+// pipelines keys, a record whose key is in another call waits in keys.behindKey until that call returns: two calls
+// could overtake each other.
 
 // maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
 const maxCalls = 16
@@ -38,8 +38,9 @@ func (e *engine) feed(rt *route, n int) (sent int) {
 	return sent
 }
 
-// fill moves ready records into c. Records that must not be sent get an outcome instead. Parked ones go first, since
-// they are the earlier ones of their keys. After an outage of the route one record goes alone, as the breaker's trial.
+// fill moves ready records into c. Records that must not be sent get an outcome instead. Those that waited behind their
+// key go first, since they are the earlier ones of their keys. After an outage of the route one record goes alone, as
+// the breaker's trial.
 func (e *engine) fill(c *call, limit int) {
 	rt := c.route
 	if rt.breakers.route.half {
@@ -60,6 +61,7 @@ func (e *engine) fill(c *call, limit int) {
 		for _, item := range items {
 			key := item.Record.Envelope.Key
 			switch {
+			// the record would overtake the one before it, which goes back
 			case rt.pipelined && refused[key]:
 				e.release(item, false)
 			case !e.screen(item):
@@ -89,7 +91,7 @@ func (e *engine) take(c *call, item *dispatch.Item) {
 	}
 }
 
-// fillBehindKey moves the parked records of one key that may go on into c. It reports whether there was such a key.
+// fillBehindKey moves the waiting records of one key that may go on into c. It reports whether there was such a key.
 func (e *engine) fillBehindKey(c *call, limit int) bool {
 	rt := c.route
 	for key, items := range rt.keys.behindKey {

@@ -9,7 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// lease bounds what a session may do. No publish begins after its end. A publish that runs then is cancelled.
+// lease bounds what a session may do. No publish begins after its end. A publish that runs then is cancelled. The loop
+// owns all fields; until is read by the goroutines of the publishes, too.
 type lease struct {
 	until  atomic.Pointer[time.Time] // when the next publish must have begun
 	last   time.Time                 // when all publishes must have ended
@@ -24,7 +25,8 @@ func (l *lease) holds() bool {
 	return until != nil && time.Now().Before(*until)
 }
 
-// renew makes the lease last until a time. No publish begins after another time; zero = that is not known.
+// renew makes the lease last until a time. No publish begins after start, which is earlier while a token is shown. If
+// the lease has ended already, its context is cancelled, and publishes from now on get another one.
 func (l *lease) renew(parent context.Context, until, start time.Time) {
 	if until.IsZero() {
 		return

@@ -86,7 +86,14 @@ func (e *engine) run(ctx context.Context) error {
 	}
 }
 
-// step starts everything that may start now and returns when to look again; zero = only after a result.
+// step starts everything that may start now and returns when to look again; zero = only after a result. The order:
+//
+//  1. The due steps of a stop.
+//  2. Breakers: one that becomes half open lets a record go in this step. The dispatcher hears which routes are able.
+//  3. Hand-outs: they make room in memory. The dispatcher hears which routes hand out nothing.
+//  4. Calls of the store, with all that the steps before have changed.
+//  5. The wait for a wake-up: only for routes that have no read due or under way, so it comes after the calls.
+//  6. The token of the process, the end of a RunOnce, overdue calls, upkeep.
 func (e *engine) step() (next time.Time) {
 	if e.drain.begun {
 		next = e.stopStep()

@@ -14,6 +14,9 @@ import (
 	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
+// The dispatcher says which calls of the store to make. Here they are made, and their answers taken in: the log and
+// health hear of failures, and the lease follows the member's session.
+
 // timed is the store for one call. In its results the ages and lives of records count from began, so that they can be
 // told at any time: a record may wait before it is handed out.
 type timed struct {
@@ -85,9 +88,9 @@ func shift(records []core.Record, d time.Duration) {
 type member struct {
 	session  core.Session // as the loop knows it
 	lease    *lease
-	failing  map[dispatch.CallKind]*trouble
-	answered time.Time    // the latest answer of the store
-	seen     upkeep.Watch // what the log says of members and partitions, at level debug
+	failing  map[dispatch.CallKind]*trouble // by method that failed at its latest call
+	answered time.Time                      // the latest answer of the store
+	seen     upkeep.Watch                   // what the log says of members and partitions, at level debug
 }
 
 // trouble is a method of the store that fails.
@@ -109,7 +112,7 @@ func (e *engine) callStore() time.Time {
 	return next
 }
 
-// call makes one call. A call that writes outlives a stop.
+// call makes one call. A call that writes outlives a stop. A read ends with it: its records would not be sent.
 func (e *engine) call(c *dispatch.Call) {
 	from := e.base
 	if c.Kind() == dispatch.CallRead {
@@ -131,7 +134,14 @@ func (e *engine) call(c *dispatch.Call) {
 	})
 }
 
-// takeAnswer takes in the answer of the store.
+// takeAnswer takes in the answer of the store. The dispatcher takes it in first. Then the relay does what only it
+// knows:
+//
+//  1. It logs what changed, at level debug, and measures.
+//  2. It tells of outcomes that the store refused, since their records belong to other relays.
+//  3. It notes that the method works, or fails. A refusal of the session is an answer of a store that works.
+//  4. If the session has changed, that one is lost: another lease begins.
+//  5. The lease lasts as long as the dispatcher says now.
 func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	e.d.Done(e.now, c)
 	if s.noting {

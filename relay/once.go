@@ -22,11 +22,17 @@ const leftEvery = 400 * time.Millisecond
 
 // pass is the end of a RunOnce.
 type pass struct {
-	counting bool
-	countAt  time.Time
+	counting bool      // the store is asked for counts
+	countAt  time.Time // not before
 }
 
-// stepOnce stops a RunOnce when its work is done: nothing is due, or the due records cannot be had.
+// stepOnce stops a RunOnce when its work is done: nothing is due, or the due records cannot be had. The steps:
+//
+//  1. While a publish is under way or the dispatcher has work, there is nothing to decide. Paused routes, and those
+//     with an open breaker, do not count as work.
+//  2. If no other relay owns or holds anything, and no breaker is open, the run ends.
+//  3. Otherwise the store is asked for counts. Due records that are left are an error, which names their owners. If an
+//     owner may be dead, the pass waits and asks again: its partitions may come here.
 func (e *engine) stepOnce() (next time.Time) {
 	if !e.once || e.drain.begun || e.pass.counting || len(e.publishes.inFlight) > 0 {
 		return time.Time{}

@@ -28,9 +28,9 @@ type presence struct {
 	token  int64         // the token that is shown; 0 = none
 	busy   bool          // a token is being taken, or is watched
 	cancel context.CancelFunc
-	since  time.Time
-	nextAt time.Time
-	pause  time.Duration
+	since  time.Time     // when the latest token was asked for
+	nextAt time.Time     // when to take the next one
+	pause  time.Duration // the latest pause before another try
 }
 
 // keepPresence keeps a token shown. It returns when to look again.
@@ -40,7 +40,7 @@ func (e *engine) keepPresence() time.Time {
 	case p.store == nil || e.once: // a RunOnce is not worth a connection
 		return time.Time{}
 	case p.busy && (e.drain.begun && (e.d.Left() || e.drain.noLeave) || p.token != 0 && e.d.Presence() != p.token):
-		// Another relay missed it.
+		// The relay has left, or the dispatcher gave the token up because another relay missed it.
 		p.cancel()
 		return time.Time{}
 	case p.busy || e.drain.begun:

@@ -20,8 +20,8 @@ import (
 // publishes knows the Publish calls in progress.
 type publishes struct {
 	inFlight map[*call]struct{}
-	free     []*call   // to be used again
-	openings uint64    // breakers opened so far
+	free     []*call   // calls that have returned, to be used again
+	openings uint64    // breakers opened so far: the time of the breakers, see breaker.go
 	lookAt   time.Time // when the next one should have returned; zero = none is in progress
 }
 
@@ -32,14 +32,14 @@ type call struct {
 	items      []*dispatch.Item
 	envs       []waybill.Envelope
 	lease      *lease
-	under      context.Context //nolint:containedctx // of the lease when it began
-	generation uint64          // breakers opened when it began
-	lost       bool            // given up at the drain limit
-	late       bool            // it did not begin: the lease had ended
-	dueAt      time.Time       // when it should have returned
-	overdue    bool            // that is over, and was said
-	noting     bool            // its messages are logged one by one
-	plans      map[*dispatch.Item]plan
+	under      context.Context         //nolint:containedctx // of the lease when it began
+	generation uint64                  // publishes.openings when the call was made
+	lost       bool                    // given up at the drain limit
+	late       bool                    // it did not begin: the lease had ended
+	dueAt      time.Time               // when it should have returned
+	overdue    bool                    // that is over, and was said
+	noting     bool                    // its messages are logged one by one
+	plans      map[*dispatch.Item]plan // answers of a custom back-off about failed items; nil without one
 }
 
 // plan is the answer of a custom back-off.
@@ -74,8 +74,13 @@ func (e *engine) freeCall(c *call) {
 	e.publishes.free = append(e.publishes.free, c)
 }
 
-// send publishes c on a goroutine of its own. The lease is asked again there, with the clock of that moment: a process
-// that was frozen in between must not begin to send what others have sent.
+// send publishes c on a goroutine of its own. The steps there:
+//
+//  1. The lease is asked again, with the clock of that moment: a process that was frozen in between must not send
+//     records that another relay has sent since.
+//  2. The publisher is called, with a context that ends with PublishTimeout, with the lease, and at the drain limit.
+//  3. A custom back-off is asked about failures.
+//  4. The loop takes in the results (finish).
 func (e *engine) send(c *call) {
 	c.route.calls++
 	c.route.out += len(c.items)
@@ -183,9 +188,20 @@ func (c *call) ask(res core.Results) {
 	}
 }
 
-// finish takes in the results of c. With a publisher that pipelines keys the first failure of a key decides about all
-// behind it: they go back, in front of the key's other records, and none of them costs an attempt for the error of
-// another.
+// finish takes in the results of c. A call that was given up at the drain limit changes nothing more: its records were
+// released. First the published records get their outcome. Then the others, the last of a key first, since each one
+// goes back in front of the later ones:
+//
+//	result                              | the record is
+//	------------------------------------|-------------------------------------------------------------
+//	errLate: the call did not begin     | released
+//	behind the first failure of its key | released: the error is another one's. After an outage it may
+//	                                    | have arrived
+//	ErrPredecessorFailed, lease over    | released, and may have arrived
+//	any other error                     | failed: the class decides
+//
+// The first failure of a key counts only with a publisher that pipelines keys. Records that wait behind such a key are
+// released before the failed one is concluded.
 func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	rt := c.route
 	rt.calls--
@@ -216,7 +232,6 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		rt.sentAt = e.now
 	}
 	failed := c.failures(res)
-	// the last of a key first: each one goes back in front of it
 	for i, item := range slices.Backward(c.items) {
 		key := item.Record.Envelope.Key
 		first, ok := failed[key]
@@ -298,7 +313,9 @@ func (e *engine) published(item *dispatch.Item, c *call) {
 	}
 }
 
-// failed decides what an error means for an item.
+// failed decides what an error means for an item. An outage opens a breaker and costs the record nothing; it may have
+// arrived. A permanent error abandons the record. A rejected record is tried again, as long as its attempts last; a
+// record that no queue is bound for has rules of its own (unroutable.go).
 func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 	rt := c.route
 	class := classify(err)

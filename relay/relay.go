@@ -33,7 +33,7 @@ type Relay struct {
 
 	wakes chan struct{} // see Wake
 
-	mu      sync.Mutex
+	mu      sync.Mutex      // guards paused, engine and lastErr
 	paused  map[string]bool // by name of a served route
 	engine  *engine         // the running one
 	lastErr error           // the error that ended the latest run
@@ -194,7 +194,9 @@ func (r *Relay) Wake() {
 	}
 }
 
-// start checks store and publishers and returns an engine. The relay counts as running until the engine's run ends.
+// start checks store and publishers and returns an engine. The relay counts as running until the engine's run ends. The
+// engine is published under the lock before it takes over the pauses: a Pause in between either is seen by applyPauses,
+// or asks the loop.
 func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 	if !r.running.CompareAndSwap(false, true) {
 		return nil, errors.New("waybill/relay: already running; make a second relay to run two")
@@ -207,7 +209,7 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 	r.mu.Lock()
 	r.engine, r.lastErr = e, nil
 	r.mu.Unlock()
-	e.applyPauses() // from here on changes are asked of the loop
+	e.applyPauses()
 	return e, nil
 }
 

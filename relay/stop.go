@@ -5,6 +5,15 @@ import (
 	"time"
 )
 
+// A stop has three limits, so that a broker or a store that is away cannot hold it up:
+//
+//   stop ── DrainTimeout ── cancelAt ── 1 s ── giveUpAt ── 5 s ── finalAt
+//           publishes         publishes are         only outcomes
+//           go on             cancelled             are stored
+//
+// When no publish is in flight any more, finalAt is at most five seconds later. The loop ends earlier, as soon as the
+// member has left.
+
 const (
 	// stopGrace is how long cancelled publishes may still report after the drain limit.
 	stopGrace = time.Second
@@ -53,7 +62,7 @@ func (e *engine) stopStep() time.Time {
 		e.drain.stopSend()
 		return earliest(e.drain.giveUpAt, e.drain.finalAt)
 	}
-	for c := range e.publishes.inFlight { // no result came: nobody knows that it was sent
+	for c := range e.publishes.inFlight { // no result came: its records may have arrived
 		for _, item := range c.items {
 			e.release(item, true)
 		}

@@ -46,7 +46,8 @@ func (e *engine) unroutable(item *dispatch.Item, err error, c *call) {
 	}
 }
 
-// pauseUnbound pauses the topic of a record, and returns when that tries again.
+// pauseUnbound pauses the topic of a record, and returns when that tries again. The log hears of it at the third try in
+// a row, and then every half an hour.
 func (e *engine) pauseUnbound(b *breaker, item *dispatch.Item, err error) time.Duration {
 	route, topic := item.Route(), item.Record.Envelope.Topic
 	if b.failures == 0 {

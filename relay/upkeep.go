@@ -23,14 +23,14 @@ type upkeepWork struct {
 	ctx context.Context //nolint:containedctx // ends when the engine stops
 	end context.CancelFunc
 
-	cleaner  core.Cleaner
+	cleaner  core.Cleaner // nil: the store has nothing to clean, or this relay does not clean
 	cleaning bool
 	cleanAt  time.Time
-	round    upkeep.Round
-	cleanErr string // of the latest attempt
+	round    upkeep.Round // the results of the steps since the round began
+	cleanErr string       // of the latest attempt
 
 	counter  admin.Counter
-	looking  bool
+	looking  bool // a look for unserved routes is under way
 	lookAt   time.Time
 	warnedAt map[string]time.Time // when a route was warned of
 }
@@ -156,5 +156,5 @@ func (e *engine) lookForUnserved() {
 	})
 }
 
-// maxTold bounds the remembered warnings.
+// maxWarned bounds the remembered warnings.
 const maxWarned = 1000

@@ -8,6 +8,14 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A store can wake the relay when a message is staged or a timer is due (core.Waiter). A wait covers the routes that
+// the dispatcher has read to their end. When one more route is idle, the wait is ended, and a new one covers that, too.
+// After a wait that was ended or failed, the dispatcher is told that no wait was under way (Unwatched), so that it
+// reads soon by itself.
+//
+// Not each wake-up brings a record: several relays may be woken for one. After some useless ones in a row the next are
+// delayed, so that a busy outbox does not cost this relay a read for each message of others.
+
 // maxFruitless is how many useless wake-ups in a row may follow each other at once. After that they are PollMin apart.
 const maxFruitless = 4
 
@@ -17,10 +25,10 @@ const maxDeaf = 5 * time.Second
 // waits is the state of the store's wake-ups.
 type waits struct {
 	waiter    core.Waiter
-	waiting   bool
+	waiting   bool // a wait is under way
 	cancel    context.CancelFunc
-	fails     int
-	notBefore time.Time
+	fails     int       // waits in a row that failed
+	notBefore time.Time // the next wait begins then at the earliest
 	hintAt    time.Time // when a delayed hint is due; zero = none
 	hinted    time.Time // the latest hint
 	fruitless int       // useless wake-ups in a row that followed each other at once
@@ -73,7 +81,7 @@ func (e *engine) wait() (next time.Time) {
 		})
 		if ctx.Err() != nil {
 			cause = core.WakeStop
-		} else if cause == core.WakeStop { // nobody has stopped it
+		} else if cause == core.WakeStop { // the relay has not stopped it
 			cause = core.WakePoll
 		}
 		cancel()
@@ -93,7 +101,7 @@ func (e *engine) endWait() {
 func (e *engine) woken(cause core.WakeCause, err error, names []string, began time.Time) {
 	e.waits.waiting, e.waits.cancel = false, nil
 	if cause == core.WakeStop || e.drain.begun {
-		e.d.Unwatched(e.now) // the store told its next timer to nobody
+		e.d.Unwatched(e.now) // the next timer was not told
 		return
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ var lanes = [...]struct {
 type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
-	weighted bool
+	weighted bool    // the routes divide one window; false: each has a window of its own
 	virtual  float64 // the virtual time: what the route chosen last had got by then
 }
 
@@ -97,7 +97,10 @@ func (e *engine) window(g *group, rt *route) int {
 	return max(int(float64(window)*e.weight(rt)/sum), 1)
 }
 
-// handLimited sends ready records of the routes of a limited group, as its tokens allow. It returns when to go on.
+// handLimited sends ready records of the routes of a limited group, as its tokens allow. It returns when to go on. In
+// each round the busy route with the least virtual time (got) is next, and its virtual time grows by the
+// number of records sent, divided by its weight. A route that rested begins at the virtual time of the group, so that it cannot catch up on the
+// time when it had no work.
 func (e *engine) handLimited(g *group) time.Time {
 	stuck := map[*route]bool{}
 	for {
@@ -108,7 +111,6 @@ func (e *engine) handLimited(g *group) time.Time {
 				continue
 			}
 			ready += e.d.Ready(r.Name)
-			// a route that rested has no claim on the time of the others
 			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got {
 				rt = r
 			}
