@@ -39,7 +39,7 @@ type blame struct {
 type asides struct {
 	outages atomic.Uint64 // how many there were
 	blames  map[identity]*blame
-	well    uint64                   // the last message to be handled began after so many outages
+	well    uint64                   // the greatest begun of a message that met no outage
 	waiting map[*message]*time.Timer // those that wait aside: they are held, and their key goes on
 	cause   string                   // the latest outage of one message alone
 	sure    int                      // how many probes more the outage counts as one of all messages
@@ -51,7 +51,8 @@ type outage struct {
 	alone int  // it is the message's own, since others that began later were handled: which one in a row
 }
 
-// met notes that m met an outage.
+// met notes that m met an outage. It is the message's own if another one that began after m's latest outage was handled
+// (well), or if that was known before.
 func (a *asides) met(m *message) (o outage, since time.Time) {
 	id, at := identityOf(m), a.outages.Add(1)
 	b := a.blames[id]

@@ -18,14 +18,14 @@ type batching struct {
 
 // load is what a subscription has in hand.
 type load struct {
-	prefetch  int // how many it may hold
-	held      int // received and not settled
-	unsettled int // decided and not settled
-	locked    int // of them that another program has locked
-	heldBytes int64
+	prefetch  int   // how many it may hold
+	held      int   // received and not settled
+	unsettled int   // decided and not settled
+	locked    int   // of them that another program has locked
+	heldBytes int64 // of the bodies of the held ones
 	adaptive
-	kept  kept
-	aside asides
+	kept  kept   // those that must be renewed; see renew.go
+	aside asides // those that wait aside; see aside.go
 }
 
 // job is what a worker handles. The zero job is none.
@@ -44,9 +44,15 @@ type pick struct {
 	again   time.Time  // when to look again: a batch fills until then; zero = not
 }
 
-// next decides what to run. A suspect runs when nothing else runs and everything is settled: if it ends the process,
-// the broker counts a delivery for each message that is not. The oldest ready message goes first, unless its batch
-// waits to fill.
+// next decides what to run. The oldest ready message goes first, unless its batch waits to fill. The questions, in
+// order:
+//
+//  1. A worker must be free, and no suspect may run.
+//  2. Groups at their limit take their messages out of the way (sift).
+//  3. The shared limit must have a permit (gate).
+//  4. A batch may wait to fill (eligible).
+//  5. A suspect runs when nothing else runs and everything is settled: if it ends the process, the broker counts a
+//     delivery for each message that is not. The messages that wait go back before (release).
 func (b *batching) next() pick {
 	if b.ready.len() == 0 && b.groups == nil || b.alone || b.running >= b.limit {
 		return pick{}
@@ -210,8 +216,8 @@ func (b *batching) holdMember(t *batch, n int) {
 
 // batch is what is handled together. It belongs to its worker.
 type batch struct {
-	members []*message // in the order of arrival
-	states  []memberState
+	members []*message    // in the order of arrival
+	states  []memberState // of the members, in their order
 }
 
 // memberState is the progress of a member of a batch.

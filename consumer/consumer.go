@@ -22,7 +22,7 @@ type Consumer struct {
 	opts Options
 	tel  *telemetry
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
 	subs    []*registration
 	running bool
 	runners []*runner // of the run that goes on
@@ -128,6 +128,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	errs := make([]error, len(subs))
 	runners := make([]*runner, len(subs))
 	var wg, beside sync.WaitGroup
+	// 1. Each subscription opens on a goroutine of its own, and tells the result of its first attempt.
 	for i, reg := range subs {
 		r := newRunner(run, c, reg)
 		if once {
@@ -142,6 +143,8 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 		})
 	}
 	c.keepRunners(runners, nil, once)
+	// 2. When all have tried, and none is misconfigured, all of them receive at once. So no message is handled in a
+	// process that cannot run.
 	if awaitFirst(run, first, len(subs)) {
 		close(begin)
 		c.besides(run, &beside, subs)
@@ -151,10 +154,12 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	} else {
 		cancel(nil)
 	}
+	// 3. A misconfigured subscription waited for this: the others have told their own problems.
 	close(begun)
 	wg.Wait()
 	cancel(nil)
 	c.awaitBesides(ctx, &beside)
+	// 4. All runners have drained. The error is theirs, or the outage that ended a RunOnce.
 	var total Counts
 	for _, r := range runners {
 		r.counts.addTo(&total)

@@ -21,7 +21,7 @@ func (r *runner) releaseAll() {
 	r.releaseWaiting()
 }
 
-// releaseWaiting is releaseAll. mu is held.
+// releaseWaiting releases everything that was not started, apart from messages that wait aside. mu is held.
 func (r *runner) releaseWaiting() {
 	r.release(r.takeAll())
 	if r.gate != nil {
@@ -31,7 +31,13 @@ func (r *runner) releaseWaiting() {
 	r.storeAgain() // or look at them again later
 }
 
-// drain releases what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.
+// drain ends a subscription in steps, each with a limit, so that nothing can hold it up:
+//
+//  1. Messages that have not begun go back (beginStop).
+//  2. Running handlers end by themselves, for DrainTimeout.
+//  3. Their contexts are cancelled, and they end for handlerGrace. Those that do not are left behind.
+//  4. Verdicts are stored, for settleGrace.
+//  5. The receiver of s, if there is one, is closed. It releases what is left.
 func (r *runner) drain(ctx context.Context, s *session) {
 	begin := time.Now()
 	running := r.beginStop()

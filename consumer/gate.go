@@ -118,7 +118,11 @@ func (g *gate) ended(running int) {
 }
 
 // plan returns what to ask, and when; zero = not before something changes. Ready messages could begin if the limit let
-// them, besides the running ones; most is how many handlers may run.
+// them, besides the running ones; most is how many handlers may run. A question is due
+//
+//   - when a message waits for the limit, but not before the limiter can have more (earliest);
+//   - while the limiter knows this process: every second, to keep the slots; sooner when slots are left over, since
+//     others may wait for them.
 func (g *gate) plan(now time.Time, running, ready, most int) (a limitAsk, at time.Time) {
 	free := min(ready, most-running)
 	if free <= 0 {

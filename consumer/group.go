@@ -20,10 +20,12 @@ type groups struct {
 	waiting int         // messages that wait in their groups
 }
 
+// group is the messages of one name. At most one of them is woken: it stands in front of the ready ones, and has a
+// place. The next one is woken when that one has begun.
 type group struct {
 	name    string
-	running int
-	waiting fifo
+	running int       // messages that run
+	waiting fifo      // messages that the limit stops, in the order of arrival
 	woken   bool      // one of its messages is ready, and has a place
 	next    time.Time // the next free place of its rate
 	wake    time.Time // when to look at it again

@@ -24,14 +24,14 @@ type verdict struct {
 	ack     core.Ack
 	status  status
 	err     error
-	outage  bool // a dependency of the handler is down
-	of      outage
-	inPlace bool // the delivery is held, and its key with it, until the retry
-	asked   bool // the handler said when, by waybill.RetryAfter
-	took    time.Duration
-	healthy bool // the handler ran, and all its dependencies are there
-	quiet   bool // a retry goes on waiting: nothing tells of it
-	lost    bool // another consumer has it, which the log tells anyway
+	outage  bool          // a dependency of the handler is down
+	of      outage        // whether it is the message's own; see aside.go
+	inPlace bool          // the delivery is held, and its key with it, until the retry
+	asked   bool          // the handler said when, by waybill.RetryAfter
+	took    time.Duration // the time of the handler, with its repetitions
+	healthy bool          // the handler ran, and all its dependencies are there
+	quiet   bool          // a retry goes on waiting: nothing tells of it
+	lost    bool          // another consumer has it, which the log tells anyway
 }
 
 // judge decides about deliveries. It keeps no state.
@@ -84,8 +84,15 @@ func (j *judge) park(d *waybill.Delivery, reason waybill.Reason, err error) verd
 	return verdict{ack: core.AckReject(d, reason, errtext.WithText(err, j.text)), status: statusParked, err: err}
 }
 
-// decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop. A
-// handler that fails then was cut off, and its message is released at no cost, unless the error is permanent.
+// decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop.
+//
+//	error               | verdict
+//	--------------------|----------------------------------------------------------------------
+//	none                | done
+//	permanent           | parked with its reason, also at a stop
+//	any other at a stop | released at no cost: the handler was cut off
+//	outage              | released at no cost, or held in place with InOrder; it may begin a pause
+//	rejected, unknown   | retried as the policy says, or parked; see retry
 func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
 	if err == nil {
 		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
@@ -114,7 +121,12 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 }
 
 // retry asks the policy about a failed attempt. A custom policy that cannot be followed parks the message: with another
-// delay its fault would not be found.
+// delay its fault would not be found. The questions, in order:
+//
+//  1. Are the attempts spent? Then it is parked.
+//  2. Did the handler ask for a delay (RetryAfter)? Otherwise the policy says when, or that there is no other attempt.
+//  3. How long can it wait? In place for half of MaxHold, since the broker takes it back then; in the broker for
+//     MaxRetryDelay.
 func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()

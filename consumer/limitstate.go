@@ -130,8 +130,10 @@ func (s *limitState) quota(limit int, a *limitAsk, now int64) (slots, held int) 
 			owed += max(min(h.Wants, quotas[id])-h.Slots, 0)
 		}
 	}
+	// It gets its quota, and beyond that the free slots that others do not lack. It never gets more than are free.
 	slots = min(a.wants, max(free, 0), max(quotas[a.id], free-owed))
 	slots = max(slots, 0)
+	// Running handlers keep their slots, although the answer says that fewer may run: those end by themselves.
 	held = max(slots, a.busy)
 	if (me.Slots > 0) != (held > 0) {
 		me.Since = now

@@ -13,7 +13,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// process runs m's handler and returns the verdict.
+// process runs m's handler and returns the verdict. The steps:
+//
+//  1. The message's stamp is merged into the clock. m.begun notes how many outages there were: a later success of m
+//     shows that they are over.
+//  2. The handler runs, as often as the policy for retries in the process says, within the time limit. Its context
+//     ends when another consumer has the message.
+//  3. The judge decides. A message that is lost is released in any case.
+//  4. An outage that is the message's own, for too long, parks it (blame).
+//  5. A delay in place is cut to the time for which the broker leaves the message here.
 func (r *runner) process(m *message) verdict {
 	d := m.d
 	r.merge(m)

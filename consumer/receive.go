@@ -97,6 +97,7 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 		call := r.flow.begin(ctx)
 		send, back := r.ahead(s), r.load.goBack
 		r.mu.Unlock()
+		// The broker is told to send less before messages go back: else it would send them here again.
 		if back && ctx.Err() == nil {
 			r.setFlow(ctx, s, send)
 			r.giveBackWaiting()
@@ -127,8 +128,8 @@ func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, in
 	}
 }
 
-// room returns how much may be received now. If that is nothing because of a pause, it returns the rest of the pause.
-// mu is held.
+// room returns how much may be received now. If that is nothing because of a pause, it returns the rest of the pause. A
+// pause that is over becomes a probe: the next message alone is received. mu is held.
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
 	limit = r.free()
@@ -201,7 +202,14 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 }
 
 // place settles, releases or schedules deliveries. A paused subscription releases them all, except one that probes. If
-// the order is kept, held messages probe, and new ones wait for them. mu is held.
+// the order is kept, held messages probe, and new ones wait for them. mu is held. Each message goes the first of these
+// ways that is for it:
+//
+//  1. It was refused: its verdict is stored.
+//  2. The run stops, or the subscription is paused: it goes back.
+//  3. Its key yields: it goes back, and the key waits until it has (yield.go).
+//  4. Another message probes: it goes back.
+//  5. It is scheduled. A suspect has the messages that wait aside go back first.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
 	unstored := r.unstored.any()

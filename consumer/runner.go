@@ -11,9 +11,19 @@ import (
 )
 
 // runner runs one subscription during one Run. Its goroutines are the one of run, which receives; up to sub.Concurrency
-// workers, which begin when there is work; and one or two that settle.
+// workers, which begin when there is work; and one or two that settle. All share one lock, mu, which guards the fields
+// below it. No call of a handler or of the transport is made under it.
 //
-// A delivery goes this way: receive, judge, schedule, batching, work, judge, settle.
+// A delivery goes this way:
+//
+//  1. receive.go: the loop asks for as many as prefetch.go lets it hold, and takes them in (accept).
+//  2. judge.go (refuse): a delivery that must not reach a handler gets its verdict at once.
+//  3. schedule.go: the others are ready, or wait behind one of their key.
+//  4. batching.go, group.go, gate.go: a ready message becomes a job, alone or in a batch, when the limits let it
+//     begin.
+//  5. work.go, workbatch.go, process.go: a worker runs the handler.
+//  6. judge.go (decide): the result becomes a verdict. aside.go and pause.go act on outages.
+//  7. settle.go: the verdict is stored, with others. unstored.go repeats those that failed.
 type runner struct {
 	opts    *Options
 	sub     *waybill.Subscription
@@ -38,7 +48,8 @@ type runner struct {
 	ending
 }
 
-// contexts bound the steps of a run. They end one after the other.
+// contexts bound the steps of a run. They end one after the other, from the top: first nothing begins any more, then
+// handlers are cut off, and last the settles.
 type contexts struct {
 	stopCtx      context.Context //nolint:containedctx // ends when the run must stop: nothing begins any more
 	handlerCtx   context.Context //nolint:containedctx // the parent of handlers' contexts; lives as long as the run

@@ -19,7 +19,7 @@ import (
 
 // schedule keeps messages that have not begun, and says which may run. One message of a key runs at a time; the others
 // wait in the key's queue. It knows only keys with messages in progress. It has neither a goroutine nor a lock: the
-// runner's mu guards it.
+// runner's mu guards it. A message counts in its entry (h.waiting) from add until it begins or goes back.
 type schedule struct {
 	ready    fifo                  // messages that may run, in the order of arrival; nil stands for one of suspects
 	suspects []*message            // messages that must run alone

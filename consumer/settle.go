@@ -54,7 +54,7 @@ func (s *session) settleWorker(v core.Verdict) *settleWorker {
 // nothing left to do, that batch goes beside the first one; see hurry. The runner's mu guards it.
 type settleWorker struct {
 	session *session
-	pending acks // for the next settle
+	pending acks // for the next settle, in the order of the verdicts
 	spare   acks // the memory of one before
 	busy    int  // how many settles are in progress
 }
@@ -238,8 +238,15 @@ func (r *runner) awaitWorker() *settleWorker {
 	}
 }
 
-// settledBatch continues the work that waited for a settle: the next message of the key, a suspect, a stop. A message
-// whose verdict could not be stored stays held. mu is not held.
+// settledBatch continues the work that waited for a settle: the next message of the key, a suspect, a stop. mu is not
+// held. The steps:
+//
+//  1. A verdict that failed, and must be stored again, leaves its message held (again).
+//  2. Any other message is over. If its key waited for that, the next one goes. With InOrder a message that was not
+//     parked comes again: then those behind it go back (yield).
+//  3. The number of held messages adapts to the rate.
+//  4. The first failure begins a pause; the last stored verdict ends it.
+//  5. Workers begin what may begin now, and the receive loop looks again.
 func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

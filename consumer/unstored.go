@@ -43,6 +43,15 @@ func (o *unstored) stored(m *message) {
 }
 
 // again reports whether the verdict about m is still to be stored, after its settle failed with err. mu is held.
+//
+//	failure and verdict                | the verdict
+//	-----------------------------------|-------------------------------------------------------------
+//	lease lost, invalid, closed        | is dropped: the receiver does not hold the message
+//	locked by another program          | is stored by a settle of its own, which others do not wait for
+//	at a stop: done, release           | is dropped: the receiver releases the message when it closes
+//	release                            | is tried again by itself, after a delay
+//	any other, also of a yielding key  | is kept until the pause that it begins is over
+//	at a stop: retry, reject           | becomes a release: messages behind it must not go back before it
 func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	switch {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):

@@ -144,9 +144,17 @@ func (r *runner) finish(j job, v verdict) job {
 	return next
 }
 
-// apply settles m by v, or holds it, and changes the pause accordingly. A message in order is held here until its
-// retry, since the broker would send later ones of its key. At a stop it goes back instead. The key of a message that
-// goes to the broker for a retry or a parking waits until that is stored. mu is held.
+// apply acts on the verdict v about m, and changes the pause accordingly. mu is held. m goes one of these ways:
+//
+//	verdict                     | the message
+//	----------------------------|-----------------------------------------------------------
+//	outage, if goesAside        | waits aside, and its key goes on (aside.go)
+//	in place, outage            | is held with its key, for the time of the pause
+//	in place, a failed attempt  | is held with its key until its retry: the broker would send
+//	                            | later ones of the key
+//	in place, at a stop         | goes back
+//	retry, reject               | goes to the broker; its key waits until that is stored
+//	done, release               | is settled; its key goes on at once
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
 	aside := r.goesAside(m, v)
@@ -184,12 +192,15 @@ func (r *runner) holdFor(m *message, d time.Duration) {
 	})
 }
 
-// proceed ends j and returns the next job of the same worker. mu is held.
+// proceed ends j and returns the next job of the same worker. Jobs beyond that one, which became ready, too, get other
+// workers (kick). mu is held.
 func (r *runner) proceed(j job) job {
+	// 1. The job ends, and messages behind it become ready.
 	held := r.done(j)
 	if r.stopping {
 		r.releaseWaiting() // the messages behind it, if the order is kept
 	}
+	// 2. This worker takes the next job, or is idle.
 	next := r.next()
 	r.settling.tellDrained(r.running == 0 && r.ready.len() == 0)
 	if next.none() {

@@ -98,9 +98,9 @@ func (e *engine) window(g *group, rt *route) int {
 }
 
 // handLimited sends ready records of the routes of a limited group, as its tokens allow. It returns when to go on. In
-// each round the busy route with the least virtual time (got) is next, and its virtual time grows by the
-// number of records sent, divided by its weight. A route that rested begins at the virtual time of the group, so that it cannot catch up on the
-// time when it had no work.
+// each round the busy route with the least virtual time (got) is next, and its virtual time grows by the number of
+// records sent, divided by its weight. A route that rested begins at the virtual time of the group, so that it cannot
+// catch up on the time when it had no work.
 func (e *engine) handLimited(g *group) time.Time {
 	stuck := map[*route]bool{}
 	for {
