@@ -198,7 +198,7 @@ func (r *runner) waitAside(m *message, delay time.Duration) {
 func (r *runner) comeBack(m *message) {
 	p := &r.pause
 	switch {
-	case r.unstored.any(), p.state != open && p.probe != nil:
+	case r.unstored.any(), p.state != open && p.probe != nil: // others go first
 		r.waitAside(m, r.opts.Pause.Base)
 		return
 	case p.waits():

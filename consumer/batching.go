@@ -179,7 +179,8 @@ func (b *batching) follow(members []*message, m *message, size int) []*message {
 }
 
 // done ends a job, and makes the messages behind its deliveries ready. A delivery that waits for its retry in place
-// keeps its key. It reports whether there is one.
+// keeps its key, and so does one whose verdict is being stored: settledBatch goes on with that key. done reports
+// whether a delivery is held.
 func (b *batching) done(j job) (held bool) {
 	b.running--
 	if b.gate != nil {

@@ -158,7 +158,10 @@ func (g *gate) plan(now time.Time, running, ready, most int) (a limitAsk, at tim
 // ask notes that a is asked.
 func (g *gate) ask(a *limitAsk) { g.asking, g.said = true, a.busy }
 
-// answer takes in the answer to a, which was sent at sent. It reports whether it came too late to be of use.
+// answer takes in the answer to a, which was sent at sent. It reports whether it came too late to be of use. Permits to
+// begin lapse hold after the question was sent, since the limiter counts from a later moment. If the answer took that
+// long, the next question asks for twice the time; if it took less than an eighth, for half of it. When the rate is
+// used up, the next question waits until there can be more permits (earliest).
 func (g *gate) answer(sent time.Time, a *limitAsk, got *limitGrant) (late bool) {
 	now := time.Now()
 	g.asked, g.earliest, g.failures = now, now, 0

@@ -146,13 +146,13 @@ func (gs *groups) watch(g *group, now time.Time) {
 	idle := g.running == 0 && g.waiting.len() == 0 && !g.woken
 	var wake time.Time
 	switch {
-	case idle && !g.next.After(now):
+	case idle && !g.next.After(now): // nothing is left to know
 		if g.at >= 0 {
 			heap.Remove(&gs.timed, g.at)
 		}
 		delete(gs.known, g.name)
 		return
-	case idle:
+	case idle: // its rate has not recovered
 		wake = g.next
 	case g.waiting.len() == 0 || g.woken || gs.pace.none() || gs.pace.wait(now, g.next) == 0:
 		return // what runs or is ready comes first

@@ -74,6 +74,7 @@ func (r *runner) observe(m *message, v *verdict) turn {
 	if v.healthy {
 		r.load.aside.handled(m)
 	}
+	// An outage of the message's own pauses nothing: the message waits aside.
 	v.outage = v.outage && v.of.alone == 0
 	p.handlers = p.handlers || v.outage
 	switch {

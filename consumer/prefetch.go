@@ -200,6 +200,7 @@ func (r *runner) look() {
 	defer r.mu.Unlock()
 	l := &r.load
 	busy := r.running >= r.limit || r.gate != nil && r.gate.blocked
+	// At this pace the messages that are ready would wait for longer than holdTime, which is slowLooks looks.
 	slow := busy && l.pace*slowLooks < r.ready.len()
 	l.slow = countIf(slow, l.slow)
 	l.idle = countIf(l.held == 0, l.idle)

@@ -24,6 +24,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 	sub.Bindings, sub.Sources = slices.Clone(sub.Bindings), maps.Clone(sub.Sources)
 	completeLimits(&sub)
 	held := mostHeld(&sub.Limit)
+	// 1. Handlers: no more than are of use within the limit, or than messages that may be held.
 	if sub.Concurrency == 0 {
 		sub.Concurrency = atMost(atMost(orElse(o.Concurrency, DefaultConcurrency), mostUseful(&sub.Limit)), held)
 		if sub.Prefetch > 0 {
@@ -32,6 +33,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 			sub.Concurrency = min(sub.Concurrency, o.Prefetch)
 		}
 	}
+	// 2. Held messages: enough for all handlers, and for two batches of each.
 	chosen := sub.Prefetch == 0 // by Waybill, or for all subscriptions of the consumer
 	if chosen {
 		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
@@ -44,6 +46,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 			}
 		}
 	}
+	// 3. A number without a setting adapts: it begins at h.least, and Prefetch becomes the greatest.
 	h := holding{unset: unset}
 	if unset && adapts(&sub) {
 		h.least = min(max(sub.Prefetch/2, sub.Concurrency), maxPrefetch)
@@ -56,6 +59,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 		sub.Prefetch = max(atMost(sub.Prefetch, held), min(sub.Concurrency, sub.Prefetch))
 		h.least = min(h.least, sub.Prefetch)
 	}
+	// 4. The policies of the consumer stand for those that the subscription leaves out.
 	if sub.MaxDeliveries == 0 {
 		sub.MaxDeliveries = o.MaxDeliveries
 	}

@@ -9,7 +9,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// workBatch handles a batch as a whole, or one by one if that fails, and returns the next job.
+// workBatch handles a batch and returns the next job. First the handler gets the batch as a whole. Then the members
+// without a verdict are handled one by one: all of them if the batch failed and no dependency was down, else those that
+// the handler left out. A pause or a stop that began meanwhile ends that (startAlone).
 func (r *runner) workBatch(j job) job {
 	t := j.batch
 	verdicts := r.processBatch(t.members)

@@ -78,7 +78,7 @@ type overdue struct {
 	repeated bool          // it repeats what is held, and the same
 	missing  int           // at most so many retries are held and not in memory
 	narrow   bool          // the latest one that was answered did not look far enough back
-	fails    int           // times that it was not answered, and was not tried again since
+	fails    int           // Dues for all that were not answered; the index in farBack
 	rest     time.Duration // the least pause before it is tried again
 	repeatBy time.Time     // until then a Due without an answer may be executed: each Due repeats what is held
 }

@@ -91,14 +91,18 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 		m.allAt, m.sweepAt = time.Time{}, rt.now.Add(holdSweepEvery)
 	}
 	m.sent, m.news = m.visible, math.MaxInt64
+	// Every second Hold goes on with the walk, so that neither waits for the other.
 	m.walks = m.walk.from < m.walk.to && !m.walks
 	room := max(rt.maxPassed-len(m.passed), 0)
 	m.passes = m.stuck && room > 0
+	// A Hold that passes nothing hears only of the first record that others hold: the front stops before that.
 	s.From, s.To, s.Most = m.front, math.MaxInt64, 1
 	end := m.sent
 	if m.walks {
 		s.From, s.To, end = m.walk.from, m.walk.to, m.walk.to
 	}
+	// Numbers that were never met go in steps: a sixteenth of them, but not less than a step; fewer after Holds
+	// without an answer.
 	if at := s.From + max(rt.takeStep>>m.fails, (end-s.From)/(holdSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
 		s.To = at
 	}
@@ -119,6 +123,8 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full bool) (more bool) {
 	m := &rt.queue.progress
 	m.fails = max(m.fails-1, 0)
+	// seen is how far the Hold has gone over the numbers. left are the records on the way that it met and did not
+	// hold.
 	seen := s.From
 	var left []int64
 	for i := range got {
@@ -139,14 +145,16 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 	if !full {
 		seen = s.To
 	}
+	// Beyond what was visible when the Hold was sent, a record can still appear.
 	if !m.walks {
 		seen = max(min(seen, m.sent), s.From)
 	}
+	// at is how far the next Hold need not look.
 	at := seen
 	switch {
 	case len(left) == 0:
-	case m.passes:
-		if len(left) >= s.Most {
+	case m.passes: // the records in left are asked for by number from now on
+		if len(left) >= s.Most { // the store has told of no more than that
 			at = min(at, left[len(left)-1])
 		}
 		for _, seq := range left {
@@ -154,9 +162,11 @@ func (rt *route) noteProgress(s *core.HoldRequest, got []core.HoldResult, full b
 				m.passed[seq] = false
 			}
 		}
-	default:
+	default: // the next Hold begins at the first of them
 		at = min(at, left[0]-1)
 	}
+	// Records that others hold keep the front back. Unless the end of all numbers is near, the next Hold passes
+	// them.
 	m.stuck = at < seen && (s.To < math.MaxInt64 || seen-at > rt.passSlack)
 	moved := at > s.From
 	switch {

@@ -119,7 +119,14 @@ func (d *Dispatcher) leave(rt *route) {
 
 // tally counts the partitions of each member, without partitions that are on their way to another member: each
 // membership that still shows them here would make one more partition go. A member that is about to be removed gets
-// none.
+// none. The steps:
+//
+//  1. The routes, sorted, get indexes.
+//  2. Each member becomes a holder, with the routes that it serves and those that it is able to serve now. Of itself
+//     the member knows that better than its row says.
+//  3. Holders that are able to serve the same routes are of one kind, so that "can give to" is looked up once for a
+//     kind.
+//  4. The partitions are counted at their owners.
 func (d *Dispatcher) tally() *tally {
 	t := &tally{at: map[string]int{}}
 	partitions := d.peers.membership.Partitions
@@ -134,6 +141,7 @@ func (d *Dispatcher) tally() *tally {
 		t.at[route] = i
 	}
 	holders, kinds := map[core.Session]*holder{}, map[string]int{}
+	// A holder that is nil counts no partitions, and gets none.
 	for i := range d.peers.evictions {
 		holders[d.peers.evictions[i].Session] = nil
 	}

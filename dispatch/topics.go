@@ -103,6 +103,7 @@ func (d *Dispatcher) expire(rt *route) {
 	if !rt.isPast(rt.expiryDue()) {
 		return
 	}
+	// Keys in memory whose head has expired: the key goes on, and its head is read and ends.
 	for _, topic := range sortedNames(rt.topics.heads) {
 		if !rt.isPast(rt.topics.heads[topic]) {
 			continue
@@ -117,6 +118,7 @@ func (d *Dispatcher) expire(rt *route) {
 			}
 		}
 	}
+	// Passed records are known by their first number only: all from there on are read again.
 	for _, topic := range sortedNames(rt.topics.passed) {
 		p, walked := rt.topics.passed[topic], rt.topics.walked[topic]
 		if !rt.isPast(p.ends) || d.now.Before(walked.Add(passedEvery)) {

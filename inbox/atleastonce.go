@@ -56,13 +56,20 @@ func NewAtLeastOnce(store core.MarkStore, consumerName string, lease time.Durati
 // atLeastOnce is a core.Inbox without transactions.
 type atLeastOnce struct {
 	store       core.MarkStore
-	lease, keep time.Duration
+	lease, keep time.Duration // of one run; of a mark, 0 = for ever
 }
 
 // Unwrap returns the store of the marks, for its capabilities.
 func (a *atLeastOnce) Unwrap() any { return a.store }
 
-// Do runs fn unless key is done, and marks it afterwards.
+// Do runs fn unless key is done, and marks it afterwards:
+//
+//  1. BeginMark claims the key for this run, by a token, for a lease. While another run has it, claim asks again.
+//  2. fn runs within the lease, counted from before the claim was sent.
+//  3. FinishMark writes the mark. If it fails, the effect is there without its mark, and can come again.
+//  4. If fn failed or panicked, ForgetMark ends the claim, so that the next run need not wait for the lease.
+//
+// Steps 3 and 4 have a time of their own, since the handler's context may be over.
 func (a *atLeastOnce) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx NoTx) error) (core.InboxStatus, error) {
 	token := waybill.NewID()
 	begun, state, err := a.claim(ctx, key, token)

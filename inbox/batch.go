@@ -59,6 +59,8 @@ func BatchHandler[Tx, T any](
 		return h
 	}
 	h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+		// 1. Messages without a key or a value are left out of the batch. keys, items and slots have the others
+		// in one order; slots are their places in ds.
 		statuses := make([]waybill.HandlerStatus, len(ds))
 		keys, items, slots := make([]core.InboxKey, 0, len(ds)), make([]Item[T], 0, len(ds)), make([]int, 0, len(ds))
 		for i, d := range ds {
@@ -73,6 +75,7 @@ func BatchHandler[Tx, T any](
 		if len(keys) == 0 {
 			return statuses, nil
 		}
+		// 2. One transaction: the marks of all, and fn with those that are new.
 		first := true
 		marks, err := store.DoBatch(ctx, keys, func(ctx context.Context, tx Tx, fresh []int) error {
 			news := make([]Item[T], len(fresh))
@@ -96,6 +99,7 @@ func BatchHandler[Tx, T any](
 			return nil, fmt.Errorf("waybill/inbox: the store returned %d statuses for %d keys; "+
 				"its DoBatch is broken", len(marks), len(keys))
 		}
+		// 3. Each message gets its status.
 		for n, i := range slots {
 			switch marks[n] {
 			case core.InboxDuplicate:

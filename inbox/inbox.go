@@ -110,8 +110,8 @@ type Inbox[Tx any] struct {
 	store    core.Inbox[Tx]
 	consumer string
 	opts     Options
-	purge    purge
-	forgets  bool // marks do not stay for ever
+	purge    purge // deletes old marks
+	forgets  bool  // marks do not stay for ever
 	// sourceless are the queues that messages without a source came from.
 	sourceless sync.Map
 }
@@ -190,7 +190,8 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 }
 
 // again decides about a message whose id another one had before. A repaired message carries its earlier print: if that
-// one had its effect, the repair comes too late, and the message is a duplicate.
+// one had its effect, the repair comes too late, and the message is a duplicate. The store is asked with the earlier
+// print, and with a function that always fails: it runs only if the mark was deleted meanwhile, and then rolls back.
 func (b *Inbox[Tx]) again(ctx context.Context, key core.InboxKey, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 	was, repaired := content.Before(&d.Envelope)
 	if !repaired {

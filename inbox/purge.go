@@ -23,7 +23,7 @@ type purge struct {
 	store    core.InboxPurger // nil: cannot
 	consumer string
 	opts     *Options
-	turn     chan struct{} // held by the one RunPurge that purges
+	turn     chan struct{} // capacity 1: held by the one RunPurge that purges
 }
 
 // Purge deletes every mark of the consumer that is older than the retention, and returns their number. It deletes in

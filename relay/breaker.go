@@ -92,7 +92,9 @@ func (b *breaker) open(now time.Time, cause error, delays *waybill.Backoff, gene
 func (b *breaker) close() { b.until, b.half, b.trial = time.Time{}, false, nil }
 
 // outage notes that a call met an outage. It opens the breaker concerned, unless that opened after the call had begun:
-// the call began at generation.
+// the call began at generation. The breaker is that of the topic if the error is about the topic alone, and there are
+// not too many of these; else it is the route's. Records of a paused topic stay with the dispatcher; those that wait
+// behind their key are released when the route is paused.
 func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	b := &rt.breakers.route

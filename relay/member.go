@@ -231,9 +231,10 @@ func (e *engine) storeWorks(method dispatch.CallKind) {
 	e.member.answered = e.now
 }
 
-// storeFails notes that a method of the store failed. That may end the run before the method has worked, so that a
-// missing right is reported at once. It does not end a run that has settled a record: a later fault is an outage, which
-// passes.
+// storeFails notes that a method of the store failed. It ends the run in two cases: a RunOnce ends with any error, and
+// a Run with a misconfiguration of a method that has never worked, so that a missing right is reported at once. It does
+// not end a run that has settled a record: a later fault is an outage, which passes. During a stop a failed Heartbeat
+// ends the wait for the leave, if nothing but that is left.
 func (e *engine) storeFails(method dispatch.CallKind, err error) {
 	first := !e.worked.store[method] && !e.worked.store[dispatch.CallSettle]
 	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && first) {

@@ -121,8 +121,9 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 	e.hint(names)
 }
 
-// hint makes the dispatcher read routes, or all if none is named, since messages may have been staged. Useless hints
-// are delayed.
+// hint makes the dispatcher read routes, or all if none is named, since messages may have been staged. A hint is
+// useless if nothing was handed out since the one before. After more than maxFruitless useless ones in quick succession
+// the next waits for PollMin.
 func (e *engine) hint(names []string) {
 	switch {
 	case e.counts.HandedOut > e.waits.handedOut:

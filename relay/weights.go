@@ -22,7 +22,7 @@ type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
 	weighted bool    // the routes divide one window; false: each has a window of its own
-	virtual  float64 // the virtual time: what the route chosen last had got by then
+	virtual  float64 // got of the route that was chosen last, before its records were added
 }
 
 // newGroups spreads routes over groups.

@@ -129,6 +129,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	if err != nil || !done.Leader {
 		return done, err
 	}
+	// Each purge goes on where the latest one ended; see resume.
 	began := time.Now()
 	var from, newest [core.RetentionCancelled + 1]*time.Time
 	for _, class := range core.RetentionClasses() {

@@ -20,6 +20,15 @@ const countExact = 10_000
 // arithmetic this is. All parts of a route share one sample. Ready and abandoned rows are seen by their sequences, and
 // the sample adds the rows behind; the others are seen in the order of their times: if all that were seen are due, all
 // are. Held rows lie at the beginning of a route, and are few as a rule: their own index counts them.
+//
+//	rows    the first rows of each part, up to the bound
+//	kinds   their numbers by state and reason
+//	big     the parts that have reached the bound; last is the last sequence seen, null if they are seen by time
+//	strata  for each route with such a part: its sequences, in size strata of a width
+//	places  a sequence in each stratum
+//	hits    the rows at these places, behind last, by state and reason
+//	holds   the held rows, up to the bound
+//	sums    the estimates of the big parts
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (

@@ -102,9 +102,9 @@ func newDecideStatements(n schema.Names) decideStatements {
 
 const decideOp = "waybill/postgres: decide head"
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [admin.BlockedKeys]. It compares and sets: either
-// a relay has the head at that moment, or the decision holds. It waits for a transaction that cancels the head, for at
-// most two seconds.
+// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.BlockedKeys]. It compares and sets:
+// either a relay has the head at that moment, or the decision holds. It waits for a transaction that cancels the head,
+// for at most two seconds.
 //
 // The first message of a key that is due can be skipped and set aside too. If a relay owns the key, that relay does it
 // as soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that
@@ -126,12 +126,15 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action a
 	err := o.again(func() error {
 		return o.transact(ctx, "decide head", writeSQL, func(b *batch) {
 			held, head, duplicate, done, expired, told.Number = false, false, false, false, nil, 0
+			// 1. A transaction that changes the head ends first.
 			b.Queue(b.sql.decide.lockHead, route, id, key)
+			// 2. The owner of the head's partition, or that there is none, stays until the commit.
 			if told.Reason != waybill.ReasonNone {
 				b.Queue(b.sql.decide.keepUnserved, route, id, key)
 				b.Queue(b.sql.decide.keepRoute, route)
 				b.Queue(b.sql.decide.keepPartition, route, id, key)
 			}
+			// 3. The row is changed, or a notice tells the owner to.
 			b.each(func(rows pgx.Rows) error {
 				return rows.Scan(&held, &head, &expired, &duplicate, &done, &told.Number, &told.Seq, nil)
 			}, decide, route, id, key, string(told.Reason), !o.opts.DisableNotify)

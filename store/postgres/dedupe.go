@@ -73,13 +73,26 @@ type chunk struct {
 	staged []waybill.Staged
 	query  queryFunc
 
-	inserted, known []bool
+	inserted, known []bool   // known: a message with its route and id was there
 	holder          []string // the id of the live message with the row's key
 	foreign         []bool   // that message is another source's
 	status          []waybill.CancelStatus
 }
 
 // stage returns how many of the rows are done with: all, or those before the first whose key another transaction took.
+// Each row ends in the first of these ways that is for it:
+//
+//	the statement said               | the row
+//	---------------------------------|----------------------------------------------------------------
+//	inserted                         | is new, and has its key for the rows behind it
+//	left out, without a dedupe key   | is a duplicate by its id
+//	known, and it replaced nothing   | is a duplicate by its id
+//	its key is another source's      | fails
+//	known, or it replaced a message  | fails: another transaction staged the id at the same moment
+//	it replaces, and was left out    | is staged anew with all behind it: its key was taken in between
+//	its key is of an earlier row     | is a duplicate of that row
+//	a live message has its key       | is a duplicate of that message
+//	nothing                          | is a duplicate of a message that was committed since
 func (c *chunk) stage(ctx context.Context) (int, error) {
 	if err := c.run(ctx); err != nil {
 		return 0, err

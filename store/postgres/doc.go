@@ -109,11 +109,11 @@
 //
 // # Presence
 //
-// [Outbox.Attend] takes a session-level advisory lock on a connection of its own. It has proven that this connection is
-// direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. A server that was
-// restarted since the member's latest renewal has lost all locks, and reports none as missing. The number of a lock is
-// random and above 2^62: a program that takes advisory locks of 64 bits should stay below. There is no presence behind
-// a pooler that shares connections by transaction, or with Options.DisableNotify.
+// [Outbox.Acquire] takes a session-level advisory lock on a connection of its own. It has proven that this connection
+// is direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. A server that
+// was restarted since the member's latest renewal has lost all locks, and reports none as missing. The number of a lock
+// is random and above 2^62: a program that takes advisory locks of 64 bits should stay below. There is no presence
+// behind a pooler that shares connections by transaction, or with Options.DisableNotify.
 //
 // # Restores and failover
 //

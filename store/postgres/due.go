@@ -97,7 +97,13 @@ func newDueStatements(n schema.Names) dueStatements {
 	}
 }
 
-// Due holds retries and puts timers in line that are due in parts.
+// Due holds retries and puts timers in line that are due in parts, in one transaction:
+//
+//  1. The retries that self holds already come first, in parts that ask for them: an answer was lost.
+//  2. Retries without a hold are held, up to the limit with those of 1.
+//  3. Timers get new numbers.
+//  4. The store looks how long it is until more is due. If self holds more due retries than were answered, that is no
+//     time at all.
 func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.RouteSlots, limit int) (core.DueResult, error) {
 	type retry struct {
 		core.Record

@@ -16,7 +16,14 @@ import (
 
 // Heartbeat joins, renews or reads. It is one transaction, but for removals: each is one of its own after the renewal,
 // so that no renewal waits for the locks of a removal. Of a member whose records a transaction has locked, the holds on
-// these stay, as holds of no member, uncounted.
+// these stay, as holds of no member, uncounted. The transactions are
+//
+//  1. with evictions: the renewal. A member that is removed itself evicts no other.
+//  2. each eviction. If the row of that member is locked, connections that hold it and send nothing are ended, and the
+//     eviction is tried once more. A member that is still locked is left out.
+//  3. the renewal, unless 1 has done it, with transfers, suspicions and a leave. It reads the membership that is
+//     returned.
+//  4. if a route has partitions that no member serves or owns: their removal.
 func (o *Outbox) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	var membership core.Membership
 	var now drawn
@@ -126,8 +133,9 @@ func queueSuspicions(b *batch, m *core.HeartbeatRequest) {
 	b.Queue(b.sql.heartbeat.suspect, int64(m.Self.Session), sessions, tokens)
 }
 
-// queueEnd ends a session: that of a member that leaves, or of one that is removed if its number of
-// heartbeats is still the given one, or if it has no row. Each statement sees what was committed before the lock.
+// queueEnd ends a session: that of a member that leaves, or of one that is removed if its number of heartbeats is still
+// the given one, or if it has no row. The lock of the member's row comes first: each transaction of that member holds
+// the row FOR KEY SHARE, so that none is under way afterwards. Each statement sees what was committed before the lock.
 func queueEnd(b *batch, session core.Session, heartbeats int64, removed bool) {
 	lock, crashes := b.sql.heartbeat.lockMember, 0
 	if removed {

@@ -82,6 +82,7 @@ WITH n AS MATERIALIZED (
 )
 UPDATE {routes} r SET partitions = x.partitions, read_after = 0 FROM x WHERE r.route = x.route`
 
+	// A member's own transactions lock its row FOR KEY SHARE; see fenceSQL.
 	lockMemberSQL = `SELECT 1 FROM {members} WHERE session = $1 FOR UPDATE`
 
 	// reapSQL ends transactions that lock members' rows and wait for a client that sends nothing: a process that

@@ -100,6 +100,8 @@ func newTakeStatements(n schema.Names) takeStatements {
 }
 
 // Hold writes holds. A record that an application's transaction has locked is answered as such, without waiting for it.
+// The answer has the named records in their order, then the next ones in the order in which nextSQL took them, and last
+// the sequences that it met and did not take.
 func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequest) ([]core.HoldResult, error) {
 	var now time.Time
 	type found struct {

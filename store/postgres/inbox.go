@@ -141,6 +141,8 @@ func newMarkBatch() *pgx.Batch {
 }
 
 // inTx sends begin, a batch of newMarkBatch, and if there is something fresh runs fn in its transaction and commits it.
+// Without anything fresh the transaction is rolled back: the marks were there. The mark comes before the handler, so
+// that a concurrent Do of the key waits at its own mark until this transaction has ended.
 func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	results := i.pool.SendBatch(ctx, begin)
 	tx := results.Tx()

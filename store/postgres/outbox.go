@@ -25,16 +25,16 @@ type Outbox struct {
 	opts   Options
 	names  schema.Names
 	sql    *statements
-	keep   bool // published records
+	keep   bool // published records are kept; see Options.Retention
 	stager *stager
 	waiter *listen.Waiter
 	marked atomic.Int64                    // time in ms of the clock's mark, as far as known
-	large  atomic.Int64                    // for how many more reads bodies are large
+	large  atomic.Int64                    // for how many more reads the bytes of bodies are added up; see Read
 	auto   func(ctx context.Context) error // AutoMigrate; nil = not asked for
 	once   once
 	unit   *waybill.UnitOfWork[pgx.Tx]
 
-	cleaned [core.RetentionCancelled + 1]resume
+	cleaned [core.RetentionCancelled + 1]resume // by class of retention: where the latest purge ended
 }
 
 var (

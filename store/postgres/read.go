@@ -12,14 +12,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A read is one batch of statements in one snapshot: one round trip. The bytes of a look are shared between its ranges.
+// A read is one batch of statements in one snapshot: one round trip. The bytes of a read are shared between its ranges.
 // To add up the bodies in the statement costs each read of small ones. So a read first gives each record an equal
 // share. Only after a body was larger than that, the next reads add the bodies up.
 
 // defaultLimit is for limits that are not set.
 const defaultLimit = 1000
 
-// Read answers all parts of look from one snapshot and locks nothing.
+// Read answers all parts of request from one snapshot and locks nothing. A read that met a body with more than its
+// share of the bytes is repeated only if a range came back empty: the cut ranges have the records before that body.
 func (o *Outbox) Read(ctx context.Context, self core.Session, request core.ReadRequest) (core.ReadResult, error) {
 	shared := o.large.Add(-1) < 0
 	result, cut, err := o.readOnce(ctx, self, &request, shared)

@@ -13,9 +13,15 @@ import (
 // lockPartitionSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
 const lockPartitionSQL = `SELECT FROM {partitions} un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE`
 
-// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked.
-// It says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their greatest
-// term.
+// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked. It
+// says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their greatest term.
+//
+//	un      the partition, if it is self's in this term
+//	o       the records of out that are as they were
+//	wanted  the rows to change: o is to be held, and self's other holds end
+//	l       those of wanted that could be locked
+//	can     a row if these are all
+//	h, g    the change of the records and of the partition
 const giveUpSQL = `
 WITH un AS MATERIALIZED (
     SELECT un.slots FROM {partitions} un

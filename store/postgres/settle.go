@@ -119,7 +119,8 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 	return results
 }
 
-// settle persists the outcomes whose indexes are in at.
+// settle persists the outcomes whose indexes are in at. After a failure that is no outage it tries each half alone, so
+// that in the end only the record that is at fault has the error.
 func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, part settlePart, results core.Results) {
 	if len(at) == 0 {
 		return
@@ -174,6 +175,14 @@ func (p settlePart) limit(ctx context.Context, n int) time.Duration {
 	return max(min(left, settleLimit), time.Millisecond)
 }
 
+// settleOnce persists outcomes in one transaction, and fills their results. The steps:
+//
+//  1. If all are published and nothing is kept, deleteAll tries the fast way. Rows that it did not find or could not
+//     lock are left to the next step, for which a published record without a row is done.
+//  2. The fence locks the member's row. Without that row all outcomes are fenced.
+//  3. settleSQL stores the others, and answers for each.
+//  4. Notices that were carried out are deleted, and the clock's mark is raised. It is the last statement, so that its
+//     row is locked for the shortest time.
 func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, results core.Results) error {
 	var records []int
 	var heeded []int64

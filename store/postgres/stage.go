@@ -73,7 +73,13 @@ type replan struct{}
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
 // stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run it
-// later: then duplicates are not reported.
+// later: then duplicates are not reported. The steps:
+//
+//  1. The first call of the process seeds the clock from the outbox.
+//  2. Messages become rows, one for each of their routes, with stamps.
+//  3. Rows of which some have a dedupe key go another way (dedupe.go).
+//  4. One insert, in the form that fits all rows, leaves out ids that are there.
+//  5. If a row was left out, its id must be of the same source.
 func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write queryFunc) (staged []waybill.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil

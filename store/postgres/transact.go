@@ -45,7 +45,9 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 )
 
 // transact runs the statements that queue puts into a batch as one transaction in one round trip, and again if the
-// database rolled it back for the sake of another one. Queue is called anew for each run.
+// database rolled it back for the sake of another one. Queue is called anew for each run: it must reset what its rows
+// fill in. After an error the server skips the rest of the batch, the COMMIT included; a transaction that is still open
+// then is rolled back, so that the connection can be used again.
 func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *batch)) error {
 	if err := o.ready(ctx); err != nil {
 		return err

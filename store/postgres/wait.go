@@ -28,7 +28,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 }
 
 // Acquire takes a session-level advisory lock on a connection of its own; see [core.Presence]. The lock ends with the
-// connection, and so with the process. Attend returns no token if a pooler shares connections by transaction: the lock
+// connection, and so with the process. Acquire returns no token if a pooler shares connections by transaction: the lock
 // would be that of the pooler. It returns none with Options.DisableNotify either.
 func (o *Outbox) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	return o.waiter.Acquire(ctx)

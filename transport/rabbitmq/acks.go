@@ -23,9 +23,9 @@ type acks struct {
 
 	// mu is held while writing: a delivery counts as unacknowledged until its frame was written.
 	mu      sync.Mutex
-	unacked held
-	waiting []uint64 // done, and waiting for a delivery below
-	timer   *time.Timer
+	unacked held        // deliveries without a verdict
+	waiting []uint64    // tags that are done, and wait for a delivery below
+	timer   *time.Timer // flushes waiting after maxWait; nil before the first time
 	held    *time.Timer // nil: acknowledgements go out
 	inVain  time.Time   // when they were held back for nothing for the last time
 

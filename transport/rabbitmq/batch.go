@@ -25,7 +25,7 @@ type batch struct {
 
 	flight  []inFlight // sent, in order; flight[:settled] have results
 	settled int
-	lost    []int       // in flight when the channel closed
+	lost    []int       // indexes of messages in flight when the channel closed
 	suspect bool        // a queue has refused one, or the broker has not answered in time
 	cause   *amqp.Error // why it closed; nil if it did not
 }
@@ -228,8 +228,9 @@ func (b *batch) closedNow() {
 	}
 }
 
-// giveUp gives err to the messages without a result, and leaves the messages in flight to a goroutine that ends when
-// they are confirmed or the channel closes.
+// giveUp ends the batch with err, because its caller does not wait any longer, or the broker blocks the connection.
+// Messages that were confirmed meanwhile keep their results. All others get err. The messages in flight are left to a
+// goroutine, which gives back their places in the window when the broker has answered or the channel closes.
 func (b *batch) giveUp(unsent []int, err error) {
 	rest := b.flight[b.settled:]
 	left := make([]inFlight, 0, len(rest))

@@ -46,6 +46,7 @@ func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time
 		out.Err = permanent("receive", waybill.ReasonUndecodable, fmt.Errorf("the headers cannot be read: %s: let the producer send fewer, "+
 			"or put them into the body", why))
 	}
+	// Attributes win. Properties fill what they leave out: a foreign producer may send properties alone.
 	setIfEmpty(&e.ID, d.MessageId)
 	setIfEmpty(&e.Type, d.Type)
 	setIfEmpty(&e.Source, d.AppId)

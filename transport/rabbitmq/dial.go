@@ -63,9 +63,11 @@ func (l *link) credentials(ctx context.Context) (Credentials, error) {
 	return l.target.credentials.get(ctx)
 }
 
-// dialEndpoint opens a connection to addr. TLS is ours and not the driver's. So a burst is encrypted in one piece,
-// and we see the alert by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the
-// handshake, when the driver may only report a closed connection.
+// dialEndpoint opens a connection to addr. TLS is ours and not the driver's. So a burst is encrypted in one piece, and
+// we see the alert by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the
+// handshake, when the driver may only report a closed connection. The layers, from the network up: TCP, TLS, batchConn
+// with its filter of header frames, the driver. An error of the driver is replaced by the first read error below it
+// where the driver hides or makes up the cause.
 func (l *link) dialEndpoint(ctx context.Context, addr string, uri amqp.URI, cfg amqp.Config) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
 	defer cancel()

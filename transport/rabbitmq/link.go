@@ -24,13 +24,14 @@ type link struct {
 	opening  chan struct{} // capacity 1: held while connecting
 	next     int           // of target.endpoints, to be tried; guarded by opening
 
-	mu       sync.Mutex
-	conn     *conn
-	failures int
-	retryAt  time.Time
+	mu       sync.Mutex // guards the fields below
+	conn     *conn      // the latest one, which may have ended
+	failures int        // attempts to connect that failed in a row
+	retryAt  time.Time  // no attempt before
 }
 
-// conn is an open connection and its known state.
+// conn is an open connection and its known state. While the broker blocks it, reason and blocked say so: blocked is
+// closed then, and replaced by an open channel afterwards.
 type conn struct {
 	*amqp.Connection
 	out      *batchConn // nil on a caller's connection

@@ -16,20 +16,25 @@ import (
 )
 
 // parkedWalk takes the messages of a dead-letter queue, in its order. It holds them unacknowledged on a channel of its
-// own, so that the broker requeues them in every case. A consumer brings them, some hundreds at a time: its prefetch is
-// how many, and it ends when they are here, so that nothing else is on its way.
+// own, so that the broker requeues them in every case. The steps:
+//
+//  1. walkParked asks how many messages there are (initial): the walk looks at no more.
+//  2. take begins a consumer, whose prefetch is the number to take. collect ends it when they are here, so that
+//     nothing else is on its way. next returns them one by one.
+//  3. remove acknowledges a message that was replayed or purged.
+//  4. Close requeues the others (giveBack), in the order of the queue.
 type parkedWalk struct {
 	t          *Transport
 	ch         *amqp.Channel
 	name       string // of the subscription
 	queue, dlq string
-	initial    int // at the beginning
-	total      int // of them, to be looked at
-	taken      int
+	initial    int             // at the beginning
+	total      int             // of them, to be looked at
+	taken      int             // messages that were taken so far
 	ahead      []amqp.Delivery // of taken, those that next has not returned yet
 	sizes      sizes           // bounds the bytes of ahead
-	removed    int
-	refreshed  int // of taken, those that come once more
+	removed    int             // of taken, those that were acknowledged
+	refreshed  int             // of taken, those that come once more
 
 	asking chan struct{}        // of capacity 1: one question at a time, also if its caller does not wait any more
 	coming <-chan amqp.Delivery // of the current consumer

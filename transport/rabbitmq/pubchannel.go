@@ -16,10 +16,10 @@ type pubChannel struct {
 	table   amqp.Table    // reused for every message; guarded by sending
 	tag     uint64        // of the last message sent; guarded by sending
 
-	limit    int
+	limit    int           // Options.Window: messages in flight, at most
 	freed    chan struct{} // capacity 1: the window has room again
-	windowMu sync.Mutex
-	inFlight int
+	windowMu sync.Mutex    // guards inFlight
+	inFlight int           // sent, or about to be sent, and not confirmed; of all calls
 
 	users   int  // calls that use it; guarded by publisher.mu
 	retired bool // it closes with the last of them; guarded by publisher.mu

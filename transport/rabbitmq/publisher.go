@@ -36,8 +36,8 @@ type publisher struct {
 
 	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held while the channel is opened
-	mu      sync.Mutex
-	main    *pubChannel
+	mu      sync.Mutex    // guards main, and users and retired of each channel
+	main    *pubChannel   // the channel of new calls; nil, closed or open
 }
 
 func newPublisher(l *link, opts Options, broker *topology.Broker, verified *atomic.Bool) *publisher {
@@ -48,7 +48,13 @@ func newPublisher(l *link, opts Options, broker *topology.Broker, verified *atom
 }
 
 // publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker
-// close the channel are suspects: they are sent again one at a time, so that only that one gets the error.
+// close the channel are suspects: they are sent again one at a time, so that only that one gets the error. The steps:
+//
+//  1. A batch sends on the open channel as many as it can, and gives each its result.
+//  2. The channel stayed open: all have results.
+//  3. The connection was lost, or the broker closed the channel for a reason of its own: messages in flight have an
+//     unknown result, and the rest is not sent. All are outages.
+//  4. One of the messages in flight closed the channel: sendSingly finds it. The rest goes on at 1, on a new channel.
 func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
 	p.calls.Add(1)
 	defer p.calls.Add(-1)

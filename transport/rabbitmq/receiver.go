@@ -37,7 +37,7 @@ type receiver struct {
 	in      *link // the transport's, or its own
 	sub     core.Subscription
 	queue   string // with prefix
-	dlx     string
+	dlx     string // the dead-letter exchange; retries and releases go through it, too
 	delays  topology.Delays
 	sizes   sizes
 	overdue overdue
@@ -46,17 +46,17 @@ type receiver struct {
 
 	life    context.Context //nolint:containedctx // of the values of Subscribe's context; it never ends
 	unwatch func() bool     // ends the wait for the end of Subscribe's context; guarded by mu
-	failed  bool            // the latest Receive
+	failed  bool            // the latest Receive returned an error; Receive is called once at a time
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
 
-	mu         sync.Mutex
-	sess       *session
+	mu         sync.Mutex // guards the fields below, verified apart
+	sess       *session   // the latest; over() tells whether it has ended
 	prefetch   int        // of the next session
 	reopening  *reopening // nil = there is a session, or nobody has asked for one
 	closed     bool
-	requeuedAt time.Time // the last one
-	verified   bool
+	requeuedAt time.Time // the latest requeue; Close waits requeueTime after it
+	verified   bool      // the topology was verified once; of the one goroutine that opens a session
 }
 
 var _ core.Pauser = (*receiver)(nil)
@@ -168,7 +168,12 @@ func ownBodies(list []*waybill.Delivery) {
 }
 
 // Close implements core.Receiver. It requeues the deliveries that Receive did not return, and then closes the channel,
-// so that the broker requeues the rest.
+// so that the broker requeues the rest. The order counts:
+//
+//  1. Nothing is received or opened any more (closed, closing).
+//  2. Acknowledgements that wait are written, and get requeueTime to be read.
+//  3. The consumer is cancelled and its deliveries released. With InOrder the channel alone is closed.
+//  4. The channel is closed, and a connection of the receiver's own.
 func (r *receiver) Close(ctx context.Context) error {
 	r.closeMu.Lock()
 	defer r.closeMu.Unlock()

@@ -16,6 +16,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A session ends in one of these ways. The receiver then opens the next one, on the same channel where that is
+// possible: deliveries that Receive has returned can be settled only on the channel on which they came.
+//
+//   ended by                 | channel | deliveries not returned   | deliveries returned      | next session
+//   -------------------------|---------|---------------------------|--------------------------|------------------
+//   Pause, Resume (paused)   | open    | are released              | are settled as before    | same channel
+//   adapt (throttled)        | open    | are returned first        | are settled as before    | same channel
+//   broker cancels (retire)  | closed  | are returned first        | come again, unless they  | new channel
+//                            | then    |                           | are settled by then      |
+//   lost channel             | closed  | come again                | come again               | new channel, or
+//                            |         |                           |                          | connection
+
 // session is one channel with one consumer. One goroutine moves deliveries to ready; the prefetch bounds it.
 type session struct {
 	ch   *amqp.Channel
@@ -39,11 +51,11 @@ type session struct {
 	cancelled <-chan string
 	closed    <-chan *amqp.Error
 
-	mu    sync.Mutex
-	ready []*waybill.Delivery
-	ended bool
-	next  *session      // on the same channel: what is made ready again is made ready there
-	done  chan struct{} // closed when the pump has ended
+	mu    sync.Mutex          // guards ready, ended and next
+	ready []*waybill.Delivery // arrived, and not returned by Receive; in the order of tags
+	ended bool                // the pump has ended: nothing more arrives
+	next  *session            // on the same channel: what is made ready again is made ready there
+	done  chan struct{}       // closed when the pump has ended
 }
 
 // handle is what a delivery keeps for its settlement, apart from the fields that the consumer may change.
@@ -233,6 +245,7 @@ func (r *receiver) openOnce(ctx context.Context) (*session, error) {
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.wanted.Store(int64(prefetch))
+	// A consumer that this program ended goes on, on the channel that is still open.
 	goesOn := old != nil && (old.paused.Load() || old.throttled.Load()) && !old.ch.IsClosed()
 	if !r.sub.InOrder {
 		room := r.sizes.bound
@@ -309,7 +322,9 @@ func (r *receiver) assert(s *session, c *conn) {
 	}
 }
 
-// pump moves deliveries to s.ready until the consumer ends.
+// pump moves deliveries to s.ready until the consumer ends. Each is decoded and counted as unacknowledged
+// (acks.arrived) before it is ready. A delivery that is too much for the bound of bytes is not: it goes back when the
+// consumer has ended. At the end Receive is woken, and opens the next session when nothing is ready any more.
 func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	defer close(s.done)
 	for {

@@ -18,10 +18,10 @@ import (
 // Transport is a RabbitMQ transport. It is safe for concurrent use.
 type Transport struct {
 	opts     Options
-	pubs     []*publisher
-	in       *link // connection of the receivers, unless each has its own, and of walks of parked messages
-	borrowed bool  // the connection is the caller's
-	bare     bool  // and nothing keeps from it what the driver cannot read
+	pubs     []*publisher // one for each connection that publishes
+	in       *link        // connection of the receivers, unless each has its own, and of walks of parked messages
+	borrowed bool         // the connection is the caller's
+	bare     bool         // and nothing keeps from it what the driver cannot read
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
 	broker      *topology.Broker
@@ -30,10 +30,10 @@ type Transport struct {
 	address     string        // of the broker, and its port; empty and 0 on the caller's connection
 	port        int
 
-	closing   chan struct{}
+	closing   chan struct{} // closed by Close; ends waits of links and calls
 	closeOnce sync.Once
-	mu        sync.Mutex
-	receivers []*receiver
+	mu        sync.Mutex  // guards receivers
+	receivers []*receiver // the open subscriptions
 }
 
 var (

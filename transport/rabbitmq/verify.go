@@ -30,7 +30,13 @@ type preparation struct {
 }
 
 // run declares the topology or, with Options.Passive, looks for it. The first time it also verifies what a declare
-// cannot.
+// cannot: arguments, bindings, limits and the right to write.
+//
+//	who                      | each time                              | the first time, besides
+//	-------------------------|----------------------------------------|------------------------------------
+//	Passive                  | lookUp: passive declares               | the right to write, verify
+//	publisher (once)         | still: the exchange is there           | declare in place of still, verify
+//	receiver                 | declare                                | verify
 func (p *preparation) run(ctx context.Context, c *conn, first bool) error {
 	var found findings
 	var err error

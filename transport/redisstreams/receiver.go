@@ -38,19 +38,19 @@ type receiver struct {
 	stop    func() bool
 	closing chan struct{} // closed when Close begins
 	ended   chan struct{} // closed when it is over
-	taking  chan struct{} // full while deliveries are taken
+	taking  chan struct{} // capacity 1: held while deliveries are taken, and by Close
 	idle    *time.Timer   // releases what nobody claims
 
-	mu          sync.Mutex
+	mu          sync.Mutex // guards the fields below
 	closed      bool
 	receiving   bool                // a Receive is in progress
-	step        *step               // in progress
-	held        map[string]*handle  // by id
+	step        *step               // the look under way; nil = none
+	held        map[string]*handle  // by id: deliveries of this receiver that are not settled
 	ready       []*waybill.Delivery // taken, but not returned by Receive
 	unsure      bool                // an answer was lost: the server may count more as held, or be another one
-	failed      bool                // the latest Receive
+	failed      bool                // the latest Receive returned an error
 	failing     error               // the latest question to the server
-	nextReclaim time.Time
+	nextReclaim time.Time           // when to look next for deliveries of dead receivers
 }
 
 var (
@@ -216,7 +216,13 @@ type blocking struct {
 	limit      time.Duration
 }
 
-// take puts deliveries into ready. If there are none it returns what to wait for.
+// take puts deliveries into ready. If there are none it returns what to wait for. The steps:
+//
+//  1. If an answer was lost, recover releases the deliveries that the server counts as held here and this receiver
+//     does not know of.
+//  2. The script puts due retries into the queue and, from time to time (reclaim), releases the deliveries of dead
+//     receivers. Then it takes released ones, and new ones behind these.
+//  3. read decodes them and notes that they are held.
 func (r *receiver) take(limit int) (*blocking, error) {
 	r.taking <- struct{}{}
 	defer func() { <-r.taking }()

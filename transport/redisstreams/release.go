@@ -8,6 +8,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A receiver and the server can disagree about the deliveries that it holds, when an answer was lost or a failover has
+// lost writes. recover makes them agree again, before the receiver takes anything more. The other functions release
+// deliveries that no caller has, and close the receiver.
+
 // recover makes again what a failover may have lost, and releases what the server counts as held by this receiver,
 // which does not know of it.
 func (r *receiver) recover() error {

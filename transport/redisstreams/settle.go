@@ -111,7 +111,8 @@ func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int,
 	r.tellGone(gone)
 }
 
-// The codes of the script.
+// The codes of the script. 0: it is settled. codeOthers: another receiver holds it. codeNobodys: no receiver does;
+// after a lost answer it was settled then. codeGone: its entry is gone from the stream.
 const (
 	codeOthers  = 1
 	codeNobodys = 2

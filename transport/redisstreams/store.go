@@ -8,6 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// A chunk is stored in one step by one of two ways. Both compare the version of the bindings with the chunk's, so that
+// no message goes by old bindings.
+//
+//   way         | for                                          | round trips
+//   ------------|----------------------------------------------|-------------------------------------
+//   transaction | minTransaction messages or more, no MaxLen   | two: WATCH and MULTI, then XADDs and EXEC
+//   script      | fewer, or with MaxLen, or after a moved slot | one
+
 // minTransaction is how many messages are worth the two round trips of a transaction. The script needs one, and twice
 // the server's time for each message.
 const minTransaction = 32

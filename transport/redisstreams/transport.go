@@ -32,9 +32,9 @@ type Transport struct {
 	log     *obs.Logger
 	routing atomic.Pointer[routing] // nil = not loaded
 
-	closing chan struct{}
+	closing chan struct{} // closed by Close
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards closed and receivers
 	closed    bool
 	receivers map[*receiver]struct{}
 }

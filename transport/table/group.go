@@ -58,7 +58,12 @@ func (t *Transport) group(c *dispatch.Call) *shared {
 }
 
 // settle waits for a place, and settles s and all that wait with it, unless another one takes s along. It reports
-// whether it has made a call.
+// whether it has made a call. The ways of s:
+//
+//  1. It gets a place first: it takes all that wait along, and makes the call for them.
+//  2. Another one takes it along: it waits for the end of that call. If not all of that was stored, s is settled
+//     alone.
+//  3. Its time ends before: the dispatcher takes the answer for lost.
 func (t *Transport) settle(ctx context.Context, s *shared) bool {
 	select {
 	case t.calls <- struct{}{}:

@@ -30,13 +30,16 @@ func (r *receiver) pump() {
 		r.wakeups.stirAt = time.Time{}
 		r.d.Wake(now)
 	}
+	// 1. The dispatcher hears how many deliveries a caller would take now, and says which calls it wants.
 	r.d.SetFree(r.free())
 	for _, c := range r.d.Calls(now) {
 		r.call(c)
 	}
+	// 2. A Receive that waits is woken for records that are ready.
 	if r.d.Ready(r.queue) > 0 && r.free() > 0 {
 		r.notify()
 	}
+	// 3. Without any, the receiver listens for news. Where the news may be missed, a time to look is set besides.
 	if r.asleep() {
 		r.t.listen()
 		switch {
@@ -47,6 +50,7 @@ func (r *receiver) pump() {
 			r.wakeups.stirAt = now.Add(failedPoll)
 		}
 	}
+	// 4. One timer wakes the pump at the earliest of these times.
 	next := r.d.Next()
 	for _, at := range []time.Time{r.wakeups.stirAt, r.listenAt()} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {

@@ -30,7 +30,8 @@ type holding struct {
 	pending *settling // its settle, once it was asked for, until a caller has its result
 }
 
-// The states of a holding.
+// The states of a holding. A handed one is settled by its caller. A settling one is gone when its outcome has a result.
+// A receiver that closes makes all of them gone.
 type holdState uint8
 
 const (
@@ -62,18 +63,18 @@ type receiver struct {
 	opts    QueueOptions
 	queue   string
 	bounds  bounds
-	drop    bool
+	drop    bool            // rejected messages are not parked; Subscription.DropFailed
 	base    context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel  context.CancelFunc
 	closing closing
 	changed chan struct{} // closed and replaced when Receive or Close should look again
 
 	d       *dispatch.Dispatcher
-	started bool
+	started bool // there was a Receive: the receiver is a member of the outbox
 	closed  bool
-	out     map[*dispatch.Item]*holding
-	busy    int   // of them in the caller's hands
-	err     error // of a call, to be returned by Receive
+	out     map[*dispatch.Item]*holding // what was handed out and is not gone, by item
+	busy    int                         // of out, those in the caller's hands
+	err     error                       // of a call, to be returned by Receive
 	outage  outageState
 	calls   calls
 	wakeups wakeups
@@ -102,9 +103,9 @@ const closeGrace = time.Second
 
 // wakeups say when a receiver looks again.
 type wakeups struct {
-	hasty  int // how many in a row led to nothing
-	stirAt time.Time
-	timer  *time.Timer
+	hasty  int         // how many in a row led to nothing
+	stirAt time.Time   // when to look again although nothing is known; zero = not
+	timer  *time.Timer // runs pump
 }
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
@@ -269,7 +270,12 @@ func (r *receiver) OnLost(d *waybill.Delivery, fn func()) {
 
 // Close releases what was not handed out, at no cost, and lets others have what was at once: that counts as a
 // redelivery. If the store cannot be reached they get it after the lease, which the error says. When ctx ends, calls to
-// the store are cancelled. Close then returns within a second, also if one of them goes on.
+// the store are cancelled. Close then returns within a second, also if one of them goes on. The steps:
+//
+//  1. The dispatcher quits (Quit), and the pump makes the calls for that until the member has left.
+//  2. The contexts of all calls end, and Close waits for them a moment.
+//  3. Settles without a result are answered, and all deliveries are gone.
+//  4. Other receivers of the queue look for the released ones. The last receiver ends the wait and the upkeep.
 func (r *receiver) Close(ctx context.Context) error {
 	t := r.t
 	t.mu.Lock()

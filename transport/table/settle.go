@@ -22,9 +22,9 @@ import (
 
 // request is one call of Settle.
 type request struct {
-	results core.Results
-	open    int
-	done    chan struct{}
+	results core.Results  // of the call, in the order of its acks
+	open    int           // results that are not there yet
+	done    chan struct{} // closed with the last result
 }
 
 // settling is one outcome on its way to the store.
@@ -32,11 +32,11 @@ type settling struct {
 	h     *holding
 	ack   *core.Ack
 	delay time.Duration
-	back  bool // it comes again
+	back  bool // the record comes again: it is retried or released
 	retry bool
 	req   *request // nil = no caller waits
-	slot  int
-	known bool // the result is, and err has it
+	slot  int      // in the results of req
+	known bool     // the result is, and err has it
 	err   error
 }
 
@@ -72,7 +72,11 @@ func (s *settling) end(err error) {
 // Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store
 // cannot be reached Settle waits for it, until ctx ends or the receiver is closed. A delivery whose record a
 // transaction has locked is answered with core.ErrBusy, once, and is settled when that transaction ends. A second
-// Settle of the delivery waits for that, and no other one does.
+// Settle of the delivery waits for that, and no other one does. The steps:
+//
+//  1. accept checks each ack. It begins a settle, or finds the one that an earlier call has begun.
+//  2. conclude hands the outcomes to the dispatcher, which stores them.
+//  3. The dispatcher calls settled with each result, and the last one ends the wait.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	outage := func(err error) error {
 		return &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassOutage, Err: err}

@@ -33,23 +33,23 @@ type Transport struct {
 	opts   Options
 	log    *obs.Logger
 
-	calls   chan struct{} // held during a call to the store
-	checks  chan struct{} // held during the check at start
+	calls   chan struct{} // capacity maxCalls: held during a call to the store
+	checks  chan struct{} // capacity 1: held during the check at start
 	checked bool          // guarded by checks
 
-	mu        sync.Mutex
+	mu        sync.Mutex      // guards the fields below, and all receivers
 	base      context.Context //nolint:containedctx // the values of the first Subscribe's context, without its end
 	closed    bool
 	receivers []*receiver
 	stats     Stats
 	upkeep    *upkeeper // nil without receivers
-	settles   settles
+	settles   settles   // those that wait for a place in calls
 	presence  presence
 
-	listening chan struct{} // closed when the wait in progress ends; nil = none
-	hangUp    context.CancelFunc
-	waitFails int
-	waitAt    time.Time // no wait before then
+	listening chan struct{}      // closed when the wait in progress ends; nil = none
+	hangUp    context.CancelFunc // ends the wait in progress
+	waitFails int                // waits in a row that failed
+	waitAt    time.Time          // no wait before then
 }
 
 // Stats counts events since [New].

@@ -10,6 +10,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A store has one waiter at a time. So one wait is under way for all receivers of the transport that are asleep. While
+// other receivers are busy it is short, so that these soon join the next one.
+
 const (
 	// glance is how long a wait for some queues lasts while others are busy: they join the next one.
 	glance = 50 * time.Millisecond

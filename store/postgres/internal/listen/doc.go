@@ -14,7 +14,7 @@
 //   - Behind a pooler that shares connections by transaction there is no LISTEN, which would stay with a session of
 //     others. If the pooler is not recognised as such, a notification to itself does not arrive; after two of these
 //     there is no more LISTEN either.
-//   - The lock of [Waiter.Attend] ends with its connection, and so with the process.
+//   - The lock of [Waiter.Acquire] ends with its connection, and so with the process.
 //
 // # Concurrency
 //
