@@ -194,7 +194,9 @@ func (r *runner) adapt(n int, now time.Time) {
 	}
 }
 
-// look finds out whether the handlers keep their pace. It looks again for as long as more than the least is held.
+// look finds out whether the handlers keep their pace. It looks again for as long as more than the least is held. If
+// they were slow at slowLooks looks in a row, or there was nothing to do at idleLooks, the number begins anew from the
+// least. If they were slow, the waiting messages go back, too.
 func (r *runner) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -88,7 +88,9 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 }
 
 // awaitRoom waits until something may be received. It returns how much, and the context for it, which ends when a pause
-// begins; 0 if ctx ended. During a pause the broker sends nothing ahead.
+// begins; 0 if ctx ended. During a pause the broker sends nothing ahead. In each round it reads, under the lock, how
+// much may be received and sent ahead. Without the lock it tells the broker so, and then returns, sleeps for the rest
+// of a pause, or waits for the bell.
 func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, int) {
 	for {
 		r.mu.Lock()
@@ -162,8 +164,8 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	return limit, 0
 }
 
-// accept takes in deliveries: it settles those that must not reach a handler, and schedules the others. It decides
-// before it takes the lock, since that can take long.
+// accept takes in deliveries: it settles those that must not reach a handler, and schedules the others. Decoding, and
+// all that can take long or calls functions of the application, comes before the lock is taken.
 func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return

@@ -57,7 +57,8 @@ func (r *runner) heldBySession() map[*session][]*message {
 	return out
 }
 
-// renew renews messages of a session, or warns of those that it cannot renew in time.
+// renew renews messages of a session, or warns of those that it cannot renew in time. A message that another consumer
+// has is lost: its handler's context ends. Any other failure is tried again at the next tick.
 func (r *runner) renew(s *session, messages []*message) {
 	limit := r.judge.traits.HoldFor
 	renewer, ok := core.As[core.DeliveryRenewer](s.rcv)

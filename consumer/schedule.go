@@ -157,7 +157,9 @@ func (s *schedule) advance(m *message) {
 }
 
 // takeAll removes and returns all messages that do not run, in the order of arrival. If the order is kept, it leaves
-// those behind a running one: that one may have to go back first.
+// those behind a running one: that one may have to go back first. It goes over the ready ones, those of groups, the
+// suspects and the delayed ones, with all behind them in their keys. Then come those behind messages that run: their
+// keys stay, with the head alone.
 func (s *schedule) takeAll() []*message {
 	all := make([]*message, 0, s.ready.len()+s.behind+len(s.delayed))
 	for s.ready.len() > 0 {

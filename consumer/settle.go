@@ -299,7 +299,8 @@ func (r *runner) settledBatch(l *settleWorker, batch acks, results core.Results)
 var errNoResult = errors.New("the transport returned no result for it")
 
 // settleBatch settles acks, and returns one result for each, also if the transport returns fewer. Failures are logged
-// and counted.
+// and counted. If all failed, that counts as trouble of the session, for which the receive loop pauses; one that worked
+// ends the trouble.
 func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.Results {
 	acks := batch.list
 	results := s.rcv.Settle(ctx, acks)

@@ -227,6 +227,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 		d.timers.at = d.now.Add(d.calls.backoff(CallDue))
 		return
 	}
+	// 1. Retries that were not in memory go into their keys.
 	fresh := result.TimersReady > 0
 	whole := result.NextIn != 0
 	came := map[string]int{}
@@ -237,6 +238,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 			came[rec.Route]++
 		}
 	}
+	// 2. Each route notes how far back it has been looked at, and whether all held retries came.
 	for _, p := range parts {
 		o := &d.byName[p.Route].overdue
 		if o.came(came[p.Route]); whole {
@@ -245,6 +247,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 			}
 		}
 	}
+	// 3. The next Due is asked for when more is due. Without news a moment later: the retries were locked.
 	d.timers.none = result.NextIn != 0 && !fresh
 	if result.NextIn >= 0 {
 		next := c.sent.Add(result.NextIn)
@@ -253,6 +256,7 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 		}
 		d.timers.askBy(next)
 	}
+	// 4. A read, or a Hold, brings timers that have new numbers.
 	if result.TimersReady > 0 {
 		for _, rt := range d.routes {
 			rt.pace.wake(d.now)
@@ -261,8 +265,10 @@ func (d *Dispatcher) dueDone(result *core.DueResult, parts []core.RouteSlots, c 
 	}
 }
 
-// retried takes in a due retry, which is held now. The answer can be older than an outcome that was stored meanwhile,
-// or later than a settle whose answer has not come yet.
+// retried takes in a due retry, which is held now. It reports whether the retry is news. It is none if the record is in
+// memory, since a later state of it comes again when that one is settled; if it was settled while the Due was under
+// way; or if the waiting records of its partition are not known yet. Otherwise the retry goes to its place in its key,
+// and its wait no longer holds that.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil {

@@ -238,7 +238,13 @@ func (l *slotHints) of(slots core.Slots) int64 {
 }
 
 // slotHints goes over all that is remembered. A successor begins at the hint, so no record may be before it that is in
-// memory, passed, or still to appear. A record of a queue without a key is no matter of the hint: each Hold finds it.
+// memory, passed, or still to appear:
+//
+//   - of each group: the numbers up to which nothing can appear any more, forgotten keys, walks, and watched
+//     transactions;
+//   - items in memory, apart from records of a queue without a key: each Hold finds those;
+//   - passed records of keys and of paused topics;
+//   - records that are read again.
 func (rt *route) slotHints() *slotHints {
 	l := &slotHints{}
 	for s := range l {

@@ -199,7 +199,7 @@ func (d *Dispatcher) holdCall(items []*Item, next *route, n int) *Call {
 }
 
 // holdDone takes in the answers about items, and reports whether there is one. An item can have left memory since. One
-// that is out already (holdLate) stays out, whatever the answer is: its settle finds out.
+// that is out already (holdLate) stays out with any answer: its settle finds out.
 func (d *Dispatcher) holdDone(items []*Item, got []core.HoldResult, c *Call) bool {
 	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {

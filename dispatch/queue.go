@@ -158,7 +158,9 @@ func (d *Dispatcher) mayHold(item *Item) bool {
 // holdRoom is what a Hold may ask for: records of queues with a key, and the next n of a route without one.
 type holdRoom struct{ keyed, n int }
 
-// holdRoom divides the free handlers between records with a key and without, so that neither waits for ever.
+// holdRoom divides the free handlers between records with a key and without, so that neither waits for ever. Without a
+// key, the route that has waited for longest is next. If no route is due, or records with a key need all handlers, next
+// is nil.
 func (d *Dispatcher) holdRoom() (room holdRoom, next *route) {
 	spare := d.spare()
 	if spare <= 0 {

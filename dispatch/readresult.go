@@ -293,6 +293,7 @@ func (d *Dispatcher) records(r *reading, result *core.ReadResult, found map[*rou
 		slices.SortStableFunc(all, func(a, b read) int { return cmp.Compare(a.rec.Seq, b.rec.Seq) })
 	}
 	for i := range all {
+		// The partition can have gone since the read was sent.
 		rec, g := all[i].rec, all[i].group
 		rt := g.route
 		if !g.slots.Has(rec.Slot) || rt.known[rec.Seq] != nil {

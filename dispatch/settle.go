@@ -183,6 +183,7 @@ func (d *Dispatcher) settled(items []*Item, notices []core.Notice, res core.Resu
 			d.readMoreNotices()
 		}
 	}
+	// Outcomes that failed are sent again: at their own time, or with the next settle.
 	s.items = append(again, s.items...)
 	if len(s.notices) > 0 {
 		s.since = earliest(s.since, d.now.Add(lockedFor))

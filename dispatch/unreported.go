@@ -17,7 +17,8 @@ func (d *Dispatcher) changesOwner(item *Item) bool {
 	return d.self.stopping || item.route.leaving.Has(item.Record.Slot)
 }
 
-// reportUncertain has stored what only this member knows about records in some slots.
+// reportUncertain has stored that records in some slots may have arrived, as far as only this member knows. Each of
+// them leaves the list in which it waits, as if it had been out, and is released by a settle. Its key waits for that.
 func (d *Dispatcher) reportUncertain(rt *route, slots core.Slots) {
 	for _, seq := range sortedSeqs(rt.known) {
 		item := rt.known[seq]

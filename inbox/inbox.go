@@ -158,7 +158,8 @@ func (b *Inbox[Tx]) warnNoSource(queue string) {
 // Consumer returns the consumer name.
 func (b *Inbox[Tx]) Consumer() string { return b.consumer }
 
-// Key returns the key of d's mark. The error is Permanent with [waybill.ReasonNoID] if d has no usable id.
+// Key returns the key of d's mark. The error is Permanent with [waybill.ReasonNoID] if d has no usable id. The source
+// is that of the message, or Options.Source, or the queue.
 func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 	id := d.Envelope.ID
 	if b.opts.ID != nil {

@@ -38,6 +38,7 @@ func (b *Inbox[Tx]) Purge(ctx context.Context) (int, error) { return b.purge.all
 // purge tries again.
 func (b *Inbox[Tx]) RunPurge(ctx context.Context) { b.purge.run(ctx) }
 
+// all is Purge.
 func (p *purge) all(ctx context.Context) (int, error) {
 	keep, total := p.opts.retention(), 0
 	switch {
@@ -62,6 +63,8 @@ func (p *purge) all(ctx context.Context) (int, error) {
 	}
 }
 
+// run is RunPurge. The one call that has the turn purges; the others wait for it, so that a purge goes on when that one
+// ends.
 func (p *purge) run(ctx context.Context) {
 	every := p.opts.PurgeEvery
 	if every == 0 {

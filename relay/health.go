@@ -93,7 +93,9 @@ func (e *engine) pausedTopics(rt *route) string {
 	}
 }
 
-// health is the loop's part.
+// health is the loop's part. Of the store it names the method that has failed for longest. Of a route it names the
+// first reason that is there, the worst first: paused, an open breaker, a publisher that does not return, a queue on
+// the route, paused topics, a bound of memory.
 func (e *engine) health() waybill.Health {
 	h := waybill.Health{Live: true, Ready: true}
 	what := "running"
@@ -167,7 +169,8 @@ func (e *engine) ownership(rt *route) string {
 // ago returns how long ago t was, by the loop's clock.
 func (e *engine) ago(t time.Time) string { return round(e.now.Sub(t)).String() + " ago" }
 
-// backlog is the store's part.
+// backlog is the store's part: the records that wait on routes of the relay, with the oldest due one, and the routes
+// with due records that the relay does not serve. A number that the store has estimated is named so.
 func (r *Relay) backlog(ctx context.Context, c admin.Counter, h *waybill.Health) {
 	var counts []admin.Count
 	err := guardErr("count", func() (err error) {

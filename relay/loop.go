@@ -49,7 +49,8 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	return e
 }
 
-// run is the loop: it starts what may start, and then takes the next result, the end of ctx, or the next point in time.
+// run is the loop: it starts what may start, and then takes the next result, request or hint, the end of ctx, or the
+// next point in time. The end of ctx counts once; the loop then goes on until the stop is finished.
 func (e *engine) run(ctx context.Context) error {
 	defer e.end()
 	timer := time.NewTimer(0)

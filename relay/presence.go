@@ -33,7 +33,8 @@ type presence struct {
 	pause  time.Duration // the latest pause before another try
 }
 
-// keepPresence keeps a token shown. It returns when to look again.
+// keepPresence keeps a token shown. It returns when to look again. It ends a token that the dispatcher has given up, or
+// that a member which has left shows. Without a token it asks for one, when the pause after the latest is over.
 func (e *engine) keepPresence() time.Time {
 	p := &e.presence
 	switch {
@@ -70,7 +71,8 @@ func (e *engine) attendsLater() bool {
 	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Membership().Members) < 2 && e.now.Before(e.began.Add(attendLate))
 }
 
-// attended shows a token that was taken, until it is lost.
+// attended shows a token that was taken, until it is lost. An error leads to another try; a store that gives no token
+// is not asked again. A task of its own waits for the loss.
 func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}, err error) {
 	p := &e.presence
 	switch {

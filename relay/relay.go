@@ -223,7 +223,8 @@ func (r *Relay) ended(err error, once bool) {
 	r.running.Store(false)
 }
 
-// check asks store and publishers that have a Check whether they are usable. An outage does not prevent a start.
+// check asks store and publishers that have a Check whether they are usable, unless they have worked before. A
+// misconfiguration ends the start. An outage does not: it is logged.
 func (r *Relay) check(ctx context.Context) error {
 	type part struct {
 		name string

@@ -76,7 +76,8 @@ func (e *engine) keepUp() (next time.Time) {
 	return next
 }
 
-// clean does one step of a round.
+// clean does one step of a round. The store lets one relay clean at a time (Leader). While there is more to clean, the
+// leader goes on after a rest. Otherwise the round ends, and is logged; the next one begins after the interval.
 func (e *engine) clean() {
 	e.upkeep.cleaning = true
 	interval, began := e.opts.CleanInterval, e.now

@@ -36,6 +36,11 @@ type waits struct {
 }
 
 // wait asks the store to wake the relay for the routes that it has read to their end. It returns when to look again.
+// The steps:
+//
+//  1. A hint that was delayed is passed on when its time has come.
+//  2. The idle routes are found. A wait that lacks one of them is ended; its end leads here again.
+//  3. Otherwise a wait begins, unless one is under way, no route is idle, or the latest one failed a moment ago.
 func (e *engine) wait() (next time.Time) {
 	if !e.waits.hintAt.IsZero() {
 		if e.now.Before(e.waits.hintAt) {

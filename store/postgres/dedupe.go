@@ -170,6 +170,9 @@ func (c *chunk) run(ctx context.Context) error {
 		if err := scan(&kind, &at, &route, &id, &status); err != nil {
 			return err
 		}
+		// 0: a row is inserted. 1: its id is there; the status says whether from another source. 2 and 3: a
+		// live message has its key, of the same source or of another one; the status says how far that was
+		// replaced.
 		switch kind {
 		case 1:
 			if c.known[at-1] = true; status != 0 {

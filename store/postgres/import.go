@@ -307,7 +307,10 @@ func quoteTable(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// importSQL renders the statement for a request. Has reports whether the old table has a column.
+// importSQL renders the statement for a request. Has reports whether the old table has a column. The statement moves
+// one batch: it deletes old rows, in their order, and inserts them into the outbox in the same order. First the columns
+// are put together: those of the system, without the ones that the old table lacks, with the expressions of the request
+// in place of theirs or behind them.
 func (f *foreign) importSQL(n schema.Names, req importer.Request, has func(column string) bool) string {
 	columns := slices.DeleteFunc(slices.Clone(f.columns), func(c foreignColumn) bool { return c.only != "" && !has(c.only) })
 	for i := range columns {
@@ -409,7 +412,8 @@ func (o *Outbox) ImportSQL(req importer.Request) (string, error) {
 const importTime = "SELECT set_config('statement_timeout', '10min', true), set_config('lock_timeout', '30s', true), set_config('enable_seqscan', 'on', true)"
 
 // Import moves one batch of another system's rows into the outbox; see [importer.Importer]. The role must be able to
-// read and delete the old rows. Relays find the new ones by their poll.
+// read and delete the old rows. Relays find the new ones by their poll. A dry run counts the old rows, runs the
+// statement, and rolls back.
 func (o *Outbox) Import(ctx context.Context, req importer.Request) (importer.Result, error) {
 	req, f, err := o.foreign(req)
 	if err != nil {

@@ -117,7 +117,9 @@ func (b *keyBatch) column(of func(*core.InboxKey) string) []string {
 	return list
 }
 
-// read returns the status of every key and the indexes of those that are new, from a row of markBatchSQL.
+// read returns the status of every key and the indexes of those that are new, from a row of markBatchSQL: the numbers,
+// from 1, of the keys that were marked, negative for those of another content. All others were marked before. A key
+// that stands twice in the batch goes by its first place.
 func (b *keyBatch) read(row scanner) (statuses []core.InboxStatus, fresh []int, err error) {
 	var marked int
 	var restored string

@@ -60,7 +60,9 @@ func (r *limitRow) scan(row interface{ Scan(dest ...any) error }) error {
 // limitWriter runs one statement that changes a limit and returns how many rows it changed.
 type limitWriter func(text string, args ...any) (rows int64, err error)
 
-// updateLimit changes a limit, again and again while others come before.
+// updateLimit changes a limit, again and again while others come before. It reads the state with its version and the
+// database's time, lets change make another state of it, and writes that only if the version is still the same. A try
+// that came too late is followed by another one after a random pause, which grows with each.
 func updateLimit(
 	ctx context.Context, s *limitStatements, name string, change func(state string, now time.Time) string,
 	read func(row *limitRow) error, write limitWriter,

@@ -256,7 +256,8 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 }
 
 // SettleGroup implements table.GroupSettler: one transaction deletes the records of all sessions, if all of them are
-// there and none is locked.
+// there and none is locked. A session that was removed deletes nothing, so that the number of deleted rows tells of
+// that, too.
 func (o *Outbox) SettleGroup(ctx context.Context, selves []core.Session, outcomes [][]core.Outcome) bool {
 	all := slices.Concat(outcomes...)
 	if o.keep || slices.ContainsFunc(all, func(x core.Outcome) bool { return x.Event() != core.EventConfirmed }) {

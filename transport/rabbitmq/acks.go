@@ -177,7 +177,8 @@ func (a *acks) reject(tag uint64) error {
 }
 
 // ackAll acknowledges tags: those below the first unacknowledged one with a single frame. If many are left, they wait
-// for the deliveries below.
+// for the deliveries below, together with those of earlier calls, for maxWait at most. While acknowledgements are held
+// back (holdBack) all of them wait.
 func (a *acks) ackAll(tags []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

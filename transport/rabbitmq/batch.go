@@ -67,8 +67,9 @@ func (b *batch) send(ctx context.Context, todo []int) int {
 	return sent
 }
 
-// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'. It
-// takes none if the channel turns out to be closed.
+// makeRoom takes places in the window. It takes none if the channel turns out to be closed. It waits for, in this
+// order: the buffer of the connection, if that is full; confirms of this call's own messages, since they free places,
+// too; confirms of others'. A blocked connection is an error at once.
 func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 	for b.cause == nil {
 		if out := b.pc.conn.out; out != nil {
@@ -111,7 +112,9 @@ func (b *batch) waitFor(ctx context.Context, ready <-chan struct{}) error {
 	}
 }
 
-// sendSome sends todo in order. It returns how many it is done with, and how many of those are in flight.
+// sendSome sends todo in order, while it alone sends on the channel. It returns how many it is done with, and how many
+// of those are in flight. A message that AMQP cannot carry gets its error without being sent. The id of any other is
+// registered before it is sent: its return may come at once.
 func (b *batch) sendSome(todo []int) (done, used int) {
 	pc := b.pc
 	pc.sending <- struct{}{} // held shortly: writing never waits for the network

@@ -125,7 +125,8 @@ func (b *batchConn) flush() {
 	}
 }
 
-// writeAll writes until nothing is held, and reports whether the connection still works.
+// writeAll writes until nothing is held, and reports whether the connection still works. It swaps the two buffers under
+// the lock and writes without it, so that Write never waits for the network.
 func (b *batchConn) writeAll() bool {
 	for {
 		b.mu.Lock()

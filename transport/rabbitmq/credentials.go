@@ -116,7 +116,8 @@ var (
 // renewIn returns when to renew what expires after left: with a fifth of the time in reserve.
 func renewIn(left time.Duration) time.Duration { return max(left/5*4, minRenewal) }
 
-// keepSecret gives the connection new secrets, each before the one before expires, until the connection ends.
+// keepSecret gives the connection new secrets, each before the one before expires, until the connection ends. A failure
+// is tried again, with growing pauses; the broker ends the connection if it lasts. Without Expires it returns at once.
 func (l *link) keepSecret(ctx context.Context, c *conn, have Credentials) {
 	log := obs.NewLogger(l.opts.Logger)
 	name := slog.String("link", l.name)

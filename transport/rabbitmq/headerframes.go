@@ -59,7 +59,9 @@ func (f *headerFrames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next looks at the next frame.
+// next looks at the next frame. A frame that is no header frame, that is above maxHeaderFrame, or that the driver can
+// read, is handed on as it is (rest). Another one is taken in whole, and replaced (made). A header frame that is larger
+// than the buffer is taken in first, to be looked at.
 func (f *headerFrames) next() error {
 	head, err := f.in.Peek(frameHead)
 	if err != nil {

@@ -71,6 +71,7 @@ func (l *link) get(ctx context.Context) (*conn, error) {
 	case <-ctx.Done():
 		return nil, outage("connect", context.Cause(ctx))
 	}
+	// Another caller may have connected while this one waited for its turn.
 	if c := l.current(); c != nil {
 		return c, nil
 	}

@@ -164,7 +164,8 @@ func (w *parkedWalk) take(ctx context.Context, n int) error {
 func (w *parkedWalk) tag() string { return fmt.Sprint("walk", w.begun) }
 
 // collect takes the messages that the consumer, if there is one, brings, and ends it. It waits for as many as the
-// prefetch, unless others have the rest.
+// prefetch. When none came for walkSilence, it asks how many are ready in the queue: if none is, others have the rest,
+// and the walk ends there. Messages that came before the consumer was cancelled count, too.
 func (w *parkedWalk) collect(ctx context.Context) error {
 	var coming <-chan amqp.Delivery
 	if err := w.call(ctx, func() error { coming = w.coming; return nil }); err != nil || coming == nil {

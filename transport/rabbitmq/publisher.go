@@ -88,7 +88,9 @@ func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results c
 	}
 }
 
-// sendSingly sends suspects one at a time. It returns an error if the messages after them will fail in the same way.
+// sendSingly sends suspects one at a time, on a channel of its own that is replaced whenever one of them closes it. The
+// one that does so gets the error. It returns an error if the messages after them will fail in the same way: the time
+// is over, the connection is lost, or the error is about the exchange.
 func (p *publisher) sendSingly(ctx context.Context, suspects []int, msgs outgoing, results core.Results) error {
 	var pc *pubChannel
 	defer func() {
@@ -206,7 +208,8 @@ func (p *publisher) leave(pc *pubChannel, suspect bool) {
 	}
 }
 
-// open opens a channel in confirm mode, after declaring what publishing needs.
+// open opens a channel in confirm mode, after declaring what publishing needs. A connection that the broker blocks is
+// not used: each question on it would wait.
 func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.openTimeout())
 	defer cancel()

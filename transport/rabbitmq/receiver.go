@@ -100,6 +100,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	t.mu.Lock()
 	t.receivers = append(t.receivers, r)
 	t.mu.Unlock()
+	// A Close of the transport that ran meanwhile may not have seen the receiver.
 	if isClosed(t.closing) {
 		_ = r.Close(ctx)
 		return nil, outage("subscribe", waybill.ErrClosed)
@@ -270,7 +271,9 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 	return r.Pause(ctx) // the prefetch of a consumer cannot be changed
 }
 
-// stopConsumer cancels the consumer, and releases what Receive has not returned. The channel stays open.
+// stopConsumer cancels the consumer, and releases what Receive has not returned. The channel stays open. The broker
+// sends nothing behind its answer to the cancel, and the pump has ended when it has moved all that came before: so
+// nothing is left out.
 func (r *receiver) stopConsumer(ctx context.Context, s *session) error {
 	err := await(ctx, func() error {
 		if isClosed(s.done) { // adapt has ended it

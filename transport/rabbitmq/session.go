@@ -175,7 +175,8 @@ func (r *receiver) current() (*session, *reopening, error) {
 	return nil, r.reopening, nil
 }
 
-// reopen tries to open a session until that succeeds, cannot succeed, or the receiver closes.
+// reopen tries to open a session until that succeeds, cannot succeed, or the receiver closes. After the first failure
+// Receive may report the outage. On a borrowed connection there is one try, since nothing opens that again.
 func (r *receiver) reopen(o *reopening) {
 	ctx, cancel := context.WithCancel(r.life)
 	defer cancel()
@@ -381,8 +382,8 @@ func (s *session) signal() {
 	}
 }
 
-// handOver gives next, which consumes on the same channel from now on, what is ready, and what will be made ready again
-// later.
+// handOver gives next, which consumes on the same channel from now on, the deliveries that are ready, and those that
+// will be made ready again later.
 func (s *session) handOver(next *session) {
 	s.mu.Lock()
 	rest := s.ready

@@ -25,7 +25,9 @@ var (
 )
 
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
-// was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again.
+// was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again. First
+// each ack is claimed and sorted by its verdict; requeues, and rejects that the broker carries out, are sent at once.
+// Then, in this order, done ones are acknowledged, released ones in order are made ready, and copies are published.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies

@@ -13,7 +13,7 @@ import (
 // deliveries that no caller has, and close the receiver.
 
 // recover makes again what a failover may have lost, and releases what the server counts as held by this receiver,
-// which does not know of it.
+// which does not know of it. Only after both the receiver is sure again; until then each look begins with recover.
 func (r *receiver) recover() error {
 	if !r.t.opts.Passive {
 		made, err := r.declare(r.life)
@@ -97,6 +97,12 @@ func (r *receiver) endWith(ctx context.Context) {
 }
 
 // Close implements core.Receiver. If the server does not answer, the receiver's deliveries come again after HoldFor.
+// The steps:
+//
+//  1. No Receive and no look begins any more.
+//  2. The look under way has taken what it takes, and no other can: Close holds taking.
+//  3. Deliveries that no Receive has returned are released.
+//  4. The leave script releases the rest, ends the group's consumer, and wakes other receivers.
 func (r *receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {

@@ -70,6 +70,8 @@ func (r *receiver) claim(a *core.Ack) error {
 	return nil
 }
 
+// settlePart settles deliveries with one call of the script. After an error the result is unknown: the delivery stays
+// held, marked as unsure. With an answer each is held no more, for any code.
 func (r *receiver) settlePart(ctx context.Context, acks []core.Ack, slots []int, results core.Results, now time.Time) {
 	args := make([]any, 0, 1+len(slots))
 	args = append(args, r.name)

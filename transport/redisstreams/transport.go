@@ -258,6 +258,8 @@ func call[T any](ctx context.Context, t *Transport, op string, fn func(context.C
 	return callFor(ctx, t.opts.Timeout, op, fn)
 }
 
+// callFor is call with another limit. fn runs on a goroutine of its own. If its answer and the end of the time come
+// together, the answer counts.
 func callFor[T any](ctx context.Context, limit time.Duration, op string, fn func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T

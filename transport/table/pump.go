@@ -123,7 +123,9 @@ func (r *receiver) call(c *dispatch.Call) {
 	}()
 }
 
-// answered takes in the answer to a call; ended is why it was ended before its time. mu is held.
+// answered takes in the answer to a call; ended is why it was ended before its time. mu is held. The dispatcher comes
+// first. Then a Receive hears of an outage: one error is kept for it, and when a call works again it returns without
+// deliveries, so that its caller knows. A settle that failed is logged alone, since the dispatcher repeats it.
 func (r *receiver) answered(c *dispatch.Call, ended error) {
 	settles := c.Kind() == dispatch.CallSettle
 	switch c.Kind() {

@@ -129,7 +129,8 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	return q.results
 }
 
-// accept checks one ack. It returns the settle that it begins, or the known one that no caller waits for. mu is held.
+// accept checks one ack. It returns the settle that it begins, or the known one that no caller waits for. A delivery
+// whose settle has begun, and has a caller that waits, is lost for this one. mu is held.
 func (r *receiver) accept(a *core.Ack) (s *settling, known bool, err error) {
 	var h *holding
 	if a.Delivery != nil {

@@ -26,7 +26,8 @@ const (
 	failedPoll = 10 * time.Second
 )
 
-// listen waits for news on behalf of all receivers that are asleep, unless a wait is under way. mu is held.
+// listen waits for news on behalf of all receivers that are asleep, unless a wait is under way. The end of a wait
+// begins the next one. mu is held.
 func (t *Transport) listen() {
 	if t.waiter == nil || t.listening != nil || time.Now().Before(t.waitAt) {
 		return
