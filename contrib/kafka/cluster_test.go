@@ -24,9 +24,10 @@ type three struct {
 	admin *tools
 }
 
-func startThree(t *testing.T) *three {
+// startThree starts three nodes. With users, these connect to SASLAddr, and have no right without a rule.
+func startThree(t *testing.T, users ...string) *three {
 	t.Helper()
-	s := testenv.OwnKafka(t, testenv.KafkaOptions{Nodes: 3})
+	s := testenv.OwnKafka(t, testenv.KafkaOptions{Nodes: 3, Passwords: passwords(users)})
 	x := &three{s, ask(t, s.Addr())}
 	if err := ready(t.Context(), x.admin, 3); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,8 @@ func contributed() []mutant {
 		mutant{id: "nats-pull-large", fault: "a message larger than a pull never comes", file: "contrib/nats/receiver.go", old: "r.large = !r.came", new: "r.large = false", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
+		mutant{id: "nats-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "contrib/nats/publish.go", old: "ids[i] != \"\" {", new: "ids[i] != \"\" && t == nil {", tests: "^TestConformance$/^publish-again-unanswered$"},
+		mutant{id: "nats-repeat-refused", fault: "a repeat whose first try is on its way is refused", file: "contrib/nats/errors.go", old: "code.ErrorCode == codeRepeatInProgress", new: "code.Code == codeRepeatInProgress", tests: "^TestClasses$"},
 	)
 	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
 	all = append(all, group{pkg: "./contrib/kafka"}.of(
