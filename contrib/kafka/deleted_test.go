@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// TR-14: the bus is deleted under a publisher and a receiver, and made anew. Both name the topic, and go on with the new
-// one, which they read from its beginning.
+// TR-14: the bus is deleted under a publisher and a receiver, and made anew. Both name the topic. The publisher goes on
+// with the new one, and another receiver reads it from its beginning.
 func TestBusIsDeleted(t *testing.T) {
 	t.Parallel()
 	address, opts := node(t), options()

@@ -199,8 +199,8 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 	}
 }
 
-// unknown returns the error of a record whose topic was deleted. The client takes no other topic of the same name before
-// it has forgotten the first one.
+// unknown returns the error of a record whose topic was deleted. The client takes no other topic of the same name
+// before it has forgotten the first one.
 func (t *Transport) unknown(ctx context.Context, topic string, err error) error {
 	const op = "publish"
 	ctx, cancel := t.bounded(ctx)

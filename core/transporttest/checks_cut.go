@@ -122,7 +122,8 @@ func publishOverCut(k *kit) {
 	k.await(ctx, moved, r, left)
 }
 
-// publishAgainUnanswered publishes a message eight times while the answers are lost, and then until that succeeds.
+// publishAgainUnanswered publishes a message eight times while the answers are lost, and then until that succeeds. A
+// message of its key comes behind all copies.
 // TR-17.
 func publishAgainUnanswered(k *kit) {
 	k.needs(k.h.Deafen != nil, "Harness.Deafen")
@@ -131,7 +132,8 @@ func publishAgainUnanswered(k *kit) {
 	k.publish(message(name+".a", 100))
 	k.consume(r, 1) // the link is up
 	k.closeReceiver(r)
-	m := message(name+".a", 1)
+	m, last := message(name+".a", 1), message(name+".a", 2)
+	m.Key, last.Key = "one", "one"
 	heal, err := k.h.Deafen(k.ctx)
 	k.must("lose the answers", err)
 	for range 8 {
@@ -144,11 +146,13 @@ func publishAgainUnanswered(k *kit) {
 		cancel()
 	}
 	k.must("heal the link", heal())
-	ctx, _, cancel := k.patient(2 * stands)
+	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
 	k.publishThrough(ctx, m)
+	k.publishThrough(ctx, last)
+	r = k.subscribeThrough(ctx, subscription(name, name+".a"))
 	copies := 0
-	for _, d := range k.drain(k.subscribeThrough(ctx, subscription(name, name+".a"))) {
+	for _, d := range append(k.await(ctx, moved, r, map[string]bool{m.ID: true, last.ID: true}), k.drain(r)...) {
 		if d.Envelope.ID == m.ID && d.Redeliveries == 0 {
 			copies++
 		}
