@@ -21,7 +21,8 @@ type Publisher interface {
 	//
 	// A message can come again with the same id on purpose: after an error, after an unknown result, by a redrive
 	// or a replay. It must arrive then. A broker that drops what it has seen before (native deduplication) gets
-	// another deduplication id each time, or none.
+	// another deduplication id each time, or none. But what is sent again since its result is unknown keeps its id
+	// until the result is known, see PublisherTraits.BoundsCopies.
 	//
 	// A topic or a header name that the broker would interpret is escaped, and arrives as it was.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results
@@ -67,6 +68,11 @@ type PublisherTraits struct {
 	// KeepsUnread: the broker is a log. It keeps a message that no queue gets yet, and a queue made within the
 	// log's retention receives it. Nothing is unroutable then, so DetectsUnroutable is false.
 	KeepsUnread bool
+	// BoundsCopies: a message that one publisher sends again and again, since it learns no result, has two copies
+	// at most, however often. It holds for as long as the broker remembers what it has seen, which is some minutes,
+	// or the client holds the message; another process adds a copy of its own. Without it each try can leave a
+	// copy. The inbox drops them all.
+	BoundsCopies bool
 	// MaxBatch bounds the messages of one Publish; 0 = unbounded. If the broker's own requests are smaller, make
 	// several of them in one Publish instead of declaring it: the relay has a limited number of calls in progress.
 	MaxBatch int

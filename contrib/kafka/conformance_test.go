@@ -87,6 +87,10 @@ func harness(t *testing.T, address string, opts kafka.Options) transporttest.Har
 		link.set(true)
 		return func() error { link.set(false); return nil }, nil
 	}
+	h.Deafen = func(context.Context) (func() error, error) {
+		link.deafen()
+		return func() error { link.set(false); return nil }, nil
+	}
 	h.Reopen = func(ctx context.Context) (core.Subscriber, error) {
 		again, err := kafka.Dial(ctx, address, direct)
 		if err != nil {

@@ -24,6 +24,8 @@
 //     messages behind it are not done, and how often each was delivered. A retry and a rejection are copies that are
 //     stored before the original is done. A crash in between makes a duplicate.
 //   - The count of a delivery is stored before Receive returns it, so it survives a kill.
+//   - A topic that was deleted is an error that names it. When it is made anew, publishers and receivers go on with the
+//     new one, from its beginning. What was in the old one is lost, but for what a relay has not published yet.
 //   - Retries wait in their topic, as long as half of the retention, and stop no new messages.
 //   - One receiver at a time has a partition, and so the messages of a key. A rebalance is cooperative: a partition
 //     moves after its handlers have ended, or after Options.DrainFor; then they are told.

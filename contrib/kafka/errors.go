@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -33,18 +34,18 @@ func lost() *waybill.Error {
 
 // matches reports whether err is one of list.
 func matches(err error, list ...error) bool {
-	for _, e := range list {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(e error) bool { return errors.Is(err, e) })
 }
 
 // refused reports whether a broker has refused a batch for its content. A single record of it may be the cause.
 func refused(err error) bool {
 	return matches(err, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.PolicyViolation,
 		kerr.UnsupportedForMessageFormat, kerr.CorruptMessage)
+}
+
+// topicUnknown reports whether a topic was deleted. It may have been made anew, or not be known to all brokers yet.
+func topicUnknown(err error) bool {
+	return matches(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID)
 }
 
 // moved reports whether a commit was too early or too late for the group's state. It says nothing about who holds the

@@ -90,11 +90,12 @@ func (f *fake) refuse(_ context.Context, what transporttest.Refused) (func() err
 	return func() error { h.Remove(); return nil }, nil
 }
 
-// cable is a link that can be cut: it takes bytes, and drops them. Neither side notices before it is healed.
+// cable is a link that can be cut: it takes bytes, and drops them; or only the brokers' answers. Neither side notices
+// before it is healed.
 type cable struct {
-	mu    sync.Mutex
-	cut   bool
-	conns map[*conn]bool
+	mu        sync.Mutex
+	cut, deaf bool
+	conns     map[*conn]bool
 }
 
 func (c *cable) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -121,14 +122,15 @@ type conn struct {
 	c *cable
 }
 
-func (x *conn) dead() bool {
+// dead reports whether bytes of a direction are dropped.
+func (x *conn) dead(down bool) bool {
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
-	return x.c.cut
+	return x.c.cut || down && x.c.deaf
 }
 
 func (x *conn) Write(b []byte) (int, error) {
-	if x.dead() {
+	if x.dead(false) {
 		return len(b), nil
 	}
 	return x.Conn.Write(b)
@@ -137,7 +139,7 @@ func (x *conn) Write(b []byte) (int, error) {
 func (x *conn) Read(b []byte) (int, error) {
 	for {
 		n, err := x.Conn.Read(b)
-		if err != nil || !x.dead() {
+		if err != nil || !x.dead(true) {
 			return n, err
 		}
 	}
@@ -150,12 +152,19 @@ func (x *conn) Close() error {
 	return x.Conn.Close()
 }
 
+// deafen has the answers lost, until set heals the link.
+func (c *cable) deafen() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deaf = true
+}
+
 // set cuts the link, or heals it: then the connections end, since they have lost something.
 func (c *cable) set(cut bool) {
 	c.mu.Lock()
 	conns := c.conns
 	if c.cut = cut; !cut {
-		c.conns = nil
+		c.conns, c.deaf = nil, false
 	}
 	c.mu.Unlock()
 	if !cut {

@@ -3,10 +3,12 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybill-go/waybill"
@@ -22,7 +24,7 @@ const (
 // Traits declares the publisher's promises.
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
-		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings().synced, KeepsUnread: true,
+		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.settings().synced, KeepsUnread: true, BoundsCopies: true,
 		MaxMessageBytes: max(t.settings().maxMessage-headerRoom, 1),
 	}
 }
@@ -166,16 +168,12 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 	wait := func(done <-chan struct{}) {
 		select {
 		case <-done:
-			return
-		default:
-		}
-		select {
-		case <-done:
 		case <-ctx.Done():
 		case <-t.life.Done():
 		}
 	}
 	wait(c.done)
+	unknown := map[string]error{} // by topic of Kafka
 	for i, f := range flights {
 		if f == nil {
 			continue
@@ -185,6 +183,12 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 		}
 		switch {
 		case f.ended.Load() && f.err == nil:
+		case f.ended.Load() && topicUnknown(f.err):
+			topic := f.record.Topic
+			if unknown[topic] == nil {
+				unknown[topic] = t.unknown(ctx, topic, f.err)
+			}
+			res[i] = unknown[topic]
 		case f.ended.Load():
 			res[i] = classify("publish", f.err)
 		case t.life.Err() != nil:
@@ -193,6 +197,22 @@ func (t *Transport) await(ctx context.Context, c *call, flights []*flight, res c
 			res[i] = t.link.because("publish", context.Cause(ctx))
 		}
 	}
+}
+
+// unknown returns the error of a record whose topic was deleted. The client takes no other topic of the same name
+// before it has forgotten the first one.
+func (t *Transport) unknown(ctx context.Context, topic string, err error) error {
+	const op = "publish"
+	ctx, cancel := t.bounded(ctx)
+	defer cancel()
+	if errors.Is(err, kerr.UnknownTopicID) {
+		t.client.PurgeTopicsFromProducing(topic)
+		return outage(op, fmt.Errorf("the topic %q was deleted, and made anew (%w)", topic, err))
+	}
+	if list, listErr := t.admin.ListTopics(ctx, topic); listErr == nil && errors.Is(list[topic].Err, kerr.UnknownTopicOrPartition) {
+		return misconfigured(op, "the topic %q does not exist: it was deleted; declare the topology again (%w)", topic, err)
+	}
+	return classify(op, err)
 }
 
 // again sends each record alone whose batch a broker has refused: the cause can be another record of the batch.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/contrib/kafka"
+	"github.com/waybill-go/waybill/internal/patience"
 )
 
 func batchOf(n int) []waybill.Envelope {
@@ -30,13 +31,7 @@ func batchOf(n int) []waybill.Envelope {
 // stored returns the ids of the messages of a bus, by partition, in order.
 func stored(tb testing.TB, address, bus string) []string {
 	tb.Helper()
-	admin := ask(tb, address)
-	ends, err := admin.ListEndOffsets(tb.Context(), bus)
-	if err != nil || ends.Error() != nil {
-		tb.Fatal(err, ends.Error())
-	}
-	left := int64(0)
-	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	left := ended(tb, ask(tb, address), bus)
 	c, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(address, ",")...), kgo.ConsumeTopics(bus))
 	if err != nil {
 		tb.Fatal(err)
@@ -71,64 +66,105 @@ func (c impatient) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A relay publishes its messages again and again while the broker's answers do not come. Each has one copy.
+// hindrance keeps the results of a publish from its caller. wait returns when it has done so, and undo ends it.
+type hindrance func(t *testing.T, address string, link *cable) (wait func(bus string, stored int), undo func())
+
+// deaf loses the brokers' answers. The broker stores what it gets.
+func deaf(t *testing.T, address string, link *cable) (wait func(bus string, stored int), undo func()) {
+	t.Helper()
+	link.deafen()
+	admin := ask(t, address)
+	return func(bus string, stored int) {
+		patience.Until(t, "the broker has stored the messages", func() bool { return ended(t, admin, bus) >= stored })
+	}, func() { link.set(false) }
+}
+
+// ended returns how many records a bus has got.
+func ended(tb testing.TB, admin *tools, bus string) (n int) {
+	tb.Helper()
+	ends, err := admin.ListEndOffsets(tb.Context(), bus)
+	if err != nil || ends.Error() != nil {
+		tb.Fatal(err, ends.Error())
+	}
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
+	return n
+}
+
+// publishAgain publishes messages eight times while a hindrance keeps their results away, and then once more. Each has
+// one copy.
+func publishAgain(t *testing.T, address string, hinder hindrance) {
+	t.Helper()
+	link, opts := &cable{}, options()
+	opts.Client = []kgo.Opt{kgo.Dialer(link.dial)}
+	bus := dial(t, address, opts)
+	// A broker takes any sequence number from a producer that is new to a partition, so make it known.
+	first, batch := batchOf(29), batchOf(50)
+	for i := range first {
+		first[i].ID = "first-" + first[i].ID
+	}
+	if err := bus.Publish(t.Context(), first).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	wait, undo := hinder(t, address, link)
+	for range 8 {
+		ctx, end := context.WithCancel(t.Context())
+		for i, err := range bus.Publish(impatient{ctx, end}, batch) {
+			if waybill.ClassOf(err) != waybill.ClassOutage {
+				t.Errorf("message %d while its result is unknown: %v", i, err)
+			}
+		}
+		wait(opts.Bus, len(first)+len(batch))
+	}
+	undo()
+	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ids := stored(t, address, opts.Bus)
+	slices.Sort(ids)
+	if n := len(ids); n != len(slices.Compact(ids)) || n != len(batch)+len(first) {
+		t.Errorf("%d messages are stored of %d", n, len(batch)+len(first))
+	}
+}
+
+// TR-17: a relay publishes its messages again and again while the broker's answers do not come. Each has one copy.
 func TestPublishAgainMakesNoCopies(t *testing.T) {
 	t.Parallel()
-	refuse := func(err *kerr.Error) func(*testing.T, *fake, *cable) (wait, undo func()) {
-		return func(t *testing.T, f *fake, _ *cable) (wait, undo func()) {
-			t.Helper()
-			h := f.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Count: -1})
-			wait = func() {
-				if err := h.Wait(t.Context(), 1); err != nil {
-					t.Error(err)
-				}
-			}
-			return wait, h.Remove
-		}
+	for name, failure := range map[string]*kerr.Error{
+		"too few replicas":                      kerr.NotEnoughReplicas,
+		"stored, and the answer says otherwise": kerr.NotEnoughReplicasAfterAppend,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFake(t)
+			publishAgain(t, f.address(), func(t *testing.T, _ string, _ *cable) (wait func(bus string, stored int), undo func()) {
+				t.Helper()
+				h := f.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: failure, Count: -1})
+				return func(string, int) {
+					if err := h.Wait(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+				}, h.Remove
+			})
+		})
 	}
-	for name, hinder := range map[string]func(*testing.T, *fake, *cable) (wait, undo func()){
-		"too few replicas":                      refuse(kerr.NotEnoughReplicas),
-		"stored, and the answer says otherwise": refuse(kerr.NotEnoughReplicasAfterAppend),
-		"the link is cut": func(_ *testing.T, _ *fake, link *cable) (wait, undo func()) {
+	for name, hinder := range map[string]hindrance{
+		"the answers are lost": deaf,
+		"the link is cut": func(_ *testing.T, _ string, link *cable) (wait func(bus string, stored int), undo func()) {
 			link.set(true)
-			return func() {}, func() { link.set(false) }
+			return func(string, int) {}, func() { link.set(false) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, link, opts := startFake(t), &cable{}, options()
-			opts.Client = []kgo.Opt{kgo.Dialer(link.dial)}
-			bus := dial(t, f.address(), opts)
-			// A broker takes any sequence number from a producer that is new to a partition, so make it
-			// known.
-			first, batch := batchOf(29), batchOf(50)
-			for i := range first {
-				first[i].ID = "first-" + first[i].ID
-			}
-			if err := bus.Publish(t.Context(), first).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
-			wait, undo := hinder(t, f, link)
-			for range 5 {
-				ctx, end := context.WithCancel(t.Context())
-				for i, err := range bus.Publish(impatient{ctx, end}, batch) {
-					if waybill.ClassOf(err) != waybill.ClassOutage {
-						t.Errorf("message %d while the broker is away: %v", i, err)
-					}
-				}
-				wait()
-			}
-			undo()
-			if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
-			ids := stored(t, f.address(), opts.Bus)
-			slices.Sort(ids)
-			if n := len(ids); n != len(slices.Compact(ids)) || n != len(batch)+len(first) {
-				t.Errorf("%d messages are stored of %d", n, len(batch)+len(first))
-			}
+			publishAgain(t, startFake(t).address(), hinder)
 		})
 	}
+}
+
+// TR-17, on a real broker, which has stored the messages, and whose answers are lost.
+func TestPublishAgainOnKafka(t *testing.T) {
+	t.Parallel()
+	publishAgain(t, node(t), deaf)
 }
 
 // The broker refuses a batch because of one of its messages. That one fails, and the others are stored.

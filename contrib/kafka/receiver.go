@@ -160,10 +160,7 @@ func (r *receiver) assigned(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 	defer r.mu.Unlock()
 	for _, g := range resp.Groups {
 		for _, topic := range g.Topics {
-			name := topic.Topic
-			if name == "" {
-				name = r.topics[topic.TopicID]
-			}
+			name := cmp.Or(topic.Topic, r.topics[topic.TopicID])
 			for _, x := range topic.Partitions {
 				if x.ErrorCode != 0 {
 					continue // the client reports it
@@ -295,6 +292,9 @@ func (r *receiver) take(fetches kgo.Fetches) {
 	for _, e := range fetches.Errors() {
 		if !errors.Is(e.Err, context.Canceled) && !errors.Is(e.Err, kgo.ErrClientClosed) {
 			r.failed = classify("receive", e.Err)
+			if topicUnknown(e.Err) { // the caller subscribes anew
+				r.failed = misconfigured("receive", "the topic %q was deleted, or made anew: declare the topology again (%w)", e.Topic, e.Err)
+			}
 		}
 	}
 	fetches.EachPartition(func(x kgo.FetchTopicPartition) {
@@ -394,9 +394,12 @@ func (r *receiver) pick(limit int) (wait time.Duration, unsure bool, err error) 
 	now := time.Now()
 	resume := map[string][]int32{}
 	bytes, most := 0, r.sub.ReceiveBytes
-	for _, p := range r.order() {
+	for _, p := range r.positions { // in any order, so that none starves
 		if len(r.ready) >= limit || most > 0 && bytes >= most {
 			break
+		}
+		if p.leaving {
+			continue
 		}
 		var skip []*entry
 		for _, e := range p.waiting(now, limit-len(r.ready)) {
@@ -438,17 +441,6 @@ func (r *receiver) pick(limit int) (wait time.Duration, unsure bool, err error) 
 		return 0, false, nil
 	}
 	return wait, unsure, nil
-}
-
-// order returns the positions, in any order, so that none starves. The caller holds mu.
-func (r *receiver) order() []*position {
-	list := make([]*position, 0, len(r.positions))
-	for _, p := range r.positions {
-		if !p.leaving {
-			list = append(list, p)
-		}
-	}
-	return list
 }
 
 // waiting returns up to n messages that can be handed out now, the oldest first; of a retry log those that are due

@@ -32,11 +32,7 @@ type strict struct {
 
 func startStrict(t *testing.T, users ...string) *strict {
 	t.Helper()
-	passwords := map[string]string{}
-	for _, user := range users {
-		passwords[user] = user + "-secret"
-	}
-	s := testenv.OwnKafka(t, testenv.KafkaOptions{Passwords: passwords})
+	s := testenv.OwnKafka(t, testenv.KafkaOptions{Passwords: passwords(users)})
 	x := &strict{s, ask(t, s.Addr())}
 	if err := ready(t.Context(), x.admin, 1); err != nil {
 		t.Fatal(err)
@@ -44,24 +40,36 @@ func startStrict(t *testing.T, users ...string) *strict {
 	return x
 }
 
+func passwords(users []string) map[string]string {
+	m := map[string]string{}
+	for _, user := range users {
+		m[user] = user + "-secret"
+	}
+	return m
+}
+
 // as returns options of the client for a user.
 func as(user string) []kgo.Opt {
 	return []kgo.Opt{kgo.SASL(scram.Auth{User: user, Pass: user + "-secret"}.AsSha256Mechanism())}
+}
+
+// rule returns the rule of an operation of a right.
+func rule(r kafka.Right, operation string) (*kadm.ACLBuilder, error) {
+	op, err := kmsg.ParseACLOperation(operation)
+	rule := kadm.NewACLs().ResourcePatternType(kadm.ACLPatternLiteral).Operations(op).Allow("User:" + r.User).AllowHosts()
+	if r.Resource == "Group" {
+		return rule.Groups(r.Name), err
+	}
+	return rule.Topics(r.Name), err
 }
 
 // grant gives rights, and waits until they are in force.
 func (s *strict) grant(ctx context.Context, rights []kafka.Right) error {
 	for _, r := range rights {
 		for _, name := range r.Operations {
-			op, err := kmsg.ParseACLOperation(name)
+			rule, err := rule(r, name)
 			if err != nil {
 				return err
-			}
-			rule := kadm.NewACLs().ResourcePatternType(kadm.ACLPatternLiteral).Operations(op).Allow("User:" + r.User).AllowHosts()
-			if r.Resource == "Group" {
-				rule = rule.Groups(r.Name)
-			} else {
-				rule = rule.Topics(r.Name)
 			}
 			res, err := s.admin.CreateACLs(ctx, rule)
 			for _, r := range res {
@@ -75,6 +83,22 @@ func (s *strict) grant(ctx context.Context, rights []kafka.Right) error {
 			}
 			if err != nil {
 				return fmt.Errorf("%v: %w", r, err)
+			}
+		}
+	}
+	return nil
+}
+
+// revoke takes rights away.
+func (s *strict) revoke(ctx context.Context, rights []kafka.Right) error {
+	for _, r := range rights {
+		for _, name := range r.Operations {
+			rule, err := rule(r, name)
+			if err != nil {
+				return err
+			}
+			if res, err := s.admin.DeleteACLs(ctx, rule); err != nil || len(res) != 1 || len(res[0].Deleted) != 1 {
+				return fmt.Errorf("%v, %s: %v was deleted: %w", r, name, res, err)
 			}
 		}
 	}

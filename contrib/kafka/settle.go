@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,10 +140,7 @@ func (r *receiver) commitOnce(ctx context.Context) map[*position]error {
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		for i := range req.Topics {
 			x := &req.Topics[i]
-			name := x.Topic
-			if name == "" {
-				name = r.topics[x.TopicID]
-			}
+			name := cmp.Or(x.Topic, r.topics[x.TopicID])
 			for j := range x.Partitions {
 				x.Partitions[j].Metadata = new(metadata[at{name, x.Partitions[j].Partition}])
 			}
@@ -154,10 +152,7 @@ func (r *receiver) commitOnce(ctx context.Context) map[*position]error {
 			return
 		}
 		for _, x := range resp.Topics {
-			name := x.Topic
-			if name == "" {
-				name = r.topics[x.TopicID]
-			}
+			name := cmp.Or(x.Topic, r.topics[x.TopicID])
 			for _, y := range x.Partitions {
 				if err := kerr.ErrorForCode(y.ErrorCode); err != nil {
 					result[at{name, y.Partition}] = err

@@ -220,7 +220,7 @@ func (t *Transport) prepare(ctx context.Context, op string, sub *core.Subscripti
 	ctx, cancel := t.bounded(ctx)
 	defer cancel()
 	retry, group := t.opts.retry(sub.Queue), t.opts.group(sub.Queue)
-	if err := t.declare(ctx, op, map[string]bool{retry: false, t.opts.parked(sub.Queue): true}, make); err != nil {
+	if err := t.declare(ctx, op, map[string]bool{t.opts.Bus: false, retry: false, t.opts.parked(sub.Queue): true}, make); err != nil {
 		return err
 	}
 	if err := t.bindings.learn(ctx, op); err != nil {

@@ -37,6 +37,10 @@ func newHarness(t *testing.T) transporttest.Harness {
 		link.set(true)
 		return func() error { link.set(false); return nil }, nil
 	}
+	h.Deafen = func(context.Context) (func() error, error) {
+		link.deafen()
+		return func() error { link.set(false); return nil }, nil
+	}
 	h.Reopen = func(ctx context.Context) (core.Subscriber, error) {
 		again, err := nats.Dial(ctx, s.url(), opts)
 		if err != nil {

@@ -32,6 +32,7 @@ const (
 	codeInsufficientResources = 10023
 	codeStorageExceeded       = 10047
 	codeStoreFailed           = 10077 // full: maximum messages or bytes exceeded
+	codeRepeatInProgress      = 10158 // a message with the id is on its way
 )
 
 // classify returns err, which came from the client or the server, with its class.
@@ -47,7 +48,7 @@ func classify(op string, err error) *waybill.Error {
 			return misconfigured(op, "%w: enable JetStream in the server, and for the account", err)
 		case code.ErrorCode == codeStoreFailed, code.ErrorCode == codeStorageExceeded, code.ErrorCode == codeInsufficientResources:
 			return outage(op, fmt.Errorf("the stream or the server's store is full: %w", err))
-		case code.Code >= 500:
+		case code.Code >= 500, code.ErrorCode == codeRepeatInProgress:
 			return outage(op, err)
 		}
 		return fail(op, waybill.ClassRejected, waybill.ReasonRejected, err)

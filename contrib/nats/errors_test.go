@@ -53,6 +53,7 @@ func TestClasses(t *testing.T) {
 		"no JetStream":       {api(503, jetstream.JSErrCodeJetStreamNotEnabled), waybill.ClassOutage, "", true},
 		"not for account":    {api(503, jetstream.JSErrCodeJetStreamNotEnabledForAccount), waybill.ClassOutage, "", true},
 		"no leader":          {api(503, 10008), waybill.ClassOutage, "", false},
+		"repeat in progress": {api(409, 10158), waybill.ClassOutage, "", false},
 		"expected sequence":  {api(400, jetstream.JSErrCodeStreamWrongLastSequence), waybill.ClassRejected, waybill.ReasonRejected, false},
 		"classified already": {waybill.Outage(errors.New("x")), waybill.ClassOutage, "", false},
 	} {

@@ -15,6 +15,9 @@ import (
 // A stream with interest retention confirms a message also if no consumer wants it, and drops it. So the publisher
 // knows the bindings of all queues, and refuses an unroutable message itself. It asks for them every three seconds, and
 // sooner for a topic without a queue. Messages are sent without waiting, and the confirms awaited together.
+//
+// A message that is sent again since its result is unknown has an id by which the server drops all repeats but the
+// first, for as long as the stream's duplicate window is. The first try has none: ids cost the server memory.
 
 // headerRoom is what max_payload keeps for names, escapes and the headers of a copy.
 const (
@@ -27,6 +30,7 @@ const (
 func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{
 		KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: t.opts.synced(), DetectsUnroutable: true,
+		BoundsCopies:    true,
 		MaxMessageBytes: max(t.maxMessage-headerRoom, 1),
 	}
 }
@@ -38,7 +42,7 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		return core.AllFailed(len(batch), closed(op))
 	}
 	res := make(core.Results, len(batch))
-	sent := make([]jetstream.PubAckFuture, len(batch))
+	sent, ids := make([]jetstream.PubAckFuture, len(batch)), make([]string, len(batch))
 	var subject string
 	var bound bool
 	var err error
@@ -49,6 +53,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 			bound, err = t.routable(ctx, subject)
 		}
 		m := encode(subject, e)
+		if ids[i] = t.repeats.ID(e); ids[i] != "" {
+			m.Header[nats.MsgIdHdr] = []string{ids[i]}
+		}
 		size, room := e.Size(), t.maxMessage-headerRoom
 		near := 5*size+64*len(e.Headers) > room // a byte becomes five at most, by escaping
 		if size > room || near && m.Size()-len(subject) > t.maxMessage-copyRoom {
@@ -74,6 +81,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		}
 	}
 	t.await(ctx, sent, res)
+	for i := range batch {
+		t.repeats.Note(&batch[i], ids[i], res[i])
+	}
 	return res
 }
 

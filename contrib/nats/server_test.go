@@ -74,6 +74,7 @@ type proxy struct {
 
 	mu    sync.Mutex
 	cut   bool
+	deaf  bool // only what the server says is dropped
 	conns []net.Conn
 }
 
@@ -115,27 +116,35 @@ func (p *proxy) serve(ctx context.Context, c net.Conn) {
 	p.conns = append(p.conns, c, up)
 	p.mu.Unlock()
 	go func() {
-		_, _ = io.Copy(half{up, p}, c)
+		_, _ = io.Copy(half{up, p, false}, c)
 		_, _ = up.Close(), c.Close()
 	}()
-	_, _ = io.Copy(half{c, p}, up)
+	_, _ = io.Copy(half{c, p, true}, up)
 	_, _ = up.Close(), c.Close()
 }
 
 // half is one direction of a link.
 type half struct {
-	to net.Conn
-	p  *proxy
+	to   net.Conn
+	p    *proxy
+	down bool
 }
 
 func (h half) Write(b []byte) (int, error) {
 	h.p.mu.Lock()
-	cut := h.p.cut
+	cut := h.p.cut || h.down && h.p.deaf
 	h.p.mu.Unlock()
 	if cut {
 		return len(b), nil
 	}
 	return h.to.Write(b)
+}
+
+// deafen loses what the server says, until set heals the link.
+func (p *proxy) deafen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaf = true
 }
 
 // set cuts the link, or heals it: then the connections end, since they have lost something.
@@ -148,7 +157,7 @@ func (p *proxy) set(cut bool) {
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
-	p.conns = nil
+	p.conns, p.deaf = nil, false
 }
 
 func (p *proxy) url() string { return "nats://" + p.ln.Addr().String() }

@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/repeats"
 )
 
 // Transport is a NATS JetStream transport. It is safe for concurrent use.
@@ -30,6 +31,7 @@ type Transport struct {
 	address                core.Description
 	advisories             *nats.Subscription
 	routes                 routes
+	repeats                repeats.Memory
 
 	done      chan struct{}
 	closeOnce sync.Once

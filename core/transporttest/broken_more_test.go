@@ -219,6 +219,7 @@ var moreBrokenTransports = []fault{
 		}
 		return b.send(ctx, batch)
 	}}},
+	{"leaves a copy at each try", "publish-again-unanswered", faults{forgets: true}},
 	{"fires and forgets settles", "settle-over-cut", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		if r.b.isCut() {
 			return make(core.Results, len(acks))

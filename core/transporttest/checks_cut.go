@@ -17,6 +17,10 @@ var cutChecks = []named{
 		"A publish while the link is cut is an outage, or it has arrived.", publishOverCut,
 	},
 	{
+		"publish-again-unanswered", ofPublisher,
+		"With BoundsCopies, a message that is published again and again while no answer comes has two copies at most.", publishAgainUnanswered,
+	},
+	{
 		"settle-over-cut", ofSubscriber,
 		"A settle while the link is cut is an error, and the message comes again; or it has happened, and it does not.", settleOverCut,
 	},
@@ -116,6 +120,46 @@ func publishOverCut(k *kit) {
 	k.publishThrough(ctx, last)
 	left[last.ID] = true
 	k.await(ctx, moved, r, left)
+}
+
+// publishAgainUnanswered publishes a message eight times while the answers are lost, and then until that succeeds. A
+// message of its key comes behind all copies.
+// TR-17.
+func publishAgainUnanswered(k *kit) {
+	k.needs(k.h.Deafen != nil, "Harness.Deafen")
+	k.needs(k.pub.BoundsCopies, "PublisherTraits.BoundsCopies")
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 100))
+	k.consume(r, 1) // the link is up
+	k.closeReceiver(r)
+	m, last := message(name+".a", 1), message(name+".a", 2)
+	m.Key, last.Key = "one", "one"
+	heal, err := k.h.Deafen(k.ctx)
+	k.must("lose the answers", err)
+	for range 8 {
+		ctx, cancel := context.WithTimeout(k.ctx, cutFor/4)
+		if err := k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
+			cancel()
+			_ = heal()
+			k.fail("publish while the answers are lost: class %s, want outage: %w", waybill.ClassOf(err), err)
+		}
+		cancel()
+	}
+	k.must("heal the link", heal())
+	ctx, moved, cancel := k.patient(2 * stands)
+	defer cancel()
+	k.publishThrough(ctx, m)
+	k.publishThrough(ctx, last)
+	r = k.subscribeThrough(ctx, subscription(name, name+".a"))
+	copies := 0
+	for _, d := range append(k.await(ctx, moved, r, map[string]bool{m.ID: true, last.ID: true}), k.drain(r)...) {
+		if d.Envelope.ID == m.ID && d.Redeliveries == 0 {
+			copies++
+		}
+	}
+	if copies < 1 || copies > 2 {
+		k.fail("a message that was published again eight times without an answer has %d copies, want one or two", copies)
+	}
 }
 
 // settleOverCut settles each way, closes the receiver, and looks at what another one gets.

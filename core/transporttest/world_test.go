@@ -26,6 +26,8 @@ type world struct {
 type link struct {
 	mu         sync.Mutex
 	cut        bool
+	deaf       bool
+	unanswered map[string]bool // ids that the broker has, and whose result nobody knows
 	refused    transporttest.Refused
 	receivers  []*brokenReceiver
 	kept       []waybill.Envelope // of a log: what no queue got yet
@@ -57,7 +59,7 @@ func newWorld(t *testing.T, f faults) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = mem.Close(context.Background()) })
-	w := &world{mem: mem, link: &link{deliveries: map[string]int{}, expired: map[string]int{}}}
+	w := &world{mem: mem, link: &link{unanswered: map[string]bool{}, deliveries: map[string]int{}, expired: map[string]int{}}}
 	w.tr = &broken{Transport: mem, faults: f, link: w.link}
 	return w
 }
@@ -83,6 +85,15 @@ func (w *world) harness() transporttest.Harness {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.cut = cut
+			return nil
+		}
+		return func() error { return set(false) }, set(true)
+	}
+	h.Deafen = func(context.Context) (func() error, error) {
+		set := func(deaf bool) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.deaf = deaf
 			return nil
 		}
 		return func() error { return set(false) }, set(true)
@@ -138,7 +149,7 @@ type faults struct {
 	oneCount  bool         // attempts are deliveries
 	log       bool         // the broker is a log
 
-	losesAtRestart, readsAnything, keepsRunning, ignoresContext bool
+	losesAtRestart, readsAnything, keepsRunning, ignoresContext, forgets bool
 }
 
 type broken struct {
@@ -151,6 +162,7 @@ type broken struct {
 
 func (b *broken) Traits() core.PublisherTraits {
 	t := b.Transport.Traits()
+	t.BoundsCopies = true
 	if b.log {
 		t.KeepsUnread, t.DetectsUnroutable = true, false
 	}
@@ -192,7 +204,7 @@ func (b *broken) send(ctx context.Context, batch []waybill.Envelope) core.Result
 	if messages, _ := b.refuses(); messages {
 		return core.AllFailed(len(batch), errRefused)
 	}
-	res := b.Transport.Publish(ctx, batch)
+	res := b.answered(batch, b.Transport.Publish(ctx, b.unseen(batch)))
 	if b.log {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -200,6 +212,32 @@ func (b *broken) send(ctx context.Context, batch []waybill.Envelope) core.Result
 			if errors.Is(err, waybill.ErrUnroutable) {
 				b.kept, res[i] = append(b.kept, batch[i].Clone()), nil
 			}
+		}
+	}
+	return res
+}
+
+// unseen returns what the broker has not got yet of a batch.
+func (b *broken) unseen(batch []waybill.Envelope) []waybill.Envelope {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(batch), func(e waybill.Envelope) bool { return b.unanswered[e.ID] && !b.forgets })
+}
+
+// answered returns the results of a batch, given those of what was unseen of it.
+func (b *broken) answered(batch []waybill.Envelope, some core.Results) core.Results {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	res := make(core.Results, len(batch))
+	for i := range batch {
+		if id := batch[i].ID; !b.unanswered[id] || b.forgets {
+			res[i], some = some[0], some[1:]
+		}
+		switch id := batch[i].ID; {
+		case !b.deaf:
+			delete(b.unanswered, id)
+		case res[i] == nil:
+			b.unanswered[id], res[i] = true, errCut
 		}
 	}
 	return res

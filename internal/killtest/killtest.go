@@ -76,18 +76,38 @@ func Serve(ctx context.Context, role, dir string, bus core.Transport, inOrder bo
 		return err
 	}
 	if role == Relay {
-		r, err := relay.New(store, bus, relay.Options{Lease: 2 * time.Second, PollMax: 500 * time.Millisecond})
+		r, err := NewRelay(store, bus)
 		if err != nil {
 			return err
 		}
 		return r.Run(ctx)
 	}
+	c, err := NewConsumer(store, bus, waybill.Subscription{Queue: Queue, Bindings: Bindings, InOrder: inOrder})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// Queue is the queue of the service.
+const Queue = "billing"
+
+// Bindings are its bindings.
+var Bindings = []string{"orders.#"}
+
+// NewRelay returns the relay of the service.
+func NewRelay(store *sqlite.Store, bus core.Publisher) (*relay.Relay, error) {
+	return relay.New(store, bus, relay.Options{Lease: 2 * time.Second, PollMax: 500 * time.Millisecond})
+}
+
+// NewConsumer returns a consumer of the service. Its handler has an inbox, and asks for some messages once more.
+func NewConsumer(store *sqlite.Store, bus core.Subscriber, sub waybill.Subscription) (*consumer.Consumer, error) {
 	billing, err1 := inbox.New(store, "billing", inbox.Options{})
 	c, err2 := consumer.New(bus, consumer.Options{Pause: waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second}})
 	if err := errors.Join(err1, err2); err != nil {
-		return err
+		return nil, err
 	}
-	err = c.Handle(waybill.Subscription{Queue: "billing", Bindings: []string{"orders.#"}, InOrder: inOrder},
+	return c, c.Handle(sub,
 		inbox.Handler(billing, placed, func(ctx context.Context, tx *sql.Tx, n int) error {
 			if d, ok := waybill.DeliveryFrom(ctx); ok && n%50 == 0 && d.Attempt == 1 {
 				return waybill.RetryAfter(errors.New("once more"), 50*time.Millisecond)
@@ -95,14 +115,101 @@ func Serve(ctx context.Context, role, dir string, bus core.Transport, inOrder bo
 			_, err := tx.ExecContext(ctx, `INSERT INTO effects (n) VALUES (?)`, n)
 			return err
 		}))
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 func open(ctx context.Context, role, dir string) (*sqlite.Store, error) {
 	return sqlite.Open(ctx, filepath.Join(dir, role+".db"), sqlite.Options{Source: "/orders", AutoMigrate: true})
+}
+
+// Books are the outbox and the effects of the service.
+type Books struct {
+	Outbox, Effects *sqlite.Store
+	staged          int
+	moved           func()
+}
+
+// OpenBooks makes the books in dir. The context that it returns ends when no effect has come for long.
+func OpenBooks(t *testing.T, dir string) (context.Context, *Books) {
+	t.Helper()
+	ctx, moved := patience.Context(t.Context(), patience.Limit)
+	outbox, err1 := open(ctx, Relay, dir)
+	effects, err2 := open(ctx, Consumer, dir)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = outbox.Close(context.WithoutCancel(ctx))
+		_ = effects.Close(context.WithoutCancel(ctx))
+	})
+	err := errors.Join(outbox.Migrate(ctx), effects.Migrate(ctx))
+	if err == nil {
+		_, err = effects.DB().ExecContext(ctx, `CREATE TABLE effects (at INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER NOT NULL)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ctx, &Books{Outbox: outbox, Effects: effects, moved: moved}
+}
+
+// Stage stages n messages more.
+func (b *Books) Stage(ctx context.Context, n int) error {
+	tx, err := b.Outbox.DB().BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	messages := make([]waybill.Message, n)
+	for i := range messages {
+		messages[i] = placed.Message(b.staged+i, waybill.Key("k"+strconv.Itoa((b.staged+i)%keys)))
+	}
+	if _, err := b.Outbox.Stage(ctx, tx, messages...); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	b.staged += n
+	return tx.Commit()
+}
+
+// Staged is how many messages were staged.
+func (b *Books) Staged() int { return b.staged }
+
+// Reach waits for n effects.
+func (b *Books) Reach(ctx context.Context, n int) error {
+	for all, before := 0, 0; all < n; {
+		if err := b.Effects.DB().QueryRowContext(ctx, `SELECT COUNT(*) FROM effects`).Scan(&all); err != nil {
+			return fmt.Errorf("%d effects, want %d: %w", before, n, err)
+		}
+		if all > before {
+			before = all
+			b.moved()
+		}
+	}
+	return nil
+}
+
+// Compare reports messages that had no effect or several, and with inOrder those whose effects came too early.
+func (b *Books) Compare(ctx context.Context, t *testing.T, inOrder bool) error {
+	t.Helper()
+	rows, err := b.Effects.DB().QueryContext(ctx, `SELECT n FROM effects ORDER BY at`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	seen, last := map[int]bool{}, map[int]int{}
+	for n := 0; rows.Next(); {
+		if err := rows.Scan(&n); err != nil {
+			return err
+		}
+		if seen[n] {
+			t.Errorf("message %d had two effects", n)
+		}
+		if before, ok := last[n%keys]; inOrder && (ok && n != before+keys || !ok && n >= keys) {
+			t.Errorf("the effect of %d came after that of %d", n, before)
+		}
+		seen[n], last[n%keys] = true, n
+	}
+	if len(seen) != b.staged {
+		t.Errorf("%d messages had effects, want %d", len(seen), b.staged)
+	}
+	return rows.Err()
 }
 
 // Test is a run of the service.
@@ -118,23 +225,7 @@ type Test struct {
 // Run kills processes while messages are staged and travel, and compares their effects.
 func (k *Test) Run(t *testing.T) {
 	t.Helper()
-	ctx, moved := patience.Context(t.Context(), patience.Limit)
-	outbox, err1 := open(ctx, Relay, k.Dir)
-	effects, err2 := open(ctx, Consumer, k.Dir)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = outbox.Close(context.WithoutCancel(ctx))
-		_ = effects.Close(context.WithoutCancel(ctx))
-	})
-	err := errors.Join(outbox.Migrate(ctx), effects.Migrate(ctx))
-	if err == nil {
-		_, err = effects.DB().ExecContext(ctx, `CREATE TABLE effects (at INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER NOT NULL)`)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, books := OpenBooks(t, k.Dir)
 	running := map[string]*sharedtest.Process{}
 	start := func(role string) {
 		running[role] = sharedtest.StartProcess(t, append(k.Env, roleEnv+"="+role, dirEnv+"="+k.Dir)...)
@@ -143,19 +234,13 @@ func (k *Test) Run(t *testing.T) {
 		start(role)
 	}
 	reach := func(n int) {
-		for all, before := 0, 0; all < n; {
-			if err := effects.DB().QueryRowContext(ctx, `SELECT COUNT(*) FROM effects`).Scan(&all); err != nil {
-				t.Fatalf("%d effects, want %d: %v; %s; %s", before, n, err, running[Relay].Log.String(), running[Consumer].Log.String())
-			}
-			if all > before {
-				before = all
-				moved()
-			}
+		if err := books.Reach(ctx, n); err != nil {
+			t.Fatalf("%v; %s; %s", err, running[Relay].Log.String(), running[Consumer].Log.String())
 		}
 	}
 	part := k.Messages / k.Kills
 	for i := range k.Kills {
-		if err := stage(ctx, outbox, i*part, part); err != nil {
+		if err := books.Stage(ctx, part); err != nil {
 			t.Fatal(err)
 		}
 		reach(i*part + part/4)
@@ -163,50 +248,8 @@ func (k *Test) Run(t *testing.T) {
 		running[role].Kill()
 		start(role)
 	}
-	reach(k.Kills * part)
-	if err := k.compare(ctx, t, effects.DB(), k.Kills*part); err != nil {
+	reach(books.Staged())
+	if err := books.Compare(ctx, t, k.InOrder); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// compare reports messages that had no effect or several, and with InOrder those whose effects came too early.
-func (k *Test) compare(ctx context.Context, t *testing.T, effects *sql.DB, want int) error {
-	t.Helper()
-	rows, err := effects.QueryContext(ctx, `SELECT n FROM effects ORDER BY at`)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	seen, last := map[int]bool{}, map[int]int{}
-	for n := 0; rows.Next(); {
-		if err := rows.Scan(&n); err != nil {
-			return err
-		}
-		if seen[n] {
-			t.Errorf("message %d had two effects", n)
-		}
-		if before, ok := last[n%keys]; k.InOrder && (ok && n != before+keys || !ok && n >= keys) {
-			t.Errorf("the effect of %d came after that of %d", n, before)
-		}
-		seen[n], last[n%keys] = true, n
-	}
-	if len(seen) != want {
-		t.Errorf("%d messages had effects, want %d", len(seen), want)
-	}
-	return rows.Err()
-}
-
-func stage(ctx context.Context, s *sqlite.Store, first, n int) error {
-	tx, err := s.DB().BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	messages := make([]waybill.Message, n)
-	for i := range messages {
-		messages[i] = placed.Message(first+i, waybill.Key("k"+strconv.Itoa((first+i)%keys)))
-	}
-	if _, err := s.Stage(ctx, tx, messages...); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
 }

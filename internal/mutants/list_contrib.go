@@ -25,12 +25,17 @@ func contributed() []mutant {
 		mutant{id: "nats-pull-large", fault: "a message larger than a pull never comes", file: "contrib/nats/receiver.go", old: "r.large = !r.came", new: "r.large = false", tests: "^TestPullsAreBounded$"},
 		mutant{id: "nats-renew", fault: "what waits for Receive is not renewed", file: "contrib/nats/receiver.go", old: "_ = r.renew(r.life, h)", new: "_ = h", tests: "^TestFetchedIsRenewed$"},
 		mutant{id: "nats-due", fault: "the time of a retry in centuries overflows", file: "contrib/nats/settle.go", old: "now.Add(a.Delay).Add(time.Millisecond-1)", new: "now.Add(a.Delay + time.Millisecond - 1)", tests: "^TestRetryInCenturies$"},
+		mutant{id: "nats-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "contrib/nats/publish.go", old: "ids[i] != \"\" {", new: "ids[i] != \"\" && t == nil {", tests: "^TestConformance$/^publish-again-unanswered$"},
+		mutant{id: "nats-repeat-refused", fault: "a repeat whose first try is on its way is refused", file: "contrib/nats/errors.go", old: "code.ErrorCode == codeRepeatInProgress", new: "code.Code == codeRepeatInProgress", tests: "^TestClasses$"},
 	)
 	const publish, position, receiver, settle = "contrib/kafka/publish.go", "contrib/kafka/position.go", "contrib/kafka/receiver.go", "contrib/kafka/settle.go"
 	all = append(all, group{pkg: "./contrib/kafka"}.of(
 		mutant{id: "kafka-held-bytes", fault: "each partition holds as many bytes as if it were alone", file: receiver, old: "min(bufferBytes, heldBytes/len(r.positions))", new: "bufferBytes", tests: "^TestPartitionsShareBytes$"},
 		mutant{id: "kafka-receive-bytes", fault: "Receive returns bodies without a bound", file: receiver, old: "if most > 0 && bytes >= most || !p.handOut(e) {", new: "if !p.handOut(e) {", tests: "^TestConformance$/^receive-bytes$"},
-		mutant{id: "kafka-join", fault: "a message that is published again is a second copy", file: publish, old: "old != nil && sameRecord", new: "old != nil && t == nil && sameRecord", tests: "^TestPublishAgainMakesNoCopies$"},
+		mutant{id: "kafka-join", fault: "a message that is published again is a second copy", file: publish, old: "old != nil && sameRecord", new: "old != nil && t == nil && sameRecord", tests: "^TestPublishAgain(MakesNoCopies|OnKafka)$"},
+		mutant{id: "kafka-made-anew", fault: "a publisher never goes on with a topic that was made anew", file: publish, old: "t.client.PurgeTopicsFromProducing(topic)", new: "_ = topic", tests: "^TestBusIsDeleted$"},
+		mutant{id: "kafka-deleted", fault: "a publisher does not name a topic that was deleted", file: publish, old: "errors.Is(list[topic].Err, kerr.UnknownTopicOrPartition) {", new: "errors.Is(list[topic].Err, kerr.UnknownTopicOrPartition) && t == nil {", tests: "^TestBusIsDeleted$"},
+		mutant{id: "kafka-receives-old", fault: "a receiver never goes on with a topic that was made anew", file: receiver, old: "if topicUnknown(e.Err) {", new: "if topicUnknown(e.Err) && r == nil {", tests: "^TestBusIsDeleted$"},
 		mutant{id: "kafka-alone", fault: "a refused message fails its batch", file: publish, old: "!f.ended.Load() || !refused(f.err)", new: "!f.ended.Load() || refused(f.err)", tests: "^TestRefusedMessageFailsAlone$"},
 		mutant{id: "kafka-put-back", fault: "a release counts as a delivery", file: position, old: "= false, e.count-1, p.outs-1, true", new: "= false, e.count, p.outs-1, true", tests: "^TestPositionModel$"},
 		mutant{id: "kafka-counts", fault: "the counts of deliveries are not stored", file: position, old: "length |= 1", new: "first.count = 0", tests: "^TestCountsSurviveAKill$"},

@@ -8,7 +8,13 @@ func queued() []mutant {
 		mutant{id: "sns-fault", fault: "SNS's word on whose fault a failed entry is gets lost", file: "transport/sqs/snsclient/snsclient.go", old: ", SenderFault: f.SenderFault", new: "", tests: "^TestPublishBatch$"},
 		mutant{id: "sns-pages", fault: "only the first subscriptions of a topic are seen", file: "transport/sqs/snsclient/snsclient.go", old: "pages.HasMorePages(); {", new: "len(have) == 0; {", tests: "^TestSubscriptions$"},
 	)
+	client = append(client, group{pkg: "./core/repeats"}.of(
+		mutant{id: "repeats-known", fault: "a message that is sent again on purpose is dropped", file: "core/repeats/repeats.go", old: "\t\tdelete(m.ids, key)\n", new: "", tests: "^TestRepeatsHaveOneID$"},
+		mutant{id: "repeats-edited", fault: "an edited message is a repeat", file: "core/repeats/repeats.go", old: "_, _ = h.Write(e.Body)", new: "_ = e.Body", tests: "^TestRepeatsHaveOneID$"},
+		mutant{id: "repeats-bound", fault: "the memory of repeats has no bound", file: "core/repeats/repeats.go", old: "len(m.ids) >= maxMessages", new: "len(m.ids) < 0", tests: "^TestMemoryIsBounded$"},
+	)...)
 	return append(client, group{pkg: "./transport/sqs"}.of(
+		mutant{id: "sqs-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "transport/sqs/publish.go", old: "cmp.Or(p.t.repeats.ID(e), waybill.NewID())", new: "cmp.Or(waybill.NewID(), p.t.repeats.ID(e))", tests: "^TestConformance$/^fifo$/^publish-again-unanswered$"},
 		mutant{id: "sqs-parked-order", fault: "parked messages come in the order in which SQS has them after a look", file: "transport/sqs/parked.go", old: "return a.at.Compare(b.at)", new: "return b.at.Compare(a.at)", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-hidden", fault: "a look leaves messages hidden", file: "transport/sqs/parked.go", old: "changes = append(changes, change{0, m.raw.ReceiptHandle, 0})", new: "changes = changes[:0]", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-lapsed", fault: "a message whose hiding is over is replayed all the same", file: "transport/sqs/parked.go", old: "\t\tlost[slot] = true\n", new: "\t\tlost[slot] = false\n", tests: "^TestSlowReplay$"},

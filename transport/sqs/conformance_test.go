@@ -55,6 +55,14 @@ func harness(t *testing.T, opts sqstransport.Options) transporttest.Harness {
 			return nil
 		}, nil
 	}
+	h.Deafen = func(context.Context) (func() error, error) {
+		proxy.Blackhole(testenv.Down)
+		return func() error {
+			proxy.Cut()
+			proxy.Heal()
+			return nil
+		}, nil
+	}
 	h.Reopen = func(context.Context) (core.Subscriber, error) { return newBus(t, newClient(t, fake.URL()), opts), nil }
 	h.Unreadable = func(ctx context.Context, queue string) error {
 		return sendRaw(ctx, newClient(t, fake.URL()), opts, queue, map[string]types.MessageAttributeValue{"waybill": text("{")})

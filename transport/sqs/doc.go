@@ -23,7 +23,9 @@
 //     excludes their topics. While that is not so, it sends nothing.
 //   - Each entry of a batch has its own result. A batch that SQS refuses as a whole because of one message is sent
 //     again one by one, and only that one fails. Throttling is an outage.
-//   - A deduplication id is new for each sending, so FIFO queues swallow nothing that is sent again on purpose.
+//   - A deduplication id is new for each sending, so FIFO queues swallow nothing that is sent again on purpose. A
+//     message that is published again since its result is unknown keeps its id, and SQS drops the repeat for five
+//     minutes. In a standard queue, and over a standard topic, each such try can leave a copy.
 //   - A retry, a release and a rejection are copies, and the original is deleted only after SQS confirmed the copy. In
 //     a FIFO queue a retry and a release leave the message where it is, and make it visible later, so that its key
 //     waits for it.

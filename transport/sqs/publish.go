@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -32,6 +33,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		return core.AllFailed(len(batch), err)
 	}
 	p := publishing{t: t, results: make(core.Results, len(batch)), byName: map[string][]entry{}}
+	if t.opts.FIFO {
+		p.dedup = make([]string, len(batch))
+	}
 	routes := map[string][]string{}
 	for i := range batch {
 		topic := batch[i].Topic
@@ -47,6 +51,9 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		wg.Go(func() { t.send(ctx, opPublish, name, entries, p.fail) })
 	}
 	wg.Wait()
+	for i, id := range p.dedup {
+		t.repeats.Note(&batch[i], id, p.results[i])
+	}
 	return p.results
 }
 
@@ -56,6 +63,7 @@ type publishing struct {
 	mu      sync.Mutex
 	results core.Results
 	byName  map[string][]entry
+	dedup   []string // FIFO only: the deduplication id of each message
 }
 
 // add prepares a message for its queues, by their names in SQS, or for the topic of SNS, by its ARN.
@@ -79,10 +87,13 @@ func (p *publishing) add(i int, e *waybill.Envelope, targets []string) {
 		p.results[i] = rejected(opPublish, fmt.Errorf("topic %q: %w (Options.Bindings)", clip(e.Topic), waybill.ErrUnroutable))
 		return
 	}
+	if p.t.opts.FIFO {
+		p.dedup[i] = cmp.Or(p.t.repeats.ID(e), waybill.NewID())
+	}
 	for _, name := range targets {
 		n := entry{slot: i, w: w}
 		if p.t.opts.FIFO {
-			n.dedup = waybill.NewID()
+			n.dedup = p.dedup[i]
 			n.group = group(e.Key, n.dedup)
 		}
 		p.byName[name] = append(p.byName[name], n)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/repeats"
 	"github.com/waybill-go/waybill/internal/check"
 )
 
@@ -58,6 +59,7 @@ type Transport struct {
 	calls     map[*call]struct{}    // what Close ends
 	receivers map[*receiver]struct{}
 	verified  atomic.Bool // the subscriptions of the topic of SNS were right at the last look
+	repeats   repeats.Memory
 }
 
 // call is a call in progress.
@@ -88,7 +90,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 	size, _ := t.maxMessageBytes()
 	tr := core.PublisherTraits{Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: t.opts.TopicARN == "", MaxMessageBytes: size}
 	if t.opts.FIFO {
-		tr.KeyOrder = core.KeyOrderSerial
+		tr.KeyOrder, tr.BoundsCopies = core.KeyOrderSerial, true
 	}
 	return tr
 }

@@ -119,7 +119,8 @@ func transports(t *testing.T) []adapter {
 			"sqs, FIFO queues", must(sqstransport.New(awssqs.New(awssqs.Options{}), sqstransport.Options{FIFO: true})),
 			[]any{
 				core.PublisherTraits{
-					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, MaxMessageBytes: 704 << 10,
+					KeyOrder: core.KeyOrderSerial, Confirmed: true, Durable: true, Synced: true, DetectsUnroutable: true, BoundsCopies: true,
+					MaxMessageBytes: 704 << 10,
 				},
 				core.SubscriberTraits{
 					KeyOrder: true, RetryLater: true, MaxRetryDelay: 11 * time.Hour, Parks: true, BrokerParks: true, CountsRedeliveries: true,
