@@ -232,21 +232,16 @@ func (t *tally) add(ctx context.Context, found, held []seen, more bool) error {
 	return nil
 }
 
-// estimate replaces the number of a kind by the estimate of a sample. Its error is small for the sum with the records
-// that are counted beside it. If all records that were seen are due, all are.
+// estimate replaces the number of a kind by the estimate of a sample. beside are records that are counted with them. If
+// all records that were seen are due, all are.
 func (t *tally) estimate(ctx context.Context, f seen, c *admin.Count, beside int64) error {
 	if t.sample == nil {
 		if err := t.look(ctx); err != nil {
 			return err
 		}
 	}
-	total, vague := t.sample.Total(beside, t.hits[f.countKind])
-	total -= beside
-	least := max(f.n, t.hits[f.countKind])
-	c.N, c.Estimated, c.AtLeast = max(total, least), true, vague
-	if vague {
-		c.N = max(total, least-1, 0) // it says "more than"
-	}
+	c.N, c.AtLeast = t.sample.Count(f.n, t.hits[f.countKind], beside, false)
+	c.Estimated = true
 	if !f.waits && (f.state == core.StatePending || f.state == core.StateFailed) || f.due == f.n && f.n > 0 {
 		c.Due = c.N
 	}

@@ -50,8 +50,8 @@ func (w *work) named(ctx context.Context, want *core.HoldRequest) (out []core.Ho
 		}
 		var writes bool
 		if t.Status, writes = rules.Hold(r.facts(), ref, w.self, r != nil && own.Has(r.Slot), locked); writes {
-			r.Holder, fresh = w.self, append(fresh, r.Seq)
-			r.Deliveries += deliveries(want)
+			r.held(w.self, want)
+			fresh = append(fresh, r.Seq)
 		}
 		if t.Status == core.HoldGranted {
 			t.Deliveries = r.Deliveries
@@ -59,6 +59,12 @@ func (w *work) named(ctx context.Context, want *core.HoldRequest) (out []core.Ho
 		out = append(out, t)
 	}
 	return out, w.hold(ctx, fresh, deliveries(want))
+}
+
+// held notes that self holds r.
+func (r *row) held(self core.Session, want *core.HoldRequest) {
+	f := rules.Held(r.facts(), self, want.Deliver)
+	r.Holder, r.Deliveries = f.Holder, f.Deliveries
 }
 
 func deliveries(want *core.HoldRequest) int {
@@ -95,8 +101,7 @@ func (w *work) next(ctx context.Context, want *core.HoldRequest, out *[]core.Hol
 		}
 		if r.Holder != w.self {
 			fresh = append(fresh, r.Seq)
-			r.Holder = w.self
-			r.Deliveries += deliveries(want)
+			r.held(w.self, want)
 		}
 		rec := r.decode().Record
 		*out = append(*out, core.HoldResult{Ref: rec.Ref, Status: core.HoldGranted, Record: &rec, Deliveries: rec.Deliveries})

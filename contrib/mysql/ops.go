@@ -123,13 +123,13 @@ func (w *work) stored(r *row, members map[core.Session]holder) admin.Stored {
 	}
 	rec := r.decode().Record
 	out := admin.Stored{
-		Envelope: rec.Envelope, Route: r.Route, Seq: r.Seq, State: r.state, Reason: r.reason, Attempts: r.Attempts, Crashes: r.Crashes,
+		Envelope: rec.Envelope, Route: r.Route, Seq: r.Seq, State: r.facts().Shown(), Reason: r.reason, Attempts: r.Attempts, Crashes: r.Crashes,
 		Age: duration(w.now - r.since), LastError: r.lastError, LastErrorAt: at(r.errorAt), Err: r.Err,
 	}
 	out.SetDedupeKey(r.dedupe)
 	switch m := members[r.Holder]; {
 	case r.Holder != 0:
-		out.State, out.Owner, out.LeaseIn = core.StateProcessing, m.name, duration(max(m.until-w.now, 0))
+		out.Owner, out.LeaseIn = m.name, duration(max(m.until-w.now, 0))
 	case r.due != 0:
 		out.DueIn = duration(max(r.due-w.now, 0))
 	case !r.live():

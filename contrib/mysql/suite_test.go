@@ -205,7 +205,7 @@ func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybi
 	return x.store.Cancel(ctx, x.tx, keys...)
 }
 
-// ST-01 ST-05 ST-07 ST-09 ST-12 ST-15 DB-11 DB-12 DB-26
+// ST-01 ST-05 ST-07 ST-09 ST-12 ST-15 DB-11 DB-12 DB-26 TE-11
 func TestStore(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {

@@ -66,5 +66,25 @@ type Partition struct {
 	UncertainUpTo int64
 }
 
+// Shown returns the state of r as operators see it: a record that a member holds is processing.
+func (r *Row) Shown() core.State {
+	if r.Live() && r.Holder != 0 {
+		return core.StateProcessing
+	}
+	return r.State
+}
+
+// Counted returns the state and the reason by which operators count r, and whether it is due. due says so of a record
+// that waits for a time. A published one, which is kept, is not counted: its state is core.StateNone.
+func (r *Row) Counted(due bool) (state core.State, reason waybill.Reason, isDue bool) {
+	switch state = r.Shown(); state {
+	case core.StatePublished:
+		return core.StateNone, "", false
+	case core.StateAbandoned:
+		reason = r.Reason
+	}
+	return state, reason, r.Live() && r.Holder == 0 && (!r.Waits || due)
+}
+
 // Suspects reports whether a member that died can have had r out, and no crash window has passed it since.
 func (u Partition) Suspects(r *Row) bool { return !r.Timer() && r.Seq <= u.UncertainUpTo }

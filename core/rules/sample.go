@@ -45,14 +45,15 @@ func (s Sample) Total(seen, hits int64) (total int64, vague bool) {
 }
 
 // Count returns how many records of a kind there are, or with vague a number that is less. seen were counted one by
-// one: those outside of the range with apart, else some of all.
-func (s Sample) Count(seen, hits int64, apart bool) (n int64, vague bool) {
+// one: those outside of the range with apart, else some of all. beside are others that the answer is added to: it is
+// vague if the sum is.
+func (s Sample) Count(seen, hits, beside int64, apart bool) (n int64, vague bool) {
 	outside, least := int64(0), max(seen, hits)
 	if apart {
 		outside, least = seen, seen+hits
 	}
-	n, vague = s.Total(outside, hits)
-	if n = max(n, least); vague {
+	n, vague = s.Total(beside+outside, hits)
+	if n = max(n-beside, least); vague {
 		n = max(n-1, 0)
 	}
 	return n, vague

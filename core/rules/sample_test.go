@@ -100,22 +100,24 @@ func TestSampleCount(t *testing.T) {
 	t.Parallel()
 	wide, whole := rules.NewSample(0, 10_000_000), rules.NewSample(0, 5000)
 	for _, c := range []struct {
-		s          rules.Sample
-		seen, hits int64
-		apart      bool
-		n          int64
-		vague      bool
+		s                  rules.Sample
+		seen, hits, beside int64
+		apart              bool
+		n                  int64
+		vague              bool
 	}{
-		{whole, 3, 7, true, 10, false},
-		{whole, 7, 7, false, 7, false},
-		{wide, 1_000_000, 0, true, 1_000_000, false},
-		{wide, 3, 0, true, 2, true},
-		{wide, 3, 1, true, 3, true},
-		{wide, 9, 3, false, 54, true},
-		{wide, 0, 0, false, 0, true},
-		{wide, 9, 5000, false, 5_000_000, false},
+		{whole, 3, 7, 0, true, 10, false},
+		{whole, 7, 7, 0, false, 7, false},
+		{wide, 1_000_000, 0, 0, true, 1_000_000, false},
+		{wide, 3, 0, 0, true, 2, true},
+		{wide, 3, 1, 0, true, 3, true},
+		{wide, 9, 3, 0, false, 54, true},
+		{wide, 0, 0, 0, false, 0, true},
+		{wide, 0, 0, 1_000_000, false, 0, false},
+		{wide, 9, 3, 1_000_000, false, 3000, false},
+		{wide, 9, 5000, 0, false, 5_000_000, false},
 	} {
-		if n, vague := c.s.Count(c.seen, c.hits, c.apart); n != c.n || vague != c.vague {
+		if n, vague := c.s.Count(c.seen, c.hits, c.beside, c.apart); n != c.n || vague != c.vague {
 			t.Errorf("%+v: %d (vague %t)", c, n, vague)
 		}
 	}

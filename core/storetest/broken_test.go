@@ -352,6 +352,31 @@ func TestSuiteAcceptsGoodStore(t *testing.T) { // TE-01
 	}
 }
 
+// The truth tables, which run on every store, have rows of all rules.
+func TestTruthTables(t *testing.T) { // TE-11
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := memory.New(memory.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := storetest.TruthRows(t.Context(), &broken{inner: inner, mu: new(sync.Mutex), last: map[int64]core.Record{}, open: new(atomic.Int32)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for rule, n := range rows {
+			if sum += n; n < 20 {
+				t.Errorf("the table of %s has %d rows; want 20", rule, n)
+			}
+		}
+		t.Logf("%d rows: %v", sum, rows)
+		if sum < 2000 {
+			t.Errorf("the tables have %d rows; want 2,000", sum)
+		}
+	})
+}
+
 // Each check is the one that some fault must be caught by.
 func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/storetest"
 )
@@ -167,6 +168,11 @@ var cancelFaults = []struct {
 	{"nobody is told of a sweep", "rules-sweep", mute},
 	{"nobody is told of a decision", "rules-decide", mute},
 	{"nobody is told of a purge", "rules-purge", mute},
+	{"counts what is held as due", "rules-counts", broken{counts: func(cs []admin.Count) {
+		for i := range cs {
+			cs[i].Due = cs[i].N
+		}
+	}}},
 	{"nobody is told of a decision about a head", "rules-heads", mute},
 	{"a member that leaves flags nobody", "rules-moves", broken{heartbeat: func(m *core.HeartbeatRequest) {
 		if m.Leave {

@@ -36,6 +36,7 @@ type kit struct {
 	topic  string
 	blocks []string // the route, if an abandoned record holds its key there
 	driver *driver
+	truths int // rows of truth tables
 	*opened
 }
 

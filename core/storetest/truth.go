@@ -225,6 +225,7 @@ func (p *player) settle(t *table, of func(f facts) bool, fn func(r *core.Record)
 // table brings records into all combinations of list.
 func (k *kit) table(list []facts) *table {
 	k.inspector()
+	k.truths += len(list)
 	t := &table{k: k, byID: map[string]*truth{}}
 	first := k.player()
 	first.own(0)
@@ -392,11 +393,15 @@ func (t *table) know() {
 }
 
 // stored returns the records as operators see them.
-func (t *table) stored() map[string]*admin.Stored {
+func (t *table) stored() map[string]*admin.Stored { return t.listed(admin.Filter{}) }
+
+// listed returns the records of the route that f selects.
+func (t *table) listed(f admin.Filter) map[string]*admin.Stored {
+	f.Routes = []string{t.k.route}
 	out := map[string]*admin.Stored{}
 	page := admin.PageRequest{Limit: admin.MaxPageLimit, Budget: 1_000_000}
 	for range maxPages {
-		l, err := t.k.inspector().List(t.k.ctx, admin.Filter{Routes: []string{t.k.route}}, page)
+		l, err := t.k.inspector().List(t.k.ctx, f, page)
 		t.k.must("list", err)
 		for i := range l.Records {
 			out[l.Records[i].Envelope.ID] = &l.Records[i]
@@ -432,10 +437,7 @@ func (t *table) compare(when string, want func(r *truth) *rules.Row) {
 		case is == nil || was == nil:
 			return fmt.Sprint("stored: ", was != nil), fmt.Sprint("stored: ", is != nil)
 		}
-		to := seen{State: is.State, Reason: is.Reason, Attempts: is.Attempts, Crashes: is.Crashes, Why: is.Obstructs(t.self.Session, true)}
-		if is.Holder != 0 {
-			to.State = core.StateProcessing
-		}
+		to := seen{State: is.Shown(), Reason: is.Reason, Attempts: is.Attempts, Crashes: is.Crashes, Why: is.Obstructs(t.self.Session, true)}
 		if is.Live() && !is.Timer() { // nobody reads others
 			to.Holder, to.Version, to.Waits = is.Holder, is.Version, is.Holder == 0 && is.Waits
 			if !to.Waits {

@@ -118,12 +118,16 @@ func (h *headTable) of(r *truth, except int64) *rules.KeyHeads {
 
 // listed compares a list of blocked keys with the rules.
 func (h *headTable) listed(blocking, unbound bool) {
+	keeper, ok := core.As[admin.BlockedKeys](h.k.store)
+	if !ok {
+		return
+	}
 	got := map[string]string{}
 	req := admin.BlockedKeysRequest{Route: h.k.route, BlockAfterAbandon: blocking, Limit: 100}
 	for more := true; more; {
 		var keys []admin.BlockedKey
 		var err error
-		keys, more, err = h.k.keeper().BlockedKeys(h.k.ctx, req)
+		keys, more, err = keeper.BlockedKeys(h.k.ctx, req)
 		h.k.must("blocked keys", err)
 		for _, b := range keys {
 			if b.Key <= req.After {
@@ -186,12 +190,18 @@ func (h *headTable) hindered() {
 
 // Lists of blocked keys, hindrances, and decisions about heads follow rules.KeyHeads. OR-05 OP-18.
 func rulesHeads(k *kit) {
-	k.keeper()
+	keeper, keeps := core.As[admin.BlockedKeys](k.store)
+	if _, explains := core.As[admin.Explainer](k.store); !keeps && !explains {
+		k.undeclared("admin.BlockedKeys")
+	}
 	h := k.heads()
+	if !keeps {
+		return
+	}
 	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
 	decide := func(i int) error {
-		return k.keeper().DecideHead(ctx, k.route, h.rows[i].key, h.rows[i].ID, h.decide[i])
+		return keeper.DecideHead(ctx, k.route, h.rows[i].key, h.rows[i].ID, h.decide[i])
 	}
 	changes := make([]rules.HeadChange, len(h.rows))
 	pending, waiting := make(chan error, len(h.rows)), 0 // a check can end before the answers

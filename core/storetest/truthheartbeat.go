@@ -26,7 +26,6 @@ type group struct {
 	kept  map[string]core.PartitionState
 	name  map[core.Session]string
 	last  int64 // drawn, at least
-	rows  int
 	bad   []string
 }
 
@@ -74,7 +73,7 @@ func (g *group) heartbeat(what string, rows int, m core.HeartbeatRequest) {
 	got, err := g.k.store.Heartbeat(g.k.ctx, m)
 	g.k.must("heartbeat", err)
 	g.k.must("decide", rules.Heartbeat(g.k.ctx, g, &g.now, &m))
-	g.rows += rows
+	g.k.truths += rows
 	known := func(u core.PartitionState) bool { return !strings.HasPrefix(u.Partition.Route, g.route) }
 	got.Partitions = slices.DeleteFunc(got.Partitions, known)
 	got.Members = slices.DeleteFunc(got.Members, func(m core.Member) bool { return g.name[m.Session] == "" })

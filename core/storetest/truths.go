@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -23,6 +24,7 @@ var ruleChecks = []named{
 	{"rules-decide", rulesDecide},
 	{"rules-heads", rulesHeads},
 	{"rules-purge", rulesPurge},
+	{"rules-counts", rulesCounts},
 	{"rules-moves", rulesMoves},
 	{"rules-renew", rulesRenew},
 	{"rules-remove", rulesRemove},
@@ -111,7 +113,30 @@ func rulesSettle(k *kit) {
 		}
 		return fmt.Sprintf("error %q, due in %s", st.LastError, st.DueIn.Round(far)), fmt.Sprintf("error %q, due in %s", text, due)
 	})
+	t.confirm()
 	t.probe("after a settle")
+}
+
+// confirm settles what has ended as published, once more.
+func (t *table) confirm() {
+	var again []core.Outcome
+	var of []*truth
+	for _, r := range t.rows {
+		r.got, r.want = "", ""
+		if !r.Live() {
+			again, of = append(again, core.Published(&r.rec)), append(of, r)
+		}
+	}
+	for i, err := range t.k.store.Settle(t.k.ctx, t.self.Session, again) {
+		kept := &of[i].Row
+		if kept.State == core.StatePublished {
+			kept = nil
+		}
+		of[i].got, of[i].want = answer(err), answer(rules.Confirmed(kept, again[i].Ref()))
+	}
+	t.k.truths += len(again)
+	t.differences("settle as published what has ended", func(r *truth) (string, string) { return r.got, r.want })
+	t.now("after what had ended was settled as published", func(r *truth) *rules.Row { return &r.Row })
 }
 
 // answer is the answer to an outcome, in a word.
@@ -233,22 +258,10 @@ func rulesRedrive(k *kit) {
 	k.redriver()
 	list := combinations(func(f facts) bool { return f.line != timer && f.held != self && f.partition == self && f.cancellable })
 	t := k.table(slices.Repeat(list, 3))
-	var outcomes []core.Outcome
-	for i, r := range t.rows {
-		way := i / len(list)
-		r.way = []string{"live", "abandoned", "skipped"}[way]
-		if r.next = r.Row; way > 0 {
-			o := core.Abandon(&r.rec, waybill.ReasonRejected, errNo)
-			if way == 2 {
-				o = core.Cancel(&r.rec, waybill.ReasonSkipped)
-			}
-			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
-			k.must("end a record", err)
-			outcomes, r.next = append(outcomes, o), to.Row
-		}
-	}
-	k.must("end records", k.store.Settle(k.ctx, t.self.Session, outcomes).FirstErr())
-	t.now("before a redrive", func(r *truth) *rules.Row { return &r.next })
+	t.end(func(i int) waybill.Reason {
+		return []waybill.Reason{"", waybill.ReasonRejected, waybill.ReasonSkipped}[i/len(list)]
+	})
+	t.refuse()
 	told := t.told(func() {
 		k.redrive(admin.RedriveRequest{Force: true})
 		t.now("after a redrive", func(r *truth) *rules.Row {
@@ -265,6 +278,29 @@ func rulesRedrive(k *kit) {
 		return yes(told(r, r.kind) || told(r, core.NoticeFrom) && r.kind == core.NoticeRecord), yes(true)
 	})
 	t.probe("after a redrive")
+}
+
+// refuse compares the refusals of a redrive without force with those of admin.RedriveRequest.
+func (t *table) refuse() {
+	tx := t.k.raw()
+	t.k.mustStage(tx, t.k.other(t.k.h).msg()) // so that no record of the table was staged last
+	t.k.commit(tx)
+	t.k.sleep(pause)
+	for _, req := range []admin.RedriveRequest{
+		{}, {BlockAfterAbandon: true}, {InboxRetention: time.Millisecond}, {InboxRetention: far, BlockAfterAbandon: true},
+	} {
+		var want admin.Redriven
+		for _, r := range t.rows {
+			if req.Takes(r.Shown(), r.Reason) {
+				want.Count(req.Refusal(&admin.Candidate{State: r.State, Reason: r.Reason, Age: short, Keyed: r.Keyed}))
+			}
+		}
+		t.k.truths += want.Matched
+		req.DryRun = true
+		if got := t.k.redrive(req); !maps.Equal(got.Refused, want.Refused) || got.Matched != want.Matched || got.Changed != want.Changed {
+			t.k.fail("a redrive for inboxes that remember for %s, blocking %v, would be %+v, want %+v", req.InboxRetention, req.BlockAfterAbandon, got, want)
+		}
+	}
 }
 
 // The cleaning ends what rules.Sweeps says, and tells the owners of keys. ST-11.
@@ -307,38 +343,39 @@ func rulesSweep(k *kit) {
 // A decision ends what rules.Decides says, and tells the owner of anything else. OP-18.
 func rulesDecide(k *kit) {
 	k.terminator()
-	t := k.table(combinations(func(f facts) bool {
+	list := combinations(func(f facts) bool {
 		return f.held != self && f.partition != other && f.past != left && f.past != unknown
-	}))
-	var asked []admin.Decision
-	for _, r := range t.rows {
-		asked = append(asked, admin.Decision{Route: k.route, Seq: r.Seq, ID: r.ID})
+	})
+	few := combinations(func(f facts) bool {
+		return f.held != self && f.partition == self && f.past == untouched && !f.careful
+	})
+	ways := []string{"new", "about another message", "a number that no notice has", "ended so before", "ended otherwise before"}
+	wayOf := func(i int) int { return (i - len(list) + len(few)) / len(few) }
+	t := k.table(append(list, slices.Repeat(few, len(ways)-1)...))
+	t.end(func(i int) waybill.Reason {
+		return []waybill.Reason{"", "", "", waybill.ReasonSetAside, waybill.ReasonRejected}[max(wayOf(i), 0)]
+	})
+	asked := make([]admin.Decision, len(t.rows))
+	for i, r := range t.rows {
+		way := max(wayOf(i), 0)
+		asked[i] = admin.Decision{Route: k.route, Seq: r.Seq, ID: r.ID}
+		switch r.way = ways[way]; way {
+		case 1:
+			asked[i].ID = "another"
+		case 2:
+			asked[i].Number = math.MaxInt32
+		}
 	}
 	told := t.told(func() {
-		got, err := k.terminator().DecideRecords(k.ctx, admin.DecideRequest{Reason: waybill.ReasonSetAside, Decisions: asked})
-		k.must("decide about records", err)
-		if len(got) != len(asked) {
-			k.fail("%d answers to %d decisions", len(got), len(asked))
-		}
-		t.each("decide", func(i int, r *truth) (string, string) {
-			want := admin.DecisionPending
-			if ends, _ := rules.Decides(&r.Row, r.in); ends {
-				want = admin.DecisionCarriedOut
-			}
-			return got[i].Result.String(), want.String()
-		})
-		t.now("after a decision", func(r *truth) *rules.Row {
-			var ends bool
-			if ends, r.tells = rules.Decides(&r.Row, r.in); ends {
-				r.Row = rules.End(&r.Row, r.in, waybill.ReasonSetAside)
-			}
-			return &r.Row
-		})
+		asked = t.decide(asked, false)
+		t.now("after a decision", func(r *truth) *rules.Row { return &r.next })
 	})
-	t.differences("who is told of a decision", func(r *truth) (string, string) {
+	t.each("who is told of a decision", func(i int, r *truth) (string, string) {
 		return yes(told(r, core.NoticeDecide)) + yes(told(r, core.NoticeKey)),
-			yes(r.Live()) + yes(r.tells)
+			yes(asked[i].Result == admin.DecisionPending) + yes(r.tells)
 	})
+	t.decide(asked, true) // what has become of them
+	t.now("after a look at decisions", func(r *truth) *rules.Row { return &r.next })
 }
 
 // A purge deletes what admin.PurgeRequest.Takes says, and tells the owners of keys. OP-10.
@@ -348,19 +385,9 @@ func rulesPurge(k *kit) {
 		return f.held != self && f.partition == self && f.past == untouched && !f.cancellable && !f.careful
 	})
 	t := k.table(slices.Repeat(list, 3))
-	var outcomes []core.Outcome
-	for i, r := range t.rows {
-		if r.next = r.Row; i >= len(list) && r.line != timer {
-			reason := []waybill.Reason{waybill.ReasonRejected, waybill.ReasonSkipped}[i/len(list)-1]
-			r.way = string(reason)
-			o := core.Cancel(&r.rec, reason)
-			to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
-			k.must("end a record", err)
-			outcomes, r.next = append(outcomes, o), to.Row
-		}
-	}
-	k.must("end records", k.store.Settle(k.ctx, t.self.Session, outcomes).FirstErr())
-	t.now("before a purge", func(r *truth) *rules.Row { return &r.next })
+	t.end(func(i int) waybill.Reason {
+		return []waybill.Reason{"", waybill.ReasonRejected, waybill.ReasonSkipped}[i/len(list)]
+	})
 	req := admin.PurgeRequest{Filter: k.mine(admin.Filter{}), Waiting: true, Page: admin.PageRequest{Limit: admin.MaxPageLimit}}
 	takes := func(r *truth) bool { return req.Takes(r.State, r.Holder == 0 && r.Waits) }
 	told := t.told(func() {
@@ -376,6 +403,96 @@ func rulesPurge(k *kit) {
 	t.differences("who is told of a purge", func(r *truth) (string, string) {
 		return yes(told(r, core.NoticeKey)), yes(takes(r) && rules.Tells(&r.Row))
 	})
+}
+
+// Counts and lists show each record as rules.Row.Counted does. DB-11 OP-20.
+func rulesCounts(k *kit) {
+	k.counter()
+	list := combinations(func(f facts) bool {
+		return f.past == untouched && !f.careful && (f.line == timer || f.held == self || f.partition == self)
+	})
+	reasons := []waybill.Reason{"", waybill.ReasonRejected, waybill.ReasonSkipped, waybill.ReasonSetAside}
+	t := k.table(slices.Repeat(list, len(reasons)))
+	t.end(func(i int) waybill.Reason { return reasons[i/len(list)] })
+	type kind struct {
+		state  core.State
+		reason waybill.Reason
+	}
+	want, got := map[kind]admin.Count{}, map[kind]admin.Count{}
+	kinds := map[string]kind{}
+	for _, r := range t.rows {
+		state, reason, due := r.Counted(false)
+		kinds[r.ID] = kind{state, reason}
+		c := want[kinds[r.ID]]
+		c.Route, c.State, c.Reason, c.N = k.route, state, reason, c.N+1
+		if due {
+			c.Due++
+		}
+		want[kinds[r.ID]] = c
+	}
+	for _, c := range k.counts() {
+		c.Oldest = 0
+		got[kind{c.State, c.Reason}] = c
+	}
+	if !maps.Equal(got, want) {
+		k.fail("the counts of a route are %+v, want %+v", got, want)
+	}
+	for of := range want {
+		f := admin.Filter{States: []core.State{of.state}}
+		if of.reason != "" {
+			f.Reasons = []waybill.Reason{of.reason}
+		}
+		listed := t.listed(f)
+		t.differences(fmt.Sprintf("a list of records that are %s %s", of.state, of.reason), func(r *truth) (string, string) {
+			return yes(listed[r.ID] != nil), yes(kinds[r.ID] == of)
+		})
+	}
+}
+
+// decide sets records aside as an operator does, and returns the answers. told says that their notices are there.
+func (t *table) decide(asked []admin.Decision, told bool) []admin.Decision {
+	t.k.truths += len(asked)
+	out := make([]admin.Decision, 0, len(asked))
+	for page := range slices.Chunk(asked, admin.MaxPageLimit) {
+		got, err := t.k.terminator().DecideRecords(t.k.ctx, admin.DecideRequest{Reason: waybill.ReasonSetAside, Decisions: page})
+		t.k.must("decide about records", err)
+		out = append(out, got...)
+	}
+	if len(out) != len(asked) {
+		t.k.fail("%d answers to %d decisions", len(out), len(asked))
+	}
+	t.each("decide", func(i int, r *truth) (string, string) {
+		named := &r.Row
+		if asked[i].ID != r.ID {
+			named = nil
+		}
+		want, tells := rules.Decided(named, r.in, &asked[i], told && asked[i].Number != math.MaxInt32, waybill.ReasonSetAside)
+		if r.next, r.tells = r.Row, tells; want == admin.DecisionCarriedOut && r.Live() {
+			r.next = rules.End(&r.Row, r.in, waybill.ReasonSetAside)
+		}
+		return out[i].Result.String(), want.String()
+	})
+	return out
+}
+
+// end makes self end the records for which reason returns one, but for timers.
+func (t *table) end(reason func(i int) waybill.Reason) {
+	var outcomes []core.Outcome
+	for i, r := range t.rows {
+		if r.next = r.Row; reason(i) == "" || r.line == timer {
+			continue
+		}
+		r.way = string(reason(i))
+		o := core.Cancel(&r.rec, reason(i))
+		if reason(i) == waybill.ReasonRejected {
+			o = core.Abandon(&r.rec, reason(i), errNo)
+		}
+		to, err := rules.Settle(&r.Row, &o, t.self.Session, true)
+		t.k.must("end a record", err)
+		outcomes, r.next = append(outcomes, o), to.Row
+	}
+	t.k.must("end records", t.k.store.Settle(t.k.ctx, t.self.Session, outcomes).FirstErr())
+	t.now("after some have ended", func(r *truth) *rules.Row { return &r.next })
 }
 
 func cancels(s waybill.CancelStatus) bool {

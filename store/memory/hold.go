@@ -47,10 +47,9 @@ func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.HoldRes
 }
 
 func (s *Store) holdStatus(r *record, self core.Session, deliver bool) {
+	f := r.facts()
+	r.deliveries = rules.Held(&f, self, deliver).Deliveries
 	s.hold(r, self)
-	if deliver {
-		r.deliveries++
-	}
 }
 
 // takeNext takes the next N without a key: first records that self holds and does not know, after a lost answer. Then

@@ -102,7 +102,7 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	for _, rt := range s.routes {
 		for k, n := range rt.counts {
-			if k.state == core.StatePublished {
+			if k.state == core.StateNone {
 				continue
 			}
 			out = append(out, admin.Count{

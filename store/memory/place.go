@@ -83,15 +83,13 @@ func (s *Store) stored(route, id string) *record {
 
 // countKind is what the records of a route are counted by.
 type countKind struct {
-	state  core.State     // as it is shown
+	state  core.State     // as it is shown; none = not counted
 	reason waybill.Reason // of abandoned records
 }
 
-func kindOf(r *record) countKind {
-	k := countKind{state: r.shown()}
-	if k.state == core.StateAbandoned {
-		k.reason = r.reason
-	}
+func kindOf(r *record) (k countKind) {
+	f := r.facts()
+	k.state, k.reason, _ = f.Counted(false)
 	return k
 }
 

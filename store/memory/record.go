@@ -57,12 +57,10 @@ func (r *record) class() core.RetentionClass { return core.RetentionClassOf(r.st
 
 func (r *record) blocks() bool { return r.state == core.StateAbandoned && r.reason.Blocks() }
 
-// shown is the state for operators: a record that a member holds is processing.
+// shown is the state for operators.
 func (r *record) shown() core.State {
-	if r.holder != 0 && r.live() {
-		return core.StateProcessing
-	}
-	return r.state
+	f := r.facts()
+	return f.Shown()
 }
 
 // cancelled reports whether an open transaction has cancelled it.

@@ -208,7 +208,7 @@ func (t *tally) estimate(ctx context.Context, p phase, all map[countKind]found) 
 		if k.state == core.StateProcessing && !t.held.more {
 			continue
 		}
-		n, vague := sample.Count(f.n, hits[k], false)
+		n, vague := sample.Count(f.n, hits[k], 0, false)
 		if f.due == f.n && (k.state == core.StatePending || k.state == core.StateFailed) {
 			f.due = n // all that were seen are due
 		}

@@ -79,10 +79,8 @@ func routesOfRefs(refs []core.Ref) (routes []string) {
 
 // holdStatus notes that self holds r.
 func (r *record) holdStatus(self core.Session, deliver bool) {
-	r.Hold = int64(self)
-	if deliver {
-		r.Deliveries++
-	}
+	f := rules.Held(r.facts(), self, deliver)
+	r.Hold, r.Deliveries = int64(f.Holder), f.Deliveries
 }
 
 // hold stores that self holds list, which it did not hold before.

@@ -28,7 +28,7 @@ func (w *work) lookup(ctx context.Context, filter, projection bson.M) (*record, 
 // stored returns r as operators see it. members are those of the outbox.
 func (w *work) stored(r *record, members map[int64]*memberDoc) admin.Stored {
 	out := admin.Stored{
-		Route: r.ID.Route, Seq: r.Seq, State: r.Phase.state(), Reason: waybill.Reason(r.Reason), Attempts: r.Attempts, Crashes: r.Crashes,
+		Route: r.ID.Route, Seq: r.Seq, State: r.facts().Shown(), Reason: waybill.Reason(r.Reason), Attempts: r.Attempts, Crashes: r.Crashes,
 		Age: w.now.Sub(r.Since), LastError: r.Error, LastErrorAt: utc(r.ErrorAt), SettledAt: utc(r.Settled),
 	}
 	out.SetDedupeKey(r.DedupeKey)
@@ -36,7 +36,6 @@ func (w *work) stored(r *record, members map[int64]*memberDoc) admin.Stored {
 	out.Envelope.Body = r.Body
 	switch {
 	case r.Hold != 0:
-		out.State = core.StateProcessing
 		if m := members[r.Hold]; m != nil {
 			out.Owner = m.Name
 			out.LeaseIn = max(m.Renewed.Add(time.Duration(m.Lease)*time.Microsecond).Sub(w.now), 0)

@@ -56,7 +56,7 @@ func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybi
 // workers is how many checks of the suite run side by side, each worker on a database of its own.
 const workers = 4
 
-// DB-15 ST-01 ST-02 ST-05 ST-07 ST-08 ST-09 ST-10 ST-11 ST-15 DB-01 DB-09 DB-10 DB-12 DB-18 OR-05 OP-18
+// DB-15 ST-01 ST-02 ST-05 ST-07 ST-08 ST-09 ST-10 ST-11 ST-15 DB-01 DB-09 DB-10 DB-12 DB-18 OR-05 OP-18 TE-11
 func TestStore(t *testing.T) {
 	t.Parallel()
 	var harnesses []func(*testing.T) storetest.Harness

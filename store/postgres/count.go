@@ -14,10 +14,33 @@ import (
 // countExact bounds the rows of each part of a route that are counted one by one.
 const countExact = 10_000
 
+// The arithmetic of [rules.Sample].
+const (
+	// placesSQL … endPlacesSQL are the sequences of the samples of routes with low, span and size.
+	placesSQL = `SELECT p.route, low + here + 1 + floor((turn - floor(turn)) * (next - here))::bigint AS seq
+    FROM (
+        SELECT s.route, s.low, k * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
+               (k + 1) * (s.span / s.size) + (k + 1) * (s.span % s.size) / s.size AS next`
+	endPlacesSQL = ` s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+    ) p`
+	// sumSQL … endSumSQL are the sums of kinds, of which n were seen, behind the sample or not, and hits in it.
+	sumSQL = `SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least, 1) - 1
+                     ELSE greatest(apart + floor(hits * width)::bigint, least) END AS sum
+    FROM (
+        SELECT x.*, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + floor(hits * width)) * 0.05::float8 AS vague
+        FROM (
+            SELECT x.*, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
+                   CASE WHEN behind THEN coalesce(n, 0) + hits ELSE greatest(n, hits) END AS least
+            FROM`
+	endSumSQL = ` x
+        ) x
+    ) x`
+)
+
 // countSQL counts, route by route, the records that are ready, scheduled, waiting for a retry, and abandoned, each up
 // to a bound. Beyond it the rows of each state and reason are counted among single sequences that lie all over the
-// route: that needs no statistics of the planner, and moves with each row that is settled. See [rules.Sample], whose
-// arithmetic this is. All parts of a route share one sample. Ready and abandoned rows are seen by their sequences, and
+// route: that needs no statistics of the planner, and moves with each row that is settled. All parts of a route share one
+// sample. Ready and abandoned rows are seen by their sequences, and
 // the sample adds the rows behind; the others are seen in the order of their times: if all that were seen are due, all
 // are. Held rows lie at the beginning of a route, and are few as a rule: their own index counts them.
 //
@@ -55,9 +78,7 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
         FROM (SELECT DISTINCT route FROM big) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
-           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
-    FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+    ` + placesSQL + ` FROM strata` + endPlacesSQL + `
 ), hits AS (
     SELECT p.route, o.part, o.state, o.reason, count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
@@ -69,18 +90,11 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
 ), holds AS MATERIALIZED (
     SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM {outbox} o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
-    SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least) - 1
-                     ELSE greatest(total, least) END AS sum
-    FROM (
-        SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
-        FROM (
-            SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
-                   CASE WHEN b.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
-                   CASE WHEN b.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
-            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
-            WHERE state <> {processing} OR (SELECT count(*) FROM holds) >= $1
-        ) x
-    ) x
+    ` + sumSQL + ` (
+        SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits, b.last IS NOT NULL AS behind
+        FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
+        WHERE state <> {processing} OR (SELECT count(*) FROM holds) >= $1
+    )` + endSumSQL + `
 )
 SELECT route, state, reason, sum(n)::bigint, sum(due)::bigint, bool_or(estimated), bool_or(vague),
        coalesce((extract(epoch FROM clock_timestamp() - min(oldest)) * 1000000)::bigint, 0)

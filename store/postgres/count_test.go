@@ -5,8 +5,10 @@ package postgres
 
 import (
 	"math"
+	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
@@ -103,6 +105,69 @@ func TestCountsWithoutStatistics(t *testing.T) {
 			t.Errorf("%s by %s: %.0f rows", n.NodeType, n.Index, n.Rows*n.Loops)
 		}
 	})
+}
+
+// The arithmetic of counts is that of rules.Sample: its sequences, and each sum. TE-11 DB-11.
+func TestCountsFollowTheRules(t *testing.T) {
+	t.Parallel()
+	_, pool := counted(t)
+	spans := []int64{1, 7, rules.SampleSize - 1, rules.SampleSize, rules.SampleSize + 1, 12_345, 20_000, 1_000_007, 1 << 45}
+	const low = 77
+	for _, span := range spans {
+		var got []int64
+		err := pool.QueryRow(t.Context(), `SELECT coalesce(array_agg(seq ORDER BY seq), '{}') FROM (`+placesSQL+
+			` FROM (SELECT 'r' AS route, $1::bigint AS low, $2::bigint AS span, least($2::bigint, $3) AS size)`+endPlacesSQL+`) x`,
+			low, span, int64(rules.SampleSize)).Scan(&got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := rules.NewSample(low, low+span).Seqs(); !slices.Equal(got, want) {
+			t.Errorf("the %d sequences of a sample of %d are not the %d of the rule", len(got), span, len(want))
+		}
+	}
+	type row struct {
+		n, hits int64
+		behind  bool
+	}
+	rows := 0
+	for _, span := range spans {
+		var ns, hits []int64
+		var behind []bool
+		for _, n := range []int64{0, 1, 2, 9, countExact + 1, 1_000_000} {
+			for _, h := range []int64{0, 1, 2, 3, 9, 40, 395, 396, 397, 1600, 5000} {
+				for _, b := range []bool{false, true} {
+					if h <= span && (n > 0 || h > 0) {
+						ns, hits, behind = append(ns, n), append(hits, h), append(behind, b)
+					}
+				}
+			}
+		}
+		size := min(span, rules.SampleSize)
+		found, err := pool.Query(t.Context(), sumSQL+` (SELECT nullif(n, 0) AS n, hits, behind, $4::float8 AS width
+			FROM unnest($1::bigint[], $2::bigint[], $3::bool[]) u (n, hits, behind))`+endSumSQL, ns, hits, behind, float64(span)/float64(max(size, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = pgx.CollectRows(found, func(r pgx.CollectableRow) (row, error) {
+			got, err := pgx.RowToMap(r)
+			if err != nil {
+				return row{}, err
+			}
+			n, _ := got["n"].(int64)
+			is := row{n, got["hits"].(int64), got["behind"].(bool)}
+			sum, vague := rules.NewSample(low, low+span).Count(is.n, is.hits, 0, is.behind)
+			if rows++; got["sum"] != sum || got["vague"] != vague {
+				t.Errorf("%+v in %d: %v, vague %v; want %d, vague %v", is, span, got["sum"], got["vague"], sum, vague)
+			}
+			return is, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows < 900 {
+		t.Errorf("%d rows were compared", rows)
+	}
 }
 
 // counted returns an outbox whose counts are tested, and its pool.

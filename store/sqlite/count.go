@@ -215,7 +215,7 @@ func (t *tally) estimate(ctx context.Context, number int, all map[countKind]foun
 			continue
 		}
 		seen := f.n
-		n, vague := sample.Count(seen, hits[k], p.ordered)
+		n, vague := sample.Count(seen, hits[k], 0, p.ordered)
 		f.n = n
 		switch { // if all that were seen are due, all are
 		case k.state == core.StateAbandoned || k.state == core.StateProcessing:

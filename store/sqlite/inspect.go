@@ -67,14 +67,14 @@ func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 		}
 		return time.UnixMicro(t.Int64).UTC()
 	}
-	r.Seq, r.Route, r.State, r.Attempts, r.Crashes = r.row.Seq, r.row.Route, r.row.State, r.row.Attempts, r.row.Crashes
+	r.Seq, r.Route, r.State, r.Attempts, r.Crashes = r.row.Seq, r.row.Route, r.row.Shown(), r.row.Attempts, r.row.Crashes
 	e.ID, e.Key, e.HLC = r.row.ID, r.row.key, hlc.Timestamp(stamp)
 	r.row.Reason = r.Reason
 	r.SetDedupeKey(r.dedupe)
 	r.Age, r.LastErrorAt, r.SettledAt = duration(w.now-since), at(failed), at(settled)
 	switch {
 	case r.row.Holder != 0:
-		r.State, r.Owner, r.LeaseIn = core.StateProcessing, holder, duration(max(leased-w.now, 0))
+		r.Owner, r.LeaseIn = holder, duration(max(leased-w.now, 0))
 	case r.row.Waits:
 		r.DueIn = duration(max(r.row.due-w.now, 0))
 	}

@@ -12,13 +12,14 @@ import (
 var _ admin.Redriver = (*Store)(nil)
 
 const (
-	// requeueText makes a record ready again, at its place. It removes an expiry that has passed.
+	// requeueText makes a record what rules.Requeue has made of it, in line at its place, without an error. It removes an
+	// expiry that has passed.
 	requeueText = `UPDATE waybill_outbox
-		SET state = {pending}, due_at = NULL, settled_at = NULL, version = version + 1, blocks = 0,
-		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
+		SET state = ?3, version = ?4, blocks = ?5, maybe_sent = ?6, attempts = ?7, crashes = ?8, deliveries = ?9, reason = ?10,
+		due_at = NULL, settled_at = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
-		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
+		WHERE seq = ?1 AND hold = 0`
 	// repairText replaces a body, and adds a header unless its value is empty.
 	repairText = `UPDATE waybill_outbox
 		SET body = ?2, attrs = CASE WHEN ?3 <> '' AND json_valid(attrs) THEN json_set(attrs, '$.h."' || ?4 || '"', ?3) ELSE attrs END
@@ -113,15 +114,13 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 
 // requeue makes r, which no session holds, ready again and tells its owner. Earlier decisions about r are void.
 func (w *work) requeue(ctx context.Context, before *pending, r *row) error {
-	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
+	to, kind := rules.Requeue(&r.Row)
+	if _, err := w.exec(ctx, requeueText, r.Seq, w.now, int64(to.State), to.Version, to.Blocks, to.MaybeSent, to.Attempts, to.Crashes, to.Deliveries,
+		nullable(string(to.Reason))); err != nil {
 		return err
 	}
 	if err := before.undecide(ctx, w, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID}); err != nil {
 		return err
-	}
-	kind := core.NoticeRecord
-	if r.key != "" {
-		kind = core.NoticeKey
 	}
 	return w.tell(ctx, kind, r)
 }

@@ -183,9 +183,11 @@ WITH RECURSIVE known AS MATERIALIZED (
         FROM (SELECT DISTINCT route FROM big) d
     ) b
 ), places AS MATERIALIZED (
-    SELECT s.route, s.low + k * (s.span / s.size) + k * (s.span % s.size) / s.size + 1
-           + floor((k * 0.6180339887 - floor(k * 0.6180339887)) * (s.span / s.size))::bigint AS seq
-    FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+    SELECT p.route, low + here + 1 + floor((turn - floor(turn)) * (next - here))::bigint AS seq
+    FROM (
+        SELECT s.route, s.low, k * 0.6180339887::float8 AS turn, k * (s.span / s.size) + k * (s.span % s.size) / s.size AS here,
+               (k + 1) * (s.span / s.size) + (k + 1) * (s.span % s.size) / s.size AS next FROM strata s CROSS JOIN LATERAL generate_series(0, s.size - 1) k
+    ) p
 ), hits AS (
     SELECT p.route, o.part, o.state, o.reason, count(*) AS hits
     FROM places p CROSS JOIN LATERAL (
@@ -197,16 +199,18 @@ WITH RECURSIVE known AS MATERIALIZED (
 ), holds AS MATERIALIZED (
     SELECT o.route, CASE WHEN o.retry THEN 'retry' ELSE 'ready' END AS part, o.hold, o.ready_since FROM "waybill"."waybill_outbox" o WHERE o.hold <> 0 ORDER BY o.hold LIMIT $1
 ), sums AS (
-    SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least) - 1
-                     ELSE greatest(total, least) END AS sum
+    SELECT x.*, CASE WHEN vague THEN greatest(apart + floor((greatest(hits - 2, 0) + 8 - 4 * sqrt(greatest(hits - 2, 0) + 4)) * width)::bigint, least, 1) - 1
+                     ELSE greatest(apart + floor(hits * width)::bigint, least) END AS sum
     FROM (
-        SELECT x.*, apart + floor(hits * width)::bigint AS total, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + hits * width) * 0.05 AS vague
+        SELECT x.*, width > 1 AND 2 * sqrt(hits + 1) * width > (apart + floor(hits * width)) * 0.05::float8 AS vague
         FROM (
-            SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits,
-                   CASE WHEN b.last IS NULL THEN 0 ELSE coalesce(k.n, 0) END AS apart,
-                   CASE WHEN b.last IS NULL THEN greatest(k.n, h.hits) ELSE coalesce(k.n, 0) + coalesce(h.hits, 0) END AS least
-            FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
-            WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
+            SELECT x.*, CASE WHEN behind THEN coalesce(n, 0) ELSE 0 END AS apart,
+                   CASE WHEN behind THEN coalesce(n, 0) + hits ELSE greatest(n, hits) END AS least
+            FROM (
+        SELECT route, part, state, reason, k.n, k.due, k.oldest, s.width, coalesce(h.hits, 0) AS hits, b.last IS NOT NULL AS behind
+        FROM kinds k FULL JOIN hits h USING (route, part, state, reason) JOIN big b USING (route, part) JOIN strata s USING (route)
+        WHERE state <> 2 OR (SELECT count(*) FROM holds) >= $1
+    ) x
         ) x
     ) x
 )
