@@ -63,15 +63,7 @@ func RunMarksInBubble(t *testing.T, newStore func(t *testing.T) core.MarkStore) 
 }
 
 func marksWith(newStore func(t *testing.T) core.MarkStore) []suitetest.Check {
-	var list []suitetest.Check
-	for _, c := range MarkChecks() {
-		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
-			t.Helper()
-			store := newStore(t)
-			return func(ctx context.Context) error { return c.Run(ctx, store) }
-		}})
-	}
-	return list
+	return suitetest.With(MarkChecks(), newStore, func(c MarkCheck) (string, func(context.Context, core.MarkStore) error) { return c.Name, c.Run })
 }
 
 // markLease is one that passes while a check waits. Clocks of stores may count whole seconds.

@@ -31,15 +31,7 @@ func RunInBubble[Tx any](t *testing.T, newHarness func(t *testing.T) Harness[Tx]
 var conformance = suitetest.Suite{Name: "inboxtest", Timeout: Timeout, NotDeclared: ErrNotDeclared}
 
 func checksWith[Tx any](newHarness func(t *testing.T) Harness[Tx]) []suitetest.Check {
-	var list []suitetest.Check
-	for _, c := range Checks[Tx]() {
-		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
-			t.Helper()
-			h := newHarness(t)
-			return func(ctx context.Context) error { return c.Run(ctx, h) }
-		}})
-	}
-	return list
+	return suitetest.With(Checks[Tx](), newHarness, func(c Check[Tx]) (string, func(context.Context, Harness[Tx]) error) { return c.Name, c.Run })
 }
 
 // Benchmark measures new messages and duplicates, each with one effect.

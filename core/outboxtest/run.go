@@ -23,11 +23,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 // with a harness of one worker. No two workers must share one database: some checks set it back.
 func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
 	t.Helper()
-	workers := make([][]suitetest.Check, len(newHarness))
-	for i, fn := range newHarness {
-		workers[i] = checksWith(fn)
-	}
-	conformance.RunSpread(t, workers)
+	suitetest.RunSpread(t, &conformance, checksWith, newHarness)
 }
 
 // RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
@@ -40,13 +36,5 @@ func RunInBubble(t *testing.T, newHarness func(t *testing.T) Harness) {
 var conformance = suitetest.Suite{Name: "outboxtest", Timeout: Timeout, NotDeclared: ErrNotDeclared}
 
 func checksWith(newHarness func(t *testing.T) Harness) []suitetest.Check {
-	var list []suitetest.Check
-	for _, c := range Checks() {
-		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
-			t.Helper()
-			h := newHarness(t)
-			return func(ctx context.Context) error { return c.Run(ctx, h) }
-		}})
-	}
-	return list
+	return suitetest.With(Checks(), newHarness, func(c Check) (string, func(context.Context, Harness) error) { return c.Name, c.Run })
 }

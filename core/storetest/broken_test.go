@@ -271,30 +271,61 @@ func check(t *testing.T, name string) storetest.Check {
 // runBroken runs a check on a store with a fault in a bubble.
 func runBroken(t *testing.T, name string, fault *broken) error {
 	t.Helper()
+	return runIn(t, name, *fault, func(b *broken) storetest.Harness { return b })
+}
+
+func runIn(t *testing.T, name string, b broken, harness func(b *broken) storetest.Harness) (err error) {
+	t.Helper()
 	c := check(t, name)
-	var err error
 	synctest.Test(t, func(t *testing.T) {
 		inner, errNew := memory.New(memory.Options{Source: "/test"})
 		if errNew != nil {
 			t.Fatal(errNew)
 		}
-		b := *fault
 		b.inner, b.mu, b.last, b.open = inner, new(sync.Mutex), map[int64]core.Record{}, new(atomic.Int32)
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
-		err = c.Run(ctx, &b)
+		err = c.Run(ctx, harness(&b))
 		time.Sleep(2 * time.Hour) // lets go of what waits in vain
 	})
 	return err
 }
 
-func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02 TE-06
+// faulty is a store with a fault, and the check that must notice it.
+type faulty struct {
+	name, check string
+	store       broken
+}
+
+// faultyOps is a store with a fault of operators' calls.
+type faultyOps struct {
+	name, check string
+	store       brokenOps
+}
+
+// faultRun runs the check that must notice a fault.
+type faultRun struct {
+	check, name string
+	run         func(t *testing.T) error
+}
+
+func allFaults() (all []faultRun) {
+	for _, f := range slices.Concat(faults, cancelFaults, cleanFaults, lastingFaults) {
+		all = append(all, faultRun{f.check, f.name, func(t *testing.T) error { t.Helper(); return runBroken(t, f.check, &f.store) }})
+	}
+	for _, f := range slices.Concat(opsFaults, decideFaults) {
+		all = append(all, faultRun{f.check, f.name, func(t *testing.T) error { t.Helper(); return runIn(t, f.check, broken{}, f.store.above) }})
+	}
+	return all
+}
+
+// TE-01 TE-02 TE-06 ST-08 ST-09 ST-10 ST-11 ST-19 DB-09 DB-11 DB-12 OR-05 OP-18
+func TestSuiteCatchesFaults(t *testing.T) {
 	t.Parallel()
-	for i := range faults {
-		f := &faults[i]
+	for _, f := range allFaults() {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
-			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+			if err := f.run(t); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
 				t.Errorf("check %s does not notice: %v", f.check, err)
 			} else {
 				t.Log(err)
@@ -381,23 +412,8 @@ func TestTruthTables(t *testing.T) { // TE-11
 func TestEveryCheckCatchesAFault(t *testing.T) { // TE-02 TE-06
 	t.Parallel()
 	caught := map[string]bool{"envelope-round-trip": true} // TestSuiteCatchesLostFields
-	for i := range faults {
-		caught[faults[i].check] = true
-	}
-	for i := range cancelFaults {
-		caught[cancelFaults[i].check] = true
-	}
-	for i := range cleanFaults {
-		caught[cleanFaults[i].check] = true
-	}
-	for i := range lastingFaults {
-		caught[lastingFaults[i].check] = true
-	}
-	for i := range opsFaults {
-		caught[opsFaults[i].check] = true
-	}
-	for i := range decideFaults {
-		caught[decideFaults[i].check] = true
+	for _, f := range allFaults() {
+		caught[f.check] = true
 	}
 	for _, c := range storetest.Checks() {
 		if !caught[c.Name] {

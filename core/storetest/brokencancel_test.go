@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"testing"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -28,10 +27,7 @@ func answers(wrong waybill.CancelStatus, right ...waybill.CancelStatus) broken {
 // stages is a fault in the staged messages.
 func stages(fn func(m *waybill.Message)) broken { return broken{messages: eachMessage(fn)} }
 
-var cancelFaults = []struct {
-	name, check string
-	store       broken
-}{
+var cancelFaults = []faulty{
 	{"ignores dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.DedupeKey, m.Replace = "", false })},
 	{"ignores the topic of dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.Topic = "one" })},
 	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", broken{staged: func(s []waybill.Staged) {
@@ -182,19 +178,4 @@ var cancelFaults = []struct {
 	{"keeps the presence", "rules-renew", broken{heartbeat: func(m *core.HeartbeatRequest) { m.Self.Presence = min(m.Self.Presence, 7) }}},
 	{"removes nobody", "rules-remove", broken{heartbeat: func(m *core.HeartbeatRequest) { m.Evict = nil }}},
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
-}
-
-func TestSuiteCatchesCancelFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19 TE-06
-	t.Parallel()
-	for i := range cancelFaults {
-		f := &cancelFaults[i]
-		t.Run(f.check+"/"+f.name, func(t *testing.T) {
-			t.Parallel()
-			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
-				t.Errorf("check %s does not notice: %v", f.check, err)
-			} else {
-				t.Log(err)
-			}
-		})
-	}
 }

@@ -3,7 +3,6 @@ package storetest_test
 import (
 	"context"
 	"errors"
-	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -88,10 +87,7 @@ func lonely(ctx context.Context, b *broken, owner string, lease time.Duration) (
 }
 
 // cleanFaults are cleaners with one fault each, and the check that must notice.
-var cleanFaults = []struct {
-	name, check string
-	store       broken
-}{
+var cleanFaults = []faulty{
 	{"everybody is elected", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string,
 		lease time.Duration,
 	) (core.Cleaned, error) {
@@ -168,18 +164,3 @@ var cleanFaults = []struct {
 
 // mute drops all notices.
 var mute = broken{page: func(_ *broken, p *core.ReadResult) { p.Notices = nil }}
-
-func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11 TE-06
-	t.Parallel()
-	for i := range cleanFaults {
-		f := &cleanFaults[i]
-		t.Run(f.check+"/"+f.name, func(t *testing.T) {
-			t.Parallel()
-			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
-				t.Errorf("check %s does not notice: %v", f.check, err)
-			} else {
-				t.Log(err)
-			}
-		})
-	}
-}

@@ -3,7 +3,6 @@ package storetest_test
 import (
 	"context"
 	"slices"
-	"testing"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -71,10 +70,7 @@ func keepsDecisions() brokenOps {
 	}
 }
 
-var decideFaults = []struct {
-	name, check string
-	store       brokenOps
-}{
+var decideFaults = []faultyOps{
 	{"tells nobody", "decisions-end-what-nobody-can-have-out", brokenOps{broken: &mute}},
 	{"mixes up the reasons", "decisions-end-what-nobody-can-have-out", asks(func(_ *brokenOps, req *admin.DecideRequest) {
 		req.Reason = waybill.ReasonSkipped
@@ -129,15 +125,4 @@ var decideFaults = []struct {
 	{"does nothing", "decide-all", says(admin.DecisionCarriedOut)},
 	{"deletes nothing", "purge-all", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
 	{"ends nothing", "purge-all", says(admin.DecisionSuperseded)},
-}
-
-func TestSuiteCatchesDecisionFaults(t *testing.T) { // TE-01 OP-18
-	t.Parallel()
-	for i := range decideFaults {
-		f := &decideFaults[i]
-		t.Run(f.check+"/"+f.name, func(t *testing.T) {
-			t.Parallel()
-			catches(t, f.check, &f.store)
-		})
-	}
 }

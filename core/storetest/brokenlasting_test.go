@@ -6,14 +6,12 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/admin/audit"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/content"
 )
@@ -168,10 +166,7 @@ var keepsCrashes = broken{page: func(b *broken, p *core.ReadResult) {
 	}
 }}
 
-var lastingFaults = []struct {
-	name, check string
-	store       broken
-}{
+var lastingFaults = []faulty{
 	{"remembers no stamps", "high-water-covers-what-was-staged", highest(func(core.State) bool { return false })},
 	{"remembers stamps of pending records only", "high-water-covers-what-was-staged", highest(func(s core.State) bool { return s == core.StatePending })},
 	{"remembers stamps of what is stored only", "high-water-survives-publishing", highest(func(core.State) bool { return true })},
@@ -268,19 +263,4 @@ var lastingFaults = []struct {
 	}}},
 	{"tenants without case", "filters-compare-exactly", without(noCase, func(m *waybill.Message) *string { return &m.Tenant })},
 	{"keys without spaces", "filters-compare-exactly", without(noSpace, keyOf)},
-}
-
-func TestSuiteCatchesFaultsThatLast(t *testing.T) { // TE-01 TE-02 TE-06
-	t.Parallel()
-	for i := range lastingFaults {
-		f := &lastingFaults[i]
-		t.Run(f.check+"/"+f.name, func(t *testing.T) {
-			t.Parallel()
-			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
-				t.Errorf("check %s does not notice: %v", f.check, err)
-			} else {
-				t.Log(err)
-			}
-		})
-	}
 }

@@ -34,13 +34,7 @@ var cleanChecks = []named{
 // atOnce is a retention of nothing.
 const atOnce = time.Duration(1)
 
-func (k *kit) cleaner() core.Cleaner {
-	c, ok := core.As[core.Cleaner](k.store)
-	if !ok {
-		k.undeclared("core.Cleaner")
-	}
-	return c
-}
+func (k *kit) cleaner() core.Cleaner { return capability[core.Cleaner](k) }
 
 // retaining returns a kit on a store with retention r, on a route of its own.
 func (k *kit) retaining(r waybill.Retention) *kit {

@@ -24,13 +24,7 @@ var decideManyChecks = []named{
 	{"purge-all", purgeAll},
 }
 
-func (k *kit) terminator() admin.Terminator {
-	d, ok := core.As[admin.Terminator](k.store)
-	if !ok {
-		k.undeclared("admin.Terminator")
-	}
-	return d
-}
+func (k *kit) terminator() admin.Terminator { return capability[admin.Terminator](k) }
 
 // decisions returns new decisions about the records with ids.
 func (k *kit) decisions(ids ...string) (out []admin.Decision) {

@@ -12,11 +12,7 @@ import (
 // errUnbound is what a relay stores of a record that tries whether a queue is bound.
 var errUnbound = fmt.Errorf("topic: %w: bind one", waybill.ErrUnroutable)
 
-func (k *kit) explainer() {
-	if _, ok := core.As[admin.Explainer](k.store); !ok {
-		k.undeclared("admin.Explainer")
-	}
-}
+func (k *kit) explainer() { capability[admin.Explainer](k) }
 
 // waits returns why a record waits: "cause" or "cause of other: cause of that one", ids as numbers.
 func (k *kit) waits(id string, ids []string, block bool) string {

@@ -41,10 +41,7 @@ func retried(o core.Outcome, r *core.Record) core.Outcome {
 }
 
 // Every fault is caught by the check that is there for it.
-var faults = []struct {
-	name, check string
-	store       broken
-}{
+var faults = []faulty{
 	{"computes the life in microseconds, and overflows", "expires-in-centuries", broken{record: func(r *core.Record) {
 		r.Life = time.Duration(r.Envelope.Expires.UnixMicro()-time.Now().UnixMicro()) * time.Microsecond
 	}}},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/internal/patience"
@@ -125,10 +124,7 @@ func ageCountsFromDue(k *kit) {
 // Counts per route and state, and per reason, follow the records; a held one is processing. Exact for few records.
 // DB-11.
 func countsPerState(k *kit) {
-	counter, ok := core.As[admin.Counter](k.store)
-	if !ok {
-		k.undeclared("admin.Counter")
-	}
+	counter := k.counter()
 	start := time.Now()
 	ids := k.stage(k.msgs(7)...)
 	rs := k.takeIDs(ids[:5])

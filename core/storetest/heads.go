@@ -25,13 +25,7 @@ var headChecks = []named{
 	{"head-refuses-bad-input", headRefusesBadInput},
 }
 
-func (k *kit) keeper() admin.BlockedKeys {
-	kk, ok := core.As[admin.BlockedKeys](k.store)
-	if !ok {
-		k.undeclared("admin.BlockedKeys")
-	}
-	return kk
-}
+func (k *kit) keeper() admin.BlockedKeys { return capability[admin.BlockedKeys](k) }
 
 // blockedKeys returns the blocked keys as "key cause id", ids as numbers.
 func (k *kit) blockedKeys(ids []string, block bool) []string {

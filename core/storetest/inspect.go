@@ -20,13 +20,7 @@ var inspectChecks = []named{
 	{"list-shows-what-cannot-be-read", listShowsWhatCannotBeRead},
 }
 
-func (k *kit) inspector() admin.Inspector {
-	in, ok := core.As[admin.Inspector](k.store)
-	if !ok {
-		k.undeclared("admin.Inspector")
-	}
-	return in
-}
+func (k *kit) inspector() admin.Inspector { return capability[admin.Inspector](k) }
 
 // inspect returns a record of the check's route.
 func (k *kit) inspect(id string) admin.Stored {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -88,6 +89,15 @@ func (k *kit) must(what string, err error) {
 
 // undeclared ends the check since the store or the harness does not declare what.
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
+
+// capability returns what the store has of T, and ends the check if it has none.
+func capability[T any](k *kit) T {
+	c, ok := core.As[T](k.store)
+	if !ok {
+		k.undeclared(reflect.TypeFor[T]().String())
+	}
+	return c
+}
 
 // close ends the transactions that the check began, and its members.
 func (k *kit) close() {

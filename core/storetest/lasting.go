@@ -33,11 +33,7 @@ var lastingChecks = []named{
 
 // highWater returns the store's mark.
 func (k *kit) highWater() hlc.Timestamp {
-	s, ok := core.As[core.ClockSeeder](k.store)
-	if !ok {
-		k.undeclared("core.ClockSeeder")
-	}
-	ts, err := s.HighWater(k.ctx)
+	ts, err := capability[core.ClockSeeder](k).HighWater(k.ctx)
 	k.must("high water", err)
 	return ts
 }
@@ -276,14 +272,7 @@ func (k *kit) isStill(id string) bool {
 	return ok && rec != nil && rec.State == core.StateFailed
 }
 
-// counter returns the store's counter, and ends the check if there is none.
-func (k *kit) counter() admin.Counter {
-	counter, ok := core.As[admin.Counter](k.store)
-	if !ok {
-		k.undeclared("admin.Counter")
-	}
-	return counter
-}
+func (k *kit) counter() admin.Counter { return capability[admin.Counter](k) }
 
 // counts returns the counts of the check's route, and none without a counter.
 func (k *kit) counts() (out []admin.Count) {

@@ -19,13 +19,7 @@ var purgeChecks = []named{
 	{"purge-asks-for-all", purgeAsksForAll},
 }
 
-func (k *kit) purger() admin.Purger {
-	p, ok := core.As[admin.Purger](k.store)
-	if !ok {
-		k.undeclared("admin.Purger")
-	}
-	return p
-}
+func (k *kit) purger() admin.Purger { return capability[admin.Purger](k) }
 
 // purge runs req on the check's route to the end, and must count so.
 func (k *kit) purge(why string, req admin.PurgeRequest, matched, deleted int) {

@@ -29,13 +29,7 @@ var redriveChecks = []named{
 	{"redrive-marks-repaired", redriveMarksRepaired},
 }
 
-func (k *kit) redriver() admin.Redriver {
-	r, ok := core.As[admin.Redriver](k.store)
-	if !ok {
-		k.undeclared("admin.Redriver")
-	}
-	return r
-}
+func (k *kit) redriver() admin.Redriver { return capability[admin.Redriver](k) }
 
 // redrive runs req on the check's route to the end and returns the sums.
 func (k *kit) redrive(req admin.RedriveRequest) admin.Redriven {

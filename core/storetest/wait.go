@@ -23,13 +23,7 @@ var waitChecks = []named{
 // soon is how long a wake-up may take: it takes milliseconds, but a safety poll may have to help.
 func soon() time.Duration { return patience.For(5 * time.Second) }
 
-func (k *kit) waiter() core.Waiter {
-	w, ok := core.As[core.Waiter](k.store)
-	if !ok {
-		k.undeclared("core.Waiter")
-	}
-	return w
-}
+func (k *kit) waiter() core.Waiter { return capability[core.Waiter](k) }
 
 type woken struct {
 	cause core.WakeCause

@@ -95,7 +95,8 @@ func (t *sqlTx) Rollback(context.Context) error {
 // workers is how many checks of the suite run side by side, each worker on a database of its own.
 const workers = 4
 
-// ST-01 ST-02 ST-05 ST-07 ST-12 DB-01 DB-02 DB-03 DB-04 DB-05 DB-18 OR-02 OR-03 OR-08 TE-11, as far as a store keeps them
+// ST-01 ST-02 ST-05 ST-07 ST-12 DB-01 DB-02 DB-03 DB-04 DB-05 DB-18 OR-02 OR-03 OR-08 TE-11, as far as a
+// store keeps them
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	var harnesses []func(*testing.T) storetest.Harness

@@ -12,8 +12,8 @@ import (
 var _ admin.Redriver = (*Store)(nil)
 
 const (
-	// requeueText makes a record what rules.Requeue has made of it, in line at its place, without an error. It removes an
-	// expiry that has passed.
+	// requeueText makes a record what rules.Requeue has made of it, in line at its place, without an error. It
+	// removes an expiry that has passed.
 	requeueText = `UPDATE waybill_outbox
 		SET state = ?3, version = ?4, blocks = ?5, maybe_sent = ?6, attempts = ?7, crashes = ?8, deliveries = ?9, reason = ?10,
 		due_at = NULL, settled_at = NULL, error = NULL, error_at = NULL,

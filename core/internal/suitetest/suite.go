@@ -31,6 +31,23 @@ type Check struct {
 	Prepare func(t *testing.T) func(ctx context.Context) error
 }
 
+// With returns checks, each on a harness that newHarness makes for it. of returns the name of a check, and its
+// function.
+func With[C, H any](
+	checks []C, newHarness func(t *testing.T) H, of func(c C) (name string, run func(ctx context.Context, h H) error),
+) []Check {
+	list := make([]Check, len(checks))
+	for i := range checks {
+		name, run := of(checks[i])
+		list[i] = Check{Name: name, Prepare: func(t *testing.T) func(context.Context) error {
+			t.Helper()
+			h := newHarness(t)
+			return func(ctx context.Context) error { return run(ctx, h) }
+		}}
+	}
+	return list
+}
+
 // Run makes every check a subtest.
 func (s *Suite) Run(t *testing.T, checks []Check) {
 	t.Helper()
@@ -54,10 +71,14 @@ func (s *Suite) RunInBubble(t *testing.T, checks []Check) {
 	}
 }
 
-// RunSpread is Run with a worker for each of workers, side by side. These are the same checks, each with a harness of
-// that worker's. Every check runs once.
-func (s *Suite) RunSpread(t *testing.T, workers [][]Check) {
+// RunSpread is Run with a worker for each newHarness, side by side. checksWith returns the checks with one. Every check
+// runs once.
+func RunSpread[H any](t *testing.T, s *Suite, checksWith func(newHarness func(t *testing.T) H) []Check, newHarness []func(t *testing.T) H) {
 	t.Helper()
+	workers := make([][]Check, len(newHarness))
+	for i, fn := range newHarness {
+		workers[i] = checksWith(fn)
+	}
 	if len(workers) == 0 {
 		t.Fatal("no harness")
 	}

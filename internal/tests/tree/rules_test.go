@@ -46,8 +46,8 @@ func TestStoresAskTheRules(t *testing.T) {
 	t.Parallel()
 	var rules []string
 	scope := checkPackage(t, "core/rules").pkg.Scope()
-	for _, name := range scope.Names() {
-		if f, ok := scope.Lookup(name).(*types.Func); ok && f.Exported() && name != "Decides" { // Decided asks it
+	for _, name := range scope.Names() { // Decided asks Decides
+		if f, ok := scope.Lookup(name).(*types.Func); ok && f.Exported() && name != "Decides" {
 			rules = append(rules, name)
 		}
 	}
@@ -70,7 +70,7 @@ func TestStoresAskTheRules(t *testing.T) {
 		}
 	}
 	_, inTables := called(t, "core/storetest")
-	apart := []string{"RepairMark", "NewSample"} // redrive-marks-repaired; TestCountsFollowTheRules of store/postgres
+	apart := []string{"RepairMark", "NewSample"} // which have tests of their own
 	for _, rule := range append(rules, append(methods, "Counted", "Decide", "Head", "Next", "Ahead")...) {
 		if inTables[rule] == slices.Contains(apart, rule) {
 			t.Errorf("a truth table has rules.%s: %t", rule, inTables[rule])
