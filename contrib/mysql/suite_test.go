@@ -176,14 +176,6 @@ func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
 	return suiteTx{x}, err
 }
 
-func (h suiteHarness) Records(ctx context.Context, route string) (out []storetest.StoredRecord, err error) {
-	rs, err := h.harness.Records(ctx, route)
-	for _, r := range rs {
-		out = append(out, storetest.StoredRecord(r))
-	}
-	return out, err
-}
-
 func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
 	_, err := h.store.DB().ExecContext(ctx, `UPDATE waybill_outbox SET attrs = '{"a":' WHERE route = ? AND seq = ?`, route, seq)
 	return err

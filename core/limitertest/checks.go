@@ -80,7 +80,7 @@ func noUpdateIsLost(k *kit) error {
 						return strconv.Itoa(n + 1)
 					})
 				})
-				if waybill.ClassOf(err) == waybill.ClassOutage && k.rest(time.Millisecond) == nil {
+				if waybill.ClassOf(err) == waybill.ClassOutage && suitetest.Rest(k.ctx, time.Millisecond) == nil {
 					continue // too many at once: the caller asks again
 				}
 				if done++; err != nil {
@@ -121,7 +121,7 @@ func clockIsShared(k *kit) error {
 			return fmt.Errorf("the time went back from %s to %s", last, now)
 		}
 		last = now
-		if err := k.rest(10 * time.Millisecond); err != nil {
+		if err := suitetest.Rest(k.ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

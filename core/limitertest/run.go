@@ -95,18 +95,6 @@ type kit struct {
 	prefix string // of names, unlike that of any other check
 }
 
-// rest waits for d, or for the end of the check's context.
-func (k *kit) rest(d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-k.ctx.Done():
-		return k.ctx.Err()
-	}
-}
-
 // set stores to, and returns the earlier state and the time.
 func (k *kit) set(l core.Limiter, name, to string) (was string, now time.Time, err error) {
 	err = l.UpdateLimit(k.ctx, k.prefix+name, func(state string, at time.Time) string {

@@ -296,6 +296,8 @@ func (b *broken) locked(n int) {
 	b.locks += n
 }
 
+var allFaults = slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults)
+
 // Each fault is caught by the check that is there for it.
 func TestBroken(t *testing.T) { // TE-06
 	t.Parallel()
@@ -303,7 +305,7 @@ func TestBroken(t *testing.T) { // TE-06
 	for _, c := range outboxtest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, f := range slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
+	for _, f := range allFaults {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			c, ok := checks[f.check]
@@ -327,7 +329,7 @@ func TestBroken(t *testing.T) { // TE-06
 func TestEveryCheckCatchesAFault(t *testing.T) { // TE-06
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, f := range slices.Concat(heartbeatFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults, harmFaults, foreignFaults, largeFaults) {
+	for _, f := range allFaults {
 		caught[f.check] = true
 	}
 	for _, c := range outboxtest.Checks() {

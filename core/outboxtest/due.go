@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var dueChecks = []named{
@@ -165,7 +166,7 @@ func dueLeavesOthersRetries(k *kit) {
 	a.release(partition, 0, rs[0].Ref)
 	b.claim(core.AllSlots)
 	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {
-		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", names(got, ids(rs)))
+		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", suitetest.Names(got, ids(rs)))
 	}
 	a.settle(core.Release(&rs[0], 0, false))
 	if got := b.due(10).Retries; len(got) != 2 {
@@ -278,7 +279,7 @@ func dueLeavesWhatIsLocked(k *kit) {
 	unlock := k.lock(rs[1].ID, timers[1])
 	k.soon("due", func() {
 		got := m.dueAll(2, 2)
-		if names := names(ids(got), ids(rs)); names != "[0 2]" && names != "[2 0]" {
+		if names := suitetest.Names(ids(got), ids(rs)); names != "[0 2]" && names != "[2 0]" {
 			k.fail("of three retries the second is locked, and %s were answered", names)
 		}
 		m.find(timers[0], timers[2])

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var harmChecks = []named{
@@ -65,7 +66,7 @@ func badLimitsDoNoHarm(k *kit) {
 func (k *kit) cutOrWhole(what string, limit int, got core.Records, all []core.Record) {
 	if n := len(got.Records); n > len(all) || !slices.Equal(ids(got.Records), ids(all[:n])) || n < len(all) && !got.More {
 		k.fail("%s of %d records, with the limit %d, has %s, and says that there are more: %v", what, len(all), limit,
-			names(ids(got.Records), ids(all)), got.More)
+			suitetest.Names(ids(got.Records), ids(all)), got.More)
 	}
 }
 

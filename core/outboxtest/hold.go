@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var takeChecks = []named{
@@ -70,7 +71,7 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = takenRefs(got) })...)
 	if !slices.Equal(takenIDs(got), want) {
 		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order",
-			names(takenIDs(got), all))
+			suitetest.Names(takenIDs(got), all))
 	}
 	for i := range got {
 		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
@@ -96,12 +97,12 @@ func nextBeginsWithOwnHolds(k *kit) {
 	again := m.next(3)
 	if !slices.Equal(takenIDs(first), takenIDs(again)) || !slices.Equal(takenIDs(first), all[:3]) {
 		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times",
-			names(takenIDs(first), all), names(takenIDs(again), all))
+			suitetest.Names(takenIDs(first), all), suitetest.Names(takenIDs(again), all))
 	}
 	out := []core.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *core.HoldRequest) { w.Out = out })
 	if want := []string{all[1], all[3], all[4]}; !slices.Equal(takenIDs(third), want) {
-		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", names(takenIDs(third), all))
+		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(takenIDs(third), all))
 	}
 }
 
@@ -112,7 +113,7 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	other.next(2)
 	m.hold(rs[2].Ref)
 	if got := takenIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
-		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", names(got, ids(rs)))
+		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
 	}
 	if ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
 		k.fail("of other slots than the only free record's %d records were taken", len(ts))
@@ -126,7 +127,7 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	})
 	unlock()
 	if got := takenIDs(k.join(1).next(10)); !slices.Equal(got, ids(rs[5:])) {
-		k.fail("a record is no longer locked, and %s were taken, want [5]", names(got, ids(rs)))
+		k.fail("a record is no longer locked, and %s were taken, want [5]", suitetest.Names(got, ids(rs)))
 	}
 }
 
@@ -145,7 +146,7 @@ func nextKeepsToItsBytes(k *kit) {
 		got = append(got, takenIDs(ts)...)
 	}
 	if !slices.Equal(got, all[:len(got)]) {
-		k.fail("takes with bounds of bytes answered %s", names(got, all))
+		k.fail("takes with bounds of bytes answered %s", suitetest.Names(got, all))
 	}
 	if held := k.join(1).next(5); len(held) != 5-len(got) {
 		k.fail("%d of 5 were answered, and another could take %d", len(got), len(held))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var manyChecks = []named{
@@ -63,10 +64,10 @@ func rangesHaveTheirOwnLimits(k *kit) {
 				switch of := ranges[i].Route; {
 				case of == other && !slices.Equal(ids(r.Records), few):
 					k.fail("%d records are ready on a route beside a busy one, whose range has a limit of its own, and %s of them were read",
-						len(few), names(ids(r.Records), few))
+						len(few), suitetest.Names(ids(r.Records), few))
 				case of != other && (len(r.Records) == 0 || !slices.Equal(ids(r.Records), large[:len(r.Records)]) || !r.More):
 					k.fail("a busy route has %d records, and with the limit 20 and %d bytes %s were read, more: %v",
-						len(large), bytes, names(ids(r.Records), large), r.More)
+						len(large), bytes, suitetest.Names(ids(r.Records), large), r.More)
 				}
 			}
 		}

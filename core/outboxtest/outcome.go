@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var outcomeChecks = []named{
@@ -27,7 +28,7 @@ func publishedDoesNotComeAgain(k *kit) {
 	m.settle(core.Published(&rs[0]), core.Published(&rs[1]), core.Published(&rs[3]))
 	m.gone("it was published", rs[0].Ref, rs[1].Ref, rs[3].Ref)
 	if got := ids(m.ready()); !slices.Equal(got, []string{rs[2].ID, rs[4].ID}) {
-		k.fail("three of five were published, and %s are ready, want [2 4]", names(got, ids(rs)))
+		k.fail("three of five were published, and %s are ready, want [2 4]", suitetest.Names(got, ids(rs)))
 	}
 	if d := m.due(10); len(d.Retries) > 0 {
 		k.fail("three were published, and %d are due", len(d.Retries))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var readChecks = []named{
@@ -88,7 +89,7 @@ func rangeIsInOrder(k *kit) {
 		want = append(want, k.stage(k.rows(3)...)...)
 	}
 	if got := ids(m.ready()); !slices.Equal(got, want) {
-		k.fail("records were staged one after the other and read as %s", names(got, want))
+		k.fail("records were staged one after the other and read as %s", suitetest.Names(got, want))
 	}
 }
 
@@ -113,7 +114,7 @@ func rangeKeepsToItsBounds(k *kit) {
 		want := ids(rs[c.first:c.past])
 		if a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records); !slices.Equal(a, want) || !slices.Equal(b, want) {
 			k.fail("of six records those from number %d up to %d were asked for, and the range has %s, the key %s",
-				c.first, c.past-1, names(a, ids(rs)), names(b, ids(rs)))
+				c.first, c.past-1, suitetest.Names(a, ids(rs)), suitetest.Names(b, ids(rs)))
 		}
 	}
 }
@@ -163,7 +164,7 @@ func rangeKeepsToItsLimit(k *kit) {
 func (k *kit) checkCut(what string, answer core.Records, all []core.Record, limit int) {
 	got := answer.Records
 	if len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])) {
-		k.fail("%s of %d records with the limit %d answered %s", what, len(all), limit, names(ids(got), ids(all)))
+		k.fail("%s of %d records with the limit %d answered %s", what, len(all), limit, suitetest.Names(ids(got), ids(all)))
 	}
 	if len(got) < len(all) && !answer.More {
 		k.fail("%s answered %d of %d records and does not say that there are more", what, len(got), len(all))
@@ -202,7 +203,7 @@ func rangeMayLeaveKeysOut(k *kit) {
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
 		if may := i%3 == 0 || i == 1 || i == 5; !may && !slices.Contains(got, r.ID) {
-			k.fail("record %d of 12 has another key and number than those to leave out, and is missing: read %s", i, names(got, ids(rs)))
+			k.fail("record %d of 12 has another key and number than those to leave out, and is missing: read %s", i, suitetest.Names(got, ids(rs)))
 		}
 	}
 }
@@ -215,7 +216,7 @@ func rangeOfKeyedRecords(k *kit) {
 	rg.KeyedOnly = true
 	p := m.read(core.ReadRequest{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{rs[1].ID, rs[3].ID}) {
-		k.fail("keyed records of four were asked for, and %s read, want [1 3]", names(got, ids(rs)))
+		k.fail("keyed records of four were asked for, and %s read, want [1 3]", suitetest.Names(got, ids(rs)))
 	}
 }
 
@@ -235,7 +236,7 @@ func readyIsWhatIsDue(k *kit) {
 	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		if !slices.Equal(got, want) {
-			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, names(got, append(ids(rs), timer...)))
+			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, suitetest.Names(got, append(ids(rs), timer...)))
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package outboxtest
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
@@ -210,13 +209,4 @@ func ids(rs []core.Record) []string {
 		out[i] = rs[i].ID
 	}
 	return out
-}
-
-// names replaces ids by their numbers among all, for messages that people can read.
-func names(ids, all []string) string {
-	out := make([]int, len(ids))
-	for i, id := range ids {
-		out[i] = slices.Index(all, id)
-	}
-	return fmt.Sprint(out)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var waitingChecks = []named{
@@ -162,7 +163,7 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Blocked, c.want...)
 		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Blocked)
 		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
-			k.fail("the records of a key behind the third were asked for: got %s, want [3]", names(got, ids(rs)))
+			k.fail("the records of a key behind the third were asked for: got %s, want [3]", suitetest.Names(got, ids(rs)))
 		}
 	}
 }

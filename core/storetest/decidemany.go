@@ -92,7 +92,7 @@ func decisionsWithoutOwner(k *kit) {
 		return slices.DeleteFunc(slices.Clone(got), func(id string) bool { return !slices.Contains(ids[key], id) })
 	}
 	if want := []string{ids["a"][1], ids["a"][3], ids["a"][4]}; !slices.Equal(of("a"), want) || len(of("")) != 3 {
-		k.fail("after decisions about others these were handed out: %s", names(got, rest))
+		k.fail("after decisions about others these were handed out: %s", suitetest.Names(got, rest))
 	}
 	k.none("the others were ended")
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
@@ -284,18 +283,6 @@ func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 		}
 	}
 	return res
-}
-
-// rest waits for d, or for the end of ctx.
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // heartbeat makes d the owner of route, unless it is already.

@@ -7,6 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // errUnbound is what a relay stores of a record that tries whether a queue is bound.
@@ -20,12 +21,12 @@ func (k *kit) waits(id string, ids []string, block bool) string {
 	w, err := admin.WhyWaits(k.ctx, k.store, &st, block)
 	k.must("ask why a record waits", err)
 	if len(w.Record.Envelope.Body) > 0 || w.Record.Envelope.ID != id && !st.State.Terminal() {
-		k.fail("why record %s waits is told of record %s, with %d bytes of body", names([]string{id}, ids), w.Record.Envelope.ID, len(w.Record.Envelope.Body))
+		k.fail("why record %s waits is told of record %s, with %d bytes of body", suitetest.Names([]string{id}, ids), w.Record.Envelope.ID, len(w.Record.Envelope.Body))
 	}
 	out := string(w.Cause)
 	if w.Other != nil {
 		if len(w.Other.Envelope.Body) > 0 || w.Other.Route != k.route {
-			k.fail("record %s waits for %+v", names([]string{id}, ids), *w.Other)
+			k.fail("record %s waits for %+v", suitetest.Names([]string{id}, ids), *w.Other)
 		}
 		out += fmt.Sprint(" ", slices.Index(ids, w.Other.Envelope.ID))
 	}

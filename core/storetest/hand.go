@@ -55,14 +55,14 @@ func missing(want []string, rs []core.Record) string {
 	if len(left) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; missing are %s of them: the ids %q", names(left, want), left[:min(len(left), 5)])
+	return fmt.Sprintf("; missing are %s of them: the ids %q", suitetest.Names(left, want), left[:min(len(left), 5)])
 }
 
 // takeIDs is take, and the records must have these ids in this order.
 func (k *kit) takeIDs(ids []string) []core.Record {
 	rs := k.await(len(ids), ids)
 	if got := recordIDs(rs); !slices.Equal(got, ids) {
-		k.fail("handed out %s, want %s", names(got, ids), names(ids, ids))
+		k.fail("handed out %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 	}
 	return rs
 }
@@ -152,7 +152,7 @@ func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 // drainIDs is drain, and the records must have these ids in this order.
 func (k *kit) drainIDs(ids []string) {
 	if got := recordIDs(k.drainOf(len(ids), ids)); !slices.Equal(got, ids) {
-		k.fail("handed out in the order %s, want %s", names(got, ids), names(ids, ids))
+		k.fail("handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/internal/suitetest"
+	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
 // Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
@@ -35,22 +36,13 @@ type Canceller interface {
 	Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error)
 }
 
-// Inspector is a harness that can look at stored records. Without it the suite sees only the store's results.
-type Inspector interface {
-	// Records returns the stored records of a route, in any order.
-	Records(ctx context.Context, route string) ([]StoredRecord, error)
-}
+// Inspector is a harness that can look at stored records, as for package outboxtest. Without it the suite sees only the
+// store's results.
+type Inspector = outboxtest.Inspector
 
 // StoredRecord is a record as an [Inspector] found it. State is the stored state. For a held record it can also be
 // processing: the suite does not check it then.
-type StoredRecord struct {
-	ID        string
-	State     core.State
-	Attempts  int
-	Crashes   int
-	Reason    waybill.Reason
-	LastError string
-}
+type StoredRecord = outboxtest.Stored
 
 // Corrupter is a harness that can make a stored row unreadable, as a bug or a foreign hand would.
 type Corrupter interface {

@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var headChecks = []named{
@@ -182,7 +183,7 @@ func headRequeue(k *kit) {
 	r := k.take(1)[0]
 	if r.ID != ids[0] || r.Attempts != 0 || r.Failed {
 		k.fail("message %s with %d attempts, failed: %v, was handed out; want the requeued head as new",
-			names([]string{r.ID}, ids), r.Attempts, r.Failed)
+			suitetest.Names([]string{r.ID}, ids), r.Attempts, r.Failed)
 	}
 	k.none("its head is out")
 	k.published(r)

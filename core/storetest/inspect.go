@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var inspectChecks = []named{
@@ -138,11 +139,11 @@ func listPagesInOrder(k *kit) {
 	k.inspector()
 	ids := k.stage(k.msgs(25)...)
 	if got, _ := k.list(admin.Filter{}, admin.PageRequest{}); !slices.Equal(got, ids) {
-		k.fail("listed %s of %d", names(got, ids), len(ids))
+		k.fail("listed %s of %d", suitetest.Names(got, ids), len(ids))
 	}
 	got, pages := k.list(admin.Filter{}, admin.PageRequest{Limit: 10})
 	if !slices.Equal(got, ids) || pages < 3 {
-		k.fail("listed %s of %d in %d pages of 10", names(got, ids), len(ids), pages)
+		k.fail("listed %s of %d in %d pages of 10", suitetest.Names(got, ids), len(ids), pages)
 	}
 	l, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), admin.PageRequest{Limit: 10})
 	k.must("list", err)
@@ -150,7 +151,7 @@ func listPagesInOrder(k *kit) {
 	more := k.stage(k.msgs(2)...)
 	want := append(slices.Clone(ids[12:]), more...)
 	if got, _ := k.list(admin.Filter{}, admin.PageRequest{Limit: 10, After: l.Next}); !slices.Equal(got, want) {
-		k.fail("after 12 of 25 were published and 2 staged, the pages after the first have %s", names(got, append(ids, more...)))
+		k.fail("after 12 of 25 were published and 2 staged, the pages after the first have %s", suitetest.Names(got, append(ids, more...)))
 	}
 }
 
@@ -197,7 +198,7 @@ func listFilters(k *kit) {
 			want = append(want, ids[i])
 		}
 		if got, _ := k.list(tc.f, admin.PageRequest{}); !slices.Equal(got, want) {
-			k.fail("list by %s returned %s, want %v", tc.name, names(got, ids), tc.want)
+			k.fail("list by %s returned %s, want %v", tc.name, suitetest.Names(got, ids), tc.want)
 		}
 	}
 	// a page looks at a bounded number of rows, and the other checks have theirs in the same table
@@ -238,7 +239,7 @@ func listKeepsItsBudget(k *kit) {
 	}
 	got, pages := k.list(admin.Filter{Topics: f.Topics}, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	if !slices.Equal(got, ids[30:]) || pages < 4 {
-		k.fail("lists with a budget of 10 rows each found %s in %d pages", names(got, ids), pages)
+		k.fail("lists with a budget of 10 rows each found %s in %d pages", suitetest.Names(got, ids), pages)
 	}
 }
 
@@ -260,7 +261,7 @@ func idsAreFoundBehindOthers(k *kit) {
 	for _, budget := range []int{7, admin.DefaultPageBudget} {
 		if got, pages := k.list(f, admin.PageRequest{Budget: budget}); !slices.Equal(got, want) {
 			k.fail("lists by four ids, with a budget of %d rows each, found %s in %d pages, want %s",
-				budget, names(got, append(scheduled, due...)), pages, names(want, append(scheduled, due...)))
+				budget, suitetest.Names(got, append(scheduled, due...)), pages, suitetest.Names(want, append(scheduled, due...)))
 		}
 	}
 	for _, id := range want {

@@ -133,7 +133,7 @@ func (k *kit) parallel(n int, fn func(i int)) {
 
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
-	if err := rest(k.ctx, d); err != nil {
+	if err := suitetest.Rest(k.ctx, d); err != nil {
 		k.fail("the check ran out of time: %w", err)
 	}
 }
@@ -284,17 +284,4 @@ func recordIDs(rs []core.Record) []string {
 		out[i] = rs[i].ID
 	}
 	return out
-}
-
-// names replaces ids by their numbers among all, for messages that people can read.
-func names(ids, all []string) string {
-	const most = 50
-	var out []int
-	for _, id := range ids[:min(len(ids), most)] {
-		out = append(out, slices.Index(all, id))
-	}
-	if len(ids) > most {
-		return fmt.Sprintf("%v and %d more", out, len(ids)-most)
-	}
-	return fmt.Sprint(out)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var nameChecks = []named{
@@ -134,7 +135,7 @@ func filtersCompareExactly(k *kit) {
 			"tenant": {Tenants: []string{s}}, "key": {Keys: []string{s}}, "topic": {Topics: []string{msgs[i].Topic}}, "id": {IDs: ids[i : i+1]},
 		} {
 			if got, _ := k.list(f, admin.PageRequest{}); !slices.Equal(got, ids[i:i+1]) {
-				k.fail("list by the %s %q returned the messages %s, want %d alone", what, s, names(got, ids), i)
+				k.fail("list by the %s %q returned the messages %s, want %d alone", what, s, suitetest.Names(got, ids), i)
 			}
 		}
 	}

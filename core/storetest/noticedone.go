@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // heed acts on the notices of route and lets them go. A decision about what is out has to wait.
@@ -87,7 +88,7 @@ func (d *driver) attend(ctx context.Context, route string, stop <-chan struct{})
 			return d.heed(ctx, route)
 		}()
 		if err == nil {
-			err = rest(ctx, pause)
+			err = suitetest.Rest(ctx, pause)
 		}
 		if err != nil {
 			return err

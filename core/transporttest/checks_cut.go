@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // The effects of a cut link on calls in progress.
@@ -58,7 +59,7 @@ func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
 		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
 			k.fail("publish while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
 		}
-		k.must("wait for the broker", pause(ctx, quiet))
+		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
 	}
 }
 
@@ -92,7 +93,7 @@ func (k *kit) subscribeThrough(ctx context.Context, sub core.Subscription) core.
 		if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
 			k.fail("subscribe while the broker is away: class %s, want outage: %w", waybill.ClassOf(err), err)
 		}
-		k.must("wait for the broker", pause(ctx, quiet))
+		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
 	}
 }
 
@@ -246,7 +247,7 @@ func (k *kit) settleOwed(ctx context.Context, r core.Receiver, a core.Ack) error
 		if err == nil || errors.Is(err, waybill.ErrLeaseLost) || waybill.ClassOf(err) != waybill.ClassOutage {
 			return err
 		}
-		k.must("wait for the broker", pause(ctx, quiet))
+		k.must("wait for the broker", suitetest.Rest(ctx, quiet))
 	}
 }
 

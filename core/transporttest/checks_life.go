@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var lifeChecks = []named{
@@ -144,7 +145,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
-			if err := pause(ctx, quiet/3); err != nil {
+			if err := suitetest.Rest(ctx, quiet/3); err != nil {
 				return err
 			}
 			return closing(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var orderChecks = []named{
@@ -127,7 +128,7 @@ func releaseBeforeNext(k *kit) {
 				k.settle(r, core.AckDone(d))
 				break
 			}
-			_ = pause(k.ctx, 20*time.Millisecond) // the next one may be on its way
+			_ = suitetest.Rest(k.ctx, 20*time.Millisecond) // the next one may be on its way
 			k.settle(r, core.AckRelease(d))
 		}
 	}

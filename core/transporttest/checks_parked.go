@@ -11,6 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // The checks of the capability admin.ParkedQueue. A transport without it skips them. RM-08.
@@ -82,7 +83,7 @@ func (k *kit) parkAll(r core.Receiver, n int) (parked []string) {
 		d := k.receive(r, 1)[0]
 		parked = append(parked, d.Envelope.ID)
 		k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
-		_ = pause(k.ctx, time.Millisecond)
+		_ = suitetest.Rest(k.ctx, time.Millisecond)
 	}
 	return parked
 }
@@ -100,7 +101,7 @@ func (k *kit) depth(name string, n int) {
 		if got == n && err == nil {
 			return
 		}
-		if pause(ctx, 50*time.Millisecond) != nil {
+		if suitetest.Rest(ctx, 50*time.Millisecond) != nil {
 			k.fail("%d messages are parked, want %d", got, n)
 		}
 	}
@@ -351,7 +352,7 @@ func parkedExpired(k *kit) {
 	k.publish(batch...)
 	k.parkAll(r, 2)
 	k.depth(name, 2)
-	_ = pause(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
+	_ = suitetest.Rest(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 1)
 	k.exactly(batch[1:], k.consume(r, 1))
 	k.depth(name, 1)
@@ -410,7 +411,7 @@ func parkedConcurrently(k *kit) {
 			if replayed.Add(int64(got)) >= n {
 				return nil
 			}
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
+			if err := suitetest.Rest(ctx, 10*time.Millisecond); err != nil {
 				return fmt.Errorf("%d of %d replayed: %w", replayed.Load(), n, err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var receiveChecks = []named{
@@ -253,7 +254,7 @@ func receiveWaits(k *kit) {
 		ctx, cancel := k.within()
 		defer cancel()
 		if i == 1 {
-			if err := pause(ctx, quiet/3); err != nil {
+			if err := suitetest.Rest(ctx, quiet/3); err != nil {
 				return err
 			}
 			return k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
@@ -282,7 +283,7 @@ func receiveCancelled(k *kit) {
 				if err := k.publisher.Publish(all, want[j:j+5]).FirstErr(); err != nil {
 					return fmt.Errorf("publish: %w", err)
 				}
-				if err := pause(all, time.Millisecond); err != nil {
+				if err := suitetest.Rest(all, time.Millisecond); err != nil {
 					return err
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var rejectChecks = []named{
@@ -77,7 +78,7 @@ func (k *kit) awaitParked(queue string) []Parked {
 		if err != nil && ctx.Err() == nil {
 			k.must("list the parked messages", err)
 		}
-		if len(got) > 0 || pause(ctx, 50*time.Millisecond) != nil {
+		if len(got) > 0 || suitetest.Rest(ctx, 50*time.Millisecond) != nil {
 			return got
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/patience"
 )
@@ -209,7 +210,7 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.D
 			return got, err
 		}
 		outage = true
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := suitetest.Rest(ctx, 50*time.Millisecond); err != nil {
 			return got, err
 		}
 	}
@@ -217,17 +218,6 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.D
 }
 
 func isClosed(err error) bool { return errors.Is(err, waybill.ErrClosed) }
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // settle settles what must succeed.
 func (k *kit) settle(r core.Receiver, a ...core.Ack) {

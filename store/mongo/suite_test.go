@@ -24,14 +24,6 @@ func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
 	return suiteTx{tx.(*testTx)}, nil
 }
 
-func (h suiteHarness) Records(ctx context.Context, route string) (out []storetest.StoredRecord, err error) {
-	rs, err := (&harness{store: h.store}).Records(ctx, route)
-	for _, r := range rs {
-		out = append(out, storetest.StoredRecord(r))
-	}
-	return out, err
-}
-
 func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
 	_, err := h.store.outbox.UpdateOne(ctx, bson.M{"route": route, "seq": seq}, bson.M{"$set": bson.M{"attrs": "not a document"}})
 	return err

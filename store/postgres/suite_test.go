@@ -41,12 +41,7 @@ func (h *suite) Corrupt(ctx context.Context, route string, seq int64) error {
 }
 
 func (h *suite) Records(ctx context.Context, route string) ([]storetest.StoredRecord, error) {
-	rs, err := (&harness{pool: h.pool, store: h.store}).Records(ctx, route)
-	out := make([]storetest.StoredRecord, len(rs))
-	for i, r := range rs {
-		out[i] = storetest.StoredRecord(r)
-	}
-	return out, err
+	return (&harness{pool: h.pool, store: h.store}).Records(ctx, route)
 }
 
 // WithRetention makes the harness a storetest.Retainer.

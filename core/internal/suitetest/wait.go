@@ -2,6 +2,8 @@ package suitetest
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/internal/patience"
@@ -69,4 +71,29 @@ func Come[T any](ch <-chan T) (T, bool) {
 	case <-t.C:
 		return *new(T), false
 	}
+}
+
+// Rest waits for d, or for the end of ctx.
+func Rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Names replaces ids by their numbers among all, for messages that people can read.
+func Names(ids, all []string) string {
+	const most = 50
+	var out []int
+	for _, id := range ids[:min(len(ids), most)] {
+		out = append(out, slices.Index(all, id))
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("%v and %d more", out, len(ids)-most)
+	}
+	return fmt.Sprint(out)
 }

@@ -57,6 +57,8 @@ var rules = []rule{
 	{"core/repeats", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core/rules", append([]string{".", "admin", "core", "hlc", "internal/content"}, helpers...), nil},
 	// the suites
+	// one harness looks at stored records for both suites of an outbox
+	{"core/storetest", append([]string{"core/outboxtest", "core/internal/suitetest", "internal/patience"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"core/...", append([]string{"core/internal/suitetest", "internal/patience"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"dispatch/...", leaf, nil},
 	{"internal/upkeep", leaf, otelAPI},
