@@ -91,7 +91,7 @@ func (t *sqlTx) Rollback(context.Context) error {
 const workers = 4
 
 // ST-01 ST-02 ST-05 ST-07 ST-12 DB-01 DB-02 DB-03 DB-04 DB-05 DB-18 OR-02 OR-03 OR-08 TE-11, as far as a
-// store keeps them
+// store keeps them.
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	var harnesses []func(*testing.T) storetest.Harness
