@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// sweepCheap is how long a look for expired records from the beginning may take, so that each one begins there. Records
+// that had expired before can come back: their owner leaves, or the lock of a transaction ends.
+const sweepCheap = 250 * time.Millisecond
+
 // cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, cancelled.
 const cleanBatch = 1000
 
@@ -27,31 +31,39 @@ RETURNING true`
 // records in other partitions are left to their owners, who find out. It never waits for a lock. Owners are told of the
 // keys that a retry held; no member remembers a timer, nor a due record without an owner.
 //
-//	f  the routes with live records that expire some day
+// It looks at those that expired after $1, or at all; see resume. Known routes are not looked for.
+//
+//	k  the known routes, and where the gap behind each ends
+//	f  these, and the routes in the gaps with live records that expire some day
 //	n  the slots of these without an owner
 //	w  the records that expired while they waited for a time
 //	x  the due ones without an owner
 const sweepSQL = `
-WITH RECURSIVE f AS (
-    (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` ORDER BY o.route LIMIT 1)
+WITH RECURSIVE k AS (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k
+), f AS (
+    SELECT k.route, k.next FROM k
     UNION ALL
-    SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` AND o.route > f.route ORDER BY o.route LIMIT 1)
+    SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` AND o.route > f.route AND o.route < f.next ORDER BY o.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
     SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {partitions} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
-    SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq, o.retry FROM {outbox} o
+    SELECT x.at, x.retry FROM n CROSS JOIN LATERAL (
+        SELECT o.ctid AS at, o.retry FROM {outbox} o
         WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 0 AND o.expires_at <= statement_timestamp()
+          AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
           AND NOT ` + liveHoldSQL + `
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
     LIMIT 1000
 ), x AS MATERIALIZED (
-    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM {outbox} o
+    SELECT x.at FROM n CROSS JOIN LATERAL (
+        SELECT o.ctid AS at FROM {outbox} o
         WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 1 AND o.expires_at <= statement_timestamp()
+          AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
           AND (n.slots >> o.slot) & 1 = 1 AND NOT ` + liveHoldSQL + `
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
@@ -60,14 +72,14 @@ WITH RECURSIVE f AS (
     UPDATE {outbox} o
     SET state = {abandoned}, reason = {expired}, blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ` + carefulSQL + `
-    FROM (SELECT w.route, w.seq, w.retry AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
-    WHERE o.route = d.route AND o.seq = d.seq
+    FROM (SELECT w.at, w.retry AS tell FROM w UNION ALL SELECT x.at, false FROM x) d
+    WHERE o.ctid = d.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO {notices} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
-SELECT count(*) FROM u`
+SELECT count(*), statement_timestamp() FROM u`
 
 // The index of live records that expire: its predicate, and its second column. It is one index for waiting and for due
 // records, since each index makes all staging slower.
@@ -135,12 +147,20 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	for _, class := range core.RetentionClasses() {
 		from[class] = o.cleaned[class].start(began)
 	}
+	sweepFrom := o.swept.start(began)
+	var swept *time.Time
 	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
 		done = core.Cleaned{Leader: true, Deleted: map[core.CleanedKind]int{}}
 		clear(newest[:])
-		b.Queue(b.sql.clean.sweep).QueryRow(func(row pgx.Row) error {
-			err := row.Scan(&done.Expired)
-			done.More = done.More || done.Expired >= cleanBatch
+		swept = nil
+		b.Queue(b.sql.clean.sweep, sweepFrom).QueryRow(func(row pgx.Row) error {
+			var at time.Time
+			err := row.Scan(&done.Expired, &at)
+			if done.Expired < cleanBatch {
+				swept = &at // nothing before is left but locked rows, and those that become free
+			} else {
+				done.More = true
+			}
 			return err
 		})
 		for _, class := range core.RetentionClasses() {
@@ -156,7 +176,9 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	})
 	if err != nil {
 		clear(newest[:]) // but not at once from the beginning again
+		swept = nil
 	}
+	o.swept.done(sweepFrom, began, time.Now(), swept)
 	for _, class := range core.RetentionClasses() {
 		o.cleaned[class].done(from[class], began, time.Now(), newest[class])
 	}

@@ -37,7 +37,7 @@ func TestCleanPlans(t *testing.T) {
 		buffers int64
 	}{
 		{"elect", electSQL, []any{"me", int64(1), int64(1)}, 20},
-		{"sweep", sweepSQL, nil, 40_000},
+		{"sweep", sweepSQL, []any{nil}, 40_000},
 		{"purge published", purgeSQL(core.RetentionPublished), []any{int64(1), nil}, 20_000},
 		{"purge cancelled", purgeSQL(core.RetentionCancelled), []any{int64(0), time.Now().Add(-24 * time.Hour)}, 20_000},
 		{"purge abandoned: none is old enough", purgeSQL(core.RetentionAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds(), nil}, 20},
@@ -66,7 +66,7 @@ func TestCleanPlans(t *testing.T) {
 		t.Errorf("%d cancelled and %d published deleted, %d expired in %d calls, want 2,500, 2,500 and 5,000 in 6", cancelled, published, expired, calls)
 	}
 	exec("VACUUM waybill.waybill_outbox") // what was swept is not to be met again
-	p := explain(t, pool, o.names, sweepSQL)
+	p := explain(t, pool, o.names, sweepSQL, nil)
 	p.check(t, "sweep: what has expired has an owner", 200)
 	var left int
 	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 240_000 {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"maps"
 	"time"
 
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
@@ -31,3 +32,33 @@ var Indexed = indexed
 
 // SleepDeeply has each Wait of o sleep for d as soon as it may rely on notifications.
 func SleepDeeply(o *Outbox, d time.Duration) { o.waiter.SleepDeeply(d) }
+
+// GoOn has cleaning go on from where it has got to, for the next hour. Otherwise it begins anew now and then.
+func GoOn(o *Outbox, in *Inbox) {
+	later := func(r *resume) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.from.IsZero() {
+			r.anew = time.Now().Add(time.Hour)
+		}
+	}
+	for i := range o.cleaned {
+		later(&o.cleaned[i])
+	}
+	later(&o.swept)
+	later(in.purged.get("c"))
+}
+
+// Anew has the next look for expired records begin at the beginning.
+func Anew(o *Outbox) {
+	o.swept.mu.Lock()
+	defer o.swept.mu.Unlock()
+	o.swept.anew = time.Time{}
+}
+
+// Texts returns the statements of an outbox by their names.
+func Texts(o *Outbox) map[string]string {
+	all := named("outbox", o.sql)
+	maps.Copy(all, named("stage", &o.stager.sql))
+	return all
+}

@@ -160,8 +160,8 @@ SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     ` + presenceLostSQL + `, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM {members} ORDER BY session`
 
 	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
-	// one row each, since EXISTS may be taken for a reason to go over all that is due. Its last columns are
-	// those of a look of Wait.
+	// one row each, since EXISTS may be taken for a reason to go over all that is due, and for the first one in
+	// the order of an index, so that the planner takes that index. Its last columns are those of a look of Wait.
 	membershipSQL = `
 WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
@@ -178,7 +178,9 @@ SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = 
     WHERE coalesce(
         (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
         (SELECT true FROM {outbox} r
-         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
-        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
+         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL
+         ORDER BY r.due_at LIMIT 1),
+        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry
+         ORDER BY r.due_at LIMIT 1))
     LIMIT 100), ` + listen.DrawnSQL
 )

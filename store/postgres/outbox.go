@@ -35,6 +35,7 @@ type Outbox struct {
 	unit   *waybill.UnitOfWork[pgx.Tx]
 
 	cleaned [core.RetentionCancelled + 1]resume // by class of retention: where the latest purge ended
+	swept   resume                              // expired records
 }
 
 var (
@@ -95,7 +96,7 @@ func newOutbox(source conns.Source, opts Options) (*Outbox, error) {
 	n := newNames(opts.Schema, opts.Table, "")
 	o := &Outbox{
 		conns: source, opts: opts, names: n, sql: newStatements(n), stager: newStager(&opts, stamper, n),
-		keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention),
+		keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention), swept: resume{cheap: sweepCheap},
 	}
 	o.waiter = listen.New(listen.Options{Conns: source, Names: n, Off: opts.DisableNotify, Logger: o.opts.logger})
 	if o.unit, err = waybill.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {

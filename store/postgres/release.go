@@ -15,6 +15,8 @@ const lockPartitionSQL = `SELECT FROM {partitions} un WHERE un.route = $1 AND un
 
 // giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked. It
 // says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their greatest term.
+// Rows are looked up one by one, and self's holds in the index of holds: a plan that was made for a small table would
+// go over all rows of the route.
 //
 //	un      the partition, if it is self's in this term
 //	o       the records of out that are as they were
@@ -28,17 +30,21 @@ WITH un AS MATERIALIZED (
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND ` + aliveSQL + `
 ), o AS MATERIALIZED (
     SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
-    JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
-      AND ` + holderSQL + ` IN (0, $1::bigint)
+    CROSS JOIN LATERAL (
+        SELECT r.seq FROM {outbox} r
+        WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (un.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` IN (0, $1::bigint)
+        LIMIT 1
+    ) r
 ), wanted AS MATERIALIZED (
     SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, {outbox} r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
-    SELECT r.ctid AS at, w.out FROM wanted w JOIN {outbox} r ON r.route = $2 AND r.seq = w.seq
-    FOR NO KEY UPDATE OF r SKIP LOCKED
+    SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
+        SELECT r.ctid AS at FROM {outbox} r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) r
 ), can AS MATERIALIZED (
     SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
 ), h AS (

@@ -16,6 +16,9 @@ type resume struct {
 	mu   sync.Mutex
 	from time.Time // of the newest that was deleted; zero = begin anew
 	anew time.Time // when to begin anew
+	// cheap: after a look from the beginning that took less, the next one begins there, too. It is for rows that
+	// can come back before from.
+	cheap time.Duration
 }
 
 // start returns from when on to look; nil = from the beginning.
@@ -34,8 +37,8 @@ func (r *resume) start(now time.Time) *time.Time {
 func (r *resume) done(from *time.Time, began, now time.Time, newest *time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if from == nil {
-		r.anew = now.Add(scratchShare * now.Sub(began))
+	if took := now.Sub(began); from == nil && took >= r.cheap {
+		r.anew = now.Add(scratchShare * took)
 	}
 	if newest != nil && newest.After(r.from) {
 		r.from = *newest
@@ -60,8 +63,8 @@ func (r *resumes) get(consumer string) *resume {
 	return r.of[consumer]
 }
 
-// purge calls once for a consumer's marks, from where the latest one ended, and from the beginning when that finds
-// fewer than limit, so that nothing is left out. An empty consumer is all of them, always from the beginning.
+// purge calls once for a consumer's marks, from where the latest one ended. It leaves out marks that were committed
+// late, until it begins anew. An empty consumer is all of them, always from the beginning.
 func (r *resumes) purge(
 	consumer string, limit int, once func(limit int, from *time.Time) (n int, newest *time.Time, err error),
 ) (int, error) {
@@ -77,14 +80,5 @@ func (r *resumes) purge(
 		return 0, err
 	}
 	at.done(from, began, time.Now(), newest)
-	if from == nil || n == limit {
-		return n, nil
-	}
-	began = time.Now()
-	more, newest, err := once(limit-n, nil)
-	if err != nil {
-		return n, err
-	}
-	at.done(nil, began, time.Now(), newest)
-	return n + more, nil
+	return n, nil
 }

@@ -37,18 +37,20 @@ SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config(
 	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
 	// neither the version nor the partition, and is done if there is no row any more, or it was published already.
 	// It is deleted unless $15. A retry that $1 held is due anew when it is released. A release leaves what another
-	// session holds.
+	// session holds. Each row is looked up alone: a join that was planned for a small table goes over all of it.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
         AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.ctid AS at, u.state NOT IN {terminal} AND NOT u.rejected AND ` + holderSQL + ` NOT IN (0, $1) AS others
-    FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + `
-      AND (u.state = {published} OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
-    FOR UPDATE OF r SKIP LOCKED
+    SELECT u.*, r.at, u.state NOT IN {terminal} AND NOT u.rejected AND r.holder NOT IN (0, $1) AS others
+    FROM u CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, ` + holderSQL + ` AS holder FROM {outbox} r
+        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + `
+          AND (u.state = {published} OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) r
 ), d AS (
     DELETE FROM {outbox} r USING l WHERE r.ctid = l.at AND l.state = {published} AND NOT $15::boolean RETURNING l.n
 ), w AS (

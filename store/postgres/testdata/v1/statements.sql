@@ -1334,26 +1334,31 @@ WITH d AS MATERIALIZED (
 SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2
 
 -- statement outbox.clean.sweep
-WITH RECURSIVE f AS (
-    (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL ORDER BY o.route LIMIT 1)
+WITH RECURSIVE k AS (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM "waybill"."waybill_outbox_routes" ro) k
+), f AS (
+    SELECT k.route, k.next FROM k
     UNION ALL
-    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL AND o.route > f.route ORDER BY o.route LIMIT 1)
+    SELECT (SELECT o.route FROM "waybill"."waybill_outbox" o WHERE o.expires_at IS NOT NULL AND o.settled_at IS NULL AND o.route > f.route AND o.route < f.next ORDER BY o.route LIMIT 1), f.next
     FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
     SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL
 ), w AS MATERIALIZED (
-    SELECT x.route, x.seq, x.retry FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq, o.retry FROM "waybill"."waybill_outbox" o
+    SELECT x.at, x.retry FROM n CROSS JOIN LATERAL (
+        SELECT o.ctid AS at, o.retry FROM "waybill"."waybill_outbox" o
         WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 0 AND o.expires_at <= statement_timestamp()
+          AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
           AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
     LIMIT 1000
 ), x AS MATERIALIZED (
-    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
-        SELECT o.route, o.seq FROM "waybill"."waybill_outbox" o
+    SELECT x.at FROM n CROSS JOIN LATERAL (
+        SELECT o.ctid AS at FROM "waybill"."waybill_outbox" o
         WHERE o.route = n.route AND o.expires_at IS NOT NULL AND o.settled_at IS NULL AND CASE WHEN o.due_at IS NULL THEN 1 ELSE 0 END = 1 AND o.expires_at <= statement_timestamp()
+          AND o.expires_at >= coalesce($1::timestamptz, '-infinity')
           AND (n.slots >> o.slot) & 1 = 1 AND NOT (o.hold <> 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = o.hold))
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
@@ -1364,14 +1369,14 @@ WITH RECURSIVE f AS (
         settled_at = clock_timestamp(), version = o.version + 1, maybe_sent = o.maybe_sent OR o.hold <> 0 OR ((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
         (SELECT un.uncertain_up_to FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
         (SELECT ro.uncertain_up_to FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = o.route), 0))
-    FROM (SELECT w.route, w.seq, w.retry AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
-    WHERE o.route = d.route AND o.seq = d.seq
+    FROM (SELECT w.at, w.retry AS tell FROM w UNION ALL SELECT x.at, false FROM x) d
+    WHERE o.ctid = d.at
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO "waybill"."waybill_outbox_notices" (kind, route, slot, slots, key, id, seq)
     SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
-SELECT count(*) FROM u
+SELECT count(*), statement_timestamp() FROM u
 
 -- statement outbox.clock.mark
 WITH b AS MATERIALIZED (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at),
@@ -1593,7 +1598,7 @@ SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END,
     (SELECT count(*) FROM p CROSS JOIN LATERAL (SELECT r.seq
         FROM "waybill"."waybill_outbox" r
-        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0) x)
+        WHERE r.route = p.route AND r.retry AND r.due_at > p.since AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND p.repeats AND r.hold + 0 = $1 AND r.hold <> 0 ORDER BY r.due_at) x)
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM "waybill"."waybill_outbox" r
      WHERE r.route = p.route AND r.due_at > p.since AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL
@@ -1678,17 +1683,21 @@ WITH un AS MATERIALIZED (
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
 ), o AS MATERIALIZED (
     SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
-    JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
-      AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+    CROSS JOIN LATERAL (
+        SELECT r.seq FROM "waybill"."waybill_outbox" r
+        WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (un.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+        LIMIT 1
+    ) r
 ), wanted AS MATERIALIZED (
     SELECT o.seq, true AS out FROM o
     UNION ALL
     SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
-    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
 ), l AS MATERIALIZED (
-    SELECT r.ctid AS at, w.out FROM wanted w JOIN "waybill"."waybill_outbox" r ON r.route = $2 AND r.seq = w.seq
-    FOR NO KEY UPDATE OF r SKIP LOCKED
+    SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
+        SELECT r.ctid AS at FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) r
 ), can AS MATERIALIZED (
     SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
 ), h AS (
@@ -1761,8 +1770,10 @@ SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || v
     WHERE coalesce(
         (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
         (SELECT true FROM "waybill"."waybill_outbox" r
-         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
-        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
+         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL
+         ORDER BY r.due_at LIMIT 1),
+        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry
+         ORDER BY r.due_at LIMIT 1))
     LIMIT 100), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- statement outbox.heartbeat.membershipMembers
@@ -2013,11 +2024,13 @@ WITH u AS MATERIALIZED (
                          $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
         AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
 ), l AS MATERIALIZED (
-    SELECT u.*, r.ctid AS at, u.state NOT IN (3, 5) AND NOT u.rejected AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END NOT IN (0, $1) AS others
-    FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
-    FOR UPDATE OF r SKIP LOCKED
+    SELECT u.*, r.at, u.state NOT IN (3, 5) AND NOT u.rejected AND r.holder NOT IN (0, $1) AS others
+    FROM u CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder FROM "waybill"."waybill_outbox" r
+        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+          AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1)))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) r
 ), d AS (
     DELETE FROM "waybill"."waybill_outbox" r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
 ), w AS (
