@@ -388,14 +388,6 @@ UPDATE waybill_outbox
 
 -- statement
 UPDATE waybill_outbox
-		SET state = 1, due_at = NULL, settled_at = NULL, version = version + 1, blocks = 0,
-		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
-		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
-		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
-		WHERE seq = ?1 AND hold = 0 AND state IN (1, 4, 5)
-
--- statement
-UPDATE waybill_outbox
 		SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL WHERE settled_at IS NULL AND seq IN (
 		SELECT r.seq
 			FROM json_each(?1) j CROSS JOIN waybill_outbox r
@@ -406,6 +398,14 @@ UPDATE waybill_outbox
 UPDATE waybill_outbox
 		SET state = 5, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3, blocks = ?4, maybe_sent = ?5
 		WHERE seq = ?1
+
+-- statement
+UPDATE waybill_outbox
+		SET state = ?3, version = ?4, blocks = ?5, maybe_sent = ?6, attempts = ?7, crashes = ?8, deliveries = ?9, reason = ?10,
+		due_at = NULL, settled_at = NULL, error = NULL, error_at = NULL,
+		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
+		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
+		WHERE seq = ?1 AND hold = 0
 
 -- statement
 UPDATE waybill_outbox
