@@ -5,6 +5,7 @@ func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	const take, due = "store/postgres/hold.go", "store/postgres/due.go"
 	all := group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "postgres-rates", fault: "a relay reads and settles few records at a time", file: "relay/options.go", old: "DefaultBatchSize         = 500", new: "DefaultBatchSize         = 50", tests: "^TestNearBest$"},
 		mutant{id: "postgres-group", fault: "settles of several members count although some records are not settled", file: "store/postgres/settle.go", old: "return err == nil && deleted == int64(len(all))", new: "return err == nil", tests: "^TestSettleGroup$"},
 		mutant{id: "postgres-blocked-page", fault: "a list of blocked keys ends behind a thousand keys that are not blocked", file: heads, old: "if steps < keySteps {", new: "if steps <= keySteps {", tests: "^TestBlockedKeysBehindOthers$"},
 		mutant{id: "postgres-blocked-topic", fault: "a topic that no queue is bound for blocks no key in the list", file: heads, old: "strpos(x.last_error, ` + text + `) > 0", new: "strpos(x.last_error, ` + text + `) < 0", tests: "^TestKeysBehindATopicAmongOthers$"},

@@ -5,6 +5,8 @@ func redis() []mutant {
 	const dir = "transport/redisstreams/"
 	const publish, store, lib, take, settle, recovered, leave, receiver, parked = dir + "lua/publish.lua", dir + "store.go", dir + "lua/lib.lua", dir + "lua/take.lua", dir + "lua/settle.lua", dir + "lua/recover.lua", dir + "lua/leave.lua", dir + "receiver.go", dir + "lua/replay.lua"
 	return group{pkg: "./transport/redisstreams", server: true}.of(
+		mutant{id: "redis-rates-settle", fault: "a settle of many messages takes its calls one after the other", file: "transport/redisstreams/settle.go", old: "settleCalls = 4", new: "settleCalls = 1", tests: "^TestNearBest$"},
+		mutant{id: "redis-rates-chunk", fault: "a batch of a relay takes many transactions", file: "transport/redisstreams/publish.go", old: "chunkMessages  = 500", new: "chunkMessages  = 100", tests: "^TestNearBest$"},
 		mutant{id: "redis-native", fault: "a body is held twice", file: receiver, old: "return slices.Delete(fields, i, i+2)", new: "return fields", tests: "^TestNative$"},
 		mutant{id: "redis-together", fault: "bodies that become large at once come together", file: take, old: "bytes = bytes + #f end", new: "bytes = bytes + 0 * #f end", tests: "^TestReceiveIsBounded$"},
 		mutant{id: "redis-together-released", fault: "released bodies come together", file: take, old: "  if full() then break end\n", new: "", tests: "^TestReceiveIsBounded$"},

@@ -37,7 +37,7 @@
 // # Concurrency
 //
 // A Transport is safe for concurrent use. Calls of Publish share the client and its pool. Each call sends chunks of up
-// to 250 messages or 1 MiB, one after the other, each a transaction of two round trips. Fewer than 32 messages, or with
+// to 500 messages or 1 MiB, one after the other, each a transaction of two round trips. Fewer than 32 messages, or with
 // Options.MaxLen 128, are one call of a script. An open receiver uses a connection to wait.
 //
 // # Ownership

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -15,8 +16,12 @@ import (
 // message is in two places or in none. A lost answer leaves a doubt: a delivery that has no holder afterwards was
 // settled by the call before.
 
-// settleChunk bounds the settlements of one script call.
-const settleChunk = 256
+const (
+	// settleChunk bounds the settlements of one script call.
+	settleChunk = 256
+	// settleCalls bounds the script calls of one Settle that are under way.
+	settleCalls = 4
+)
 
 var (
 	errLost = outage("settle", waybill.ErrLeaseLost)
@@ -44,8 +49,16 @@ func (r *receiver) settle(ctx context.Context, acks []core.Ack) core.Results {
 		}
 	}
 	now := time.Now()
-	for part := range slices.Chunk(slots, settleChunk) {
-		r.settlePart(ctx, acks, part, results, now)
+	calls := 1 // what goes back does so in order
+	if !slices.ContainsFunc(acks, func(a core.Ack) bool { return a.Verdict != core.VerdictDone }) {
+		calls = settleCalls
+	}
+	for some := range slices.Chunk(slots, calls*settleChunk) {
+		var under sync.WaitGroup
+		for part := range slices.Chunk(some, settleChunk) {
+			under.Go(func() { r.settlePart(ctx, acks, part, results, now) })
+		}
+		under.Wait()
 	}
 	return results
 }

@@ -18,7 +18,7 @@ import (
 
 // maxPolls bounds the requests for messages that one receiver has in progress. One waits alone while the queue is
 // empty.
-const maxPolls = 8
+const maxPolls = 16
 
 var _ core.DeliveryRenewer = (*receiver)(nil)
 

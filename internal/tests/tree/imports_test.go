@@ -95,6 +95,8 @@ var rules = []rule{
 	{"internal/tests/mistakes", nil, nil}, // tests only
 	{"internal/mutants", []string{"internal/patience"}, nil},
 	{"internal/sharedtest", append([]string{"internal/patience"}, leaf...), testLibs},
+	{"internal/rounds", nil, nil},
+	{"internal/ratetest", append([]string{"*", "internal/patience", "internal/rounds", "internal/sharedtest", "internal/content", "internal/sqltext", "internal/upkeep"}, helpers...), []string{"*"}},
 	{"internal/killtest", append([]string{"*", "internal/sharedtest", "internal/sqltext", "internal/upkeep"}, "internal/patience", "internal/chance", "internal/check", "internal/enum", "internal/errtext", "internal/obs", "internal/content"), testLibs},
 	{"internal/nightly", nil, nil},
 	{"internal/checker", leaf, nil},
