@@ -77,10 +77,11 @@ func (r *Row) Shown() core.State {
 // Counted returns the state and the reason by which operators count r, and whether it is due. due says so of a record
 // that waits for a time. A published one, which is kept, is not counted: its state is core.StateNone.
 func (r *Row) Counted(due bool) (state core.State, reason waybill.Reason, isDue bool) {
-	switch state = r.Shown(); state {
-	case core.StatePublished:
+	state = r.Shown()
+	if state == core.StatePublished {
 		return core.StateNone, "", false
-	case core.StateAbandoned:
+	}
+	if state == core.StateAbandoned {
 		reason = r.Reason
 	}
 	return state, reason, r.Live() && r.Holder == 0 && (!r.Waits || due)

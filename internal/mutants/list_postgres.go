@@ -5,6 +5,9 @@ func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	const take, due = "store/postgres/hold.go", "store/postgres/due.go"
 	all := group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "postgres-quoted-ids", fault: "ids are not unique where the server quotes identifiers", file: "store/postgres/clock.go", old: `trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id'))`, new: `coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')`, tests: "^TestQuotedIdentifiers$"},
+		mutant{id: "postgres-quoted-types", fault: "a server that quotes identifiers is said to have other columns", file: "store/postgres/internal/schema/check.go", old: `replace(format_type(a.atttypid, NULL), '"', '')`, new: `format_type(a.atttypid, NULL)`, tests: "^TestQuotedIdentifiers$"},
+		mutant{id: "postgres-quoted-drift", fault: "a server that quotes identifiers is said to differ", file: "store/postgres/internal/schema/drift.go", old: `SET LOCAL quote_all_identifiers = off`, new: `SET LOCAL quote_all_identifiers = on`, tests: "^TestQuotedIdentifiers$"},
 		mutant{id: "postgres-rates", fault: "a relay reads and settles few records at a time", file: "relay/options.go", old: "DefaultBatchSize         = 500", new: "DefaultBatchSize         = 50", tests: "^TestNearBest$"},
 		mutant{id: "postgres-group", fault: "settles of several members count although some records are not settled", file: "store/postgres/settle.go", old: "return err == nil && deleted == int64(len(all))", new: "return err == nil", tests: "^TestSettleGroup$"},
 		mutant{id: "postgres-blocked-page", fault: "a list of blocked keys ends behind a thousand keys that are not blocked", file: heads, old: "if steps < keySteps {", new: "if steps <= keySteps {", tests: "^TestBlockedKeysBehindOthers$"},

@@ -32,13 +32,13 @@ const stampsSQL = `
 
 // seedSQL is what a process asks before its first work: the highest stamp that counts, the highest one at all, the
 // version that it must know, and whether ids are unique, which not every insert would find out. Its parameter is for
-// stampsSQL.
+// stampsSQL. A server with quote_all_identifiers quotes the column in the index's condition.
 const seedSQL = `
 SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce(max(s.hlc), 0),
        (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
     SELECT FROM pg_index x
     WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
-      AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
+      AND trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')) = 'own_id'
       AND (SELECT count(*) FROM pg_attribute a
            WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
 FROM (SELECT ` + stampBoundSQL + ` AS at) b, (` + stampsSQL + `) s`

@@ -127,13 +127,13 @@ type answers struct {
 
 // askSQL asks all of it at once: a far database is asked at each start. The first object is the table. A role cannot
 // look up a name in a schema that it may not use, and the planner looks up names that are constants. Lists go and come
-// as JSON, since drivers of database/sql know no arrays.
+// as JSON, since drivers of database/sql know no arrays. A server with quote_all_identifiers quotes the names of types.
 const askSQL = `
 WITH s AS (SELECT (SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1) AS usable),
 o AS MATERIALIZED (SELECT w.n, w.v->>0 AS object, w.v->>1 AS kind, w.v->>2 AS name,
 		CASE WHEN s.usable THEN to_regclass(w.v->>0)::oid END AS oid
 	FROM s, json_array_elements($2::json) WITH ORDINALITY w (v, n)),
-t AS (SELECT a.attname::text AS name, format_type(a.atttypid, NULL) AS kind FROM o JOIN pg_attribute a ON a.attrelid = o.oid
+t AS (SELECT a.attname::text AS name, replace(format_type(a.atttypid, NULL), '"', '') AS kind FROM o JOIN pg_attribute a ON a.attrelid = o.oid
 	WHERE o.n = 1 AND a.attnum > 0 AND NOT a.attisdropped),
 p AS (SELECT o.n, CASE
 		WHEN o.oid IS NULL THEN 'missing'

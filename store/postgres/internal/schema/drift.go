@@ -106,6 +106,9 @@ func (m *Migrations) shape(ctx context.Context, tx pgx.Tx) ([]object, error) {
 	if slices.Contains(m.parts, PartInbox) {
 		tags, tables = append(tags, "{inbox}", "{inbox}_limits"), append(tables, m.names.Inbox, m.names.Inbox+"_limits")
 	}
+	if _, err := tx.Exec(ctx, `SET LOCAL quote_all_identifiers = off`); err != nil { // shape.txt has no quotes
+		return nil, err
+	}
 	rows, err := tx.Query(ctx, shapeSQL, m.names.Schema, tags, tables)
 	if err != nil {
 		return nil, err

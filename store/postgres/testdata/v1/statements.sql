@@ -2517,7 +2517,7 @@ SELECT coalesce(max(s.hlc) FILTER (WHERE s.hlc BETWEEN 0 AND b.at), 0), coalesce
        (SELECT coalesce(max(value), 0) FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.compatible'), EXISTS (
     SELECT FROM pg_index x
     WHERE x.indrelid = '"waybill"."waybill_outbox"'::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
-      AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
+      AND trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')) = 'own_id'
       AND (SELECT count(*) FROM pg_attribute a
            WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)
 FROM (SELECT ((date_part('epoch', clock_timestamp() + interval '1 minute') * 1000)::bigint << 16 | 65535) AS at) b, (
