@@ -30,9 +30,10 @@ GATE = go test -timeout 20m $(COUNT)
 # Long histories in virtual time. The race detector makes them five times as long, and finds nothing there that the
 # shorter tests of the same packages do not show it. So here they run without it; the nightly run has them with it.
 HISTORIES := ^Test($(subst $() ,|,$(strip \
-	BackWithinTwoSeconds FaultsLoseNothingAndKeepOrder FreeProcessesTakeAll HoldsATenthOfASecond Loop OneTickADay \
-	QuickHandlersNeedFewCalls SameSeedSameHistory SharedLimitsAtRandom Simulate SimulateOddOptions TwoRelays \
-	UnroutableAfterALongOutage UnroutableBacklogIsProbed UnroutableHasItsOwnHorizon WithinATenthOfTheBest)))$$
+	BackWithinTwoSeconds EachTickOnce FaultsLoseNothingAndKeepOrder FreeProcessesTakeAll HoldsATenthOfASecond Loop \
+	OneTickADay QuickHandlersNeedFewCalls SameSeedSameHistory SharedLimitsAtRandom Simulate SimulateOddOptions \
+	TwoRelays UnroutableAfterALongOutage UnroutableBacklogIsProbed UnroutableHasItsOwnHorizon \
+	WithinATenthOfTheBest)))$$
 
 SHARED = go run ./internal/testenv/testservers
 

@@ -41,6 +41,7 @@ var kinds = map[uint16]kind{
 	1044: kindMisconfigured, 1045: kindMisconfigured, 1046: kindMisconfigured, 1049: kindMisconfigured, 1054: kindMisconfigured,
 	1064: kindMisconfigured, 1130: kindMisconfigured, 1142: kindMisconfigured, 1143: kindMisconfigured, 1146: kindMisconfigured,
 	1176: kindMisconfigured, 1227: kindMisconfigured, 1251: kindMisconfigured, 1665: kindMisconfigured, 1370: kindMisconfigured, 1698: kindMisconfigured,
+	1792: kindMisconfigured,
 	1820: kindMisconfigured, 1862: kindMisconfigured, 4031: kindOutage,
 	1118: kindTooBig, 1153: kindTooBig, 1301: kindTooBig, 1406: kindTooBig, 3140: kindTooBig,
 }

@@ -62,6 +62,10 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, err := w.one(ctx, []any{&log, &commits, &completion, &format}, `SELECT @@log_bin, @@autocommit, @@completion_type, @@binlog_format`); err != nil {
 		return classify("check", err)
 	}
+	app, limit, mode, careful := &work{s: s, q: s.db}, "", "", 0
+	if _, err := app.one(ctx, []any{&limit, &mode, &careful}, `SELECT CAST(@@sql_select_limit AS CHAR), @@sql_mode, @@sql_safe_updates`); err != nil {
+		return classify("check", err)
+	}
 	galera, err := w.one(ctx, []any{new(string), new(string)}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`)
 	if err != nil {
 		return classify("check", err)
@@ -77,6 +81,12 @@ func (s *Store) Check(ctx context.Context) error {
 	case commits != "1" || completion != "NO_CHAIN":
 		return misconfigured("autocommit is %s and completion_type is %s, by the server, its init_connect or the data source name, so that transactions stay open: "+
 			"set them to 1 and NO_CHAIN, or use Open, which does it for its connections", commits, completion)
+	case limit != noSelectLimit:
+		return misconfigured("sql_select_limit is %s, with which lists end early in silence: set it to %s, or use Open, which does it for its connections", limit, noSelectLimit)
+	case careful != 0:
+		return misconfigured("sql_safe_updates is ON in the application's connections, which cannot replace or cancel messages then: set it to 0 in the data source name")
+	case oddMode.MatchString(mode):
+		return misconfigured("sql_mode has %s, with which statements mean something else: set another one, in the data source name, too", oddMode.FindString(mode))
 	case log != "0" && format == "STATEMENT":
 		return misconfigured("binlog_format is STATEMENT, with which MySQL refuses writes under READ COMMITTED and replicas of MariaDB can differ; set it to ROW or MIXED")
 	case s.opts.AllowUnsafeSettings:
@@ -102,6 +112,8 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 var (
+	// oddMode finds the modes in which an empty text is NULL, or an UPDATE assigns all columns at once.
+	oddMode       = regexp.MustCompile(`\b(EMPTY_STRING_IS_NULL|ORACLE|SIMULTANEOUS_ASSIGNMENT)\b`)
 	tablePattern  = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (\w+) \((.*?)\n\) ENGINE`)
 	columnPattern = regexp.MustCompile(`(?m)^\t([a-z_]+) +[A-Z]`)
 )

@@ -81,6 +81,9 @@ var (
 // the connection, and the transaction that a frozen process left open. A statement waits a second for a lock.
 const idleSeconds = 5
 
+// noSelectLimit is the sql_select_limit, and the max_join_size, of a server that has none.
+const noSelectLimit = "18446744073709551615"
+
 // Open returns a store with two pools: [Store.DB] for the application's transactions and for inbox handlers, and one
 // for the store's own. dsn is the driver's data source name, such as "user:password@tcp(db:3306)/shop". Open connects
 // to nothing; [Store.Check] does. The caller closes the store.
@@ -94,12 +97,15 @@ func Open(dsn string, opts Options) (*Store, error) {
 	if cfg.Params == nil {
 		cfg.Params = map[string]string{}
 	}
-	// The server's defaults can be others, and then single statements and finished transactions leave locks behind.
+	// The server's defaults can be others, and then single statements and finished transactions leave locks behind,
+	// or a list ends early in silence.
 	cfg.Params["autocommit"], cfg.Params["completion_type"] = "1", "0"
+	cfg.Params["sql_select_limit"] = noSelectLimit
 	own := cfg.Clone()
 	own.Params["wait_timeout"] = strconv.Itoa(idleSeconds)
 	own.Params["innodb_lock_wait_timeout"] = "1"
-	own.Params["sql_safe_updates"] = "1"
+	own.Params["sql_safe_updates"], own.Params["max_join_size"] = "1", noSelectLimit
+	own.Params["sql_mode"] = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
 	own.MultiStatements = true
 	dbs := [2]*sql.DB{}
 	for i, c := range [...]*mysql.Config{cfg, own} {

@@ -55,6 +55,9 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-select-limit", fault: "a server bounds the lists of a store", file: "contrib/mysql/store.go", old: `cfg.Params["sql_select_limit"] = noSelectLimit`, new: `_ = noSelectLimit`, tests: "^TestEverySetting$/^sql_select_limit="},
+		mutant{id: "mysql-mode", fault: "a mode in which an empty text is NULL is taken", file: "contrib/mysql/schema.go", old: "case oddMode.MatchString(mode):", new: "case mode == \"ORACLE\":", tests: "^TestEverySetting$/^sql_mode="},
+		mutant{id: "mysql-safe-updates", fault: "a connection that cannot cancel is taken", file: "contrib/mysql/schema.go", old: "case careful != 0:", new: "case careful > 1:", tests: "^TestEverySetting$/^sql_safe_updates="},
 		mutant{id: "mysql-flush", fault: "a server that syncs its log once a second is taken", file: "contrib/mysql/schema.go", old: "case flush != 1 && flush != 3:", new: "case flush == 0:", tests: "^TestUnsyncedLogs$"},
 		mutant{id: "mysql-sync-binlog", fault: "a server that does not sync its binary log is taken", file: "contrib/mysql/schema.go", old: "case log != \"0\" && sync != 1:", new: "case log != \"0\" && sync < 0:", tests: "^TestUnsyncedLogs$"},
 		mutant{id: "mysql-count-least", fault: "the least number of records counts as an estimate", file: "contrib/mysql/count.go", old: "c.N, c.AtLeast = t.sample.Count(", new: "c.N, _ = t.sample.Count(", tests: "^TestCountsSayHowExactTheyAre$"},

@@ -73,7 +73,7 @@ func withSetting(t *testing.T, name, value string) {
 
 func wantRefused(t *testing.T, pool *pgxpool.Pool, refusal string) {
 	t.Helper()
-	o, err := postgres.NewOutbox(pool, postgres.Options{})
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
 	if err != nil {
 		t.Fatal(err)
 	}
