@@ -27,8 +27,8 @@ servers: ## install the servers of the tests and a C compiler if missing (Debian
 
 GATE = go test -timeout 20m $(COUNT)
 
-# Long histories in virtual time. The race detector makes them five times as long, and finds nothing there that the
-# shorter tests of the same packages do not show it. So here they run without it; the nightly run has them with it.
+# Long histories in virtual time. The race detector makes them up to five times as long, and sees the same code in the
+# shorter tests of their packages. So here they run without it; the nightly run has them with it.
 HISTORIES := ^Test($(subst $() ,|,$(strip \
 	BackWithinTwoSeconds EachTickOnce FaultsLoseNothingAndKeepOrder FreeProcessesTakeAll HoldsATenthOfASecond Loop \
 	OneTickADay QuickHandlersNeedFewCalls SameSeedSameHistory SharedLimitsAtRandom Simulate SimulateOddOptions \

@@ -16,8 +16,8 @@ import (
 	"github.com/waybill-go/waybill/internal/patience"
 )
 
-// sending is a far bus that sends messages ahead: a Receive takes what has arrived. A settle gives its places to the
-// next messages, which arrive a round trip after it was sent.
+// sending is a far bus that sends messages ahead: a Receive takes those that have arrived. A settle gives its places to
+// the next messages, which arrive a round trip after it was sent.
 type sending struct{ *far }
 
 func (s *sending) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
@@ -134,8 +134,7 @@ func (r *sendingReceiver) Close(ctx context.Context) error {
 const handling = 20 * time.Microsecond
 
 // CO-25, CO-03: without a Prefetch a consumer is within 10 % of the best Prefetch: for few and many handlers, quick and
-// slow ones, near and far, and for brokers that are asked and for such that send ahead. What a drain takes is virtual
-// time.
+// slow ones, near and far, and for brokers that are asked and for such that send ahead. The time of a drain is virtual.
 func TestWithinATenthOfTheBest(t *testing.T) {
 	t.Parallel()
 	const most = 1000 // the greatest number that a consumer chooses
@@ -151,9 +150,13 @@ func TestWithinATenthOfTheBest(t *testing.T) {
 							rest = min(handlers*int(time.Second/work)/2, rest)
 						}
 						synctest.Test(t, func(t *testing.T) {
-							patience.BudgetOf(t).Calls(40_000, "quick handlers beside their broker")
+							if trip > 0 && work == 0 && !ahead {
+								patience.BudgetOf(t).Calls(450, "all in less than a second of virtual time")
+							} else {
+								patience.BudgetOf(t).Calls(40_000, "quick handlers beside their broker")
+							}
 							patience.BudgetOf(t).Time(time.Minute, "three drains, half a second each")
-							drain := func(prefetch int) (begin, took time.Duration, held int) {
+							drain := func(prefetch int) (begin, took time.Duration, held farCounts) {
 								f := &far{bus: declared(t), trip: trip}
 								var on core.Subscriber = f
 								if ahead {
@@ -174,7 +177,7 @@ func TestWithinATenthOfTheBest(t *testing.T) {
 								defer stop()
 								begin = f.empty(t, "the first ones are handled")
 								f.publish(t, rest)
-								return begin, f.empty(t, "all are handled"), f.counts().mostHeld
+								return begin, f.empty(t, "all are handled"), f.counts()
 							}
 							ownBegin, own, held := drain(0)
 							var best, begin time.Duration
@@ -191,8 +194,8 @@ func TestWithinATenthOfTheBest(t *testing.T) {
 							if ownBegin > begin+150*time.Millisecond {
 								t.Errorf("the first ones took %s, with Prefetch %d %s", ownBegin, at, begin)
 							}
-							if held > most {
-								t.Errorf("%d were held, want at most %d", held, most)
+							if held.mostHeld > most || held.mostAsk > most {
+								t.Errorf("%d were held, and it asked for %d, want at most %d", held.mostHeld, held.mostAsk, most)
 							}
 						})
 					})

@@ -21,8 +21,8 @@ type Publisher interface {
 	//
 	// A message can come again with the same id on purpose: after an error, after an unknown result, by a redrive
 	// or a replay. It must arrive then. A broker that drops what it has seen before (native deduplication) gets
-	// another deduplication id each time, or none. But what is sent again since its result is unknown keeps its id
-	// until the result is known, see PublisherTraits.BoundsCopies.
+	// another deduplication id each time, or none. But a repeat for lack of a result keeps its id until the result
+	// is known, see PublisherTraits.BoundsCopies.
 	//
 	// A topic or a header name that the broker would interpret is escaped, and arrives as it was.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results

@@ -25,7 +25,7 @@
 //     stored before the original is done. A crash in between makes a duplicate.
 //   - The count of a delivery is stored before Receive returns it, so it survives a kill.
 //   - A topic that was deleted is an error that names it. When it is made anew, publishers and receivers go on with the
-//     new one, from its beginning. What was in the old one is lost, but for what a relay has not published yet.
+//     new one, from its beginning. The messages of the old one are lost, but for those that wait in an outbox.
 //   - Retries wait in their topic, as long as half of the retention, and stop no new messages.
 //   - One receiver at a time has a partition, and so the messages of a key. A rebalance is cooperative: a partition
 //     moves after its handlers have ended, or after Options.DrainFor; then they are told.

@@ -69,7 +69,7 @@ func (c impatient) Done() <-chan struct{} {
 // hindrance keeps the results of a publish from its caller. wait returns when it has done so, and undo ends it.
 type hindrance func(t *testing.T, address string, link *cable) (wait func(bus string, stored int), undo func())
 
-// deaf loses the brokers' answers. The broker stores what it gets.
+// deaf loses the brokers' answers. The brokers store the messages.
 func deaf(t *testing.T, address string, link *cable) (wait func(bus string, stored int), undo func()) {
 	t.Helper()
 	link.deafen()

@@ -90,7 +90,7 @@ func (k *kit) must(what string, err error) {
 // undeclared ends the check since the store or the harness does not declare what.
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
-// capability returns what the store has of T, and ends the check if it has none.
+// capability returns the store's T, and ends the check if it has none.
 func capability[T any](k *kit) T {
 	c, ok := core.As[T](k.store)
 	if !ok {

@@ -44,7 +44,12 @@ func (k *kit) cut(fn func(ctx context.Context)) {
 	heal, err := k.h.Cut(k.ctx)
 	k.must("cut the link", err)
 	defer func() { k.must("heal the link", heal()) }()
-	ctx, cancel := context.WithTimeout(k.ctx, cutFor)
+	k.briefly(cutFor, fn)
+}
+
+// briefly runs fn under a context that ends after d.
+func (k *kit) briefly(d time.Duration, fn func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(k.ctx, d)
 	defer cancel()
 	fn(ctx)
 }
@@ -137,16 +142,18 @@ func publishAgainUnanswered(k *kit) {
 	m.Key, last.Key = "one", "one"
 	heal, err := k.h.Deafen(k.ctx)
 	k.must("lose the answers", err)
-	for range 8 {
-		ctx, cancel := context.WithTimeout(k.ctx, cutFor/4)
-		if err := k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
-			cancel()
-			_ = heal()
-			k.fail("publish while the answers are lost: class %s, want outage: %w", waybill.ClassOf(err), err)
-		}
-		cancel()
+	tried := make([]error, 8)
+	for i := range tried {
+		k.briefly(cutFor/4, func(ctx context.Context) {
+			tried[i] = k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
+		})
 	}
 	k.must("heal the link", heal())
+	for _, err := range tried {
+		if waybill.ClassOf(err) != waybill.ClassOutage {
+			k.fail("publish while the answers are lost: class %s, want outage: %w", waybill.ClassOf(err), err)
+		}
+	}
 	ctx, moved, cancel := k.patient(2 * stands)
 	defer cancel()
 	k.publishThrough(ctx, m)

@@ -254,14 +254,14 @@ func copyRefused(k *kit) {
 	batch := []core.Ack{core.AckRetry(ds[0], tier1, errors.New("not now")), core.AckReject(ds[1], waybill.ReasonRejected, errors.New("no good"))}
 	left := map[string]bool{}
 	k.refuse(RefuseMessages, func() {
-		ctx, cancel := context.WithTimeout(k.ctx, cutFor)
-		defer cancel()
-		for i, err := range r.Settle(ctx, batch) {
-			if err != nil || comesAgain(batch[i]) {
-				left[ds[i].Envelope.ID] = true
+		k.briefly(cutFor, func(ctx context.Context) {
+			for i, err := range r.Settle(ctx, batch) {
+				if err != nil || comesAgain(batch[i]) {
+					left[ds[i].Envelope.ID] = true
+				}
 			}
-		}
-		_ = r.Close(ctx)
+			_ = r.Close(ctx)
+		})
 	})
 	parked := !left[ds[1].Envelope.ID]
 	ctx, moved, cancel := k.patient(k.sub.HoldFor)
@@ -281,9 +281,7 @@ func settleRefused(k *kit) {
 	k.publish(messages(name+".a", 4)...)
 	batch := verdicts(k.receive(r, 4))
 	k.refuse(RefuseAll, func() {
-		ctx, cancel := context.WithTimeout(k.ctx, cutFor)
-		defer cancel()
-		res = r.Settle(ctx, batch)
+		k.briefly(cutFor, func(ctx context.Context) { res = r.Settle(ctx, batch) })
 	})
 	for i, err := range res {
 		if err == nil && batch[i].Verdict != core.VerdictRelease { // a release may need no write

@@ -37,7 +37,7 @@ type Harness struct {
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
 	// either side. heal ends that. Data on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
-	// Deafen loses the broker's answers: what the adapter sends arrives. heal ends that.
+	// Deafen loses the broker's answers; the adapter's requests arrive. heal ends that.
 	Deafen func(ctx context.Context) (heal func() error, err error)
 	// Refuse has the broker refuse writes, with an answer, over a link that works: as a full disk, a lost right or
 	// a queue without its replicas does. undo ends that. Its error is ErrNotDeclared for a kind that it cannot do.

@@ -217,7 +217,7 @@ func (b *broken) send(ctx context.Context, batch []waybill.Envelope) core.Result
 	return res
 }
 
-// unseen returns what the broker has not got yet of a batch.
+// unseen returns the messages of a batch that the broker has not got yet.
 func (b *broken) unseen(batch []waybill.Envelope) []waybill.Envelope {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,8 +20,8 @@ var refusedSettings = map[string]string{
 	"synchronous_commit=off":           "synchronous_commit is off",
 }
 
-// DB-29: a server may have each setting that a role or a database can have, at each value of an enumeration and at both
-// ends of a range: every call works, or the first one says which setting is in the way.
+// DB-29: a role or a database may have each setting that is no text, at each value of an enumeration and at both ends
+// of a range: every call works, or the first one says which setting is in the way.
 func TestEverySetting(t *testing.T) {
 	t.Parallel()
 	tier.Nightly(t, "260 settings, each with a database of its own: two minutes")

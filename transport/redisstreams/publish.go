@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A chunk is what one transaction or script call stores. The server does nothing else meanwhile: some 1.2 ms for 500
-// messages, the batch of a relay, and 0.6 ms for 128 of a script.
+// A chunk is what one transaction or script call stores. The server does nothing else meanwhile: some 2.4 µs
+// for a message, or 4.7 in a script. chunkMessages is the batch of a relay.
 const (
 	chunkMessages  = 500
 	scriptMessages = 128

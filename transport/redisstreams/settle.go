@@ -53,6 +53,10 @@ func (r *receiver) settle(ctx context.Context, acks []core.Ack) core.Results {
 	if !slices.ContainsFunc(acks, func(a core.Ack) bool { return a.Verdict != core.VerdictDone }) {
 		calls = settleCalls
 	}
+	if len(slots) <= settleChunk { // needs no goroutine
+		r.settlePart(ctx, acks, slots, results, now)
+		return results
+	}
 	for some := range slices.Chunk(slots, calls*settleChunk) {
 		var under sync.WaitGroup
 		for part := range slices.Chunk(some, settleChunk) {
