@@ -206,10 +206,12 @@ func TestWithinATenthOfTheBest(t *testing.T) {
 }
 
 // CO-25: a message waits for about a tenth of a second for a handler, and at most two. If the handlers become slow at
-// once it goes back within a quarter of a second, and another consumer could have it.
+// once, each message that waits goes back, and another consumer could have it. The consumer looks each 25 ms, and
+// believes what four looks in a row find. A look may have been just before, so that five of them pass: 125 ms. A round
+// trip to the broker is 1 ms.
 func TestHoldsATenthOfASecond(t *testing.T) {
 	t.Parallel()
-	const hold, back = 200 * time.Millisecond, 250 * time.Millisecond
+	const hold, back = 200 * time.Millisecond, 130 * time.Millisecond
 	for _, ahead := range []bool{false, true} {
 		for _, handlers := range []int{1, 10, 100} {
 			for _, c := range []struct{ quick, slow time.Duration }{
@@ -246,13 +248,14 @@ func TestHoldsATenthOfASecond(t *testing.T) {
 						patience.Pass(t, warm)
 						quick := w.most()
 						slow.Store(true)
+						w.anew()
 						patience.Pass(t, time.Second)
-						t.Logf("the longest wait was %s, and then %s; %d went back", quick, w.most(), f.counts().released)
+						t.Logf("the longest wait was %s, and then %s more; %d went back", quick, w.most(), f.counts().released)
 						if quick > hold {
 							t.Errorf("a message waited for %s, want at most %s", quick, hold)
 						}
 						if most := w.most(); most > back {
-							t.Errorf("a message waited for %s when the handlers were slow, want at most %s", most, back)
+							t.Errorf("a message waited for %s more when the handlers were slow, want at most %s", most, back)
 						}
 						slow.Store(false)
 					})
@@ -273,6 +276,16 @@ func (w *waits) arrive(ds []*waybill.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range ds {
+		w.arrived[d] = time.Now()
+	}
+}
+
+// anew forgets the past: all that wait do so from now on.
+func (w *waits) anew() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.longest = 0
+	for d := range w.arrived {
 		w.arrived[d] = time.Now()
 	}
 }
