@@ -8,6 +8,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A token goes through these states. The loop alone changes them; a task waits for the store and for the loss:
+//
+//   state           | left when
+//   ----------------|-----------------------------------------------------------------------
+//   none            | the pause after the latest one is over (keepPresence)
+//   asked for       | the store answers (acquired); an error leads to none, no token to off
+//   shown           | its connection ends, the dispatcher gives it up, or the relay leaves
+//   off             | never: the store has no presence
+
 // acquireFirst and acquireLast bound the pause before a lost presence is taken again. After one that lasted for
 // acquireLast the pause begins at acquireFirst again.
 const (

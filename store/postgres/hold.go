@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// A Hold has two parts in one transaction: records that are named, each with an answer of its own, and the next records
+// without a key. Neither waits for a lock: a record that a transaction has locked is passed over, and the answer says
+// so. The partition's owner or the holder alone may hold a named record; the next ones go to any member.
+
 const (
 	// holdSQL writes a hold of $1.
 	holdSQL = `hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END`

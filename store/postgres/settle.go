@@ -17,6 +17,11 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// The usual Settle has published records alone, none of them locked: one DELETE with a lock timeout of 5 ms
+// (deleteAll). If a row is missing or locked, and for all other outcomes, settleSQL takes the rows one by one, skips
+// locked ones, and says of each what happened. If the statement itself fails, since a trigger of the application
+// refuses or delays one row, the batch is halved until that row is alone.
+
 const (
 	// hurrySQL and those after it are for records without a lock, as is usual: they take less than half as long as
 	// settleSQL. On a lock they fail. deleteNearSQL is for records of one route that are near each other: it goes
