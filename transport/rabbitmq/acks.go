@@ -10,7 +10,7 @@ import (
 )
 
 // The broker does more work for single acknowledgements than for one frame with multiple. So a batch of verdicts
-// becomes one frame where that is right. 
+// becomes one frame where that is right.
 
 // acker is the part of a channel that settles.
 type acker interface {
