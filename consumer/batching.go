@@ -6,6 +6,11 @@ import (
 	"time"
 )
 
+// A ready message becomes a job, and a worker runs the job. Each time that something changes (a message arrives, a job
+// ends, a verdict is stored, a permit comes) the runner asks next under its lock. next looks at all limits and waits
+// for none: a message that may not begin stays where it is, and the pick says when to look again. A job that next
+// returns counts as running until done.
+
 // batching stands between the schedule and the workers. It makes jobs of ready deliveries: one delivery, or a batch for
 // one handler. The runner's mu guards it.
 type batching struct {

@@ -102,6 +102,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return err
 }
 
+// run is Run and RunOnce. It ends with ctx, when there was nothing to do for idle (0 = never), and with once at the
+// first outage. The steps are numbered below: all subscriptions open, then all receive, then all have drained.
 func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) {
 	c.mu.Lock()
 	if c.running || len(c.subs) == 0 {

@@ -9,6 +9,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A broker that pushes sends messages ahead of Receive. So a pause has an order: the Receive in progress ends, the
+// receive loop tells the broker to send nothing more (setFlow), and only then the releases of the waiting messages go
+// out (awaitFlow). In another order the broker would send a released message here again at once.
+
 // flowNone: the broker may send nothing ahead, and the messages that it had sent were released.
 const flowNone = 0
 

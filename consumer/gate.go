@@ -7,6 +7,14 @@ import (
 	"github.com/waybill-go/waybill/internal/chance"
 )
 
+// This file is a limit over all processes, as one process sees it. The limiter gives permits to begin, which are good
+// for a moment, and slots for running handlers, which are good for limitLease. The way of a question:
+//
+//  1. open finds no permit at hand for a message. The message stays ready, and the bell rings.
+//  2. plan says what to ask, and not before when. permits.go asks.
+//  3. limitstate.go decides, on the state that the limiter stores.
+//  4. answer takes in the permits, and the runner looks again for messages that may begin.
+
 const (
 	// firstHold is how long permits to begin are good for, until the limiter turns out to be slower.
 	firstHold = 100 * time.Millisecond

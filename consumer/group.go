@@ -8,6 +8,18 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// The limit of a group holds within one process. A message of a group is in one of these places, from the top to the
+// bottom:
+//
+//   place                | left when
+//   ---------------------|---------------------------------------------------------------------
+//   ready                | it may begin, or its group is at its limit (admits)
+//   waiting in its group | the group has room, and no other message of it is woken (next)
+//   woken                | it begins: it stands in front of the ready ones, and has a place
+//   running              | its job ends (ended)
+//
+// A group is forgotten when none of its messages is held and its rate has recovered.
+
 // groups applies a [waybill.GroupLimit]. A ready message whose group is at its limit waits in its group, and comes back
 // to the front of the ready ones when the limit lets it. Only groups with messages that run or wait are known, and
 // those whose rate has not recovered yet. The runner's mu guards it.

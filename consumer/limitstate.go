@@ -11,6 +11,15 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// The rules of a limit over all processes are functions of the stored state, a question and the limiter's clock. So
+// each limiter follows the same rules, and stores only a text. There are two parts:
+//
+//   part        | the state               | a permit is
+//   ------------|-------------------------|---------------------------------------------------------------
+//   rate        | the next free place     | a place that is free within hold from now; an unused one is lost
+//   concurrency | the slots of each       | a slot, until the lease of its process ends; the quotas say how
+//               | process, with a lease   | many slots a process may have while others want some
+
 const (
 	// limitLease is how long a process keeps its slots without a word.
 	limitLease = 15 * time.Second
@@ -123,15 +132,15 @@ func (s *limitState) quota(limit int, a *limitAsk, now int64) (slots, held int) 
 	me.Wants = a.wants
 	s.Holders[a.id] = me
 	quotas := s.quotas(limit, now)
-	free, owed := limit, 0 // owed is what others lack of their shares
+	free, lacking := limit, 0 // lacking is what others lack of their quotas
 	for id, h := range s.Holders {
 		if id != a.id {
 			free -= h.Slots
-			owed += max(min(h.Wants, quotas[id])-h.Slots, 0)
+			lacking += max(min(h.Wants, quotas[id])-h.Slots, 0)
 		}
 	}
 	// It gets its quota, and beyond that the free slots that others do not lack. It never gets more than are free.
-	slots = min(a.wants, max(free, 0), max(quotas[a.id], free-owed))
+	slots = min(a.wants, max(free, 0), max(quotas[a.id], free-lacking))
 	slots = max(slots, 0)
 	// Running handlers keep their slots, although the answer says that fewer may run: those end by themselves.
 	held = max(slots, a.busy)

@@ -11,6 +11,10 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// A subscription is opened again whenever its receiver fails. The first attempt of a run differs: a misconfiguration
+// ends the run then, so that a person notices. Later the same error is an outage, which heals. The handlers' checks
+// come before the first subscription, so no message arrives before what its handler needs is there.
+
 // checkTimeout bounds the checks of handlers.
 const checkTimeout = 10 * time.Second
 

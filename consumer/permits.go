@@ -10,6 +10,11 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// One goroutine of each limited subscription asks the limiter: awaitQuestion waits until gate.plan wants something, and
+// putQuestion asks and starts what the answer lets begin. A question is a function that the limiter runs on the state
+// it stores. Nothing begins without an answer: if a message waits for it, that is an outage, and the subscription
+// pauses.
+
 // limitTimeout bounds one question to the limiter.
 const limitTimeout = 5 * time.Second
 

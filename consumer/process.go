@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// The context of a handler is nested: it ends with the run (handlerCtx), with the loss of the message to another
+// consumer (owned), and with the time limit (attempt). The judge tells the three apart: a stop releases the message at
+// no cost, a lost message is released too, and a slow handler has failed.
+
 // process runs m's handler and returns the verdict. The steps:
 //
 //  1. The message's stamp is merged into the clock. m.begun notes how many outages there were: a later success of m

@@ -10,6 +10,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Some transports give a delivery to another consumer after a time (SubscriberTraits.HoldFor). Only the consumer knows
+// what it still holds, waiting messages included, so the consumer renews all of it, and not the transport. A transport
+// that cannot renew gets a warning in the log instead, at two thirds of the time.
+
 // kept are the messages that the transport would give to another consumer after SubscriberTraits.HoldFor. It is nil if
 // there is no such limit. A value is true after a warning. The runner's mu guards it.
 type kept map[*message]bool

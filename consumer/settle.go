@@ -25,10 +25,10 @@ type session struct {
 	losses core.LeaseWatcher // nil if the receiver is none
 	// trouble is how many settles in a row failed altogether. A lost connection fails the settles of all messages
 	// that were held then, and counts once. failedAt is when the latest that counts failed.
-	trouble  atomic.Int32
-	failedAt atomic.Pointer[time.Time]
-	paid     int // how many of them the receive loop has paused for
-	flow     int // how many messages the broker may send ahead; of the receive loop
+	trouble   atomic.Int32
+	failedAt  atomic.Pointer[time.Time]
+	pausedFor int // how many of them the receive loop has paused for
+	flow      int // how many messages the broker may send ahead; of the receive loop
 	// flowSince is when it was told so.
 	flowSince time.Time
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
@@ -76,8 +76,8 @@ type acks struct {
 // troubles returns how many settles in a row failed altogether, if one did since the latest call, else 0.
 func (s *session) troubles() (n int) {
 	n = int(s.trouble.Load())
-	fresh := n > s.paid || n > 0 && n < s.paid // a settle that worked began the count anew
-	if s.paid = n; !fresh {
+	fresh := n > s.pausedFor || n > 0 && n < s.pausedFor // a settle that worked began the count anew
+	if s.pausedFor = n; !fresh {
 		return 0
 	}
 	return n

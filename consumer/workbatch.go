@@ -9,6 +9,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A batch handler gets its messages as a whole. What becomes of them:
+//
+//   the batch handler             | each message
+//   ------------------------------|-----------------------------------------------------------
+//   returns statuses              | gets its verdict; one that it left out is handled alone
+//   fails: a dependency is down   | goes back, or waits in its place where the order is kept
+//   fails: the run ends           | goes back
+//   fails: a message is lost      | is handled alone, as far as it is still held here
+//   fails otherwise               | is handled alone, so that only the culprit fails
+
 // workBatch handles a batch and returns the next job. First the handler gets the batch as a whole. Then the members
 // without a verdict are handled one by one: all of them if the batch failed and no dependency was down, else those that
 // the handler left out. A pause or a stop that began meanwhile ends that (startAlone).

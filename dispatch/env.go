@@ -24,10 +24,10 @@ type bounds struct {
 	keyDepth, queueDepth        int
 	keyReads, askMost, maxLeave int
 	waitingPage, recheckPage    int
-	maxTake, dueLimit           int
+	maxHold, dueLimit           int
 	firstWindow                 int
 	maxWatched, maxHorizons     int
-	passSlack, takeStep         int64 // takeStep: how many numbers a Hold goes over at least, if so many are left
+	passSlack, holdStep         int64 // holdStep: how many numbers a Hold goes over at least, if so many are left
 	tailPages                   int64
 	maxPassed                   int
 	dueMargin                   time.Duration
@@ -37,8 +37,8 @@ type bounds struct {
 // usual are the bounds in production.
 var usual = bounds{
 	keyDepth: keyDepth, queueDepth: queueDepth, keyReads: keyReads, askMost: askMost, maxLeave: maxLeave, waitingPage: waitingPage, recheckPage: againPage,
-	maxTake: maxTake, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
-	tailPages: tailPages, passSlack: passSlack, takeStep: step, maxPassed: maxPassed,
+	maxHold: maxHold, dueLimit: dueLimit, firstWindow: firstWindow, maxWatched: maxWatched, maxHorizons: maxHorizons,
+	tailPages: tailPages, passSlack: passSlack, holdStep: step, maxPassed: maxPassed,
 	dueMargin: dueMargin, farBack: [...]time.Duration{0, 24 * time.Hour, time.Hour, dueMargin},
 }
 

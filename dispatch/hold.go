@@ -16,8 +16,8 @@ import (
 // is released (release.go). Due writes the holds of retries itself.
 
 const (
-	// maxTake bounds the records of one Hold.
-	maxTake = 500
+	// maxHold bounds the records of one Hold.
+	maxHold = 500
 	// firstWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter windows
 	// that passed, at most growMost times.
 	firstWindow = 100
@@ -58,12 +58,12 @@ func (h *holds) first() (first *Item) {
 // the records of the other windows a crash each time. No route waits for the window of a route that is not handed out.
 func (d *Dispatcher) windowsToBegin() (routes []*route) {
 	var lone *route
-	var some, alone bool // windows are under way; one is of an item that goes alone
+	var busy, alone bool // windows are under way; one is of an item that goes alone
 	for _, rt := range d.routes {
 		h := &rt.holds
 		if len(h.window) > 0 {
 			if !rt.shut || slices.ContainsFunc(h.window, (*Item).isBusy) {
-				some, alone = true, alone || h.window[0].alone
+				busy, alone = true, alone || h.window[0].alone
 			}
 			continue
 		}
@@ -76,7 +76,7 @@ func (d *Dispatcher) windowsToBegin() (routes []*route) {
 		}
 	}
 	switch {
-	case alone, lone != nil && some:
+	case alone, lone != nil && busy:
 		return nil
 	case lone != nil:
 		return []*route{lone}
@@ -147,7 +147,7 @@ func (d *Dispatcher) hold() *Call {
 	var items []*Item
 	for _, rt := range d.routes {
 		for _, item := range rt.wants {
-			if !item.at.After(d.now) && len(items) < d.maxTake && d.mayHold(item) && room.fits(item) {
+			if !item.at.After(d.now) && len(items) < d.maxHold && d.mayHold(item) && room.fits(item) {
 				items = append(items, item)
 			}
 		}
@@ -171,7 +171,7 @@ func (d *Dispatcher) holdLate() *Call {
 	for _, rt := range d.routes {
 		for _, seq := range sortedSeqs(rt.known) {
 			item := rt.known[seq]
-			if item.state == itemOut && !item.held && item.at.Before(before) && len(items) < d.maxTake {
+			if item.state == itemOut && !item.held && item.at.Before(before) && len(items) < d.maxHold {
 				items = append(items, item)
 			}
 		}

@@ -400,11 +400,11 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	d.advance(k)
 }
 
-// takeKey takes in the page of a key that was read from From up to To. The page counts only if nothing has happened to
-// the key since it was sent: no notice (stale), no earlier record that was passed, and no pass that is still
-// before its begin. A page from the start of the key shows everything that holds it, and so replaces the memory of
-// that.
-func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
+// applyKeyPage takes in the page of a key that was read from From up to To. The page counts only if nothing has
+// happened to the key since it was sent: no notice (stale), no earlier record that was passed, and no pass that is
+// still before its begin. A page from the start of the key shows everything that holds it, and so replaces the memory
+// of that.
+func (d *Dispatcher) applyKeyPage(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
 	k.listed = false
 	if k.dropped {
 		return

@@ -103,7 +103,7 @@ func (rt *route) holdScope(s *core.HoldRequest) {
 	}
 	// Numbers that were never met go in steps: a sixteenth of them, but not less than a step; fewer after Holds
 	// without an answer.
-	if at := s.From + max(rt.takeStep>>m.fails, (end-s.From)/(holdSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
+	if at := s.From + max(rt.holdStep>>m.fails, (end-s.From)/(holdSteps<<m.fails)); at < end && (m.passes || !m.stuck) {
 		s.To = at
 	}
 	if m.passes {

@@ -77,7 +77,7 @@ func TestPassedRecordOfAnother(t *testing.T) { // TQ-04
 	w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Release(a.Record, 0, false)}).FirstErr())
 	w.handle("a")
 	if m := w.met(); len(m.passed) != 0 {
-		t.Errorf("each Take asks for %v, which is gone", m.passed)
+		t.Errorf("each Hold asks for %v, which is gone", m.passed)
 	}
 
 	w, _ = newPassing(t, 0) // at the bound: nothing is passed
@@ -228,7 +228,7 @@ func TestTakeInSteps(t *testing.T) { // TQ-04
 	t.Parallel()
 	w, _ := newPassing(t, 100)
 	rt := w.d.byName["r"]
-	rt.takeStep = 4
+	rt.holdStep = 4
 	w.met().back(0)
 	var froms []string
 	for range 8 {
@@ -273,7 +273,7 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 	w := newQueue(t, 20)
 	w.d.noSweeps = true
 	rt, m := w.d.byName["r"], w.met()
-	rt.takeStep = 50
+	rt.holdStep = 50
 	m.front, m.visible = 100, 100
 	m.back(0)
 	take := func(later, first, left int64) {
@@ -298,6 +298,6 @@ func TestTakeThatIsFull(t *testing.T) { // TQ-04
 	m.walks, m.stuck = false, false
 	rt.holdScope(&want)
 	if rt.noteProgress(&want, []core.HoldResult{{Ref: core.Ref{Seq: 99}, Record: &core.Record{}}}, true); m.walk.from > want.To {
-		t.Errorf("a Take up to %d has come to %d", want.To, m.walk.from)
+		t.Errorf("a Hold up to %d has come to %d", want.To, m.walk.from)
 	}
 }

@@ -41,10 +41,10 @@ func (q *queue) askNow(now time.Time) { q.nextAt, q.empties, q.changed = now, 0,
 // handlers knows the free handlers of a member, and how many the others know of.
 type handlers struct {
 	*env
-	free       int       // from SetFree; 1 for a relay
-	shown      int       // as the latest renewal reported it
-	busySince  time.Time // when the last one became busy; zero = one is free
-	oddToKeyed bool      // of an odd number of free handlers, the last one went to records with a key
+	free         int       // from SetFree; 1 for a relay
+	shown        int       // as the latest renewal reported it
+	busySince    time.Time // when the last one became busy; zero = one is free
+	extraToKeyed bool      // of an odd number of free handlers, the last one went to records with a key
 }
 
 // note notes whether a handler is free.
@@ -92,7 +92,7 @@ func (h *handlers) divide(spare, keyed int) (forKeyed int) {
 	if keyed < spare {
 		return keyed
 	}
-	if h.oddToKeyed = !h.oddToKeyed; h.oddToKeyed {
+	if h.extraToKeyed = !h.extraToKeyed; h.extraToKeyed {
 		return (spare + 1) / 2
 	}
 	return spare / 2
@@ -108,9 +108,9 @@ func (d *Dispatcher) noteFree() {
 		return
 	}
 	d.handlers.note(d.handlers.free <= 0 || d.goesAlone())
-	if worth := d.handlers.reportedFree(); (worth > 0) != (d.handlers.shown > 0) && d.peers.others() {
+	if free := d.handlers.reportedFree(); (free > 0) != (d.handlers.shown > 0) && d.peers.others() {
 		d.self.renewNow = true
-		if worth == 0 {
+		if free == 0 {
 			d.releaseReady()
 		}
 	}

@@ -63,7 +63,7 @@ type reading struct {
 	newlyOwned []*group // of request.NewlyOwned
 	ranges     []asked  // of request.Ranges
 	keys       []*key   // of request.Keys
-	lefts      []bool   // of request.Keys: the front of the same read leaves out the key
+	excluded   []bool   // of request.Keys: the front of the same read leaves out the key
 	recheck    []*route // of request.Recheck
 	routes     []*route // those whose ranges are read; parts has the others, too
 }
@@ -311,7 +311,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 		k.asked, k.stale = k.resume, false
 		r.request.Keys = append(r.request.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: depth})
 		r.keys = append(r.keys, k)
-		r.lefts = append(r.lefts, left[k.name])
+		r.excluded = append(r.excluded, left[k.name])
 		n += depth
 	}
 	return n

@@ -267,7 +267,7 @@ func (d *Dispatcher) keyPages(r *reading, result *core.ReadResult) {
 			k.listed = false
 			continue
 		}
-		d.takeKey(k.route, k, q.From, q.To, r.lefts[i], &result.Keys[i], g.hazards)
+		d.applyKeyPage(k.route, k, q.From, q.To, r.excluded[i], &result.Keys[i], g.hazards)
 	}
 }
 

@@ -228,7 +228,7 @@ func (s *sim) join() {
 	m.d.noSweeps = s.cfg.noSweeps
 	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
 	if s.cfg.handlers > 0 && s.cfg.seed%4 != 0 { // what takes thousands of records happens with a few
-		m.d.passSlack, m.d.takeStep, m.d.maxPassed = int64(s.cfg.seed%3)*5, 1+int64(s.cfg.seed%7), int(s.cfg.seed%11)
+		m.d.passSlack, m.d.holdStep, m.d.maxPassed = int64(s.cfg.seed%3)*5, 1+int64(s.cfg.seed%7), int(s.cfg.seed%11)
 	}
 	s.members = append(s.members, m)
 	s.logf("member %d joins", m.name)

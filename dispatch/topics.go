@@ -52,13 +52,13 @@ func (t *topics) pass(topic string, seq int64, ends time.Time) {
 }
 
 // open forgets a topic, and returns its passed records.
-func (t *topics) open(topic string) (p passed, some bool) {
-	p, some = t.passed[topic]
+func (t *topics) open(topic string) (p passed, paused bool) {
+	p, paused = t.passed[topic]
 	delete(t.blocked, topic)
 	delete(t.passed, topic)
 	delete(t.heads, topic)
 	delete(t.walked, topic)
-	return p, some
+	return p, paused
 }
 
 // pause notes that a key waits for the topic of its head, until that expires.
@@ -160,7 +160,7 @@ func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
 		rt.topics.blocked[topic] = true
 		return
 	}
-	if p, some := rt.topics.open(topic); some {
+	if p, paused := rt.topics.open(topic); paused {
 		rt.walkFrom(p.from)
 	}
 	for _, k := range rt.keysOf(topic) {

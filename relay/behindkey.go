@@ -7,6 +7,10 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
+// Key order on a pipelining publisher: within one call the records of a key keep their order, between two calls they do
+// not. So a key is in one call at a time. mustWaitBehindKey keeps a record out of a call, fillBehindKey gives it to the
+// next call, and freeBehindKey releases it when the key failed, the route pauses or the relay stops.
+
 // keys knows the keys of a route whose publisher pipelines. Such a publisher keeps the order inside a call only. So
 // records of a key that is in a call wait in behindKey until that call has its results. For the dispatcher they are
 // out.

@@ -37,19 +37,19 @@ func (e *engine) stepOnce() (next time.Time) {
 	if !e.once || e.drain.begun || e.pass.counting || len(e.publishes.inFlight) > 0 {
 		return time.Time{}
 	}
-	var barred []string
+	var blocked []string
 	outage := false
 	for _, rt := range e.order {
 		open := !rt.breakers.route.closed()
 		if rt.paused || open {
-			barred = append(barred, rt.Name)
+			blocked = append(blocked, rt.Name)
 		}
 		for _, b := range rt.breakers.topics {
 			open = open || !b.closed()
 		}
 		outage = outage || open && !rt.paused
 	}
-	if !e.d.Resting(barred) {
+	if !e.d.Resting(blocked) {
 		return time.Time{}
 	}
 	owners := e.d.Elsewhere()

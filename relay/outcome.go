@@ -10,6 +10,9 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// Each record that a relay hands out gets one outcome. publish.go concludes the published ones; here are the others:
+// released at no cost, retried, abandoned, lost. Each has its counter, its log line and its hook.
+
 // conclude gives an item its outcome.
 func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 	rt := e.routes[item.Route()]

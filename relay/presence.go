@@ -8,16 +8,25 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// attendFirst and attendLast bound the pause before a lost presence is taken again. After one that lasted for
-// attendLast the pause begins at attendFirst again.
+// A token goes through these states. The loop alone changes them; a task waits for the store and for the loss:
+//
+//   state           | left when
+//   ----------------|-----------------------------------------------------------------------
+//   none            | the pause after the latest one is over (keepPresence)
+//   asked for       | the store answers (acquired); an error leads to none, no token to off
+//   shown           | its connection ends, the dispatcher gives it up, or the relay leaves
+//   off             | never: the store has no presence
+
+// acquireFirst and acquireLast bound the pause before a lost presence is taken again. After one that lasted for
+// acquireLast the pause begins at acquireFirst again.
 const (
-	attendFirst = 100 * time.Millisecond
-	attendLast  = 10 * time.Second
+	acquireFirst = 100 * time.Millisecond
+	acquireLast  = 10 * time.Second
 )
 
-// attendLate is how long the first token may wait for the first record: without another relay no process reads the
+// acquireLate is how long the first token may wait for the first record: without another relay no process reads the
 // token.
-const attendLate = time.Second
+const acquireLate = time.Second
 
 var errAbsent = errors.New("connection lost")
 
@@ -48,32 +57,32 @@ func (e *engine) keepPresence() time.Time {
 		return time.Time{}
 	case e.now.Before(p.nextAt):
 		return p.nextAt
-	case e.attendsLater():
-		return e.began.Add(attendLate)
+	case e.acquiresLater():
+		return e.began.Add(acquireLate)
 	}
 	ctx, cancel := context.WithCancel(e.base)
 	p.busy, p.cancel, p.since = true, cancel, e.now
 	e.async(func() func() {
 		var token int64
 		var lost <-chan struct{}
-		err := guardErr("attend", func() (err error) {
+		err := guardErr("acquire presence", func() (err error) {
 			token, lost, err = p.store.Acquire(ctx)
 			return err
 		})
-		return func() { e.attended(ctx, token, lost, err) }
+		return func() { e.acquired(ctx, token, lost, err) }
 	})
 	return time.Time{}
 }
 
-// attendsLater reports whether the first token can wait: where each answer takes long, the first message would wait for
-// those that a token takes.
-func (e *engine) attendsLater() bool {
-	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Membership().Members) < 2 && e.now.Before(e.began.Add(attendLate))
+// acquiresLater reports whether the first token can wait: where each answer takes long, the first message would wait
+// for those that a token takes.
+func (e *engine) acquiresLater() bool {
+	return e.presence.since.IsZero() && e.counts.Published == 0 && len(e.d.Membership().Members) < 2 && e.now.Before(e.began.Add(acquireLate))
 }
 
-// attended shows a token that was taken, until it is lost. An error leads to another try; a store that gives no token
+// acquired shows a token that was taken, until it is lost. An error leads to another try; a store that gives no token
 // is not asked again. A task of its own waits for the loss.
-func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}, err error) {
+func (e *engine) acquired(ctx context.Context, token int64, lost <-chan struct{}, err error) {
 	p := &e.presence
 	switch {
 	case err != nil:
@@ -111,10 +120,10 @@ func (e *engine) absent() {
 	if p.token != 0 && e.d.Presence() == p.token {
 		e.d.SetPresence(0)
 	}
-	if e.now.Sub(p.since) >= attendLast {
+	if e.now.Sub(p.since) >= acquireLast {
 		p.pause = 0
 	}
-	p.pause = min(max(2*p.pause, attendFirst), attendLast)
+	p.pause = min(max(2*p.pause, acquireFirst), acquireLast)
 	p.token, p.busy, p.nextAt = 0, false, e.now.Add(p.pause)
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // shown returns the token of the only member, and whether it is flagged.
-func shown(t *testing.T, s *sharedtest.Attended) (token int64, flag bool) {
+func shown(t *testing.T, s *sharedtest.PresenceStore) (token int64, flag bool) {
 	t.Helper()
 	r, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	if err != nil || len(r.Members) != 1 {
@@ -28,7 +28,7 @@ func shown(t *testing.T, s *sharedtest.Attended) (token int64, flag bool) {
 func TestPresence(t *testing.T) { // DB-24
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := sharedtest.NewAttended(newStore(t))
+		s := sharedtest.NewPresenceStore(newStore(t))
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
 		patience.Pass(t, 2*time.Second)
 		if token, _ := shown(t, s); token != 1 {
@@ -69,7 +69,7 @@ func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := newStore(t)
-		s := sharedtest.NewAttended(&sharedtest.Store{OutboxStore: mem, Before: func(context.Context, string, any) error {
+		s := sharedtest.NewPresenceStore(&sharedtest.Store{OutboxStore: mem, Before: func(context.Context, string, any) error {
 			time.Sleep(5 * time.Millisecond)
 			return nil
 		}})
@@ -93,7 +93,7 @@ func TestFirstMessageWaitsForNoPresence(t *testing.T) { // DB-24
 	})
 }
 
-func sessionOf(t *testing.T, s *sharedtest.Attended) core.Session {
+func sessionOf(t *testing.T, s *sharedtest.PresenceStore) core.Session {
 	t.Helper()
 	r, err := s.OutboxStore.Heartbeat(t.Context(), core.HeartbeatRequest{})
 	if err != nil || len(r.Members) != 1 {
@@ -112,7 +112,7 @@ func TestPresenceFails(t *testing.T) { // DB-24
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := sharedtest.NewAttended(newStore(t))
+				s := sharedtest.NewPresenceStore(newStore(t))
 				s.Fail, s.Hidden = tc.fail, tc.hidden
 				b := newBus()
 				mem := newStore(t)

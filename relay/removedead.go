@@ -21,7 +21,7 @@ import (
 // While the store is away it tries again, until ctx ends. Then it returns the store's error, or that of ctx. Other
 // errors of the store end it, such as missing tables. It is safe beside running relays, and for concurrent use.
 func RemoveDead(ctx context.Context, store core.OutboxStore) (gone int, err error) {
-	m := &undertaker{store: store, d: dispatch.New(dispatch.Options{
+	m := &evictor{store: store, d: dispatch.New(dispatch.Options{
 		Name: "waybill: removes dead members", NewSession: func() core.Session { return core.Session(chance.N(int64(1<<62)) + 1) },
 	}), seen: map[core.Session]bool{}}
 	for m.d.AnyMaybeDead() && ctx.Err() == nil {
@@ -40,19 +40,19 @@ func RemoveDead(ctx context.Context, store core.OutboxStore) (gone int, err erro
 		err = errtext.Within("waybill/relay: remove dead members", err)
 	}
 	m.d.Stop()
-	_ = m.step(context.WithoutCancel(ctx)) // a member that serves nothing is in nobody's way
+	_ = m.step(context.WithoutCancel(ctx)) // a member that serves nothing hinders no other member
 	return m.gone(), err
 }
 
-// undertaker is a member that serves nothing, and removes members that are dead.
-type undertaker struct {
+// evictor is a member that serves nothing, and removes members that are dead.
+type evictor struct {
 	store core.OutboxStore
 	d     *dispatch.Dispatcher
 	seen  map[core.Session]bool
 }
 
 // step makes the calls that are due, and returns the store's error.
-func (m *undertaker) step(ctx context.Context) error {
+func (m *evictor) step(ctx context.Context) error {
 	for _, c := range m.d.Calls(time.Now()) {
 		ctx, cancel := context.WithTimeout(ctx, c.Limit())
 		c.Do(ctx, m.store)
@@ -66,7 +66,7 @@ func (m *undertaker) step(ctx context.Context) error {
 }
 
 // sleep waits until a call is due, or ctx ends.
-func (m *undertaker) sleep(ctx context.Context) {
+func (m *evictor) sleep(ctx context.Context) {
 	pause := time.NewTimer(max(time.Until(m.d.Next()), minPause))
 	defer pause.Stop()
 	select {
@@ -76,7 +76,7 @@ func (m *undertaker) sleep(ctx context.Context) {
 }
 
 // gone returns how many members were seen and are no longer there.
-func (m *undertaker) gone() int {
+func (m *evictor) gone() int {
 	n := len(m.seen)
 	for _, other := range m.d.Membership().Members {
 		if m.seen[other.Session] {

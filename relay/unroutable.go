@@ -7,6 +7,18 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
+// A message that no queue gets is no fault of the message: a consumer may bind its queue in a moment. So one message of
+// the topic tries, and the others wait at no cost. The result of a try:
+//
+//   condition                                                        | the message
+//   -----------------------------------------------------------------|---------------------------------------------
+//   UnroutableTimeout is negative                                    | is abandoned at once
+//   too many topics are paused                                       | is retried by its back-off, then abandoned
+//   it is due for UnroutableTimeout, and its topic had no queue for  | is abandoned
+//   an hour (less if the timeout is shorter)                         |
+//   another message of the topic tries                               | is released
+//   any other                                                        | pauses its topic, and tries again
+
 // boundWithin is how long a relay looks for a queue before it abandons a message that is past its time: after a long
 // outage all that wait are old when the broker comes back, and its queues may come later.
 const boundWithin = time.Hour

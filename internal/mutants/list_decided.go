@@ -48,7 +48,7 @@ func decided() []mutant {
 		mutant{id: "rules-released-due", fault: "a retry that is handed back is due at once", file: settle, old: "c.Due, c.In = true, o.In()\n\t\t}", new: "c.Due = true\n\t\t}", tests: "^TestMemory$"},
 		mutant{id: "rules-take-held", fault: "what another holds is taken", file: hold, old: "case r.Holder != 0 || locked:", new: "case locked:", tests: "^TestMemory$"},
 		mutant{id: "rules-take-own", fault: "records of foreign partitions are taken", file: hold, old: "case !owns:", new: "case false:", tests: "^TestMemory$"},
-		mutant{id: "rules-giveup-term", fault: "a partition that was released before is fenced", file: hold, old: "case term > asked:", new: "case false:", tests: "^TestMemory$"},
+		mutant{id: "rules-release-term", fault: "a partition that was released before is fenced", file: hold, old: "case term > asked:", new: "case false:", tests: "^TestMemory$"},
 	), group{pkg: "./health"}.of(
 		mutant{id: "health-least", fault: "a least number looks exact in a check of the backlog", file: "health/deep.go", old: "case n.AtLeast:", new: "case n.AtLeast && n.N < 0:", tests: "^TestBacklogIsTooOld$"},
 	), group{pkg: "./core/rules"}.of(
@@ -79,7 +79,7 @@ func decided() []mutant {
 		mutant{id: "postgres-count-places", fault: "the last sequence of a wide stratum is never looked at", file: "store/postgres/count.go", old: "* (next - here))", new: "* (next - here - 1))", tests: "^TestCountsFollowTheRules$"},
 		mutant{id: "postgres-decide-otherwise", fault: "a decision about a record that ended otherwise was carried out", file: "store/postgres/decidemany.go", old: "OR NOT f.live AND f.reason = $5 THEN $7", new: "OR NOT f.live THEN $7", tests: "^TestSuite$/^rules-decide$"},
 		mutant{id: "postgres-redrive-order", fault: "a record behind which its key went on is put back without force", file: "store/postgres/redrive.go", old: "NOT ($16::boolean AND o.reason NOT IN {unblocking})", new: "NOT $16::boolean", tests: "^TestSuite$/^rules-redrive$"},
-		mutant{id: "rules-giveup-foreign", fault: "a partition goes with records that another holds", file: hold, old: "(r.Holder == 0 || r.Holder == self)", new: "true", tests: "^TestSuite$/^rules-release$"},
+		mutant{id: "rules-release-foreign", fault: "a partition goes with records that another holds", file: hold, old: "(r.Holder == 0 || r.Holder == self)", new: "true", tests: "^TestSuite$/^rules-release$"},
 		mutant{id: "postgres-head-held", fault: "a record behind one that is being sent is the head", file: "store/postgres/decide.go", old: "AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due", new: "AND e.retry) AS due", tests: "^TestSuite$/^rules-heads$"},
 		mutant{id: "rules-block reason", fault: "a retry without a key holds the others without one", file: heads, old: "case r.Retry() && r.Keyed:", new: "case r.Retry():", tests: "^TestSuite$/^rules-hold$"},
 	))

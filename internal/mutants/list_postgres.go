@@ -3,7 +3,7 @@ package main
 // postgresql are faults of the Postgres store.
 func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
-	const take, due = "store/postgres/hold.go", "store/postgres/due.go"
+	const hold, due = "store/postgres/hold.go", "store/postgres/due.go"
 	all := group{pkg: "./store/postgres", server: true}.of(
 		mutant{id: "postgres-quoted-ids", fault: "ids are not unique where the server quotes identifiers", file: "store/postgres/clock.go", old: `trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id'))`, new: `coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')`, tests: "^TestQuotedIdentifiers$"},
 		mutant{id: "postgres-quoted-types", fault: "a server that quotes identifiers is said to have other columns", file: "store/postgres/internal/schema/check.go", old: `replace(format_type(a.atttypid, NULL), '"', '')`, new: `format_type(a.atttypid, NULL)`, tests: "^TestQuotedIdentifiers$"},
@@ -36,8 +36,8 @@ func postgresql() []mutant {
 		mutant{id: "postgres-flat-due", fault: "a Due goes over all holds that ended to count those of retries", file: due, old: "heldDueSQL + ` ORDER BY r.due_at) x)", new: "heldDueSQL + `) x)", tests: "^TestEveryStatementIsFlatBehindAnOldSnapshot$"},
 		mutant{id: "postgres-flat-sweep", fault: "each look for expired records goes over all that ended", file: "store/postgres/clean.go", old: "sweepFrom := o.swept.start(began)", new: "sweepFrom, _ := (*time.Time)(nil), o.swept.start(began)", tests: "^TestEveryStatementIsFlatBehindAnOldSnapshot$"},
 		mutant{id: "postgres-sweep-more", fault: "of many expired records most are not found for a while", file: "store/postgres/clean.go", old: "if done.Expired < cleanBatch {", new: "if true {", tests: "^TestSweepGoesOn$"},
-		mutant{id: "postgres-take-from", fault: "a Take goes over all that was deleted", file: take, old: "r.seq > $8 AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", new: "r.seq > least($8, -1) AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", tests: "^TestQueueBehindAnOldSnapshot$"},
-		mutant{id: "postgres-take-left", fault: "a Take does not say which records its bytes left out", file: take, old: "SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w", new: "SELECT least($9, max(w.seq)) FROM w", tests: "^TestConformance$/^next-says-what-it-passed$"},
+		mutant{id: "postgres-hold-from", fault: "a Hold goes over all that was deleted", file: hold, old: "r.seq > $8 AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", new: "r.seq > least($8, -1) AND r.seq <= $9 AND ` + keylessSQL + ` AND r.hold <> $1", tests: "^TestQueueBehindAnOldSnapshot$"},
+		mutant{id: "postgres-hold-left", fault: "a Hold does not say which records its bytes left out", file: hold, old: "SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w", new: "SELECT least($9, max(w.seq)) FROM w", tests: "^TestConformance$/^next-says-what-it-passed$"},
 		mutant{id: "postgres-key-plan", fault: "a page of a key can go over the records of all keys", file: "store/postgres/read_sql.go", old: "(r.key, r.seq) > (u.key, u.lo) AND (r.key, r.seq) <= (u.key, u.hi)", new: "r.key = u.key AND r.seq > u.lo AND r.seq <= u.hi", tests: "^TestPlansBesideDeadRows$"},
 		mutant{id: "postgres-key-room", fault: "the answer about each key has room for a full page", file: "store/postgres/read.go", old: "c.first = 1", new: "c.first = 64", tests: "^TestRoomOfShortKeys$"},
 		mutant{id: "postgres-key-from", fault: "a page of a key goes over its records from the first one", file: "store/postgres/read_sql.go", old: "(r.key, r.seq) > (u.key, u.lo) AND", new: "(r.key, r.seq + 0) > (u.key, u.lo) AND", tests: "^TestPageOfALongKey$"},

@@ -8,7 +8,7 @@
 //
 // # Concurrency
 //
-// A Log, a Publisher and an Attended are safe for concurrent use. Set the fields of a Store, an Attended and a
+// A Log, a Publisher and a PresenceStore are safe for concurrent use. Set the fields of a Store, a PresenceStore and a
 // Publisher before the first call.
 //
 // # Ownership

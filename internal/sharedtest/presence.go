@@ -9,8 +9,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Attended is an outbox store with tokens of presence, whose connections a test can end. Make it with NewAttended.
-type Attended struct {
+// PresenceStore is an outbox store with tokens of presence, whose connections a test can end. Make it with
+// NewPresenceStore.
+type PresenceStore struct {
 	core.OutboxStore
 	// Fail makes Acquire fail. Hidden makes it return no token, as behind a pooler.
 	Fail, Hidden bool
@@ -28,21 +29,21 @@ type tokens struct {
 	asked []time.Time
 }
 
-// NewAttended returns store with tokens.
-func NewAttended(store core.OutboxStore) *Attended {
-	return &Attended{OutboxStore: store, tokens: &tokens{lost: map[int64]chan struct{}{}}}
+// NewPresenceStore returns store with tokens.
+func NewPresenceStore(store core.OutboxStore) *PresenceStore {
+	return &PresenceStore{OutboxStore: store, tokens: &tokens{lost: map[int64]chan struct{}{}}}
 }
 
 // Over returns what another process sees of the same tokens, through store.
-func (s *Attended) Over(store core.OutboxStore) *Attended {
-	return &Attended{OutboxStore: store, tokens: s.tokens}
+func (s *PresenceStore) Over(store core.OutboxStore) *PresenceStore {
+	return &PresenceStore{OutboxStore: store, tokens: s.tokens}
 }
 
 // Unwrap returns the store.
-func (s *Attended) Unwrap() any { return s.OutboxStore }
+func (s *PresenceStore) Unwrap() any { return s.OutboxStore }
 
 // Acquire implements core.Presence.
-func (s *Attended) Acquire(ctx context.Context) (int64, <-chan struct{}, error) {
+func (s *PresenceStore) Acquire(ctx context.Context) (int64, <-chan struct{}, error) {
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +62,7 @@ func (s *Attended) Acquire(ctx context.Context) (int64, <-chan struct{}, error) 
 }
 
 // End ends the connection of a token.
-func (s *Attended) End(token int64) {
+func (s *PresenceStore) End(token int64) {
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +73,7 @@ func (s *Attended) End(token int64) {
 }
 
 // Kill ends all connections of this process, for good.
-func (s *Attended) Kill() {
+func (s *PresenceStore) Kill() {
 	s.tokens.mu.Lock()
 	s.killed = true
 	own := s.own
@@ -83,7 +84,7 @@ func (s *Attended) Kill() {
 }
 
 // There returns the tokens whose connection lasts.
-func (s *Attended) There() (tokens []int64) {
+func (s *PresenceStore) There() (tokens []int64) {
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *Attended) There() (tokens []int64) {
 }
 
 // Asked returns when Acquire was called.
-func (s *Attended) Asked() []time.Time {
+func (s *PresenceStore) Asked() []time.Time {
 	t := s.tokens
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *Attended) Asked() []time.Time {
 }
 
 // Heartbeat implements core.OutboxStore.
-func (s *Attended) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
+func (s *PresenceStore) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	r, err := s.OutboxStore.Heartbeat(ctx, m)
 	t := s.tokens
 	t.mu.Lock()

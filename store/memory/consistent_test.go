@@ -264,7 +264,7 @@ func (w *world) check(t *rapid.T) {
 	lists := []list{
 		{"ready", show(&rt.ready), of((*record).ready)},
 		{"free", show(&rt.free), of(func(r *record) bool { return r.ready() && keyless(r) && r.holder == 0 })},
-		{"odd", show(&rt.odd), of((*record).blockReason)},
+		{"unready", show(&rt.unready), of((*record).blockReason)},
 	}
 	counts := map[countKind]int64{}
 	for _, r := range rows {
@@ -277,7 +277,7 @@ func (w *world) check(t *rapid.T) {
 		if k := rt.keys[key]; k != nil {
 			lists = append(lists,
 				list{key, show(&k.ready), of(func(r *record) bool { return r.ready() && r.env.Key == key })},
-				list{key + " odd", show(&k.odd), of(func(r *record) bool { return r.blockReason() && r.env.Key == key })})
+				list{key + " unready", show(&k.unready), of(func(r *record) bool { return r.blockReason() && r.env.Key == key })})
 		} else if s := of(func(r *record) bool { return r.env.Key == key && (r.ready() || r.blockReason()) }); s != "[]" {
 			t.Fatalf("key %s has no indexes, but %s", key, s)
 		}

@@ -116,7 +116,7 @@ func (k *keyed) heads(except int64) (heads rules.KeyHeads) {
 			heads.Add(&f)
 		}
 	}
-	for r := range k.odd.all() {
+	for r := range k.unready.all() {
 		add(r)
 	}
 	add(k.ready.first())

@@ -20,13 +20,13 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return nil, core.Fenced("waybill/memory: take", self)
+		return nil, core.Fenced("waybill/memory: hold", self)
 	}
 	out := make([]core.HoldResult, 0, len(want.Refs)+max(want.N, 0))
 	for _, ref := range want.Refs {
 		out = append(out, s.take(self, ref, want.Deliver))
 	}
-	return append(out, s.takeNext(m, &want)...), nil
+	return append(out, s.holdNext(m, &want)...), nil
 }
 
 func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.HoldResult {
@@ -52,10 +52,10 @@ func (s *Store) holdStatus(r *record, self core.Session, deliver bool) {
 	s.hold(r, self)
 }
 
-// takeNext takes the next N without a key: first records that self holds and does not know, after a lost answer. Then
+// holdNext takes the next N without a key: first records that self holds and does not know, after a lost answer. Then
 // those that an earlier Hold has passed, then new ones. It also returns the records that it passed, if want asks for
 // them: the caller asks for them by name next time, and so can begin behind them.
-func (s *Store) takeNext(m *member, want *core.HoldRequest) (out []core.HoldResult) {
+func (s *Store) holdNext(m *member, want *core.HoldRequest) (out []core.HoldResult) {
 	rt := s.routes[want.Slots.Route]
 	if rt == nil || want.N <= 0 {
 		return nil
@@ -154,13 +154,13 @@ func bySeq(a, b *record) int { return cmp.Compare(a.seq, b.seq) }
 // hold on a locked record.
 func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what core.PartitionState, out []core.Ref) (bool, error) {
 	if err := ctx.Err(); err != nil {
-		return false, outage("release partition", err)
+		return false, outage("release a partition", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return false, core.Fenced("waybill/memory: give up", self)
+		return false, core.Fenced("waybill/memory: release a partition", self)
 	}
 	name := what.Partition
 	u := s.partition(name)
@@ -170,7 +170,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	}
 	if before, err := rules.GivenUp(now.Owner, now.Term, self, what.Term); before || err != nil {
 		if err != nil {
-			err = core.Fenced("waybill/memory: give up", self)
+			err = core.Fenced("waybill/memory: release a partition", self)
 		}
 		return before, err
 	}

@@ -15,7 +15,7 @@ const (
 	tellFrom = 3
 )
 
-// command is a notice, and the slots whose owners have not heeded it.
+// command is a notice, and the slots whose owners have not carried it out.
 type command struct {
 	core.Notice
 	slots core.Slots
@@ -100,9 +100,9 @@ func (s *Store) notices(parts []core.RouteSlots, after int64) (out []core.Notice
 	return out
 }
 
-// heeded deletes a notice, if it is still the one that was read. One about a whole route goes when the owners
-// of all slots have heeded it.
-func (s *Store) heeded(self core.Session, number int64, ref core.Ref) {
+// noticeDone deletes a notice, if it is still the one that was read. One about a whole route goes when the owners
+// of all slots have carried it out.
+func (s *Store) noticeDone(self core.Session, number int64, ref core.Ref) {
 	i, found := slices.BinarySearchFunc(s.notice, number, byNumber)
 	if !found {
 		return

@@ -19,7 +19,7 @@ type route struct {
 	free    index // those of ready that have no key and no holder
 	timers  index // by due time
 	retries index // by due time
-	odd     index // what holds a key, or is held, by sequence
+	unready index // what holds a key, or is held, by sequence
 	aged    index // those of ready that nobody holds, by when they first became due
 	expires index // live ones that expire, by when
 	// those whose retention ends some day, by class and by when they were settled
@@ -36,7 +36,7 @@ type route struct {
 }
 
 // keyed is a key of a route with its records.
-type keyed struct{ ready, odd index }
+type keyed struct{ ready, unready index }
 
 // partition is a partition and its owner.
 type partition struct{ core.PartitionState }
@@ -123,7 +123,7 @@ func (s *Store) place(r *record) {
 		x.insert(at, r.seq, r)
 	}
 	if r.blockReason() {
-		rt.odd.insert(0, r.seq, r)
+		rt.unready.insert(0, r.seq, r)
 	}
 	if r.env.Key == "" || !r.ready() && !r.blockReason() {
 		return
@@ -137,7 +137,7 @@ func (s *Store) place(r *record) {
 		k.ready.insert(0, r.seq, r)
 	}
 	if r.blockReason() {
-		k.odd.insert(0, r.seq, r)
+		k.unready.insert(0, r.seq, r)
 	}
 }
 
@@ -164,15 +164,15 @@ func (s *Store) unplace(r *record) {
 		x.remove(at, r.seq)
 	}
 	if r.blockReason() {
-		rt.odd.remove(0, r.seq)
+		rt.unready.remove(0, r.seq)
 	}
 	k := rt.keys[r.env.Key]
 	if k == nil {
 		return
 	}
 	k.ready.remove(0, r.seq)
-	k.odd.remove(0, r.seq)
-	if k.ready.empty() && k.odd.empty() {
+	k.unready.remove(0, r.seq)
+	if k.ready.empty() && k.unready.empty() {
 		delete(rt.keys, r.env.Key)
 	}
 }

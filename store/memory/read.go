@@ -70,7 +70,7 @@ func (rd *reader) fresh() (waiting []core.BlockedRecord, more bool) {
 			continue
 		}
 		block, n := slices.Contains(rd.request.Blocks, part.Route), 0
-		for r := range rt.odd.after(0, rd.request.NewlyOwnedAfter) {
+		for r := range rt.unready.after(0, rd.request.NewlyOwnedAfter) {
 			if limit > 0 && n > limit {
 				break
 			}
@@ -115,7 +115,7 @@ func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	got := rd.collect(k.ready.after(0, kr.From), kr.To, kr.Limit, func(*record) bool { return true })
 	out.Records, out.More = got.Records, got.More
 	block := slices.Contains(rd.request.Blocks, kr.Route)
-	for r := range k.odd.all() {
+	for r := range k.unready.all() {
 		if w, ok := r.obstructs(rd.self, block); ok {
 			out.Blocked = append(out.Blocked, w)
 		}

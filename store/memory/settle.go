@@ -31,7 +31,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 
 func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error {
 	if n := o.Notice(); n != 0 {
-		s.heeded(self, n, o.Ref())
+		s.noticeDone(self, n, o.Ref())
 		return nil
 	}
 	if o.Event() == core.EventNone {

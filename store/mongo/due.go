@@ -38,7 +38,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.RouteSl
 	take := pieces{
 		s: s, op: "due", member: true, self: self,
 		do: func(ctx context.Context, w *work, from, to int) (func(), error) {
-			rs, err := w.takeRetries(ctx, self, retries[from:to])
+			rs, err := w.holdRetries(ctx, self, retries[from:to])
 			return func() { result.Retries = append(result.Retries, rs...) }, err
 		},
 		busy: func(int) {},
@@ -152,8 +152,8 @@ func (w *work) still(ctx context.Context, self core.Session, list []*record, pro
 	return out, nil
 }
 
-// takeRetries holds due retries and returns them.
-func (w *work) takeRetries(ctx context.Context, self core.Session, list []*record) ([]core.Record, error) {
+// holdRetries holds due retries and returns them.
+func (w *work) holdRetries(ctx context.Context, self core.Session, list []*record) ([]core.Record, error) {
 	list, err := w.still(ctx, self, list, nil)
 	if err != nil {
 		return nil, err

@@ -222,7 +222,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 		} else if before {
 			return nil
 		}
-		if err := w.giveUp(ctx, self, partition.Partition, out); err != nil {
+		if err := w.releasePartition(ctx, self, partition.Partition, out); err != nil {
 			return err
 		}
 		u.Owner, u.Term, u.ReadAfter = 0, u.Term+1, partition.ReadAfter
@@ -235,8 +235,8 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 	return err == nil, err
 }
 
-// giveUp makes self hold exactly the records of out in the partition.
-func (w *work) giveUp(ctx context.Context, self core.Session, partition core.Partition, out []core.Ref) error {
+// releasePartition makes self hold exactly the records of out in the partition.
+func (w *work) releasePartition(ctx context.Context, self core.Session, partition core.Partition, out []core.Ref) error {
 	found, err := w.byID(ctx, out, headOnly)
 	if err != nil {
 		return err

@@ -93,7 +93,7 @@ func (st *settler) run(ctx context.Context) error {
 		var err error
 		switch {
 		case o.Notice() != 0:
-			err = st.heeded(ctx, o)
+			err = st.noticeDone(ctx, o)
 		case o.Event() == core.EventNone:
 			err = waybill.Invalid("waybill/mongo: settle", "outcome: is zero; "+
 				"build it with core.Published, Retry, Abandon, Cancel, Release or NoticeDone")
@@ -199,8 +199,8 @@ func (st *settler) other(o *core.Outcome) error {
 	return nil
 }
 
-// heeded deletes a notice. A NoticeFrom concerns all slots of a route: it goes when all owners have heeded it.
-func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
+// noticeDone deletes a notice. A NoticeFrom concerns all slots of a route: it goes when all owners have carried it out.
+func (st *settler) noticeDone(ctx context.Context, o *core.Outcome) error {
 	var d noticeDoc
 	one := bson.M{"_id": o.Notice(), "route": o.Ref().Route}
 	err := st.s.notice.FindOne(ctx, one).Decode(&d)

@@ -14,6 +14,10 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
+// Cancel runs in the caller's transaction, so its answer is true when that commits. The row's lock makes it certain: a
+// relay holds a record that can be cancelled before it sends it, and that hold passes over a locked record. A key whose
+// row changed between the look and the lock is asked for again.
+
 var (
 	_ waybill.Canceller[pgx.Tx]  = (*Outbox)(nil)
 	_ waybill.Canceller[*sql.Tx] = (*sqlStager)(nil)

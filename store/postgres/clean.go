@@ -13,6 +13,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// One process cleans, the holder of the lease in the database. A call of Clean is one bounded step of a round: it takes
+// or renews the lease, ends records that have expired, and deletes those whose retention is over. The engine makes the
+// calls, and rests between them.
+
 // sweepCheap is how long a look for expired records from the beginning may take, so that each one begins there. Records
 // that had expired before can come back: their owner leaves, or the lock of a transaction ends.
 const sweepCheap = 250 * time.Millisecond

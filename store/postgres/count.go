@@ -40,9 +40,9 @@ const (
 // countSQL counts, route by route, the records that are ready, scheduled, waiting for a retry, and abandoned, each up
 // to a bound. Beyond it the rows of each state and reason are counted among single sequences that lie all over the
 // route: that needs no statistics of the planner, and moves with each row that is settled. All parts of a route share
-// one sample. Ready and abandoned rows are seen by their sequences, and
-// the sample adds the rows behind; the others are seen in the order of their times: if all that were seen are due, all
-// are. Held rows lie at the beginning of a route, and are few as a rule: their own index counts them.
+// one sample. Ready and abandoned rows are seen by their sequences, and the sample adds the rows behind; the others are
+// seen in the order of their times: if all that were seen are due, all are. Held rows lie at the beginning of a route,
+// and are few as a rule: their own index counts them.
 //
 //	rows    the first rows of each part, up to the bound
 //	kinds   their numbers by state and reason

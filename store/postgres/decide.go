@@ -12,6 +12,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// DecideHead changes a key's head in one transaction, if that head cannot be out. If it can, since it is due and its
+// partition has an owner, the transaction leaves a notice instead, and DecideHead waits for the owner. Locks keep the
+// answer true until the commit: that of the row, and that of the partition, which no member takes or leaves meanwhile.
+
 // headSQL is the message $2 of key $3, if it waits, is abandoned, is held, or is the first of its key that is due.
 const headSQL = `(
         SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id

@@ -10,6 +10,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// Messages with dedupe keys are staged in one statement in the caller's transaction, whose unique index makes two
+// transactions meet: the second one waits for the first. The statement sees what was committed when it began. A second
+// look (resolve) finds a message that was committed during the wait.
+
 // maxRewinds bounds how often a call begins anew at a message whose key another transaction took in between.
 const maxRewinds = 20
 

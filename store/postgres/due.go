@@ -13,6 +13,11 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// A timer becomes an ordinary record when it is due: it gets a new number, and the reads bring it. A retry keeps its
+// number, which lies before the front of all reads. So Due itself returns it, held, and it goes to its place in its
+// key. Both are found by the index of due times, from a lower bound on (DueWithin), since rows that were sent stay in
+// that index as long as an old snapshot keeps them.
+
 const (
 	// ownPartsSQL are the parts with those of their slots that are self's, since when what came due is looked for,
 	// and whether what self holds already is answered again.

@@ -13,12 +13,16 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// A Hold has two parts in one transaction: records that are named, each with an answer of its own, and the next records
+// without a key. Neither waits for a lock: a record that a transaction has locked is passed over, and the answer says
+// so. The partition's owner or the holder alone may hold a named record; the next ones go to any member.
+
 const (
 	// holdSQL writes a hold of $1.
 	holdSQL = `hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END`
 
-	// takeSQL holds records that are named, and says for each what it found: see core.HoldStatus.
-	takeSQL = `
+	// namedSQL holds records that are named, and says for each what it found: see core.HoldStatus.
+	namedSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
 ), l AS MATERIALIZED (
@@ -93,10 +97,10 @@ SELECT NULL, m.seq, ` + noRecordSQL + ` FROM (
 // noRecordSQL stands for the columns of a record behind its number, and its body.
 var noRecordSQL = strings.Repeat("NULL, ", len((*Outbox)(nil).reader().dest)-3) + "NULL"
 
-type takeStatements struct{ take, next string }
+type holdStatements struct{ named, next string }
 
-func newTakeStatements(n schema.Names) takeStatements {
-	return takeStatements{take: n.SQL(takeSQL), next: n.SQL(nextSQL)}
+func newHoldStatements(n schema.Names) holdStatements {
+	return holdStatements{named: n.SQL(namedSQL), next: n.SQL(nextSQL)}
 }
 
 // Hold writes holds. A record that an application's transaction has locked is answered as such, without waiting for it.
@@ -108,11 +112,11 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 		nr int
 		core.HoldResult
 	}
-	var taken []core.HoldResult
+	var named []core.HoldResult
 	var next []found
 	var met []int64
 	err := o.transact(ctx, "hold", writeSQL, func(b *batch) {
-		taken, next, met = make([]core.HoldResult, len(want.Refs)), nil, nil
+		named, next, met = make([]core.HoldResult, len(want.Refs)), nil, nil
 		b.fence(self, &now)
 		if c := refs(want.Refs); len(c.n) > 0 {
 			b.each(func(rows pgx.Rows) error {
@@ -122,9 +126,9 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 					return err
 				}
 				t.Ref = want.Refs[n]
-				taken[n] = t
+				named[n] = t
 				return nil
-			}, b.sql.take.take, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.Deliver)
+			}, b.sql.hold.named, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.Deliver)
 		}
 		if want.N > 0 {
 			d := o.reader()
@@ -145,7 +149,7 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 					next = append(next, found{d.n, core.HoldResult{Ref: r.Ref, Status: core.HoldGranted, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
-			}, b.sql.take.next, int64(self), want.Slots.Route, bits(want.Slots.Slots), want.N, refs(want.Out).seqs,
+			}, b.sql.hold.next, int64(self), want.Slots.Route, bits(want.Slots.Slots), want.N, refs(want.Out).seqs,
 				orAll(want.Bytes), want.Deliver, want.From, want.To, notNil(want.Passed), want.Most)
 		}
 	})
@@ -153,10 +157,10 @@ func (o *Outbox) Hold(ctx context.Context, self core.Session, want core.HoldRequ
 		return nil, err
 	}
 	if now.IsZero() {
-		return nil, core.Fenced("waybill/postgres: take", self)
+		return nil, core.Fenced("waybill/postgres: hold", self)
 	}
 	slices.SortFunc(next, func(x, y found) int { return x.nr - y.nr }) // they come in any order
-	answer := slices.Clone(taken)
+	answer := slices.Clone(named)
 	for i := range next {
 		answer = append(answer, next[i].HoldResult)
 	}

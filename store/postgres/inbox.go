@@ -16,6 +16,11 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// The mark comes first, and goes with the BEGIN in one round trip. Its INSERT waits for another transaction that marks
+// the same key, and so for the end of that handler. Then there are three answers: the mark is new, it was there (a
+// duplicate), or it was there for other content (a conflict). Only a new mark leads to the handler, and commits with
+// its writes.
+
 // DefaultLockTimeout is how long Do waits for a concurrent Do of the same key.
 const DefaultLockTimeout = 10 * time.Second
 

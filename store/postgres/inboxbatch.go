@@ -15,6 +15,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
+// All marks of a batch are one INSERT, in the order of their keys, so that two batches that share keys wait for each
+// other instead of dying in a deadlock. Afterwards the batch has the handler's writes and the marks in one transaction:
+// all or nothing.
+
 var (
 	_ core.BatchInbox[pgx.Tx] = (*Inbox)(nil)
 	_ core.Marker[pgx.Tx]     = (*Inbox)(nil)

@@ -179,7 +179,7 @@ func TestRefusedOutcome(t *testing.T) {
 	}
 }
 
-// A notice about a whole route stays until the owners of all slots have heeded it.
+// A notice about a whole route stays until the owners of all slots have carried it out.
 func TestNoticeFrom(t *testing.T) {
 	t.Parallel()
 	s, pool := newOutbox(t, postgres.Options{})

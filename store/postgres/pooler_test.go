@@ -26,7 +26,7 @@ func TestPgBouncer(t *testing.T) {
 	pool := openPool(t, dsn)
 	o := outboxOn(t, pool, postgres.Options{})
 	if token, lost, err := o.Acquire(t.Context()); token != 0 || lost != nil || err != nil {
-		t.Errorf("attended with %d, %v, %v", token, lost != nil, err)
+		t.Errorf("acquired with %d, %v, %v", token, lost != nil, err)
 	}
 	for range 3 {
 		if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 100*time.Millisecond); err != nil {

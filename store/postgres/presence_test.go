@@ -14,12 +14,12 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// attend takes a token and fails if there is none.
-func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-chan struct{}) {
+// acquire takes a token and fails if there is none.
+func acquire(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-chan struct{}) {
 	tb.Helper()
 	token, lost, err := o.Acquire(ctx)
 	if err != nil || token <= 0 || lost == nil {
-		tb.Fatalf("attended with %d, %v, %v", token, lost == nil, err)
+		tb.Fatalf("acquired with %d, %v, %v", token, lost == nil, err)
 	}
 	return token, lost
 }
@@ -80,8 +80,8 @@ func TestPresence(t *testing.T) {
 	other := outboxOn(t, openPool(t, pool.Config().ConnString()), postgres.Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	first, lost := attend(ctx, t, o)
-	second, gone := attend(ctx, t, other)
+	first, lost := acquire(ctx, t, o)
+	second, gone := acquire(ctx, t, other)
 	if first == second || min(first, second) < 1<<62 {
 		t.Errorf("the tokens are %d and %d", first, second)
 	}
@@ -97,7 +97,7 @@ func TestPresence(t *testing.T) {
 	if seen(t, other, a.Session).PresenceLost {
 		t.Fatal("the other one is missed, too")
 	}
-	again, back := attend(ctx, t, other)
+	again, back := acquire(ctx, t, other)
 	b.Presence, b.Heartbeats = again, 2
 	if r, err := other.Heartbeat(t.Context(), core.HeartbeatRequest{Self: b}); err != nil || !r.Known || again == second {
 		t.Fatal(err, again)
@@ -166,18 +166,18 @@ func TestFlag(t *testing.T) {
 	}
 }
 
-// DB-18: a server that is restarted has lost all locks; members find out, and attend anew. No member misses the token
-// of one that has not renewed since.
+// DB-18: a server that is restarted has lost all locks; members find out, and acquire new tokens. No member misses the
+// token of one that has not renewed since.
 func TestPresenceOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	o := outboxOn(t, openPool(t, server.DSN("postgres")), postgres.Options{})
-	token, lost := attend(t.Context(), t, o)
+	token, lost := acquire(t.Context(), t, o)
 	m := present(t, o, token)
 	server.Kill()
 	closes(t, "the server was killed", lost)
 	if _, _, err := o.Acquire(t.Context()); err == nil {
-		t.Error("attended at a server that is down")
+		t.Error("acquired at a server that is down")
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestPresenceOutlivesTheServer(t *testing.T) {
 	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || !seen(t, o, m.Session).PresenceLost {
 		t.Error("it is not missed with a token that the server before had", err)
 	}
-	m.Presence, _ = attend(t.Context(), t, o)
+	m.Presence, _ = acquire(t.Context(), t, o)
 	m.Heartbeats++
 	if _, err := o.Heartbeat(t.Context(), core.HeartbeatRequest{Self: m}); err != nil || seen(t, o, m.Session).PresenceLost {
 		t.Error("it is missed with its new token", err)
@@ -212,7 +212,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 		began := time.Now()
 		token, lost, err := o.Acquire(t.Context())
 		if token != 0 || lost != nil || err != nil {
-			t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
+			t.Fatalf("acquired with %d, %v, %v", token, lost != nil, err)
 		}
 		t.Log(time.Since(began))
 	}
@@ -230,6 +230,6 @@ func TestNoPresenceWithoutNotify(t *testing.T) {
 	t.Parallel()
 	o, _ := newOutbox(t, postgres.Options{DisableNotify: true})
 	if token, lost, err := o.Acquire(t.Context()); token != 0 || lost != nil || err != nil {
-		t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
+		t.Fatalf("acquired with %d, %v, %v", token, lost != nil, err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
+// A redrive puts rows back below the place up to which their owners have read. So the same transaction writes a notice
+// for each key, or for each record, or for the route if there are many records: the owner reads again from there.
+
 var _ admin.Redriver = (*Outbox)(nil)
 
 // requeueSQL puts a row back: ready at its place. Its owner learns of it by a notice.

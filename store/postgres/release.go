@@ -10,13 +10,13 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-// lockPartitionSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
+// lockPartitionSQL is a statement of its own, so that releasePartitionSQL sees what those did who had the lock.
 const lockPartitionSQL = `SELECT FROM {partitions} un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE`
 
-// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked. It
-// says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their greatest term.
-// Rows are looked up one by one, and self's holds in the index of holds: a plan that was made for a small table would
-// go over all rows of the route.
+// releasePartitionSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be
+// locked. It says 1 done, 2 locked, 3 not self's in this term. A route of which the partitions are gone has their
+// greatest term. Rows are looked up one by one, and self's holds in the index of holds: a plan that was made for a
+// small table would go over all rows of the route.
 //
 //	un      the partition, if it is self's in this term
 //	o       the records of out that are as they were
@@ -24,7 +24,7 @@ const lockPartitionSQL = `SELECT FROM {partitions} un WHERE un.route = $1 AND un
 //	l       those of wanted that could be locked
 //	can     a row if these are all
 //	h, g    the change of the records and of the partition
-const giveUpSQL = `
+const releasePartitionSQL = `
 WITH un AS MATERIALIZED (
     SELECT un.slots FROM {partitions} un
     WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND ` + aliveSQL + `
@@ -60,10 +60,10 @@ SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) TH
                           (SELECT ro.term FROM {routes} ro WHERE ro.route = $2 AND ro.partitions = 0), 0) > $10 THEN 1
             ELSE 3 END`
 
-type giveUpStatements struct{ lockPartition, giveUp string }
+type releasePartitionStatements struct{ lockPartition, release string }
 
-func newGiveUpStatements(n schema.Names) giveUpStatements {
-	return giveUpStatements{lockPartition: n.SQL(lockPartitionSQL), giveUp: n.SQL(giveUpSQL)}
+func newReleasePartitionStatements(n schema.Names) releasePartitionStatements {
+	return releasePartitionStatements{lockPartition: n.SQL(lockPartitionSQL), release: n.SQL(releasePartitionSQL)}
 }
 
 // ReleasePartition writes holds of self for exactly the records of out in the partition and frees it, or reports that
@@ -74,8 +74,8 @@ func (o *Outbox) ReleasePartition(ctx context.Context, self core.Session, partit
 	c, u := refs(out), partition.Partition
 	err := o.transact(ctx, "release a partition", writeSQL, func(b *batch) {
 		b.fence(self, &now)
-		b.Queue(b.sql.giveUp.lockPartition, u.Route, int16(u.From))
-		b.Queue(b.sql.giveUp.giveUp, int64(self), u.Route, int16(u.From), int16(u.To), partition.ReadAfter,
+		b.Queue(b.sql.release.lockPartition, u.Route, int16(u.From))
+		b.Queue(b.sql.release.release, int64(self), u.Route, int16(u.From), int16(u.To), partition.ReadAfter,
 			c.routes, c.seqs, c.ids, c.versions, partition.Term).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})

@@ -17,6 +17,11 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
+// The usual Settle has published records alone, none of them locked: one DELETE with a lock timeout of 5 ms
+// (deleteAll). If a row is missing or locked, and for all other outcomes, settleSQL takes the rows one by one, skips
+// locked ones, and says of each what happened. If the statement itself fails, since a trigger of the application
+// refuses or delays one row, the batch is halved until that row is alone.
+
 const (
 	// hurrySQL and those after it are for records without a lock, as is usual: they take less than half as long as
 	// settleSQL. On a lock they fail. deleteNearSQL is for records of one route that are near each other: it goes
@@ -76,10 +81,10 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w UNIO
     FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> {published})::int) END
 FROM u`
 
-	// heededSQL deletes notices. A core.NoticeFrom concerns all slots of a route: it goes when all their
-	// owners have heeded it. The place of each is looked up once. The planner takes the table for empty, as it
+	// noticeDoneSQL deletes notices. A core.NoticeFrom concerns all slots of a route: it goes when all their
+	// owners have carried it out. The place of each is looked up once. The planner takes the table for empty, as it
 	// mostly is, and would go over all of it for each number.
-	heededSQL = `
+	noticeDoneSQL = `
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
         c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {partitions} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
@@ -90,12 +95,12 @@ WITH l AS MATERIALIZED (
 UPDATE {notices} c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = {tell_from} AND l.rest <> 0`
 )
 
-type settleStatements struct{ hurry, deleteNear, deleteAll, slow, settle, heeded string }
+type settleStatements struct{ hurry, deleteNear, deleteAll, slow, settle, noticeDone string }
 
 func newSettleStatements(n schema.Names) settleStatements {
 	return settleStatements{
 		hurry: hurrySQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
-		slow: slowSQL, settle: n.SQL(settleSQL), heeded: n.SQL(heededSQL),
+		slow: slowSQL, settle: n.SQL(settleSQL), noticeDone: n.SQL(noticeDoneSQL),
 	}
 }
 
@@ -187,12 +192,12 @@ func (p settlePart) limit(ctx context.Context, n int) time.Duration {
 //     row is locked for the shortest time.
 func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, limit time.Duration, results core.Results) error {
 	var records []int
-	var heeded []int64
+	var noticesDone []int64
 	published := 0
 	for _, i := range at {
 		switch out := &outcomes[i]; {
 		case out.Notice() != 0:
-			heeded = append(heeded, out.Notice())
+			noticesDone = append(noticesDone, out.Notice())
 		case out.Event() == core.EventConfirmed:
 			published++
 			fallthrough
@@ -212,8 +217,8 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		b.fence(self, &now)
 		b.Queue(b.sql.settle.slow, limit.Milliseconds())
 		o.queueRecords(b, self, outcomes, records, results)
-		if len(heeded) > 0 {
-			b.Queue(b.sql.settle.heeded, int64(self), heeded)
+		if len(noticesDone) > 0 {
+			b.Queue(b.sql.settle.noticeDone, int64(self), noticesDone)
 		}
 		o.queueMark(b, outcomes, at)
 	})

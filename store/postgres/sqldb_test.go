@@ -288,9 +288,9 @@ func TestSQLDBOfAnotherDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, attend := o.Acquire(t.Context())
+	_, _, acquire := o.Acquire(t.Context())
 	for name, err := range map[string]error{
-		"check": o.Check(t.Context()), "migrate": o.Migrate(t.Context()), "inbox": in.Migrate(t.Context()), "attend": attend,
+		"check": o.Check(t.Context()), "migrate": o.Migrate(t.Context()), "inbox": in.Migrate(t.Context()), "acquire": acquire,
 		"unit of work": o.UnitOfWork().Do(t.Context(), func(context.Context, pgx.Tx) error { return nil }),
 	} {
 		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "otherConn: open it with pgx's driver") {

@@ -16,9 +16,9 @@ type statements struct {
 	clock         clockStatements
 	read          readStatements
 	settle        settleStatements
-	take          takeStatements
+	hold          holdStatements
 	due           dueStatements
-	giveUp        giveUpStatements
+	release       releasePartitionStatements
 	heartbeat     heartbeatStatements
 	clean         cleanStatements
 	admin         adminStatements
@@ -32,9 +32,9 @@ func newStatements(n schema.Names) *statements {
 		clock:         newClockStatements(n),
 		read:          newReadStatements(n),
 		settle:        newSettleStatements(n),
-		take:          newTakeStatements(n),
+		hold:          newHoldStatements(n),
 		due:           newDueStatements(n),
-		giveUp:        newGiveUpStatements(n),
+		release:       newReleasePartitionStatements(n),
 		heartbeat:     newHeartbeatStatements(n),
 		clean:         newCleanStatements(n),
 		admin:         newAdminStatements(n),

@@ -11,6 +11,10 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
+// Each call of an engine is one transaction, sent as one batch: BEGIN, the settings, the fence, the statements, COMMIT.
+// It takes one round trip, and a frozen process leaves nothing open. The fence is the lock of the member's row: while
+// it is held the member cannot be removed, and a removed member has no row to lock.
+
 const (
 	// writeSQL begins transactions whose statements each see the commits before they began, and so those before
 	// their locks.

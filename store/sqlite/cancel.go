@@ -27,7 +27,7 @@ const (
 	abandonText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, version = version + 1, reason = ?2, settled_at = ?3, blocks = ?4, maybe_sent = ?5
 		WHERE seq = ?1`
-	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
+	dropDedupeKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
 	// holderText selects the live message with a dedupe key, and whether it is another source's, unless the id is
 	// staged.
 	holderText = `SELECT id, CASE WHEN json_valid(attrs) THEN coalesce(attrs ->> '$.a.source' <> ?5, 0) ELSE 0 END
@@ -186,7 +186,7 @@ func (w *canceller) replace(ctx context.Context, r *core.StagedRow) (waybill.Can
 	}
 	status, err := w.cancelRecord(ctx, t, waybill.ReasonReplaced)
 	if err == nil && status == waybill.CancelInFlight {
-		_, err = w.exec(ctx, giveUpKeyText, t.Seq)
+		_, err = w.exec(ctx, dropDedupeKeyText, t.Seq)
 	}
 	return status, err
 }

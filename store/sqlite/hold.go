@@ -21,7 +21,7 @@ const (
 	freeText = `SELECT ` + rowSQL + `, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` ORDER BY r.seq`
 
-	giveUpText = `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3 WHERE route = ?1 AND from_slot = ?2`
+	releasePartitionText = `UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3 WHERE route = ?1 AND from_slot = ?2`
 )
 
 // Hold writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its partition is HoldGone.
@@ -31,11 +31,11 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	err := s.write(ctx, "hold", func(w *work) (bool, error) {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
 			if err == nil {
-				err = core.Fenced("waybill/sqlite: take", self)
+				err = core.Fenced("waybill/sqlite: hold", self)
 			}
 			return false, err
 		}
-		t := taker{work: w, self: self, want: &want}
+		t := holding{work: w, self: self, want: &want}
 		if err := t.named(ctx); err != nil {
 			return false, err
 		}
@@ -53,8 +53,8 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	return out, nil
 }
 
-// taker is one Hold in its transaction.
-type taker struct {
+// holding is one Hold in its transaction.
+type holding struct {
 	*work
 	self    core.Session
 	want    *core.HoldRequest
@@ -63,7 +63,7 @@ type taker struct {
 }
 
 // named takes the records of HoldRequest.Refs.
-func (t *taker) named(ctx context.Context) error {
+func (t *holding) named(ctx context.Context) error {
 	rows, err := t.at(ctx, seqsOf(t.want.Refs))
 	if err != nil {
 		return err
@@ -88,13 +88,13 @@ func (t *taker) named(ctx context.Context) error {
 }
 
 // holdStatus holds records that self does not hold.
-func (t *taker) holdStatus(ctx context.Context, seqs []int64) error {
+func (t *holding) holdStatus(ctx context.Context, seqs []int64) error {
 	t.changed = t.changed || len(seqs) > 0
 	return t.hold(ctx, t.self, seqs, t.want.Deliver)
 }
 
 // next takes the next N without a key: first records that self holds and does not know.
-func (t *taker) next(ctx context.Context) error {
+func (t *holding) next(ctx context.Context) error {
 	want := t.want
 	known := map[int64]string{}
 	for _, ref := range want.Out {
@@ -155,7 +155,7 @@ func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bo
 }
 
 // free returns up to n records that no session holds, within the limit of bytes.
-func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
+func (t *holding) free(ctx context.Context, n int) (out []row, err error) {
 	part := t.want.Slots
 	var bytes int64
 	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -194,7 +194,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 				if before {
 					return false, nil
 				}
-				return true, w.giveUp(ctx, self, u, partition.ReadAfter, out)
+				return true, w.releasePartition(ctx, self, u, partition.ReadAfter, out)
 			}
 			err = nil
 		}
@@ -206,7 +206,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, partiti
 	return err == nil, err
 }
 
-func (w *work) giveUp(ctx context.Context, self core.Session, partition core.Partition, low int64, out []core.Ref) error {
+func (w *work) releasePartition(ctx context.Context, self core.Session, partition core.Partition, low int64, out []core.Ref) error {
 	slots := partition.Slots()
 	rows, err := w.at(ctx, seqsOf(out))
 	if err != nil {
@@ -237,6 +237,6 @@ func (w *work) giveUp(ctx context.Context, self core.Session, partition core.Par
 			return err
 		}
 	}
-	_, err = w.exec(ctx, giveUpText, partition.Route, partition.From, low)
+	_, err = w.exec(ctx, releasePartitionText, partition.Route, partition.From, low)
 	return err
 }

@@ -37,8 +37,8 @@ const (
 	// A mark that is too far ahead itself, such as after the clock was set back, is lowered.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND (value < ?1 OR value > ?2)`
 
-	heededText = `DELETE FROM waybill_outbox_notices WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
-	restText   = `UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
+	noticeDoneText = `DELETE FROM waybill_outbox_notices WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
+	restText       = `UPDATE waybill_outbox_notices SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
 
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )
@@ -97,7 +97,7 @@ func (st *settler) run(ctx context.Context) error {
 		o := &st.outcomes[i]
 		switch {
 		case o.Notice() != 0:
-			err := st.heeded(ctx, o)
+			err := st.noticeDone(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
 				return err
 			}
@@ -224,13 +224,14 @@ func (st *settler) store(ctx context.Context, at []int) error {
 	return err
 }
 
-// heeded deletes a notice. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
-func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
+// noticeDone deletes a notice. One of kind 3 concerns all slots of a route: it goes when all owners have carried it
+// out.
+func (st *settler) noticeDone(ctx context.Context, o *core.Outcome) error {
 	own, err := st.owns(ctx, st.self, o.Ref().Route)
 	if err != nil {
 		return err
 	}
-	n, err := st.exec(ctx, heededText, o.Notice(), o.Ref().Route, bits(own))
+	n, err := st.exec(ctx, noticeDoneText, o.Notice(), o.Ref().Route, bits(own))
 	if err != nil || n > 0 {
 		return err
 	}

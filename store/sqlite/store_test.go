@@ -241,7 +241,7 @@ func TestPartitionsOfUnservedRoutes(t *testing.T) {
 	}
 }
 
-// A notice about many records goes when the owners of all slots have heeded it.
+// A notice about many records goes when the owners of all slots have carried it out.
 func TestNoticeFrom(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})

@@ -9,6 +9,9 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// The broker does more work for single acknowledgements than for one frame with multiple. So a batch of verdicts
+// becomes one frame where that is right.
+
 // acker is the part of a channel that settles.
 type acker interface {
 	Ack(tag uint64, multiple bool) error

@@ -14,6 +14,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// AMQP has no retry after a delay, and basic.reject carries no reason. So a retry, a parked message, and a release that
+// must not count are copies, published to the subscription's dead-letter exchange; storecopies.go acknowledges each
+// original after its copy was confirmed. The routing key says where a copy goes:
+//
+//   copy of        | routing key                                | what is added
+//   ---------------|--------------------------------------------|----------------------------------------------
+//   a retry        | that of a delay queue, or of the way back  | the number of the attempt, the error, when due
+//   a parked one   | the queue: it leads to {queue}.dlq         | reason, error, queue, time; no expiry
+//   a released one | that of the way back                       | the redeliveries before; see requeueCopy
+
 // copies are messages to publish on behalf of deliveries.
 type copies struct {
 	list []copyToSend

@@ -12,6 +12,10 @@ import (
 	"github.com/waybill-go/waybill/internal/obs"
 )
 
+// With Connection.Credentials the user and the password, or a token, are asked for anew before each connection. A token
+// that expires is replaced on the open connection before that (keepSecret): the broker would close the connection. No
+// error and no log line has a password.
+
 // Credentials are what a connection is opened with.
 type Credentials struct {
 	// User is the name of the user. It may not be empty. With OAuth 2 the broker takes the name from the token.

@@ -16,6 +16,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// A delivery is read from a foreign message, too. Properties and headers are all optional, and Waybill's own headers
+// count only if the message came by the subscription's dead-letter exchange, or by the default exchange, to which no
+// role may write: a producer cannot claim an attempt or a reason.
+
 // decode makes the delivery out of d. It never fails: a problem goes to out.Err. The body is d's own.
 func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time.Time) {
 	// It came from a delay queue, or through the dead-letter exchange: Waybill's headers are our own. Those of a

@@ -13,6 +13,9 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
+// A connection that is lost is opened again by the next call that needs one, not by a goroutine of its own. So an idle
+// process does not storm a broker, and each error of the attempt has a caller who learns it.
+
 // link is one connection. It is opened when it is needed, and again after a loss. Publishing and consuming have a link
 // each, since a broker that is short of memory blocks every connection that publishes as a whole.
 type link struct {

@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// RabbitMQ fixes the prefetch of a consumer when it begins. To change it the consumer is cancelled and begun again on
+// the same channel, so that the deliveries in hand stay valid. A message that is on its way to a cancelled consumer
+// goes back to the queue with a count, so the cancel waits for a moment in which none is.
+
 // sizes says how many deliveries fit into Options.PrefetchBytes. RabbitMQ bounds what it sends ahead by a number of
 // messages only, so that number follows the size of the bodies that came.
 type sizes struct {

@@ -15,6 +15,11 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
+// A publish has one difficulty: a message that the broker cannot take closes the whole channel, and the error names
+// neither that message nor those that arrived. So a call has two ways. Pipelined: a batch sends as many as the window
+// lets it, and the confirms come in any order (batch.go). One by one, only for the messages in flight when the channel
+// closed, until the one is found that closes it again (sendSingly).
+
 // blockedGrace is how long messages in flight may still be confirmed after the broker blocked the connection.
 const blockedGrace = time.Second
 

@@ -13,6 +13,9 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
+// A receiver outlives its connection: it has a session (session.go), and opens another one when that is lost. An outage
+// is an error of Receive, once and then at each reminder. When it is over, Receive returns nil.
+
 const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535

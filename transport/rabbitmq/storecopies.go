@@ -11,6 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// The order is what keeps a message: the copy is published and confirmed first, then the original is acknowledged. A
+// process that dies between the two leaves both, and the inbox drops one.
+
 // storeCopies publishes copies, and acknowledges each original whose copy was confirmed. The others can be settled
 // again, but for these: a released message stays here and is returned again, since the broker would count a requeue. A
 // message that the broker will never take as a copy is dead-lettered by the broker itself, without a reason. It never

@@ -15,6 +15,10 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
+// A fault of the topology ends the start, with one error that names all faults. Later the same fault would lose a
+// message, or stop one. AMQP can tell that objects exist and whether the user may write. Arguments and bindings are
+// known to the management API only.
+
 // preparation makes sure that the broker holds a topology, before a channel publishes or consumes.
 type preparation struct {
 	opts   Options

@@ -12,11 +12,11 @@ import (
 // A process that is killed must not keep its messages until its lease ends. So a transport shows one token for all of
 // its receivers, if the store has any: something in the database that ends with the process; see core.Presence.
 
-// attendFirst and attendLast bound the pause before another token is taken. After one that lasted for attendLast the
-// pause begins at attendFirst again.
+// acquireFirst and acquireLast bound the pause before another token is taken. After one that lasted for acquireLast the
+// pause begins at acquireFirst again.
 const (
-	attendFirst = 100 * time.Millisecond
-	attendLast  = 10 * time.Second
+	acquireFirst = 100 * time.Millisecond
+	acquireLast  = 10 * time.Second
 )
 
 var errAbsent = errors.New("connection lost")
@@ -27,23 +27,23 @@ type presence struct {
 	end   context.CancelFunc // gives it back
 }
 
-// attend keeps a token shown until ctx ends.
-func (t *Transport) attend(ctx context.Context, store core.Presence) {
+// keepPresence keeps a token shown until ctx ends.
+func (t *Transport) keepPresence(ctx context.Context, store core.Presence) {
 	for rest := time.Duration(0); pause(ctx, rest) == nil; {
 		began := time.Now()
-		if !t.attendOnce(ctx, store) {
+		if !t.showPresence(ctx, store) {
 			return
 		}
-		if time.Since(began) >= attendLast {
+		if time.Since(began) >= acquireLast {
 			rest = 0
 		}
-		rest = min(max(2*rest, attendFirst), attendLast)
+		rest = min(max(2*rest, acquireFirst), acquireLast)
 	}
 }
 
-// attendOnce shows a token until it is lost, or until another process has missed it. It reports whether there can be
+// showPresence shows a token until it is lost, or until another process has missed it. It reports whether there can be
 // another one.
-func (t *Transport) attendOnce(ctx context.Context, store core.Presence) bool {
+func (t *Transport) showPresence(ctx context.Context, store core.Presence) bool {
 	shown, end := context.WithCancel(ctx)
 	defer end()
 	select { // it may use a connection of the pool, as any call

@@ -42,7 +42,7 @@ func killedIsMissed(t *testing.T, knows bool, while, most time.Duration) {
 	s := newStore(t)
 	stage(t, s, message("a"), message("b", waybill.Key("k")))
 	p := newProcess(s)
-	killed := sharedtest.NewAttended(p)
+	killed := sharedtest.NewPresenceStore(p)
 	stores := []core.OutboxStore{killed, killed.Over(s)}
 	if !knows {
 		stores = []core.OutboxStore{plain{p}, plain{s}}
@@ -71,7 +71,7 @@ func killedIsMissed(t *testing.T, knows bool, while, most time.Duration) {
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := sharedtest.NewAttended(newStore(t))
+		s := sharedtest.NewPresenceStore(newStore(t))
 		tr := newTable(t, s, table.Options{})
 		join := func(queue string) core.Receiver {
 			r := subscribeTo(t, tr, queue)
@@ -137,7 +137,7 @@ func TestPresenceFails(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				mem := newStore(t)
-				s := sharedtest.NewAttended(mem)
+				s := sharedtest.NewPresenceStore(mem)
 				s.Fail, s.Hidden = tc.fail, tc.hidden
 				r := subscribe(t, newTable(t, s, table.Options{}))
 				stage(t, mem, message("a"))

@@ -36,9 +36,9 @@ func (t *Transport) startUpkeep() {
 	go func() {
 		defer close(u.done)
 		if store, ok := core.As[core.Presence](t.store); ok {
-			var attends sync.WaitGroup
-			attends.Go(func() { t.attend(ctx, store) })
-			defer attends.Wait()
+			var kept sync.WaitGroup
+			kept.Go(func() { t.keepPresence(ctx, store) })
+			defer kept.Wait()
 		}
 		defer t.gauges(ctx)()
 		cleaner, ok := core.As[core.Cleaner](t.store)

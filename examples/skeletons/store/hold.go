@@ -19,7 +19,7 @@ func (s *Store) Hold(ctx context.Context, self core.Session, want core.HoldReque
 	}
 	defer end()
 	if s.member(self) == nil {
-		return nil, core.Fenced("skeleton: take", self)
+		return nil, core.Fenced("skeleton: hold", self)
 	}
 	var out []core.HoldResult
 	for _, ref := range want.Refs {
@@ -76,7 +76,7 @@ func (s *Store) ReleasePartition(ctx context.Context, self core.Session, what co
 	}
 	before, err := rules.GivenUp(u.Owner, u.Term, self, what.Term)
 	if s.member(self) == nil || err != nil {
-		return false, core.Fenced("skeleton: give up", self)
+		return false, core.Fenced("skeleton: release a partition", self)
 	}
 	if before {
 		return true, nil // a repeated call

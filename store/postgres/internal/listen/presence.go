@@ -44,7 +44,7 @@ func (w *Waiter) Acquire(ctx context.Context) (token int64, lost <-chan struct{}
 	defer cancel()
 	conn, end, err := p.conns.Own(setup)
 	if err != nil {
-		return 0, nil, dberr.Failure("attend", err)
+		return 0, nil, dberr.Failure("acquire presence", err)
 	}
 	token = tokenFrom + rand.Int64N(tokenFrom)
 	direct, err := p.isDirect(setup, conn, token)
@@ -53,10 +53,10 @@ func (w *Waiter) Acquire(ctx context.Context) (token int64, lost <-chan struct{}
 	}
 	if err != nil || !direct {
 		end(ctx)
-		return 0, nil, dberr.Failure("attend", err)
+		return 0, nil, dberr.Failure("acquire presence", err)
 	}
 	gone := make(chan struct{})
-	go attend(ctx, conn, end, gone)
+	go watchPresence(ctx, conn, end, gone)
 	return token, gone, nil
 }
 
@@ -101,7 +101,7 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 func lock(ctx context.Context, conn *pgx.Conn, token int64) error {
 	answers, err := conn.PgConn().Exec(ctx, "UNLISTEN *; SELECT pg_try_advisory_lock("+strconv.FormatInt(token, 10)+")").ReadAll()
 	if err == nil && string(answers[1].Rows[0][0]) != "t" {
-		err = dberr.Misconfigured("attend", "somebody has advisory lock %d: no other program may use numbers from 2^62 on", token)
+		err = dberr.Misconfigured("acquire presence", "another session has advisory lock %d: no other program may use numbers from 2^62 on", token)
 	}
 	return err
 }
@@ -110,8 +110,8 @@ func (p *presence) none(ctx context.Context, why string) {
 	p.logger().WarnContext(ctx, "a process that is killed is missed only when its lease is over", "event", "postgres.no_presence", "error", why)
 }
 
-// attend stays on conn until it is lost or ctx ends.
-func attend(ctx context.Context, conn *pgx.Conn, end func(context.Context), gone chan<- struct{}) {
+// watchPresence stays on conn until it is lost or ctx ends.
+func watchPresence(ctx context.Context, conn *pgx.Conn, end func(context.Context), gone chan<- struct{}) {
 	defer close(gone)
 	defer end(ctx)
 	for ctx.Err() == nil {

@@ -73,7 +73,7 @@ var errTwice = dberr.Misconfigured("wait", "two relays or table queues have the 
 type Options struct {
 	Conns conns.Source
 	Names schema.Names
-	// Off makes it poll only, and attend nothing.
+	// Off makes it poll only, and show no presence.
 	Off bool
 	// Logger returns the log for rare events.
 	Logger func() *slog.Logger

@@ -1677,45 +1677,6 @@ UPDATE "waybill"."waybill_outbox" r SET seq = n.seq, due_at = NULL, version = r.
 -- statement outbox.fence
 SELECT clock_timestamp() FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR KEY SHARE
 
--- statement outbox.giveUp.giveUp
-WITH un AS MATERIALIZED (
-    SELECT un.slots FROM "waybill"."waybill_outbox_partitions" un
-    WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-), o AS MATERIALIZED (
-    SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
-    CROSS JOIN LATERAL (
-        SELECT r.seq FROM "waybill"."waybill_outbox" r
-        WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (un.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
-        LIMIT 1
-    ) r
-), wanted AS MATERIALIZED (
-    SELECT o.seq, true AS out FROM o
-    UNION ALL
-    SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
-    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
-), l AS MATERIALIZED (
-    SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
-        SELECT r.ctid AS at FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-    ) r
-), can AS MATERIALIZED (
-    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
-), h AS (
-    UPDATE "waybill"."waybill_outbox" r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
-        held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
-    FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
-), g AS (
-    UPDATE "waybill"."waybill_outbox_partitions" un SET owner = 0, read_after = $5, term = un.term + 1
-    WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
-)
-SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
-            WHEN coalesce((SELECT un.term FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
-                          (SELECT ro.term FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $2 AND ro.partitions = 0), 0) > $10 THEN 1
-            ELSE 3 END
-
--- statement outbox.giveUp.lockPartition
-SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
-
 -- statement outbox.heartbeat.end
 DELETE FROM "waybill"."waybill_outbox_members" m WHERE m.session = $1 AND ($3::int = 0 OR m.heartbeats = $2)
 
@@ -1858,6 +1819,73 @@ SET owner = $6, term = u.term + ($6 <> $5)::int,
     read_after = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.read_after END, uncertain_up_to = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.uncertain_up_to END
 FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5
 
+-- statement outbox.hold.named
+WITH u AS MATERIALIZED (
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
+), l AS MATERIALIZED (
+    SELECT r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), w AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+    FROM l WHERE r.ctid = l.at
+    RETURNING r.route, r.seq, r.deliveries
+)
+SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
+        SELECT FROM "waybill"."waybill_outbox" r
+        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
+    ) THEN 2 ELSE 3 END,
+    coalesce(w.deliveries, 0)
+FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
+
+-- statement outbox.hold.next
+WITH own AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
+      AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[])
+    ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+), p AS MATERIALIZED (
+    SELECT x.* FROM unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.seq FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = p.seq AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) LIMIT 1
+    ) x
+), asked AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM p JOIN "waybill"."waybill_outbox" r ON r.ctid = p.at
+    WHERE r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0)
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
+), next AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
+    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.hold <> $1 AND r.seq <> ALL ($10::bigint[])
+      AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
+    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own) - (SELECT count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
+), c AS MATERIALIZED (
+    SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
+    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT asked.*, 1 FROM asked UNION ALL SELECT next.*, 2 FROM next) a
+    WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
+), w AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
+    FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
+    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs, r.body
+)
+SELECT w.* FROM w
+UNION ALL
+SELECT NULL, m.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM (
+    SELECT p.seq FROM p WHERE p.seq NOT IN (SELECT w.seq FROM w)
+    UNION ALL
+    (SELECT r.seq FROM "waybill"."waybill_outbox" r
+     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w)
+       AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[]) AND r.seq NOT IN (SELECT w.seq FROM w)
+     ORDER BY r.seq LIMIT $11)
+) m
+
 -- statement outbox.read.again
 SELECT u.n, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
     r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
@@ -1996,6 +2024,45 @@ CROSS JOIN LATERAL (SELECT r.seq, r.id, r.version, r.slot, r.attempts, r.deliver
 -- statement outbox.read.upper
 SELECT CASE WHEN (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se) > $1::bigint OR (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se) > $2::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END
 
+-- statement outbox.release.lockPartition
+SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE
+
+-- statement outbox.release.release
+WITH un AS MATERIALIZED (
+    SELECT un.slots FROM "waybill"."waybill_outbox_partitions" un
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
+), o AS MATERIALIZED (
+    SELECT r.seq FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+    CROSS JOIN LATERAL (
+        SELECT r.seq FROM "waybill"."waybill_outbox" r
+        WHERE u.route = $2 AND r.route = $2 AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (un.slots >> r.slot) & 1 = 1 AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END IN (0, $1::bigint)
+        LIMIT 1
+    ) r
+), wanted AS MATERIALIZED (
+    SELECT o.seq, true AS out FROM o
+    UNION ALL
+    SELECT r.seq, false FROM un, "waybill"."waybill_outbox" r
+    WHERE r.hold = $1 AND r.hold <> 0 AND (r.route = $2) IS TRUE AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT o.seq FROM o)
+), l AS MATERIALIZED (
+    SELECT r.at, w.out FROM wanted w CROSS JOIN LATERAL (
+        SELECT r.ctid AS at FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = w.seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) r
+), can AS MATERIALIZED (
+    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
+), h AS (
+    UPDATE "waybill"."waybill_outbox" r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
+        held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
+    FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
+), g AS (
+    UPDATE "waybill"."waybill_outbox_partitions" un SET owner = 0, read_after = $5, term = un.term + 1
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
+)
+SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
+            WHEN coalesce((SELECT un.term FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
+                          (SELECT ro.term FROM "waybill"."waybill_outbox_routes" ro WHERE ro.route = $2 AND ro.partitions = 0), 0) > $10 THEN 1
+            ELSE 3 END
+
 -- statement outbox.settle.deleteAll
 DELETE FROM "waybill"."waybill_outbox" r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
@@ -2005,7 +2072,10 @@ DELETE FROM "waybill"."waybill_outbox" r
 WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
   AND ((r.seq, r.id) IN (SELECT u.seq, u.id FROM unnest($5::bigint[], $6::text[]) AS u(seq, id))) IS TRUE
 
--- statement outbox.settle.heeded
+-- statement outbox.settle.hurry
+SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
+
+-- statement outbox.settle.noticeDone
 WITH l AS MATERIALIZED (
     SELECT c.ctid AS at, c.kind,
         c.slots & ~coalesce((SELECT bit_or(un.slots) FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
@@ -2014,9 +2084,6 @@ WITH l AS MATERIALIZED (
     DELETE FROM "waybill"."waybill_outbox_notices" c USING l WHERE c.ctid = l.at AND (l.kind <> 3 OR l.rest = 0)
 )
 UPDATE "waybill"."waybill_outbox_notices" c SET slots = l.rest FROM l WHERE c.ctid = l.at AND l.kind = 3 AND l.rest <> 0
-
--- statement outbox.settle.hurry
-SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', $1, true)
 
 -- statement outbox.settle.settle
 WITH u AS MATERIALIZED (
@@ -2058,73 +2125,6 @@ FROM u
 
 -- statement outbox.settle.slow
 SELECT set_config('lock_timeout', least($1::int, 2000)::text, true), set_config('statement_timeout', $1::int::text, true)
-
--- statement outbox.take.next
-WITH own AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND (r.retry OR r.hold <> 0)
-      AND r.hold + 0 = $1 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[])
-    ORDER BY r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
-), p AS MATERIALIZED (
-    SELECT x.* FROM unnest($10::bigint[]) AS p(seq) CROSS JOIN LATERAL (
-        SELECT r.ctid AS at, r.seq FROM "waybill"."waybill_outbox" r WHERE r.route = $2 AND r.seq = p.seq AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND r.seq <> ALL ($5::bigint[]) LIMIT 1
-    ) x
-), asked AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM p JOIN "waybill"."waybill_outbox" r ON r.ctid = p.at
-    WHERE r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND r.seq <> ALL ($5::bigint[]) AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0)
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE OF r SKIP LOCKED
-), next AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM "waybill"."waybill_outbox" r
-    WHERE r.route = $2 AND r.seq > $8 AND r.seq <= $9 AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND r.seq <> ALL ($5::bigint[]) AND r.hold <> $1 AND r.seq <> ALL ($10::bigint[])
-      AND CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0
-    ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own) - (SELECT count(*) FROM asked), 0) FOR NO KEY UPDATE SKIP LOCKED
-), c AS MATERIALIZED (
-    SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
-    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT asked.*, 1 FROM asked UNION ALL SELECT next.*, 2 FROM next) a
-    WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
-), w AS (
-    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
-    FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
-    RETURNING c.nr, r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.cancellable, CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END AS holder,
-    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-    r.ready_since, r.attrs, r.body
-)
-SELECT w.* FROM w
-UNION ALL
-SELECT NULL, m.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM (
-    SELECT p.seq FROM p WHERE p.seq NOT IN (SELECT w.seq FROM w)
-    UNION ALL
-    (SELECT r.seq FROM "waybill"."waybill_outbox" r
-     WHERE r.route = $2 AND r.seq > $8 AND r.seq <= (SELECT CASE WHEN count(*) = $4 THEN least($9, max(w.seq)) ELSE $9 END FROM w)
-       AND r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND r.seq <> ALL ($5::bigint[]) AND r.seq <> ALL ($10::bigint[]) AND r.seq NOT IN (SELECT w.seq FROM w)
-     ORDER BY r.seq LIMIT $11)
-) m
-
--- statement outbox.take.take
-WITH u AS MATERIALIZED (
-    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
-), l AS MATERIALIZED (
-    SELECT r.ctid AS at FROM u JOIN "waybill"."waybill_outbox" r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND EXISTS (SELECT FROM "waybill"."waybill_outbox_members" me WHERE me.session = $1)
-      AND (r.hold = $1 OR CASE WHEN r.hold = 0 THEN 0 ELSE coalesce((SELECT ho.session FROM "waybill"."waybill_outbox_members" ho WHERE ho.session = r.hold), 0) END = 0 AND EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
-    FOR NO KEY UPDATE OF r SKIP LOCKED
-), w AS (
-    UPDATE "waybill"."waybill_outbox" r SET hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
-    FROM l WHERE r.ctid = l.at
-    RETURNING r.route, r.seq, r.deliveries
-)
-SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
-        SELECT FROM "waybill"."waybill_outbox" r
-        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
-          AND (r.hold = $1 OR EXISTS (SELECT FROM "waybill"."waybill_outbox_partitions" un WHERE un.route = r.route AND un.owner = $1 AND (un.slots >> r.slot) & 1 = 1))
-    ) THEN 2 ELSE 3 END,
-    coalesce(w.deliveries, 0)
-FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq
 
 -- statement sqlinbox.mark
 INSERT INTO "waybill"."waybill_inbox" AS m (consumer, source, id, print) SELECT $1, $2, $3, $5::bytea

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// attendEvery is how often a connection that shows presence is tested.
-const attendEvery = 200 * time.Millisecond
+// presenceEvery is how often a connection that shows presence is tested.
+const presenceEvery = 200 * time.Millisecond
 
 // Acquire shows presence by a GET_LOCK on a connection of its own; see core.Presence. Behind a proxy that shares
 // connections it shows the proxy's.
 func (s *Store) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	conn, err := s.own.Conn(ctx)
 	if err != nil {
-		return 0, nil, classify("attend", err)
+		return 0, nil, classify("acquire presence", err)
 	}
 	token = 1 + rand.Int64N(math.MaxInt64-1)
 	got, err := collect(ctx, conn, value[int], `SELECT GET_LOCK(CONCAT('waybill:', ?), 0)`, token)
 	if err != nil || len(got) == 0 || got[0] != 1 {
-		return 0, nil, classify("attend", discard(conn, err))
+		return 0, nil, classify("acquire presence", discard(conn, err))
 	}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		tick := time.NewTicker(attendEvery)
+		tick := time.NewTicker(presenceEvery)
 		defer tick.Stop()
 		for {
 			select {
