@@ -90,8 +90,6 @@ type Membership struct {
 	Epoch      string
 	Members    []Member
 	Partitions []PartitionState
-	// UnservedRoutes are routes with due records and no partition; at most 100.
-	UnservedRoutes []string
 	// HasNotices reports that there are notices on routes that HeartbeatRequest.Self serves. The caller is to read
 	// them, although nothing has woken it.
 	HasNotices bool

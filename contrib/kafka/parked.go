@@ -19,36 +19,14 @@ import (
 // The parked messages of a queue are a compacted log. A record without a value deletes the one before it with its key.
 // Each call reads the whole log.
 
-// ParkedDepth implements admin.ParkedQueue.
-func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	return t.walks().Depth(ctx, queue)
-}
-
-// CountParked implements admin.ParkedQueue.
-func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.walks().Count(ctx, queue)
-}
-
-// InspectParked implements admin.ParkedQueue.
-func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.walks().Inspect(ctx, queue, f)
-}
-
-// ListParked implements admin.ParkedQueue; oldest first.
-func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.walks().List(ctx, queue, f, limit)
-}
+// parkedQueue makes the operations on parked messages methods of a Transport.
+type parkedQueue = admin.ParkedQueue
 
 // ReplayParked implements admin.ParkedQueue. Replays by one transport take turns.
 func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	t.replaying.Lock()
 	defer t.replaying.Unlock()
-	return t.walks().Replay(ctx, req)
-}
-
-// PurgeParked implements admin.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Purge(ctx, req)
+	return t.parkedQueue.ReplayParked(ctx, req)
 }
 
 func (t *Transport) walks() parked.Walks {

@@ -19,8 +19,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Transport is a Kafka transport. It is safe for concurrent use.
+// Transport is a Kafka transport. It is safe for concurrent use. It is an [admin.ParkedQueue], which lists the oldest
+// message first.
 type Transport struct {
+	parkedQueue
+
 	opts     Options
 	seeds    []string
 	admin    *kadm.Client
@@ -60,6 +63,7 @@ func Dial(ctx context.Context, addresses string, opts Options) (*Transport, erro
 		opts: opts, seeds: strings.FieldsFunc(addresses, func(r rune) bool { return r == ',' || r == ' ' }), link: &link{},
 		receivers: map[*receiver]struct{}{}, flights: map[string]*flight{}, opening: make(chan struct{}, 1),
 	}
+	t.parkedQueue = t.walks()
 	t.known.Store(&settings{maxMessage: defaultMaxBytes, minInSync: 1, retention: opts.Retention})
 	if len(t.seeds) == 0 {
 		return nil, waybill.Invalid("waybill/kafka: dial", "addresses: is empty; name a broker as host:port")

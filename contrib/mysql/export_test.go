@@ -5,7 +5,6 @@ import (
 	"database/sql"
 
 	"github.com/waybill-go/waybill/admin"
-	"github.com/waybill-go/waybill/core"
 )
 
 // RequeueIn is Redrive of one record, by force, in a transaction of the caller.
@@ -29,13 +28,6 @@ var (
 	Classify = classify
 	Recent   = recent
 )
-
-// Unserved returns the routes that have due records and none of partitions, and how many rows the server read for that.
-func (s *Store) Unserved(ctx context.Context, partitions []core.PartitionState) (routes []string, reads int64, err error) {
-	out := core.Membership{Partitions: partitions}
-	reads, err = s.reads(ctx, func(w *work) error { return w.unserved(ctx, &out) })
-	return out.UnservedRoutes, reads, err
-}
 
 // SetCountLimits makes Counts estimate smaller numbers.
 func (s *Store) SetCountLimits(rows, entries int64) { s.countLimits = countLimits{rows, entries} }

@@ -11,16 +11,6 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// maxUnserved bounds Membership.UnservedRoutes, maxLooked the routes without partitions that are looked at, and
-// maxKnown the routes with partitions that one statement leaves out: beyond 1,000 the server reads the whole index
-// instead.
-const (
-	maxUnserved = 100
-	maxLooked   = 1000
-	maxKnown    = 500
-	dueOnSQL    = `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route = ? AND ` + liveSQL + `AND due_at <= ? LIMIT 1`
-)
-
 // Heartbeat joins, renews or reads, as [rules.Heartbeat] says. A call that changes something waits for others that do.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (out core.Membership, err error) {
 	self := m.Self.Session
@@ -183,52 +173,7 @@ func (w *work) membership(ctx context.Context, self *core.Member, out *core.Memb
 	if _, err := w.one(ctx, []any{&w.now, &out.Epoch, &out.HasNotices}, `SELECT `+nowSQL+`, `+epochSQL+`, `+hasNotices, served...); err != nil {
 		return err
 	}
-	if err := w.readMembership(ctx, self.Session, out); err != nil {
-		return err
-	}
-	return w.unserved(ctx, out)
-}
-
-// unserved fills in the routes that have due records and no partitions. Each statement returns the first route that is
-// not known. The server looks once between each two known routes for it. With SELECT DISTINCT route it can read the
-// whole index instead, at each heartbeat.
-func (w *work) unserved(ctx context.Context, out *core.Membership) error {
-	var known []any
-	for _, u := range out.Partitions { // in the order of their routes
-		if n := len(known); n == 0 || known[n-1] != u.Partition.Route {
-			known = append(known, u.Partition.Route)
-		}
-	}
-	after := ""
-	for range maxLooked + len(known)/maxKnown {
-		skip := known[:min(len(known), maxKnown)]
-		text, args := `SELECT route FROM waybill_outbox FORCE INDEX (waybill_outbox_key) WHERE route > ? AND route NOT IN (''`+
-			strings.Repeat(",?", len(skip))+`)`, append([]any{after}, skip...)
-		if len(skip) < len(known) {
-			text, args = text+` AND route < ?`, append(args, skip[len(skip)-1])
-		}
-		found, err := w.one(ctx, []any{&after}, text+` ORDER BY route LIMIT 1`, args...)
-		switch {
-		case err != nil:
-			return err
-		case !found && len(skip) == len(known):
-			return nil
-		case !found:
-			after, known = skip[len(skip)-1].(string), known[len(skip):]
-			continue
-		}
-		due, err := w.one(ctx, []any{&after}, dueOnSQL, after, w.now)
-		if err != nil {
-			return err
-		}
-		if due {
-			out.UnservedRoutes = append(out.UnservedRoutes, after)
-		}
-		if len(out.UnservedRoutes) == maxUnserved {
-			return nil
-		}
-	}
-	return nil
+	return w.readMembership(ctx, self.Session, out)
 }
 
 // members fills in the members. PresenceLost is a presence without its lock, if the member has renewed since the start

@@ -19,8 +19,11 @@ import (
 	"github.com/waybill-go/waybill/core/repeats"
 )
 
-// Transport is a NATS JetStream transport. It is safe for concurrent use.
+// Transport is a NATS JetStream transport. It is safe for concurrent use. It is an [admin.ParkedQueue], which makes a
+// request for each message that it looks at.
 type Transport struct {
+	parkedQueue
+
 	opts  Options
 	nc    *nats.Conn
 	js    jetstream.JetStream
@@ -104,6 +107,7 @@ func New(ctx context.Context, nc *nats.Conn, opts Options) (*Transport, error) {
 		opts: opts, nc: nc, topics: opts.Bus + ".t.", queues: opts.Bus + ".q.", parked: opts.Bus + "-parked.",
 		routes: routes{lock: make(chan struct{}, 1)}, done: make(chan struct{}), receivers: map[*receiver]struct{}{}, address: core.Description{System: "nats", Exchange: opts.Bus},
 	}
+	t.parkedQueue = t.walks()
 	if host, port, err := net.SplitHostPort(nc.ConnectedAddr()); err == nil {
 		t.address.Address = host
 		t.address.Port, _ = strconv.Atoi(port)

@@ -23,9 +23,8 @@ var heartbeatChecks = []named{
 	{"leave-frees-partitions", leaveFreesPartitions},
 	{"served-again-keeps-low", servedAgainKeepsLow},
 	{"suspicion-is-set-and-cleared", suspicionIsSetAndCleared},
-	{"unserved-routes-are-named", unservedRoutesAreNamed},
-	{"left-routes-are-unserved", leftRoutesAreUnserved},
-	{"dropped-routes-are-unserved", droppedRoutesAreUnserved},
+	{"left-routes-lose-their-partitions", leftRoutesLoseTheirPartitions},
+	{"dropped-routes-lose-their-partitions", droppedRoutesLoseTheirPartitions},
 	{"leave-comes-last", leaveComesLast},
 	{"moves-of-nobody-store-nothing", movesOfNobodyStoreNothing},
 }
@@ -332,37 +331,15 @@ func suspicionIsSetAndCleared(k *kit) {
 	}
 }
 
-// Without this no operator learns that there is work on a route that no process serves.
-func unservedRoutesAreNamed(k *kit) {
-	served := k.owner(1)
-	route := k.route + "-unserved"
-	later := k.route + "-later"
-	k.stage(k.row(), k.row(onRoute(route)), k.row(onRoute(later), delay(far)))
-	r := served.heartbeat()
-	if len(r.UnservedRoutes) > 100 {
-		k.fail("a membership names %d unserved routes, at most 100 are allowed", len(r.UnservedRoutes))
-	}
-	if len(r.UnservedRoutes) < 100 && !slices.Contains(r.UnservedRoutes, route) {
-		k.fail("a route has a due record and no partition, and is not among the unserved ones")
-	}
-	if slices.Contains(r.UnservedRoutes, k.route) || slices.Contains(r.UnservedRoutes, later) {
-		k.fail("a route that has partitions, or no due record, is among the unserved ones")
-	}
-}
-
-// unserved fails unless the check's route has no partitions and is among the unserved routes.
+// unserved fails unless the check's route has no partitions.
 func (k *kit) unserved(when string) {
-	r := k.look()
-	if us := k.partitions(r); len(us) > 0 {
+	if us := k.partitions(k.look()); len(us) > 0 {
 		k.fail("%s: the route still has %d partitions", when, len(us))
 	}
-	if len(r.UnservedRoutes) < 100 && !slices.Contains(r.UnservedRoutes, k.route) {
-		k.fail("%s: the route has a due record, and is not among the unserved ones", when)
-	}
 }
 
-// Without this no operator learns that the last process of a route is gone.
-func leftRoutesAreUnserved(k *kit) {
+// Without this the partitions of a route whose last process is gone stay for ever.
+func leftRoutesLoseTheirPartitions(k *kit) {
 	m := k.owner(2)
 	k.stage(k.row())
 	partitions := k.partitions(m.heartbeat())
@@ -376,8 +353,8 @@ func leftRoutesAreUnserved(k *kit) {
 	}
 }
 
-// Without this no operator learns that a route was taken out of the configuration of a process that lives on.
-func droppedRoutesAreUnserved(k *kit) {
+// Without this the partitions of a route that a living process no longer serves stay for ever.
+func droppedRoutesLoseTheirPartitions(k *kit) {
 	m := k.owner(2)
 	k.stage(k.row())
 	m.heartbeat(moves(core.Transfer{Partition: k.partitions(m.heartbeat())[0].Partition, From: m.self.Session, To: m.self.Session, ReadAfter: 40, UncertainUpTo: 8}))

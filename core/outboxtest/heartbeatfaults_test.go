@@ -216,9 +216,8 @@ var heartbeatFaults = []faulty{
 	{"keeps flags for ever", "suspicion-is-set-and-cleared", heartbeats(func(m *core.HeartbeatRequest) { m.Self.Presence = 1 })},
 	{"tells of no notices", "membership-tells-of-notices", memberships(func(r *core.Membership) { r.HasNotices = false })},
 	{"tells of notices that are not there", "membership-tells-of-notices", memberships(func(r *core.Membership) { r.HasNotices = true })},
-	{"names no unserved routes", "unserved-routes-are-named", memberships(func(r *core.Membership) { r.UnservedRoutes = nil })},
-	{"names no unserved routes", "left-routes-are-unserved", memberships(func(r *core.Membership) { r.UnservedRoutes = nil })},
-	{"keeps partitions that nobody serves", "dropped-routes-are-unserved", fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
+	{"lets no member leave", "left-routes-lose-their-partitions", heartbeats(func(m *core.HeartbeatRequest) { m.Leave = false })},
+	{"keeps partitions that nobody serves", "dropped-routes-lose-their-partitions", fault{heartbeat: func(ctx context.Context, b *broken, m core.HeartbeatRequest) (core.Membership, error) {
 		for _, sv := range m.Self.Routes { // as if each member served for ever what it once served
 			if !slices.Contains(b.served, sv) {
 				b.served = append(b.served, sv)

@@ -85,7 +85,13 @@ func Each(items []*Item, do func(m *Item) (changed bool, err error)) error {
 	return nil
 }
 
-// Walks does what an [admin.ParkedQueue] does, over a transport's walk of its parked messages.
+// The operator's calls that change messages, for Walks.Open.
+const (
+	OpReplay = "replay parked"
+	OpPurge  = "purge parked"
+)
+
+// Walks is an [admin.ParkedQueue] over a transport's walk of its parked messages. A transport embeds it as that.
 type Walks struct {
 	// Adapter begins the texts of errors, as "waybill/nats" does.
 	Adapter string
@@ -97,8 +103,8 @@ type Walks struct {
 	MaxListed int
 }
 
-// Depth is ParkedQueue.ParkedDepth.
-func (s Walks) Depth(ctx context.Context, queue string) (int, error) {
+// ParkedDepth implements [admin.ParkedQueue].
+func (s Walks) ParkedDepth(ctx context.Context, queue string) (int, error) {
 	w, err := s.Open(ctx, "parked depth", queue)
 	if err != nil {
 		return 0, err
@@ -107,8 +113,8 @@ func (s Walks) Depth(ctx context.Context, queue string) (int, error) {
 	return w.Total(ctx)
 }
 
-// Count is ParkedQueue.CountParked.
-func (s Walks) Count(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
+// CountParked implements [admin.ParkedQueue].
+func (s Walks) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
 	counts := map[waybill.Reason]int{}
 	err := s.look(ctx, "count parked", queue, math.MaxInt, func(_ Walk, m *Item) (int, error) {
 		counts[m.Reason]++
@@ -120,8 +126,8 @@ func (s Walks) Count(ctx context.Context, queue string) (map[waybill.Reason]int,
 	return counts, nil
 }
 
-// Inspect is ParkedQueue.InspectParked.
-func (s Walks) Inspect(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
+// InspectParked implements [admin.ParkedQueue].
+func (s Walks) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
 	found, err := s.find(ctx, "inspect parked", queue, &f, 1, true)
 	switch {
 	case err != nil:
@@ -132,8 +138,8 @@ func (s Walks) Inspect(ctx context.Context, queue string, f admin.ParkedFilter) 
 	return found[0], nil
 }
 
-// List is ParkedQueue.ListParked.
-func (s Walks) List(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+// ListParked implements [admin.ParkedQueue].
+func (s Walks) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	return s.find(ctx, "list parked", queue, &f, limit, false)
 }
 
@@ -188,22 +194,20 @@ func load(ctx context.Context, w Walk, m *Item) error {
 	return nil
 }
 
-// Replay is ParkedQueue.ReplayParked.
-func (s Walks) Replay(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "replay parked"
-	if err := waybill.Invalid(s.Adapter+": "+op, req.Problems()...); err != nil {
+// ReplayParked implements [admin.ParkedQueue].
+func (s Walks) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	if err := waybill.Invalid(s.Adapter+": "+OpReplay, req.Problems()...); err != nil {
 		return 0, err
 	}
-	return s.change(ctx, op, &req, true)
+	return s.change(ctx, OpReplay, &req, true)
 }
 
-// Purge is ParkedQueue.PurgeParked.
-func (s Walks) Purge(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	const op = "purge parked"
-	if err := admin.CheckPurgeParked(s.Adapter+": "+op, &req); err != nil {
+// PurgeParked implements [admin.ParkedQueue].
+func (s Walks) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	if err := admin.CheckPurgeParked(s.Adapter+": "+OpPurge, &req); err != nil {
 		return 0, err
 	}
-	return s.change(ctx, op, &req, false)
+	return s.change(ctx, OpPurge, &req, false)
 }
 
 func (s Walks) change(ctx context.Context, op string, req *admin.ParkedRequest, replay bool) (int, error) {

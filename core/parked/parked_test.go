@@ -88,32 +88,32 @@ func TestReads(t *testing.T) {
 	l := newLot("a", "b", "a", "a")
 	s := l.walks(0)
 	a := admin.ParkedFilter{IDs: []string{"a"}}
-	list, err := s.List(t.Context(), "q", a, 2)
+	list, err := s.ListParked(t.Context(), "q", a, 2)
 	if err != nil || len(list) != 2 || list[1].Position != 3 || list[0].Envelope.Body != nil || !reflect.DeepEqual(l.wants, []int{2, 1, 1}) {
 		t.Errorf("a list of 2 wanted %v, and has %+v, %v", l.wants, list, err)
 	}
-	if p, err := s.Inspect(t.Context(), "q", a); err != nil || p.Position != 1 || len(p.Envelope.Body) == 0 {
+	if p, err := s.InspectParked(t.Context(), "q", a); err != nil || p.Position != 1 || len(p.Envelope.Body) == 0 {
 		t.Errorf("the oldest is %+v, %v", p, err)
 	}
-	if _, err := s.Inspect(t.Context(), "q", admin.ParkedFilter{IDs: []string{"c"}}); !errors.Is(err, waybill.ErrNotFound) {
+	if _, err := s.InspectParked(t.Context(), "q", admin.ParkedFilter{IDs: []string{"c"}}); !errors.Is(err, waybill.ErrNotFound) {
 		t.Errorf("nothing matches: %v, want waybill.ErrNotFound", err)
 	}
-	if counts, err := s.Count(t.Context(), "q"); err != nil || counts[waybill.ReasonRejected] != 4 {
+	if counts, err := s.CountParked(t.Context(), "q"); err != nil || counts[waybill.ReasonRejected] != 4 {
 		t.Errorf("counted %v, %v", counts, err)
 	}
-	if n, err := s.Depth(t.Context(), "q"); n != 4 || err != nil {
+	if n, err := s.ParkedDepth(t.Context(), "q"); n != 4 || err != nil {
 		t.Errorf("%d are parked, %v", n, err)
 	}
 	if l.closed != 5 {
 		t.Errorf("%d of 5 walks were closed", l.closed)
 	}
 	for _, f := range []admin.ParkedFilter{{}, {Positions: []int{-1}}} {
-		if _, err := s.List(t.Context(), "q", f, 0); !errors.Is(err, waybill.ErrInvalid) {
+		if _, err := s.ListParked(t.Context(), "q", f, 0); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("a list of 0: %v, want waybill.ErrInvalid", err)
 		}
 	}
 	s.MaxListed = 2
-	if list, err := s.List(t.Context(), "q", admin.ParkedFilter{}, 10); err != nil || len(list) != 2 || len(l.wants) != 2 {
+	if list, err := s.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10); err != nil || len(list) != 2 || len(l.wants) != 2 {
 		t.Errorf("a list that looks at 2 looked at %d, and has %d, %v", len(l.wants), len(list), err)
 	}
 }
@@ -195,9 +195,9 @@ func TestChanges(t *testing.T) {
 			}
 			looked, total := 0, 0
 			c.req.Progress = func(l, n int) { looked, total = l, n }
-			call := l.walks(c.batch).Replay
+			call := l.walks(c.batch).ReplayParked
 			if c.purge {
-				call = l.walks(c.batch).Purge
+				call = l.walks(c.batch).PurgeParked
 			}
 			n, err := call(t.Context(), c.req)
 			if n != c.done || !errors.Is(err, c.err) || !slices.Equal(l.calls, c.calls) || strings.Join(told, " ") != c.told {
@@ -220,13 +220,13 @@ func TestRate(t *testing.T) {
 		patience.BudgetOf(t)
 		l := newLot("a", "b", "c", "d", "e")
 		began := time.Now()
-		n, err := l.walks(64).Replay(t.Context(), admin.ParkedRequest{Queue: "q", All: true, PerSecond: 20})
+		n, err := l.walks(64).ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true, PerSecond: 20})
 		if took := time.Since(began); n != 5 || err != nil || took != 200*time.Millisecond || l.calls[0] != "replay a b" {
 			t.Errorf("replayed %d, %v, by %q in %s, want 2 each 100 ms", n, err, l.calls, took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		req := admin.ParkedRequest{Queue: "q", All: true, PerSecond: 1, Result: func(admin.Parked, error) { cancel() }}
-		if n, err := l.walks(1).Purge(ctx, req); n != 1 || !errors.Is(err, context.Canceled) || waybill.ClassOf(err) != waybill.ClassOutage || !strings.HasPrefix(fmt.Sprint(err), "waybill/test: purge parked: ") {
+		if n, err := l.walks(1).PurgeParked(ctx, req); n != 1 || !errors.Is(err, context.Canceled) || waybill.ClassOf(err) != waybill.ClassOutage || !strings.HasPrefix(fmt.Sprint(err), "waybill/test: purge parked: ") {
 			t.Errorf("purged %d before it was cancelled, %v", n, err)
 		}
 	})
@@ -239,7 +239,7 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f := admin.ParkedFilter{IDs: []string{"none"}}
-	if n, err := l.walks(2).Replay(ctx, admin.ParkedRequest{Queue: "q", Filter: f}); n != 0 || !errors.Is(err, context.Canceled) || l.at != 0 || l.closed != 1 {
+	if n, err := l.walks(2).ReplayParked(ctx, admin.ParkedRequest{Queue: "q", Filter: f}); n != 0 || !errors.Is(err, context.Canceled) || l.at != 0 || l.closed != 1 {
 		t.Errorf("looked at %d, %v, closed %d times", l.at, err, l.closed)
 	}
 }
@@ -257,12 +257,12 @@ func TestEditIsMarked(t *testing.T) {
 		return m, err
 	}
 	edit := func(p admin.Parked) ([]byte, error) { return append(p.Envelope.Body, " is new"...), nil }
-	n, err := w.Replay(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Edit: edit})
+	n, err := w.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Edit: edit})
 	if mark, ok := content.Before(&m.sent); n != 1 || err != nil || !ok || mark != before || string(m.sent.Body) != "loaded is new" {
 		t.Errorf("replayed %d, %v: %+v", n, err, m.sent)
 	}
 	m.missing = fmt.Errorf("of %w", waybill.ErrNotFound)
-	if n, err := w.Replay(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Edit: edit}); n != 0 || err != nil {
+	if n, err := w.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true, Edit: edit}); n != 0 || err != nil {
 		t.Errorf("replayed %d, %v, though another call was faster", n, err)
 	}
 }

@@ -3,6 +3,7 @@ package storetest_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -44,15 +45,21 @@ func settling(outcome func(r *core.Record) core.Outcome, wanted func(r *core.Rec
 	}}
 }
 
-// owning cleans as if a member owned all unserved routes.
+// owning cleans as if a member owned all routes with records that no member serves.
 func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 	membership, err := b.inner.Heartbeat(ctx, core.HeartbeatRequest{})
 	if err != nil {
 		return core.Cleaned{}, err
 	}
+	counts, err := b.inner.Counts(ctx)
+	if err != nil {
+		return core.Cleaned{}, err
+	}
 	self := core.Member{Session: 1, Heartbeats: 1, Lease: time.Hour}
-	for _, route := range membership.UnservedRoutes {
-		self.Routes = append(self.Routes, core.ServedRoute{Route: route, Partitions: 1})
+	for _, c := range counts {
+		if !slices.ContainsFunc(membership.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == c.Route }) {
+			self.Routes = append(self.Routes, core.ServedRoute{Route: c.Route, Partitions: 1})
+		}
 	}
 	if membership, err = b.inner.Heartbeat(ctx, core.HeartbeatRequest{Self: self, Join: true}); err != nil {
 		return core.Cleaned{}, err

@@ -10,9 +10,6 @@ import (
 	"github.com/waybill-go/waybill/core/rules"
 )
 
-// maxUnserved bounds Membership.UnservedRoutes.
-const maxUnserved = 100
-
 // Heartbeat joins, renews or reads, as [rules.Heartbeat] says.
 func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Membership, error) {
 	if err := ctx.Err(); err != nil {
@@ -27,21 +24,13 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		out.Members = append(out.Members, member)
 	}
 	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
-	names := s.names()
-	for _, name := range names {
+	for _, name := range s.names() {
 		for _, u := range s.routes[name].partitions {
 			out.Partitions = append(out.Partitions, u.PartitionState)
 		}
 	}
 	if err := rules.Heartbeat(ctx, (*membership)(s), &out, &m); err != nil {
 		return core.Membership{}, err
-	}
-	now := s.now()
-	for _, name := range names {
-		if rt := s.routes[name]; len(rt.partitions) == 0 && len(out.UnservedRoutes) < maxUnserved &&
-			(!rt.ready.empty() || rt.timers.due(now) || rt.retries.due(now)) {
-			out.UnservedRoutes = append(out.UnservedRoutes, name)
-		}
 	}
 	out.HasNotices = slices.ContainsFunc(s.notice, func(c *command) bool {
 		return c.Number > m.AfterNotice && slices.ContainsFunc(m.Self.Routes, func(sv core.ServedRoute) bool { return sv.Route == c.Route })

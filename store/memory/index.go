@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-	"time"
 )
 
 // chunkSize bounds the entries that an insertion moves.
@@ -106,6 +105,3 @@ func (x *index) first() *record {
 	}
 	return x.chunks[0][0].r
 }
-
-// due reports whether the first record of an index by due time is due.
-func (x *index) due(now time.Time) bool { return !x.empty() && !x.first().due.After(now) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -76,12 +75,7 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 		if err != nil {
 			return core.Membership{}, classify("heartbeat", err)
 		}
-		var noticesErr error
-		var asked sync.WaitGroup // both at once: a member has a third of its lease for a Heartbeat
-		asked.Go(func() { membership.HasNotices, noticesErr = s.hasNotices(outside(ctx), m.Self.Routes) })
-		membership.UnservedRoutes, err = s.unserved(outside(ctx), membership.Partitions)
-		asked.Wait()
-		if err = errors.Join(err, noticesErr); err != nil {
+		if membership.HasNotices, err = s.hasNotices(outside(ctx), m.Self.Routes); err != nil {
 			return core.Membership{}, classify("heartbeat", err)
 		}
 		return membership, nil

@@ -14,9 +14,6 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxUnserved bounds Membership.UnservedRoutes.
-const maxUnserved = 100
-
 // routeDoc is a document of the routes collection: the partitions of a route, and the facts that its next ones begin
 // with after a time without members.
 type routeDoc struct {
@@ -155,40 +152,6 @@ func membershipOf(members map[int64]*memberDoc, routes map[string]*routeDoc) (ou
 
 // text differs in another database, and after a restore that was declared.
 func (d *epochDoc) text() string { return d.Database + "/" + strconv.FormatInt(d.Epoch, 10) }
-
-// unserved returns the routes with due records and no partition, outside of any transaction.
-func (s *Store) unserved(ctx context.Context, partitions []core.PartitionState) (out []string, err error) {
-	routes, err := s.routeNames(ctx)
-	if err != nil {
-		return nil, err
-	}
-	served := map[string]bool{}
-	for i := range partitions {
-		served[partitions[i].Partition.Route] = true
-	}
-	w := work{s: s}
-	for _, route := range routes {
-		if served[route] || len(out) == maxUnserved {
-			continue
-		}
-		if w.now.IsZero() {
-			if err := w.clock(ctx); err != nil {
-				return nil, err
-			}
-		}
-		any := bson.M{"route": route, "$or": bson.A{
-			bson.M{"phase": phaseReady}, bson.M{"phase": bson.M{"$in": bson.A{phaseTimer, phaseRetry}}, "due": bson.M{"$lte": w.now}},
-		}}
-		n, err := s.outbox.CountDocuments(ctx, any, options.Count().SetLimit(1))
-		if err != nil {
-			return nil, err
-		}
-		if n > 0 {
-			out = append(out, route)
-		}
-	}
-	return out, nil
-}
 
 // hasNotices reports whether there are notices on one of the routes.
 func (s *Store) hasNotices(ctx context.Context, served []core.ServedRoute) (bool, error) {

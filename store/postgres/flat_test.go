@@ -357,14 +357,9 @@ func (f *flat) mean(fn func()) map[string]float64 {
 var notOfEngines = regexp.MustCompile(`^outbox\.(admin|decide|decideRecords|clock\.restored|heartbeat\.(reap|suspect)|.*\.added)|^stage\.(inserts|holders|raise|taken|unstage)`)
 
 // walksOver are texts of the statements that go over all that ended, by phase, and how many blocks they may touch for
-// each row of a kind that ended. Each of them does so for a reason, and, but for the first, not at each call.
+// each row of a kind that ended. Each of them does so for a reason, and not at each call.
 var walksOver = map[string]map[string]float64{
-	"work": {
-		// The look of a heartbeat for routes that no member serves, on such a route.
-		"c.number >": 0.1,
-	},
 	"take over": {
-		"c.number >": 0.1,
 		// What waits in a new partition.
 		"r.why, r.holder FROM unnest($2::text[], $3::bigint[])": 3,
 		// The holds of a member that leaves or dies, and of one that releases a partition.

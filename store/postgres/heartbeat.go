@@ -201,6 +201,6 @@ func queueMembership(b *batch, m *core.HeartbeatRequest, membership *core.Member
 		served[i] = m.Self.Routes[i].Route
 	}
 	b.Queue(b.sql.heartbeat.membership, served, m.AfterNotice).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&membership.Epoch, &membership.HasNotices, &membership.UnservedRoutes, &now.last, &now.lastNotice, &now.xmin)
+		return row.Scan(&membership.Epoch, &membership.HasNotices, &now.last, &now.lastNotice, &now.xmin)
 	})
 }

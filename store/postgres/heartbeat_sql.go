@@ -159,28 +159,7 @@ FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,
     ` + presenceLostSQL + `, suspected, routes, partitions, handed_out, oldest_handed_out, unavailable FROM {members} ORDER BY session`
 
-	// membershipSQL looks for routes between those that have partitions, and so reads nothing of these. It asks for
-	// one row each, since EXISTS may be taken for a reason to go over all that is due, and for the first one in
-	// the order of an index, so that the planner takes that index. Its last columns are those of a look of Wait.
+	// The last columns of membershipSQL are those of a look of Wait.
 	membershipSQL = `
-WITH RECURSIVE k AS (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
-    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM {routes} r WHERE r.partitions > 0) k
-), f AS (
-    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next
-    FROM k
-    UNION ALL
-    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
-    FROM f WHERE f.route IS NOT NULL
-)
-SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
-    SELECT f.route FROM f
-    WHERE coalesce(
-        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
-        (SELECT true FROM {outbox} r
-         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL
-         ORDER BY r.due_at LIMIT 1),
-        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry
-         ORDER BY r.due_at LIMIT 1))
-    LIMIT 100), ` + listen.DrawnSQL
+SELECT ` + epochSQL + `, coalesce((SELECT true FROM {notices} c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ` + listen.DrawnSQL
 )

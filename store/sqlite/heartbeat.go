@@ -46,7 +46,8 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (members
 		if err = rules.Heartbeat(ctx, w, &membership, &m); err != nil {
 			return false, err
 		}
-		return known || membership.Known, w.beside(ctx, &membership, m.Self.Routes)
+		membership.HasNotices, err = w.hasNotices(ctx, m.Self.Routes)
+		return known || membership.Known, err
 	}
 	if m.Self.Session == 0 {
 		err = s.read(ctx, "heartbeat", func(w *work) error {

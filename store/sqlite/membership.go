@@ -8,34 +8,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Relays ask for the membership all the time, so it must not depend on the number of records. The routes of the outbox
-// are found by a skip through an index: from each route to the next greater one.
-
-// maxUnserved bounds Membership.UnservedRoutes.
-const maxUnserved = 100
+// Relays ask for the membership all the time, so it must not depend on the number of records.
 
 const (
 	membersText    = `SELECT session, name, heartbeats, lease, capacity, free_capacity, presence, suspected, routes FROM waybill_outbox_members ORDER BY session`
 	partitionsText = `SELECT route, from_slot, to_slot, owner, term, read_after, uncertain_up_to FROM waybill_outbox_partitions ORDER BY route, from_slot`
-
-	// unservedText goes from route to route.
-	unservedText = `WITH RECURSIVE n(route) AS (
-			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
-			UNION ALL
-				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
-				FROM n
-				WHERE n.route IS NOT NULL)
-		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = n.route) AND (
-			EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
-				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
-			OR EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_timer
-				WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?1)
-			OR EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_retry
-				WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
-		LIMIT ?2`
 
 	noticeOnText = `SELECT 1 FROM waybill_outbox_notices INDEXED BY waybill_outbox_notices_route WHERE route = ?1 LIMIT 1`
 )
@@ -53,22 +30,6 @@ func (w *work) membership(ctx context.Context, self core.Session) (out core.Memb
 	}
 	out.Partitions, err = w.partitions(ctx)
 	return out, err
-}
-
-// beside fills in the routes without partitions that have due records, and whether there are notices on
-// the routes served.
-func (w *work) beside(ctx context.Context, out *core.Membership, served []core.ServedRoute) error {
-	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-		var route string
-		err := rows.Scan(&route)
-		out.UnservedRoutes = append(out.UnservedRoutes, route)
-		return true, err
-	}, unservedText, w.now, maxUnserved)
-	if err != nil {
-		return err
-	}
-	out.HasNotices, err = w.hasNotices(ctx, served)
-	return err
 }
 
 // hasNotices reports whether there are notices on one of the routes.

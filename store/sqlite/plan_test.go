@@ -14,7 +14,7 @@ var small = []string{"other_outbox_members", "other_outbox_partitions", "u", "sq
 // allTexts are all statements that are repeated.
 func allTexts() []string {
 	return append(hot(),
-		suspectText, keptText, hintText, ownerText, savePartitionText, keepHintText, unservedText, endHoldsText, endText,
+		suspectText, keptText, hintText, ownerText, savePartitionText, keepHintText, endHoldsText, endText,
 		dropPartitionsText, releasePartitionText, inLineText, drawText, noticeDoneText, restText, byIDText, byKeyText, stagedText, deleteText, abandonText, dropDedupeKeyText, holderText,
 		partitionText, tellText, highWaterText, inspectText, storedText, walkText, walkGoneText, routesText, requeueText, outlivedText, headsText, tellOwnerText, untoldText, undecideText, nextKeyText, nextDueKeyText, behindText, trialsText, electText,
 		expiredText, purgeText, countReadyText, countTimersText, countRetriesText, countAbandonedText, spanText, countHeldText, hitsText+parts[0].where+endHitsText, hitsText+parts[1].where+endHitsText, hitsText+parts[2].where+endHitsText, hitsText+parts[3].where+endHitsText, newsText, freshText, peekText, insertText+insertRow+insertEnd)

@@ -11,8 +11,6 @@ import (
 	"github.com/waybill-go/waybill/core/parked"
 )
 
-var _ admin.ParkedQueue = (*Transport)(nil)
-
 // kept is a parked message and its number in the order of parking.
 type kept struct {
 	Parked
@@ -24,36 +22,8 @@ func (q *queue) park(p Parked) {
 	q.parked = append(q.parked, kept{p, q.t.nextPlace()})
 }
 
-// ParkedDepth implements admin.ParkedQueue. A queue that was never declared is waybill.ErrNotFound.
-func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	return t.walks().Depth(ctx, queue)
-}
-
-// CountParked implements admin.ParkedQueue.
-func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.walks().Count(ctx, queue)
-}
-
-// InspectParked implements admin.ParkedQueue.
-func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.walks().Inspect(ctx, queue, f)
-}
-
-// ListParked implements admin.ParkedQueue; oldest first.
-func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.walks().List(ctx, queue, f, limit)
-}
-
-// ReplayParked implements admin.ParkedQueue. A message that finds its queue full stays parked and ends the replay with
-// an outage.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Replay(ctx, req)
-}
-
-// PurgeParked implements admin.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Purge(ctx, req)
-}
+// parkedQueue makes the operations on parked messages methods of a Transport.
+type parkedQueue = admin.ParkedQueue
 
 func (t *Transport) walks() parked.Walks {
 	return parked.Walks{Adapter: "waybill/memory", Open: func(_ context.Context, _, queue string) (parked.Walk, error) {

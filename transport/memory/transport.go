@@ -71,7 +71,12 @@ func checkQueue(field, name string, bindings []string) []string {
 }
 
 // Transport is a broker in this process. Make it with [New]; all users of it share its queues.
+//
+// It is an [admin.ParkedQueue]. A message that finds its queue full stays parked and ends a replay with an outage. A
+// queue that was never declared is waybill.ErrNotFound.
 type Transport struct {
+	parkedQueue
+
 	maxMessages    int // ≤ 0 = no bound
 	maxBodyBytes   int
 	confirmHandled bool
@@ -89,6 +94,7 @@ func New(opts Options) (*Transport, error) {
 		return nil, err
 	}
 	t := &Transport{maxMessages: opts.MaxMessages, maxBodyBytes: opts.MaxBodyBytes, confirmHandled: opts.ConfirmHandled, queues: map[string]*queue{}}
+	t.parkedQueue = t.walks()
 	if t.maxMessages == 0 {
 		t.maxMessages = DefaultMaxMessages
 	}

@@ -41,42 +41,8 @@ const (
 	requeueTimeout = 5 * time.Second
 )
 
-// ParkedDepth implements admin.ParkedQueue. Messages that are listed or replayed at this moment are not counted. A
-// queue that does not exist is waybill.ErrNotFound.
-func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	return t.walks().Depth(ctx, queue)
-}
-
-// CountParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
-func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.walks().Count(ctx, queue)
-}
-
-// InspectParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
-func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.walks().Inspect(ctx, queue, f)
-}
-
-// ListParked implements admin.ParkedQueue. It takes messages without acknowledging them, and requeues them when it is
-// done; in the meantime no other program sees them. It looks at the 100,000 oldest at most. If the process dies, the
-// broker requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come
-// behind the others afterwards.
-func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.walks().List(ctx, queue, f, limit)
-}
-
-// ReplayParked implements admin.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
-// headers that they were parked with, and each is removed after the broker confirmed and routed it. It ends with the
-// first error. Messages that do not match, or are expired, are held until the end and requeued. After 30 minutes the
-// broker may close the channel (consumer_timeout), which requeues them too.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Replay(ctx, req)
-}
-
-// PurgeParked implements admin.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Purge(ctx, req)
-}
+// parkedQueue makes the operations on parked messages methods of a Transport.
+type parkedQueue = admin.ParkedQueue
 
 func (t *Transport) walks() parked.Walks {
 	return parked.Walks{

@@ -16,7 +16,20 @@ import (
 )
 
 // Transport is a RabbitMQ transport. It is safe for concurrent use.
+//
+// It is an [admin.ParkedQueue]. A look at parked messages takes them without acknowledging them, and requeues them when
+// it is done. In the meantime no other program sees them, nor does ParkedDepth count them. If the process dies, the
+// broker requeues them. A look takes the 100,000 oldest at most. Of up to 10,000 parked messages the order stays as it
+// is. Of more, those that it looked at come behind the others afterwards. A queue that does not exist is
+// waybill.ErrNotFound.
+//
+// ReplayParked publishes the messages to the queue through the dead-letter exchange, without the headers that they were
+// parked with, and removes each after the broker confirmed and routed it. It ends with the first error. Messages that
+// do not match, or are expired, are held until the end and requeued. After 30 minutes the broker may close the channel
+// (consumer_timeout), which requeues them too.
 type Transport struct {
+	parkedQueue
+
 	opts     Options
 	pubs     []*publisher // one for each connection that publishes
 	in       *link        // connection of the receivers, unless each has its own, and of walks of parked messages
@@ -77,6 +90,7 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", to, opts, closing),
 		broker: broker, refreshAt: refreshCount, assertEvery: time.Minute, address: user.Host, port: user.Port,
 	}
+	t.parkedQueue = t.walks()
 	var verified atomic.Bool
 	for range opts.PublishConnections {
 		t.pubs = append(t.pubs, newPublisher(newLink("publish", to, opts, closing), opts, broker, &verified))
@@ -134,11 +148,13 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l := newLink("shared", target{}, opts, closing)
 	l.borrowed, l.conn = true, newConn(connection, nil, "")
 	go l.conn.watch(l)
-	return &Transport{
+	t := &Transport{
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, bare: !guarded(connection),
 		broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,
 		pubs: []*publisher{newPublisher(l, opts, broker, new(atomic.Bool))},
-	}, nil
+	}
+	t.parkedQueue = t.walks()
+	return t, nil
 }
 
 // Check connects for publishing, declares the exchange or verifies it, and reports faults, as Dial does.

@@ -23,7 +23,12 @@ import (
 )
 
 // Transport publishes to Redis Streams and receives from them. Make it with [Dial] or [New].
+//
+// It is an [admin.ParkedQueue]. The server moves each message that is replayed in one step. One that finds its queue
+// full stays parked and ends the replay with an outage. A queue that does not exist is waybill.ErrNotFound.
 type Transport struct {
+	parkedQueue
+
 	client  redis.UniversalClient
 	waits   redis.UniversalClient // for commands that block on the server
 	own     bool                  // Close closes the clients
@@ -111,10 +116,12 @@ func New(client redis.UniversalClient, opts Options) (*Transport, error) {
 }
 
 func newTransport(client, waits redis.UniversalClient, opts Options) *Transport {
-	return &Transport{
+	t := &Transport{
 		client: client, waits: waits, opts: opts, keys: keysOf(opts.Bus), log: obs.NewLogger(opts.Logger),
 		closing: make(chan struct{}), receivers: map[*receiver]struct{}{},
 	}
+	t.parkedQueue = t.walks()
+	return t
 }
 
 // Traits implements core.Publisher.

@@ -33,41 +33,8 @@ const (
 	ofGroup = types.MessageSystemAttributeNameMessageGroupId
 )
 
-var _ admin.ParkedQueue = (*Transport)(nil)
-
-// ParkedDepth implements admin.ParkedQueue. SQS counts approximately. A queue that does not exist is
-// waybill.ErrNotFound.
-func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
-	return t.walks().Depth(ctx, queue)
-}
-
-// CountParked implements admin.ParkedQueue. It looks at 10,000 messages at most, and hides them meanwhile.
-func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
-	return t.walks().Count(ctx, queue)
-}
-
-// InspectParked implements admin.ParkedQueue. It looks at messages as ListParked does.
-func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.walks().Inspect(ctx, queue, f)
-}
-
-// ListParked implements admin.ParkedQueue. Of up to 1,000 messages the oldest come first; of more, SQS chooses. It
-// looks at 10,000 messages at most, and hides them meanwhile: a list, a replay or a purge at the same time sees the
-// others only. Of a FIFO queue SQS shows no more than ten messages of a key.
-func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.walks().List(ctx, queue, f, limit)
-}
-
-// ReplayParked implements admin.ParkedQueue. A call that passes 10,000 messages that it does not select ends with an
-// error. Of a FIFO queue it does not see what lies behind ten messages of the same key that it does not select.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Replay(ctx, req)
-}
-
-// PurgeParked implements admin.ParkedQueue, with the limits of ReplayParked.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.walks().Purge(ctx, req)
-}
+// parkedQueue makes the operations on parked messages methods of a Transport.
+type parkedQueue = admin.ParkedQueue
 
 func (t *Transport) walks() parked.Walks {
 	return parked.Walks{Adapter: "waybill/sqs", Open: t.openWalk, Batch: maxEntries, MaxListed: maxHidden}

@@ -190,14 +190,14 @@ func TestParkedLimits(t *testing.T) {
 	opts := quick(false)
 	fake, bus, _ := parkedBus(t, opts, 30)
 	walks := sqstransport.Walks(bus, 10)
-	n, err := walks.Replay(t.Context(), admin.ParkedRequest{Queue: "q", Filter: admin.ParkedFilter{IDs: []string{"m29"}}})
+	n, err := walks.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", Filter: admin.ParkedFilter{IDs: []string{"m29"}}})
 	if n != 0 || err == nil || !strings.Contains(err.Error(), "replay or purge some of them first") {
 		t.Errorf("replayed %d: %v", n, err)
 	}
 	if n := hidden(t, fake, opts); n != "0" {
 		t.Errorf("%s messages are hidden", n)
 	}
-	if n, err := walks.Purge(t.Context(), admin.ParkedRequest{Queue: "q", All: true}); n != 30 || err != nil {
+	if n, err := walks.PurgeParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true}); n != 30 || err != nil {
 		t.Errorf("purged %d: %v", n, err)
 	}
 	fake.SetAttribute(opts.ParkedName("q"), "RedrivePolicy", `{"maxReceiveCount":1}`)

@@ -47,7 +47,15 @@ const (
 )
 
 // Transport publishes to and consumes from SQS. It is safe for concurrent use.
+//
+// It is an [admin.ParkedQueue]. SQS counts approximately for ParkedDepth. A look at parked messages takes 10,000 at
+// most, and hides them meanwhile: a list, a replay or a purge at the same time sees the others only. Of up to 1,000
+// messages the oldest come first; of more, SQS chooses. Of a FIFO queue SQS shows no more than ten messages of a key: a
+// replay or a purge does not see what lies behind ten that it does not select. One that passes 10,000 messages that it
+// does not select ends with an error. A queue that does not exist is waybill.ErrNotFound.
 type Transport struct {
+	parkedQueue
+
 	client Client
 	opts   Options
 	slots  chan struct{} // one for each request to send in progress
@@ -79,6 +87,7 @@ func New(client Client, opts Options) (*Transport, error) {
 		client: client, opts: opts, slots: make(chan struct{}, opts.Requests), bindings: map[string][][]string{}, urls: map[string]string{},
 		calls: map[*call]struct{}{}, receivers: map[*receiver]struct{}{},
 	}
+	t.parkedQueue = t.walks()
 	for queue, bindings := range opts.Bindings {
 		t.bind(queue, bindings)
 	}

@@ -14,14 +14,15 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-var _ admin.ParkedQueue = (*Transport)(nil)
-
 const (
 	// parkedPage is how many parked messages are in memory at a time, without their bodies.
 	parkedPage = 20_000
 	// parkedChunk is how many of them are changed in one transaction.
 	parkedChunk = 64
 )
+
+// parkedQueue makes the operations on parked messages methods of a Transport.
+type parkedQueue = admin.ParkedQueue
 
 // A parked message is an abandoned record of its queue that the application did not take back itself.
 
@@ -59,40 +60,16 @@ func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.
 	return out, nil
 }
 
-// InspectParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector, and looks at the messages as
-// ListParked does.
-func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
-	return t.walks().Inspect(ctx, queue, f)
-}
-
-// ListParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector. Up to 20,000 messages are in
-// the order in which they were parked. Of more, the 20,000 that were staged first come first, and so on.
-func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-	return t.walks().List(ctx, queue, f, limit)
-}
-
-// ReplayParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Redriver. A
-// message whose dedupe key a waiting message has stays parked: cancel that one first. Messages of its key that came
-// after a parked one may have been handled before it. If there are more than 20,000, some that are parked while the
-// call runs can be among those that it replays.
-func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	if _, err := capability[admin.Redriver](t, "replay parked", req.Queue, "admin.Redriver"); err != nil {
-		return 0, err
-	}
-	return t.walks().Replay(ctx, req)
-}
-
-// PurgeParked implements admin.ParkedQueue. It needs a store that is an admin.Inspector and an admin.Purger.
-func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	if _, err := capability[admin.Purger](t, "purge parked", req.Queue, "admin.Purger"); err != nil {
-		return 0, err
-	}
-	return t.walks().Purge(ctx, req)
-}
-
 func (t *Transport) walks() parked.Walks {
 	return parked.Walks{Adapter: "waybill/table", Batch: parkedChunk, Open: func(_ context.Context, op, queue string) (parked.Walk, error) {
 		inspector, err := capability[admin.Inspector](t, op, queue, "admin.Inspector")
+		switch {
+		case err != nil:
+		case op == parked.OpReplay:
+			_, err = capability[admin.Redriver](t, op, queue, "admin.Redriver")
+		case op == parked.OpPurge:
+			_, err = capability[admin.Purger](t, op, queue, "admin.Purger")
+		}
 		return &parkedWalk{t: t, inspector: inspector, op: op, queue: queue}, err
 	}}
 }

@@ -27,7 +27,15 @@ var (
 const maxCalls = 2
 
 // Transport hands out the records of a store. Make it with [New].
+//
+// It is an [admin.ParkedQueue] if the store is an admin.Inspector; to replay and to purge, the store must be an
+// admin.Redriver and an admin.Purger, too. Up to 20,000 messages are in the order in which they were parked. Of more,
+// the 20,000 that were staged first come first, and so on; some that are parked while a replay runs can be among those
+// that it replays. A message whose dedupe key a waiting message has stays parked: cancel that one first. Messages of
+// its key that came after a parked one may have been handled before it.
 type Transport struct {
+	parkedQueue
+
 	store  core.OutboxStore
 	waiter core.Waiter // nil if the store is none
 	opts   Options
@@ -88,6 +96,7 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 		opts.Lease = UnseenLease
 	}
 	t := &Transport{store: store, waiter: waiter, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
+	t.parkedQueue = t.walks()
 	t.settles.store, _ = core.As[GroupSettler](store)
 	return t, nil
 }

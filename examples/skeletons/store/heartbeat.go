@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/rules"
@@ -24,14 +23,6 @@ func (s *Store) Heartbeat(ctx context.Context, m core.HeartbeatRequest) (core.Me
 	out.Members, out.Partitions = slices.Clone(out.Members), slices.Clone(out.Partitions)
 	for i := range out.Members {
 		out.Members[i].Routes = slices.Clone(out.Members[i].Routes)
-	}
-	now := time.Now()
-	for _, r := range s.rows { // INDEX: the first due row of each route, and a list of routes
-		due := r.Live() && !r.due.After(now)
-		served := slices.ContainsFunc(s.membership.Partitions, func(u core.PartitionState) bool { return u.Partition.Route == r.Route })
-		if due && !served && !slices.Contains(out.UnservedRoutes, r.Route) && len(out.UnservedRoutes) < 100 {
-			out.UnservedRoutes = append(out.UnservedRoutes, r.Route)
-		}
 	}
 	return out, nil
 }

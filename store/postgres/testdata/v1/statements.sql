@@ -1716,26 +1716,7 @@ SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE
 SELECT 1 FROM "waybill"."waybill_outbox_members" WHERE session = $1 FOR UPDATE NOWAIT
 
 -- statement outbox.heartbeat.membership
-WITH RECURSIVE k AS (
-    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), E'\U0010FFFF') AS next
-    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM "waybill"."waybill_outbox_routes" r WHERE r.partitions > 0) k
-), f AS (
-    SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next
-    FROM k
-    UNION ALL
-    SELECT (SELECT r.route FROM "waybill"."waybill_outbox" r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
-    FROM f WHERE f.route IS NOT NULL
-)
-SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), ARRAY(
-    SELECT f.route FROM f
-    WHERE coalesce(
-        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
-        (SELECT true FROM "waybill"."waybill_outbox" r
-         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL
-         ORDER BY r.due_at LIMIT 1),
-        (SELECT true FROM "waybill"."waybill_outbox" r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry
-         ORDER BY r.due_at LIMIT 1))
-    LIMIT 100), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+SELECT (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM "waybill"."waybill_meta" WHERE name = 'waybill_outbox.epoch'), coalesce((SELECT true FROM "waybill"."waybill_outbox_notices" c WHERE c.route = ANY ($1::text[]) AND c.number > $2 ORDER BY c.number LIMIT 1), false), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_seq" se), (SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM "waybill"."waybill_outbox_notices_seq" se), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- statement outbox.heartbeat.membershipMembers
 SELECT session, name, heartbeats, lease, capacity, free_capacity, presence,

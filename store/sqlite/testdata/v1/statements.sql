@@ -439,25 +439,6 @@ UPDATE waybill_outbox_partitions SET owner = 0, term = term + 1, read_after = ?3
 
 -- statement
 WITH RECURSIVE n(route) AS (
-			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
-			UNION ALL
-				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
-				FROM n
-				WHERE n.route IS NOT NULL)
-		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_partitions u WHERE u.route = n.route) AND (
-			EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
-				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
-			OR EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_timer
-				WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?1)
-			OR EXISTS (SELECT 1
-				FROM waybill_outbox r INDEXED BY waybill_outbox_retry
-				WHERE r.route = n.route AND r.state = 4 AND r.due_at <= ?1))
-		LIMIT ?2
-
--- statement
-WITH RECURSIVE n(route) AS (
 			SELECT min(route) FROM waybill_outbox INDEXED BY waybill_outbox_id
 			UNION ALL
 				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
