@@ -101,7 +101,7 @@ func classify(op string, err error) *waybill.Error {
 		return outage(op, fmt.Errorf("%w: %w", waybill.ErrClosed, err))
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return outage(op, fmt.Errorf("the server has closed the connection: it stops, or one of its limits is too low for what was asked "+
-			"(client-query-buffer-limit, client-output-buffer-limit, maxmemory-clients): its log says which; or this is no port of Redis, the URL must look like %s (%w)", exampleURL, err))
+			"(proto-max-bulk-len, client-query-buffer-limit, client-output-buffer-limit, maxmemory-clients): its log says which; or this is no port of Redis, the URL must look like %s (%w)", exampleURL, err))
 	case errors.Is(err, redis.ErrPoolTimeout):
 		return outage(op, fmt.Errorf("no connection of the client became free: raise PoolSize by one for each subscription (%w)", err))
 	case isTLS(err):
