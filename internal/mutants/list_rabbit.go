@@ -11,10 +11,14 @@ func rabbit() []mutant {
 		mutant{id: "sqs-native", fault: "a handler gets the receipt handle of its message", file: "transport/sqs/copies.go", old: "m.ReceiptHandle = nil", new: "_ = m.ReceiptHandle", tests: "^TestNative$"},
 	)
 	offline := append(group{pkg: "./transport/rabbitmq/topology"}.of(
+		mutant{id: "rabbit-policy", fault: "policies that lose messages are no differences", file: "transport/rabbitmq/topology/compare.go", old: "return append(out, live.spoiled(want)...), nil", new: "return out, nil", tests: "^TestPoliciesThatLoseMessages$"},
+		mutant{id: "rabbit-policy-lower", fault: "a policy with a higher limit than the topology's is a difference", file: "transport/rabbitmq/topology/compare.go", old: "allowed != nil && number(have) >= number(allowed)", new: "allowed != nil && number(have) < 0", tests: "^TestPoliciesThatLoseMessages$"},
 		mutant{id: "rabbit-gc-statistics", fault: "a queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/gc.go", old: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn withoutStatistics(queue)", new: "case live.Messages == nil || live.Consumers == nil:\n\t\treturn nil", tests: "^TestDeleteUnusedQueue$"},
 		mutant{id: "rabbit-limit-statistics", fault: "a queue whose policy is not known has no length limit", file: "transport/rabbitmq/topology/limits.go", old: "(live.Effective != nil || live.Type == \"stream\")", new: "(live.Effective != nil || live.Type != \"none\")", tests: "^TestLimitsWithoutStatistics$"},
 		mutant{id: "rabbit-gc-delay-statistics", fault: "a delay queue without statistics counts as empty, and is deleted", file: "transport/rabbitmq/topology/unused.go", old: "return 0, withoutStatistics(queue)", new: "return 0, nil", tests: "^TestDeleteUnusedDelayWithoutStatistics$"},
 	), group{pkg: pkg}.of(
+		mutant{id: "rabbit-limit-blame", fault: "messages in flight are suspects since a limit of the user is reached", file: "transport/rabbitmq/errors.go", old: " || limitError(\"\", e) != nil", new: "", tests: "^TestClasses$"},
+		mutant{id: "rabbit-channel-max", fault: "a broker that allows too few channels is not named", file: "transport/rabbitmq/errors.go", old: "e != nil && e.Code == amqp.ErrChannelMax.Code", new: "e != nil && e.Code < 0", tests: "^TestChannelMaxIsNamed$"},
 		mutant{id: "rabbit-slow-change", fault: "a change of prefetch that the broker answers slowly is an outage", file: "transport/rabbitmq/session.go", old: "return max(patience, r.t.opts.ConnectTimeout)", new: "return patience", tests: "^TestSlowChangeIsNoOutage$"},
 		mutant{id: "rabbit-multiple", fault: "one frame acknowledges what is not done", file: acks, old: "n, _ := slices.BinarySearch(tags, a.unacked.base)\n\treturn n", new: "return len(tags)", tests: "^TestMultipleAckTakesNothingElse$"},
 		mutant{id: "rabbit-flush", fault: "acknowledgements that wait are never sent", file: acks, old: "a.timer = time.AfterFunc(maxWait, func() { a.flush() })", new: "a.timer = time.AfterFunc(maxWait, func() {})", tests: "^TestMultipleAckWaits$"},
@@ -34,6 +38,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
+		mutant{id: "rabbit-limit-cure", fault: "a limit of queues has the cure to delete the queue", file: "transport/rabbitmq/errors.go", old: "\tif full := limitError(op, e); full != nil {\n\t\treturn full\n\t}\n\tswitch", new: "\tswitch", tests: "^TestEveryLimit$"},
 		mutant{id: "rabbit-native", fault: "a handler can settle by the broker's own message", file: "transport/rabbitmq/session.go", old: "d.Acknowledger = nil", new: "_ = d.Acknowledger", tests: "^TestNative$"},
 		mutant{id: "rabbit-raise", fault: "for a larger prefetch messages go back", file: "transport/rabbitmq/receiver.go", old: "wanted > s.wanted.Load() && !s.paused.Load() &&", new: "wanted < 0 && !s.paused.Load() &&", tests: "^TestPrefetchIsChanged$"},
 		mutant{id: "rabbit-raise-sent", fault: "a consumer is changed while messages are on their way to it", file: acks, old: "	if n == 0 {\n\t\tdo()", new: "	if n <= 1<<20 {\n\t\tdo()", tests: "^TestPrefetchIsChanged$"},

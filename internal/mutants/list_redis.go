@@ -5,6 +5,12 @@ func redis() []mutant {
 	const dir = "transport/redisstreams/"
 	const publish, store, lib, take, settle, recovered, leave, receiver, parked = dir + "lua/publish.lua", dir + "store.go", dir + "lua/lib.lua", dir + "lua/take.lua", dir + "lua/settle.lua", dir + "lua/recover.lua", dir + "lua/leave.lua", dir + "receiver.go", dir + "lua/replay.lua"
 	return group{pkg: "./transport/redisstreams", server: true}.of(
+		mutant{id: "redis-rewrite", fault: "ConfirmAlways is content with a server that does not sync while it rewrites its file", file: dir + "transport.go", old: ", \"no-appendfsync-on-rewrite\": \"no\"", new: "", tests: "^TestUnsafeServerIsRefused$"},
+		mutant{id: "redis-replica", fault: "messages go to a replica that drops them", file: dir + "transport.go", old: "info[\"slave_read_only\"] == \"0\" {", new: "info[\"slave_read_only\"] == \"\" {", tests: "^TestUnsafeServerIsRefused$"},
+		mutant{id: "redis-renamed", fault: "a command that a script lacks has no cure", file: dir + "errors.go", old: "\t{\"ERR Unknown Redis command called from script\", noCommand, true},\n", new: "", tests: "^TestErrorTable$"},
+		mutant{id: "redis-denied-exec", fault: "a right that a transaction lacks has no cure", file: dir + "errors.go", old: "cause := strings.TrimPrefix(text, \"EXECABORT Transaction discarded because of: \")", new: "cause := text", tests: "^TestErrorTable$"},
+		mutant{id: "redis-bulk", fault: "a message above proto-max-bulk-len has no cure", file: dir + "errors.go", old: "{\"ERR Protocol error: invalid bulk length\"", new: "{\"ERR Protocol error: never\"", tests: "^TestErrorTable$"},
+		mutant{id: "redis-closed", fault: "a connection that a limit of the server closed has no cure", file: dir + "errors.go", old: "errors.Is(err, syscall.ECONNRESET), ", new: "", tests: "^TestErrorTable$"},
 		mutant{id: "redis-rates-settle", fault: "a settle of many messages takes its calls one after the other", file: "transport/redisstreams/settle.go", old: "settleCalls = 4", new: "settleCalls = 1", tests: "^TestNearBest$"},
 		mutant{id: "redis-rates-chunk", fault: "a batch of a relay takes many transactions", file: "transport/redisstreams/publish.go", old: "chunkMessages  = 500", new: "chunkMessages  = 100", tests: "^TestNearBest$"},
 		mutant{id: "redis-native", fault: "a body is held twice", file: receiver, old: "return slices.Delete(fields, i, i+2)", new: "return fields", tests: "^TestNative$"},

@@ -52,6 +52,50 @@ func (m *Mongo) Restricted(ctx context.Context, allow func(command bson.Raw) boo
 	return m.server.uri(port), func() { p.Close(); freed(port) }, nil
 }
 
+// WithUsers returns a connection string, without a user, of a server that lets in only users, and a function that ends
+// it. It has a user with a password. Only for FerretDB: there each user may do everything, whatever its roles.
+func (m *Mongo) WithUsers(ctx context.Context, user, password string) (uri string, end func(), err error) {
+	s := m.server
+	program, _, err := ferretdb()
+	if err != nil {
+		return "", nil, err
+	}
+	create := bson.D{{Key: "createUser", Value: user}, {Key: "pwd", Value: password}, {Key: "roles", Value: bson.A{
+		bson.D{{Key: "role", Value: "readAnyDatabase"}, {Key: "db", Value: "admin"}},
+	}}}
+	err = withMongoDB(s.uri(s.PlainPort), func(c *mongo.Client) error { return c.Database("admin").RunCommand(ctx, create).Err() })
+	if err != nil {
+		return "", nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return "", nil, err
+	}
+	p, err := s.startFerretDB(program, port, user)
+	if err == nil {
+		err = poll(ctx, p.done, func(ctx context.Context) error { return pingMongoDB(ctx, s.uri(port)) })
+	}
+	end = func() {
+		if p != nil {
+			p.kill()
+		}
+		freed(port)
+	}
+	if err != nil {
+		end()
+		return "", nil, err
+	}
+	return s.uri(port), end, nil
+}
+
+// startFerretDB starts FerretDB at a port, with a folder for its state, and with more flags.
+func (s *MongoServer) startFerretDB(program string, port int, state string, flags ...string) (*process, error) {
+	return start(nil, s.dir, s.log("ferretdb-"+state), []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin", "HOME=" + s.dir}, program, append([]string{
+		"--listen-addr=" + loopback(port), "--postgresql-url=" + s.postgres(), "--telemetry=disable",
+		"--debug-addr=-", "--state-dir=" + filepath.Join(s.dir, state), "--log-level=error",
+	}, flags...)...)
+}
+
 // MongoServer is a private FerretDB over a private PostgreSQL with the DocumentDB extension, behind a proxy that adds
 // transactions.
 type MongoServer struct {
@@ -173,14 +217,11 @@ func (s *MongoServer) start(ctx context.Context, program, root string) error {
 	if err := poll(ctx, s.pg.done, s.extend); err != nil {
 		return fmt.Errorf("waybill/testenv: mongodb: %w\n%s", err, tail(s.log("postgres")))
 	}
-	s.ferretdb, err = start(nil, s.dir, s.log("ferretdb"), append(env, "HOME="+s.dir), program,
-		"--listen-addr="+loopback(s.PlainPort), "--postgresql-url="+s.postgres(), "--no-auth", "--telemetry=disable",
-		"--debug-addr=-", "--state-dir="+s.dir, "--log-level=error")
-	if err != nil {
+	if s.ferretdb, err = s.startFerretDB(program, s.PlainPort, "open", "--no-auth"); err != nil {
 		return err
 	}
 	if err := poll(ctx, s.ferretdb.done, func(ctx context.Context) error { return pingMongoDB(ctx, s.uri(s.PlainPort)) }); err != nil {
-		return fmt.Errorf("waybill/testenv: mongodb: %w\n%s", err, tail(s.log("ferretdb")))
+		return fmt.Errorf("waybill/testenv: mongodb: %w\n%s", err, tail(s.log("ferretdb-open")))
 	}
 	s.proxy, err = mongoproxy.Start(ctx, mongoproxy.Options{
 		Listen: loopback(s.Port), Upstream: loopback(s.PlainPort), Postgres: s.postgres(),

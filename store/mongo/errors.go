@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	wire "go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 
 	"github.com/waybill-go/waybill"
@@ -38,15 +39,17 @@ var kinds = map[int]kind{
 	225: kindConflict, 267: kindConflict, // the transaction is too old, or another one is being committed
 	24: kindConflict, 112: kindConflict, 246: kindConflict, 251: kindConflict, 244: kindConflict,
 	// Access; no such collection.
-	8000: kindMisconfigured, 13: kindMisconfigured, 18: kindMisconfigured, 26: kindMisconfigured,
+	8000: kindMisconfigured, unauthorized: kindMisconfigured, 18: kindMisconfigured, 26: kindMisconfigured,
 	20: kindMisconfigured, 263: kindMisconfigured, 303: kindMisconfigured, // no transactions
 	27: kindMisconfigured, 73: kindMisconfigured, 17007: kindMisconfigured, 291: kindMisconfigured, // no such index
 	10334: kindTooBig, 17419: kindTooBig, 17420: kindTooBig, 257: kindTooBig, 373: kindTooBig,
 }
 
+const unauthorized = 13
+
 // cures say what to do about codes that mean a misconfiguration.
 var cures = map[int]string{
-	13: "grant the user the roles of docs/mongodb.md", 18: "check the user, the password and authSource",
+	18:   "check the user, the password and authSource",
 	8000: "check the user, the password and authSource", 20: noTransactions, 263: noTransactions, 303: noTransactions,
 }
 
@@ -64,7 +67,9 @@ func hasLabel(err error, label string) bool {
 func code(err error) int {
 	se, ok := errors.AsType[driver.ServerError](err)
 	if !ok {
-		return 0
+		// An error of the handshake, as of a wrong password, comes without a type of the driver's own.
+		e, _ := errors.AsType[wire.Error](err)
+		return int(e.Code)
 	}
 	first := 0
 	for _, c := range se.ErrorCodes() {
@@ -132,6 +137,9 @@ func classify(op string, err error) error {
 	case kindOutage, kindConflict:
 		return outage(op, err)
 	case kindMisconfigured:
+		if c == unauthorized {
+			return misconfigured(op, refused(err))
+		}
 		cure := cures[c]
 		if cure == "" {
 			cure = noSchema
@@ -153,7 +161,11 @@ func isSelection(err error) bool {
 
 // down reports whether the server cannot be used now, or another transaction was in the way.
 func down(err error) bool {
-	return driver.IsNetworkError(err) || isSelection(err) || kinds[code(err)] == kindOutage || conflicts(err)
+	c := kinds[code(err)]
+	if c == kindMisconfigured {
+		return false // it ends the connection, too, and does not heal by itself
+	}
+	return driver.IsNetworkError(err) || isSelection(err) || c == kindOutage || conflicts(err)
 }
 
 func outage(op string, err error) error {

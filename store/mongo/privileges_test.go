@@ -57,12 +57,7 @@ func needsOf(command bson.Raw) (list []right) {
 	}
 	name, _ := first.Value().StringValueOK()
 	name = strings.TrimPrefix(name, DefaultPrefix)
-	needs := map[string][]string{
-		"find": {"find"}, "aggregate": {"find"}, "count": {"find"}, "distinct": {"find"}, "insert": {"insert"}, "update": {"update"},
-		"delete": {"remove"}, "findAndModify": {"find", "update"}, "listIndexes": {"listIndexes"}, "create": {"createCollection"},
-		"createIndexes": {"createIndex"}, "dropIndexes": {"dropIndex"}, "drop": {"dropCollection"}, "listCollections": {"listCollections"},
-		"dropDatabase": {"dropDatabase"},
-	}[first.Key()]
+	needs := slices.Clone(actions[first.Key()])
 	text := command.String()
 	if strings.Contains(text, `"upsert": true`) || strings.Contains(text, `"upsert":true`) {
 		needs = append(needs, "insert")

@@ -2,13 +2,18 @@ package mongo
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/memory"
 )
@@ -101,6 +106,10 @@ func TestRoles(t *testing.T) {
 		{"drop the indexes of", everything, func(ctx context.Context, c *driver.Collection) error { return c.Indexes().DropAll(ctx) }},
 		change("audit", "inbox"), remove("audit"),
 	}
+	others := func(ctx context.Context, c *driver.Collection) error {
+		return c.Database().Collection("other_"+strings.TrimPrefix(c.Name(), DefaultPrefix)).FindOneAndUpdate(ctx, bson.M{"key": "hunter2"}, bson.M{"$unset": bson.M{"x": 1}}).Err()
+	}
+	common = append(common, attack{"read and change another service's", everything, others})
 	for program, attacks := range map[string][]attack{
 		"migration": {change("outbox", "members", "meta"), remove("outbox", "inbox", "members", "meta")},
 		"producer":  {read("inbox", "members", "audit"), change("members", "routes", "inbox"), remove("members", "inbox", "meta"), insert("members", "inbox", "audit", "routes")},
@@ -111,10 +120,72 @@ func TestRoles(t *testing.T) {
 		for _, a := range append(slices.Clone(common), attacks...) {
 			for _, name := range a.on {
 				err := a.run(t.Context(), *stores[program].collections()[name])
-				if !hasCode(err, 13) {
+				if !hasCode(err, unauthorized) {
 					t.Errorf("%s may %s %s: %v", program, a.what, name, err)
 				}
+				if text := classify("x", err).Error(); !strings.Contains(text, name+": ") || strings.Contains(text, "hunter2") {
+					t.Errorf("%s, %s %s: %s", program, a.what, name, text)
+				}
 			}
+		}
+	}
+}
+
+// SE-01: the calls of a program that has another one's role are refused. The error names the privilege and the role.
+func TestCallsOfAnotherProgramAreRefused(t *testing.T) {
+	t.Parallel()
+	m := testenv.MongoDB(t)
+	plain, err := New(connect(t, m.URI).Database(m.Database), Options{Source: "/test", Logger: quiet})
+	if err == nil {
+		err = plain.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stores := map[string]*Store{}
+	for _, program := range []string{"producer", "relay", "operator", "consumer"} {
+		s, err := New(as(t, m, plain.Roles()[DefaultPrefix+program]), Options{Source: "/test", Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores[program] = s
+	}
+	beat := func(s *Store) error {
+		_, err := s.Heartbeat(t.Context(), core.HeartbeatRequest{Self: core.Member{Session: 7, Name: "hunter2"}, Join: true})
+		return err
+	}
+	stage := func(s *Store) error {
+		return s.once(t.Context(), func(ctx context.Context) error {
+			_, err := s.Stage(ctx, driver.SessionFromContext(ctx), waybill.RawMessage("t.x", "", []byte("hunter2")))
+			return err
+		})
+	}
+	mark := func(s *Store) error {
+		_, err := s.Do(t.Context(), core.InboxKey{Consumer: "hunter2", Source: "hunter2", ID: "i"}, func(context.Context, Tx) error { return nil })
+		return err
+	}
+	list := func(s *Store) error {
+		_, err := s.List(t.Context(), admin.Filter{}, admin.PageRequest{})
+		return err
+	}
+	for _, tc := range []struct {
+		program, what string
+		call          func(*Store) error
+		privilege     string
+		roles         string
+	}{
+		{"producer", "owning partitions, as it must before it settles", beat, "waybill_members", "waybill_relay"},
+		{"producer", "marking in the inbox", mark, "waybill_inbox", "waybill_consumer"},
+		{"consumer", "listing the outbox", list, "find on " + m.Database + ".waybill_members", "waybill_operator"},
+		{"consumer", "owning partitions", beat, "waybill_members", "waybill_relay"},
+		{"consumer", "staging", stage, "waybill_", "waybill_producer"},
+		{"relay", "marking in the inbox", mark, "waybill_inbox", "waybill_consumer"},
+		{"operator", "marking in the inbox", mark, "waybill_inbox", "waybill_consumer"},
+	} {
+		err := tc.call(stores[tc.program])
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), tc.privilege) || !strings.Contains(err.Error(), tc.roles) ||
+			strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s, %s: %v", tc.program, tc.what, err)
 		}
 	}
 }

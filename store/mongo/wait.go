@@ -290,7 +290,7 @@ func (s *Store) noStream(err error) {
 	s.watch.mu.Unlock()
 	if first {
 		s.logger().Warn("waybill/mongo: no change stream: a sleeping relay polls instead",
-			"collection", s.outbox.Name(), "interval", s.opts.PollInterval, "error", core.ErrorText(err))
+			"collection", s.outbox.Name(), "interval", s.opts.PollInterval, "error", core.ErrorText(classify("wait", err)))
 	}
 }
 

@@ -47,7 +47,7 @@ func amqpError(err error) *amqp.Error {
 // closedByMessage reports whether the broker closed a channel or a connection because of one of the messages in flight.
 // A shutdown (320), a lack of resources (506) and an internal error (541) say nothing about a message.
 func closedByMessage(e *amqp.Error) bool {
-	if e == nil || !e.Server {
+	if e == nil || !e.Server || limitError("", e) != nil {
 		return false
 	}
 	switch e.Code {
@@ -82,6 +82,25 @@ func messageError(e *amqp.Error, exchange, key string) *waybill.Error {
 	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassRejected, Reason: waybill.ReasonRejected, Err: e}
 }
 
+// limitError returns the error of a limit of the virtual host, the user or the node that is reached, or nil. Others may
+// free what it counts, so that it is no misconfiguration.
+func limitError(op string, e *amqp.Error) *waybill.Error {
+	if !strings.Contains(e.Reason, "limit") || !strings.Contains(e.Reason, "reached") {
+		return nil
+	}
+	return outage(op, fmt.Errorf("a limit on connections, channels or queues is reached: raise it (rabbitmqctl set_vhost_limits, set_user_limits), "+
+		"or close and delete what nobody uses (%w)", e))
+}
+
+// channelError is the error of a channel that cannot be opened.
+func channelError(err error) *waybill.Error {
+	const op = "open channel"
+	if e := amqpError(err); e != nil && e.Code == amqp.ErrChannelMax.Code {
+		return outage(op, fmt.Errorf("the connection has as many channels as the broker allows: set its channel_max to the default, 2047 (%w)", err))
+	}
+	return outage(op, err)
+}
+
 // dialError classifies a failed attempt to connect.
 func dialError(err error) *waybill.Error {
 	const op = "connect"
@@ -89,6 +108,9 @@ func dialError(err error) *waybill.Error {
 		return ce
 	}
 	if e := amqpError(err); e != nil {
+		if full := limitError(op, e); full != nil {
+			return full
+		}
 		switch e.Code {
 		case amqp.AccessRefused:
 			return misconfigured(op, "the broker refused the user or its password: check both, "+
@@ -115,6 +137,9 @@ func declareError(object string, err error) *waybill.Error {
 	e := amqpError(err)
 	if e == nil || !e.Server {
 		return outage(op, fmt.Errorf("%s: %w", object, err))
+	}
+	if full := limitError(op, e); full != nil {
+		return full
 	}
 	switch e.Code {
 	case amqp.PreconditionFailed, amqp.NotAllowed:

@@ -55,6 +55,7 @@ func TestClasses(t *testing.T) {
 		{server(501, "FRAME_ERROR"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
 		{server(502, "SYNTAX_ERROR"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
 		{server(540, "NOT_IMPLEMENTED"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
+		{err: server(530, "NOT_ALLOWED - number of channels opened for user 'a' has reached the maximum allowed user limit of (1)")},
 		{err: server(320, "CONNECTION_FORCED - broker forced connection closure")},
 		{err: server(506, "RESOURCE_ERROR")},
 		{err: server(541, "INTERNAL_ERROR")},

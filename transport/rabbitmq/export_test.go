@@ -156,3 +156,6 @@ func HeaderFrames(in io.Reader, limit int) io.Reader {
 	f.limit.Store(int64(limit))
 	return f
 }
+
+// ChannelError is the error of a channel that cannot be opened.
+func ChannelError(err error) *waybill.Error { return channelError(err) }

@@ -207,7 +207,7 @@ func (c *conn) channel(ctx context.Context) (*amqp.Channel, error) {
 		}
 	})
 	if err != nil {
-		return nil, outage("open channel", err)
+		return nil, channelError(err)
 	}
 	return ch, nil
 }

@@ -288,9 +288,8 @@ func (t *Transport) Topology() topology.Topology {
 
 // Drift compares the objects that the transport's exchange and its open subscriptions need with the live broker, and
 // returns every difference: missing objects, objects with other properties or arguments, and bindings that are not in
-// the topology. With Options.PipelineKeys queues with a length limit are differences, too. Other policies are not
-// looked at. It needs Options.ManagementURL, and implements admin.DriftChecker. A topology.Broker compares any
-// topology.
+// the topology. Policies that lose or park messages of a queue are differences, and with Options.PipelineKeys length
+// limits. It needs Options.ManagementURL, and implements admin.DriftChecker. A topology.Broker compares any topology.
 func (t *Transport) Drift(ctx context.Context) ([]admin.Difference, error) {
 	if t.broker == nil {
 		return nil, waybill.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; "+

@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -35,6 +37,8 @@ func misconfigured(op, format string, args ...any) *waybill.Error {
 	return outage(op, fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...))
 }
 
+const noCommand = "the server is too old, or the command was renamed: Waybill needs Redis 7.0 or later, with the commands of the ACL in docs/redis.md"
+
 // remedy explains an answer of the server, known by its first word, and names the cure. All of them are outages: no
 // message is at fault. fix: an operator must change something, and waiting does not help.
 type remedy struct {
@@ -60,7 +64,9 @@ var remedies = []remedy{
 	{"NOAUTH", "the server asks for a password: put user and password into the URL or the client", true},
 	{"WRONGPASS", "user or password are wrong, or the user is disabled: check both", true},
 	{"NOPERM", "the user may not do this: see the ACL in docs/redis.md", true},
-	{"ERR unknown command", "the server is too old, or the command was renamed: Waybill needs Redis 7.0 or later", true},
+	{"ERR unknown command", noCommand, true},
+	{"ERR Unknown Redis command called from script", noCommand, true},
+	{"ERR Protocol error: invalid bulk length", "a message is above the server's proto-max-bulk-len: raise that, or set Options.MaxMessageBytes below it", true},
 	{"ERR max number of clients", "the server has no connection left: raise maxclients", false},
 	{"ERR invalid password", "the password is wrong: check it", true},
 	{"ERR DB index", "there is no such database: correct the number at the end of the URL", true},
@@ -75,8 +81,9 @@ func classify(op string, err error) *waybill.Error {
 	text := err.Error()
 	if _, ok := errors.AsType[redis.Error](err); ok {
 		// A script that the server ended early names what a command said: in its text, not in front.
+		cause := strings.TrimPrefix(text, "EXECABORT Transaction discarded because of: ")
 		for _, r := range remedies {
-			if !strings.HasPrefix(text, r.prefix) {
+			if !strings.HasPrefix(cause, r.prefix) {
 				continue
 			}
 			if r.fix {
@@ -92,6 +99,9 @@ func classify(op string, err error) *waybill.Error {
 	switch {
 	case errors.Is(err, redis.ErrClosed):
 		return outage(op, fmt.Errorf("%w: %w", waybill.ErrClosed, err))
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return outage(op, fmt.Errorf("the server has closed the connection: it stops, or one of its limits is too low for what was asked "+
+			"(proto-max-bulk-len, client-query-buffer-limit, client-output-buffer-limit, maxmemory-clients): its log says which; or this is no port of Redis, the URL must look like %s (%w)", exampleURL, err))
 	case errors.Is(err, redis.ErrPoolTimeout):
 		return outage(op, fmt.Errorf("no connection of the client became free: raise PoolSize by one for each subscription (%w)", err))
 	case isTLS(err):

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +54,10 @@ func TestErrorTable(t *testing.T) {
 		{answer("ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:3."), true, "docs/redis.md"},
 		{answer("ERR ACL failure in script: User x has no permissions to run the 'xadd' command"), true, "docs/redis.md"},
 		{answer("ERR unknown command 'XAUTOCLAIM'"), true, "7.0"},
+		{answer("ERR Unknown Redis command called from script script: 1, on @user_script:19."), true, "renamed"},
+		{answer("EXECABORT Transaction discarded because of: NOPERM this user has no permissions to run the 'exec' command"), true, "docs/redis.md"},
+		{answer("ERR Protocol error: invalid bulk length"), true, "Options.MaxMessageBytes"},
+		{&net.OpError{Op: "write", Err: syscall.ECONNRESET}, false, "maxmemory-clients"},
 		{answer("ERR max number of clients reached"), false, "maxclients"},
 		{answer("ERR DB index is out of range"), true, "URL"},
 		{answer("ERR something new"), false, "something new"},

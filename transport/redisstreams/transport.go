@@ -154,7 +154,7 @@ func (t *Transport) Describe() core.Description {
 }
 
 // Check implements core.Checker: it connects, reads the bindings, runs a script, and verifies that the server
-// evicts nothing, and with ConfirmAlways that it syncs.
+// evicts nothing and is no replica that takes writes, and with ConfirmAlways that it syncs.
 func (t *Transport) Check(ctx context.Context) error {
 	const op = "check"
 	if err := t.open(op); err != nil {
@@ -172,7 +172,7 @@ func (t *Transport) Check(ctx context.Context) error {
 			err = checkAlways(ctx, t.client)
 		}
 		if err == nil {
-			err = t.checkEviction(ctx)
+			err = t.checkServer(ctx)
 		}
 		return nil, err
 	})
@@ -180,7 +180,7 @@ func (t *Transport) Check(ctx context.Context) error {
 }
 
 func checkAlways(ctx context.Context, client redis.UniversalClient) error {
-	for name, want := range map[string]string{"appendonly": "yes", "appendfsync": "always"} {
+	for name, want := range map[string]string{"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"} {
 		got, err := client.ConfigGet(ctx, name).Result()
 		if err != nil {
 			return err
@@ -193,16 +193,17 @@ func checkAlways(ctx context.Context, client redis.UniversalClient) error {
 	return nil
 }
 
-// checkEviction refuses a server that may evict keys. A user without the right to ask gets a warning, or an error if
+// checkServer refuses a server that may evict keys, and a replica that takes writes, which it drops when it hears from
+// its primary. A user without the right to ask gets a warning, or an error if
 // Options.Confirm wants everything verified.
-func (t *Transport) checkEviction(ctx context.Context) error {
-	text, err := t.client.Info(ctx, "memory").Result()
+func (t *Transport) checkServer(ctx context.Context) error {
+	text, err := t.client.Info(ctx, "memory", "replication").Result()
 	if err != nil {
 		if _, answered := errors.AsType[redis.Error](err); !answered || t.opts.Confirm == ConfirmAlways {
 			return err
 		}
 		t.log.Event(ctx, slog.LevelWarn, "redisstreams.unverified", "the server does not say whether it evicts keys: see that its maxmemory-policy is "+
-			"noeviction, and give the user +info", slog.Any("error", err))
+			"noeviction and that it is no replica, and give the user +info", slog.Any("error", err))
 		return nil
 	}
 	info := map[string]string{}
@@ -213,6 +214,11 @@ func (t *Transport) checkEviction(ctx context.Context) error {
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
 		return misconfigured("check", "the server's maxmemory-policy is %q with a maxmemory of %s bytes, so that it evicts confirmed messages and bindings: "+
 			"set it to \"noeviction\"", policy, info["maxmemory"])
+	}
+	// A node of a cluster sends clients to the primary.
+	if _, cluster := t.client.(*redis.ClusterClient); !cluster && info["role"] == "slave" && info["slave_read_only"] == "0" {
+		return misconfigured("check", "the server is a replica with replica-read-only no: it takes messages and drops them when it syncs with its "+
+			"primary: connect to the primary, and set replica-read-only to yes")
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -147,6 +148,18 @@ func (p *Proxy) allows(m message) bool {
 	return err != nil || p.opts.Allow(command)
 }
 
+// unauthorized is the text of MongoDB for a command that a user may not send. It has values of the command.
+func unauthorized(m message) string {
+	body, _ := m.body() // Allow has read it
+	database, _ := body.Lookup("$db").StringValueOK()
+	var list []string
+	elements, _ := body.Elements() // as above
+	for _, e := range elements {
+		list = append(list, e.Key()+": "+e.Value().String())
+	}
+	return "not authorized on " + database + " to execute command { " + strings.Join(list, ", ") + " }"
+}
+
 // serve serves one client until it, FerretDB or the proxy ends.
 func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 	defer func() {
@@ -186,7 +199,7 @@ func (p *Proxy) serve(ctx context.Context, client net.Conn) {
 			return
 		}
 		if !p.allows(m) {
-			err = send(reply(m.id(), failure(13, "Unauthorized", "not authorized to execute this command", "")))
+			err = send(reply(m.id(), failure(13, "Unauthorized", unauthorized(m), "")))
 		} else if cmd, ok := p.ours(m); ok {
 			err = send(reply(m.id(), p.execute(ctx, client, cmd)))
 		} else {

@@ -76,7 +76,8 @@ type (
 )
 
 // Compare returns every difference between t and the broker, in t's order: missing objects, objects with other
-// properties or arguments, and bindings that t does not have. Policies are not looked at.
+// properties or arguments, and bindings that t does not have. Of policies it finds expires, message-ttl and
+// delivery-limit, where they lose or park messages. A new queue's policies are known some seconds later.
 func (b *Broker) Compare(ctx context.Context, t Topology) ([]Difference, error) {
 	ask := b.begin()
 	defer ask.end()
@@ -140,7 +141,45 @@ func (q *inquiry) queue(ctx context.Context, want Queue) ([]Difference, error) {
 			out = append(out, differs(want.String()+" argument "+name, wanted, have, recreate))
 		}
 	}
-	return out, nil
+	return append(out, live.spoiled(want)...), nil
+}
+
+// spoiled returns the settings of policies that lose messages of a queue of the topology, or move them where no
+// subscription finds them. An argument holds against a policy, but of two limits the broker takes the smaller one.
+func (q *liveQueue) spoiled(want Queue) []Difference {
+	var policy map[string]any
+	if json.Unmarshal(q.Effective, &policy) != nil {
+		return nil // an empty text or list, or not told yet
+	}
+	var out []Difference
+	add := func(name, effect string) {
+		allowed, have := want.Arguments["x-"+name], policy[name]
+		if have == nil || allowed != nil && number(have) >= number(allowed) {
+			return
+		}
+		out = append(out, differs(fmt.Sprintf("%s %s by %s", want, name, q.policies()), valueText(want.Arguments, "x-"+name),
+			valueText(policy, name), effect+": take it out of the policy, or let the policy match other queues"))
+	}
+	add("expires", "the broker deletes the queue with its messages while nobody uses it")
+	if want.Arguments["x-dead-letter-exchange"] == nil {
+		// Here message-ttl is the retention of parked messages.
+		add("delivery-limit", "the broker drops parked messages that were looked at so often")
+		return out
+	}
+	add("message-ttl", "the broker takes messages out of the queue before their time")
+	add("delivery-limit", "the broker parks messages that were redelivered less often than the topology allows")
+	return out
+}
+
+// number is a number of a queue's arguments, or of JSON.
+func number(v any) float64 {
+	switch n := v.(type) {
+	case int64:
+		return float64(n)
+	case float64:
+		return n
+	}
+	return 0
 }
 
 // bindings compares the bindings of a queue that is there.
