@@ -31,7 +31,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
 	outages := group{pkg: "./internal/tests/mistakes", server: true}.of(
-		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
+		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestMemoryAlarm$/^nobody"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-native", fault: "a handler can settle by the broker's own message", file: "transport/rabbitmq/session.go", old: "d.Acknowledger = nil", new: "_ = d.Acknowledger", tests: "^TestNative$"},
