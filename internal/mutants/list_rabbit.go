@@ -35,7 +35,7 @@ func rabbit() []mutant {
 		mutant{id: "rabbit-return-nack", fault: "a nack leaves its return for ever", file: batch, old: "b.pc.takeReturn(f)\n\tb.suspect = true", new: "b.suspect = true", tests: "^TestReturnBeforeANack$"},
 	)...)
 	outages := group{pkg: "./internal/tests/mistakes", server: true}.of(
-		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestOutageBesideAnAlarmBlamesNobody$"},
+		mutant{id: "rabbit-hand-over", fault: "released messages stay in a session that a pause has ended", file: "transport/rabbitmq/session.go", old: "for s.next != nil {", new: "for false {", tests: "^TestMemoryAlarm$/^nobody"},
 	)
 	return append(append(append(offline, twin...), outages...), group{pkg: pkg, server: true}.of(
 		mutant{id: "rabbit-limit-cure", fault: "a limit of queues has the cure to delete the queue", file: "transport/rabbitmq/errors.go", old: "\tif full := limitError(op, e); full != nil {\n\t\treturn full\n\t}\n\tswitch", new: "\tswitch", tests: "^TestEveryLimit$"},

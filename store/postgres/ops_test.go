@@ -186,9 +186,9 @@ func TestCountsOfManyAreEstimates(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	began := time.Now()
-	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, ready_since) SELECT 'few', 't', '', now() - interval '1 hour' FROM generate_series(1, 10000)`)
-	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'many', 't', '' FROM generate_series(1, 30000)`)
-	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'more', 't', '' FROM generate_series(1, 20000)`)
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, slot, ready_since) SELECT 'few', 't', '', i % 64, now() - interval '1 hour' FROM generate_series(1, 10000) i`)
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, slot) SELECT 'many', 't', '', i % 64 FROM generate_series(1, 30000) i`)
+	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, slot) SELECT 'more', 't', '', i % 64 FROM generate_series(1, 20000) i`)
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (route, topic, body, state, settled_at, reason) SELECT 'few', 't', '', 5, now(), 'rejected' FROM generate_series(1, 7)`)
 	counts, err := o.Counts(t.Context())
 	if err != nil {

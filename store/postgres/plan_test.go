@@ -58,16 +58,16 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	for _, odd := range []string{
-		"state, settled_at, reason) SELECT 'r3', 't', 'k' || n % 100, '', false, 5, now(), 'rejected'",
-		"due_at) SELECT 'r3', 't', 'k' || n % 100, '', false, now() + interval '1 day'",
-		"due_at, retry, state, attempts) SELECT 'r3', 't', 'waits' || n, '', false, now() + interval '1 day', true, 4, 1",
-		"hold, held_since) SELECT 'r5', 't', 'held' || n, '', false, 77, now()",
+		"state, settled_at, reason) SELECT 'r3', 't', 'k' || n % 100, '', false, n % 64, 5, now(), 'rejected'",
+		"due_at) SELECT 'r3', 't', 'k' || n % 100, '', false, n % 64, now() + interval '1 day'",
+		"due_at, retry, state, attempts) SELECT 'r3', 't', 'waits' || n, '', false, n % 64, now() + interval '1 day', true, 4, 1",
+		"hold, held_since) SELECT 'r5', 't', 'held' || n, '', false, n % 64, 77, now()",
 	} {
-		exec(t, pool, "INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id, "+odd+" FROM generate_series(1, 10000) n")
+		exec(t, pool, "INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id, slot, "+odd+" FROM generate_series(1, 10000) n")
 	}
 	// Keyed rows in r0 to r3 and r5 to r9, keyless ones in r4.
-	exec(t, pool, fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id)
-		SELECT 'r' || n %% 10, 't', CASE WHEN n %% 10 <> 4 THEN 'k' || n / 10 %% 100 ELSE '' END, 'body', false FROM generate_series(1, %d) n`, rows))
+	exec(t, pool, fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id, slot)
+		SELECT 'r' || n %% 10, 't', CASE WHEN n %% 10 <> 4 THEN 'k' || n / 10 %% 100 ELSE '' END, 'body', false, n %% 64 FROM generate_series(1, %d) n`, rows))
 	check("before the first statistics")
 	exec(t, pool, "VACUUM ANALYZE waybill.waybill_outbox")
 	check("after")
@@ -84,7 +84,7 @@ func TestPlansBesideDeadRows(t *testing.T) {
 	const n, of = 20_000, 20
 	table := "waybill.waybill_outbox"
 	insert := func(columns, values string, n int) {
-		exec(t, pool, fmt.Sprintf("INSERT INTO %s (route, topic, body, own_id, key%s) SELECT 'r', 't', '', false, 'k' || i%s FROM generate_series(1, %d) i", table, columns, values, n))
+		exec(t, pool, fmt.Sprintf("INSERT INTO %s (route, topic, body, own_id, slot, key%s) SELECT 'r', 't', '', false, i %% 64, 'k' || i%s FROM generate_series(1, %d) i", table, columns, values, n))
 	}
 	var at, limits []int
 	var routes, keys []string
@@ -116,7 +116,7 @@ func TestPageOfALongKey(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	const n = 20_000
-	exec(t, pool, fmt.Sprintf("INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id) SELECT 'r', 't', 'k', '', false FROM generate_series(1, %d)", n))
+	exec(t, pool, fmt.Sprintf("INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id, slot) SELECT 'r', 't', 'k', '', false, 7 FROM generate_series(1, %d)", n))
 	for _, from := range []int64{0, n / 2, n - 100} {
 		page, _ := buffers(t, pool, postgres.SQL(o, postgres.KeysSQL), int64(1<<24), []int{0}, []string{"r"}, []string{"k"}, []int64{from}, []int64{from + 50}, []int{100})
 		if page > 80 {

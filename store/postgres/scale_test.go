@@ -105,7 +105,7 @@ func TestReadAndSettleScale(t *testing.T) {
 	s := newScaled(t)
 	cost := func(n int) map[string]float64 {
 		name := fmt.Sprintf("waiting_%d", n)
-		o := s.outbox(t, name, fmt.Sprintf(`due_at) SELECT 't.x', 'k' || i / 2 %% 1000, 'body', false, CASE WHEN i %% 2 = 0 THEN now() + interval '1 day' END
+		o := s.outbox(t, name, fmt.Sprintf(`slot, due_at) SELECT 't.x', 'k' || i / 2 %% 1000, 'body', false, i %% 64, CASE WHEN i %% 2 = 0 THEN now() + interval '1 day' END
 			FROM generate_series(1, %d) i`, n))
 		self := join(t, o, waybill.DefaultRoute, 1)
 		part, from := all(waybill.DefaultRoute), int64(0)
@@ -191,7 +191,7 @@ func TestAbandonedScale(t *testing.T) {
 	// cost returns the blocks of each call: of its first page, of one in the middle, and of the last.
 	cost := func(n int) map[string][]float64 {
 		name := fmt.Sprintf("abandoned_%d", n)
-		o := s.outbox(t, name, fmt.Sprintf(`state, settled_at, reason) SELECT 't.x', 'k' || i %% 1000, 'body', false, 5, now(), 'rejected'
+		o := s.outbox(t, name, fmt.Sprintf(`slot, state, settled_at, reason) SELECT 't.x', 'k' || i %% 1000, 'body', false, i %% 64, 5, now(), 'rejected'
 			FROM generate_series(1, %d) i`, n))
 		out := map[string][]float64{}
 		for _, call := range calls {

@@ -95,11 +95,18 @@ func TestFullDeadLetterQueueKeepsOrder(t *testing.T) {
 	run.stop()
 }
 
-// CO-18: the broker is short of memory and blocks publishers. Messages that are to be parked wait; no handler runs a
-// second time.
-func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
+// CO-18: the broker is short of memory and blocks publishers. The tests share a broker, one after the other: a start
+// takes six seconds of CPU.
+func TestMemoryAlarm(t *testing.T) { //nolint:tparallel // in this order
 	t.Parallel()
 	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+	t.Run("handlers run once", func(t *testing.T) { testAlarmRunsHandlersOnce(t, broker) })
+	t.Run("nobody is blamed for an outage", func(t *testing.T) { testOutageBesideAnAlarm(t, broker) })
+}
+
+// Messages that are to be parked wait; no handler runs a second time.
+func testAlarmRunsHandlersOnce(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
 	mq, err := broker.OpenVHost(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -137,13 +144,11 @@ func TestMemoryAlarmRunsHandlersOnce(t *testing.T) {
 	run.stop()
 }
 
-// CO-18: the broker is short of memory and blocks publishers, while a dependency of the handlers is down, too. The
-// copies of what is handed back cannot be published. No message is blamed for that, however often it comes back: none
-// is parked. When the dependency is there again all are handled, beside the alarm. The relay waits and says why, and
-// loses nothing.
-func TestOutageBesideAnAlarmBlamesNobody(t *testing.T) {
-	t.Parallel()
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+// A dependency of the handlers is down, too. The copies of what is handed back cannot be published. No message is
+// blamed for that, however often it comes back: none is parked. When the dependency is there again all are handled,
+// beside the alarm. The relay waits and says why, and loses nothing.
+func testOutageBesideAnAlarm(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
 	mq, err := broker.OpenVHost(t.Context())
 	if err != nil {
 		t.Fatal(err)
