@@ -63,7 +63,7 @@ func (m *member) turn() {
 		Ranges: []core.Range{{RouteSlots: k.part(mine.Partition.Slots()), To: forever, Limit: 20}}, Limit: 20, Bytes: 1 << 20,
 	})
 	var os []core.Outcome
-	taken := m.take(core.HoldRequest{Refs: refs(p.Ranges[0].Records)})
+	taken := m.sendHold(core.HoldRequest{Refs: refs(p.Ranges[0].Records)})
 	for i := range p.Ranges[0].Records {
 		if r := &p.Ranges[0].Records[i]; taken[i].Status == core.HoldGranted {
 			os = append(os, []func(*core.Record) core.Outcome{
@@ -74,7 +74,7 @@ func (m *member) turn() {
 	m.trySettle(os...)
 	for _, u := range k.partitions(m.heartbeat()) {
 		if u.Owner == m.self.Session {
-			_, _ = m.tryGiveUp(u, 0)
+			_, _ = m.tryRelease(u, 0)
 		}
 	}
 }

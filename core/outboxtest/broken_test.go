@@ -54,10 +54,10 @@ type fault struct {
 	look       func(l *core.ReadRequest) // changes a question
 	page       func(b *broken, l *core.ReadRequest, p *core.ReadResult)
 	record     func(r *core.Record) // of every answer
-	take       func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error)
+	hold       func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error)
 	release    func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)
 	due        func(ctx context.Context, b *broken, self core.Session, parts []core.RouteSlots, limit int) (core.DueResult, error)
-	attend     func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
+	acquire    func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
 	settle     func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
 	outcome    func(b *broken, o core.Outcome, r *core.Record) core.Outcome // r is the stored record
 	traits     func(b *broken, t *core.StoreTraits)
@@ -153,8 +153,8 @@ func eachRecord(p *core.ReadResult, fn func(r *core.Record)) {
 
 func (b *broken) Hold(ctx context.Context, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 	b.wait(ctx, "hold")
-	if b.take != nil {
-		return b.take(ctx, b, self, w)
+	if b.hold != nil {
+		return b.hold(ctx, b, self, w)
 	}
 	return b.holdStatus(ctx, self, w)
 }
@@ -181,8 +181,8 @@ func (b *broken) ReleasePartition(ctx context.Context, self core.Session, u core
 }
 
 func (b *broken) Acquire(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
-	if b.attend != nil {
-		return b.attend(ctx, b)
+	if b.acquire != nil {
+		return b.acquire(ctx, b)
 	}
 	return b.store.Acquire(ctx)
 }

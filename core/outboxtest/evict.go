@@ -242,7 +242,7 @@ func evictedSessionReleasesNothing(k *kit) {
 	m, by, rs := k.dead(2)
 	partition := k.partitions(by.heartbeat())[0]
 	for range 2 { // free, then the successor's
-		_, err := m.tryGiveUp(partition, 99, rs[1].Ref)
+		_, err := m.tryRelease(partition, 99, rs[1].Ref)
 		k.fenced("releases a partition", err)
 		if u := k.partitions(by.heartbeat())[0]; u.ReadAfter == 99 {
 			k.fail("a removed session stored ReadAfter")

@@ -22,7 +22,7 @@ type full struct {
 	from  []*fromAll
 }
 
-// fromAll is such a notice, and the slots whose owners have yet to heed it.
+// fromAll is such a notice, and the slots whose owners have yet to carry it out.
 type fromAll struct {
 	core.Notice
 	left core.Slots
@@ -78,13 +78,13 @@ func (f *full) Settle(ctx context.Context, self core.Session, os []core.Outcome)
 		if os[i].Notice() < firstFrom {
 			res[i] = f.Store.Settle(ctx, self, os[i:i+1])[0]
 		} else {
-			f.heed(ctx, self, os[i].Notice())
+			f.noticeDone(ctx, self, os[i].Notice())
 		}
 	}
 	return res
 }
 
-func (f *full) heed(ctx context.Context, self core.Session, number int64) {
+func (f *full) noticeDone(ctx context.Context, self core.Session, number int64) {
 	r, _ := f.Store.Heartbeat(ctx, core.HeartbeatRequest{})
 	f.mu.Lock()
 	defer f.mu.Unlock()

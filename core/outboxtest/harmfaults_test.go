@@ -51,7 +51,7 @@ func shared(limit bool) fault {
 
 // fails makes stagers fail beside a method, now and then.
 func failsStagers() fault {
-	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+	return fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		b.deadlock.Store(true)
 		return b.store.Hold(ctx, self, w)
 	}}
@@ -73,7 +73,7 @@ var harmFaults = []faulty{
 			return b.store.Due(ctx, self, parts, limit)
 		}},
 	},
-	{"takes without a number", "bad-limits-do-no-harm", takes(func(_ *broken, w *core.HoldRequest) {
+	{"takes without a number", "bad-limits-do-no-harm", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		if len(w.Refs) == 0 {
 			w.N = max(w.N, 1)
 		}
@@ -87,7 +87,7 @@ var harmFaults = []faulty{
 	}}},
 	{
 		"takes for nobody", "nobody-is-no-session",
-		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			if self == 0 {
 				return nil, nil
 			}
@@ -96,7 +96,7 @@ var harmFaults = []faulty{
 	},
 	{
 		"releases for nobody", "nobody-is-no-session",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if self == 0 {
 				self = b.owner(u.Partition.Route, u.Partition.From)
 			}

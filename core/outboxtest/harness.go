@@ -128,8 +128,8 @@ type Check struct {
 func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
-		heartbeatChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, noticeChecks, takeChecks,
-		holdStatusChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
+		heartbeatChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, noticeChecks, holdChecks,
+		holdStatusChecks, releaseChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks, harmChecks, manyChecks, besideChecks, foreignChecks,
 		largeChecks,
 	} {
 		for _, c := range group {

@@ -45,7 +45,7 @@ func joinMakesMemberKnown(k *kit) {
 			k.fail("a member serves %v, the membership says %v", mine.Routes, got.Routes)
 		}
 		got.Routes, mine.Routes = nil, nil
-		got.PresenceLost = false // nobody has attended with that token
+		got.PresenceLost = false // no member has acquired that token
 		if !reflect.DeepEqual(*got, mine) {
 			k.fail("a member joined as %+v and the membership says %+v", mine, *got)
 		}

@@ -37,7 +37,7 @@ var wishes = fault{membership: func(_ *broken, m *core.HeartbeatRequest, r *core
 
 // unfenced says that all went well for a removed session.
 var unfenced = fault{
-	take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+	hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
 		if errors.Is(err, core.ErrFenced) {
 			err = nil

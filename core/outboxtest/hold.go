@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
-var takeChecks = []named{
-	{"takers-never-share", takersNeverShare},
+var holdChecks = []named{
+	{"holders-never-share", holdersNeverShare},
 	{"next-is-in-order-without-keys", nextIsInOrderWithoutKeys},
 	{"next-begins-with-own-holds", nextBeginsWithOwnHolds},
 	{"next-leaves-out-what-is-held", nextLeavesOutWhatIsHeld},
@@ -21,7 +21,7 @@ var takeChecks = []named{
 }
 
 // Without this two processes handle one message at the same time, or none does.
-func takersNeverShare(k *kit) {
+func holdersNeverShare(k *kit) {
 	const takers, n = 16, 200
 	ms := make([]*member, takers)
 	for i := range ms {
@@ -40,7 +40,7 @@ func takersNeverShare(k *kit) {
 				k.sleep(pause)
 				continue
 			}
-			out = append(out, takenRefs(ts)...)
+			out = append(out, heldRefs(ts)...)
 			mu.Lock()
 			for _, t := range ts {
 				got = append(got, t.Ref.ID)
@@ -68,20 +68,20 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	k.stage(k.row(delay(far)))
 	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
 	got := m.next(4)
-	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = takenRefs(got) })...)
-	if !slices.Equal(takenIDs(got), want) {
+	got = append(got, m.next(10, func(w *core.HoldRequest) { w.Out = heldRefs(got) })...)
+	if !slices.Equal(heldIDs(got), want) {
 		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order",
-			suitetest.Names(takenIDs(got), all))
+			suitetest.Names(heldIDs(got), all))
 	}
 	for i := range got {
 		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
 			k.fail("a record was taken with slot %d and %d bytes", r.Slot, len(r.Envelope.Body))
 		}
 	}
-	m.holder("after a take", m.self.Session, takenRefs(got)...)
+	m.holder("after a take", m.self.Session, heldRefs(got)...)
 }
 
-func takenIDs(ts []core.HoldResult) []string {
+func heldIDs(ts []core.HoldResult) []string {
 	out := make([]string, len(ts))
 	for i := range ts {
 		out[i] = ts[i].Ref.ID
@@ -95,14 +95,14 @@ func nextBeginsWithOwnHolds(k *kit) {
 	all := k.stage(k.rows(8)...)
 	first := m.next(3)
 	again := m.next(3)
-	if !slices.Equal(takenIDs(first), takenIDs(again)) || !slices.Equal(takenIDs(first), all[:3]) {
+	if !slices.Equal(heldIDs(first), heldIDs(again)) || !slices.Equal(heldIDs(first), all[:3]) {
 		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times",
-			suitetest.Names(takenIDs(first), all), suitetest.Names(takenIDs(again), all))
+			suitetest.Names(heldIDs(first), all), suitetest.Names(heldIDs(again), all))
 	}
 	out := []core.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *core.HoldRequest) { w.Out = out })
-	if want := []string{all[1], all[3], all[4]}; !slices.Equal(takenIDs(third), want) {
-		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(takenIDs(third), all))
+	if want := []string{all[1], all[3], all[4]}; !slices.Equal(heldIDs(third), want) {
+		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", suitetest.Names(heldIDs(third), all))
 	}
 }
 
@@ -112,7 +112,7 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	rs := m.some(6)
 	other.next(2)
 	m.hold(rs[2].Ref)
-	if got := takenIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
+	if got := heldIDs(m.next(2, func(w *core.HoldRequest) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
 		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", suitetest.Names(got, ids(rs)))
 	}
 	if ts := k.join(1).next(10, func(w *core.HoldRequest) { w.Slots.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
@@ -121,12 +121,12 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	unlock := k.lock(rs[5].ID)
 	more := m.k.stage(k.row())
 	k.soon("a take of the next", func() {
-		if got := takenIDs(k.join(1).next(1)); !slices.Equal(got, more) {
+		if got := heldIDs(k.join(1).next(1)); !slices.Equal(got, more) {
 			k.fail("one record is locked, and not the one behind it was taken, but %d", len(got))
 		}
 	})
 	unlock()
-	if got := takenIDs(k.join(1).next(10)); !slices.Equal(got, ids(rs[5:])) {
+	if got := heldIDs(k.join(1).next(10)); !slices.Equal(got, ids(rs[5:])) {
 		k.fail("a record is no longer locked, and %s were taken, want [5]", suitetest.Names(got, ids(rs)))
 	}
 }
@@ -142,8 +142,8 @@ func nextKeepsToItsBytes(k *kit) {
 		if n := int64(len(ts)); n == 0 || n > max(1, most/1000) {
 			k.fail("take of bodies of 1000 bytes with the bound %d answered %d", most, n)
 		}
-		out = append(out, takenRefs(ts)...)
-		got = append(got, takenIDs(ts)...)
+		out = append(out, heldRefs(ts)...)
+		got = append(got, heldIDs(ts)...)
 	}
 	if !slices.Equal(got, all[:len(got)]) {
 		k.fail("takes with bounds of bytes answered %s", suitetest.Names(got, all))
@@ -158,7 +158,7 @@ func deliveriesCountOnce(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2)
 	deliver := func(w *core.HoldRequest) { w.Deliver = true }
-	byRef := func() int { return m.take(core.HoldRequest{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
+	byRef := func() int { return m.sendHold(core.HoldRequest{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
 	byNext := func() int {
 		ts := m.next(2, deliver, func(w *core.HoldRequest) { w.Out = refs(rs[:1]) })
 		if len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries {
@@ -204,7 +204,7 @@ func nextSaysWhatItPassed(k *kit) {
 	step := func(what string, w core.HoldRequest, taken, left []int64) {
 		w.Slots, w.Out, w.Bytes = k.all(), out, cmp.Or(w.Bytes, 1<<20)
 		var got, met []int64
-		for _, t := range m.take(w) {
+		for _, t := range m.sendHold(w) {
 			switch {
 			case t.Record != nil:
 				got, out = append(got, t.Ref.Seq), append(out, t.Ref)

@@ -10,15 +10,15 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-func takes(fn func(b *broken, w *core.HoldRequest)) fault {
-	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+func holdRequests(fn func(b *broken, w *core.HoldRequest)) fault {
+	return fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		fn(b, &w)
 		return b.holdStatus(ctx, self, w)
 	}}
 }
 
-func taken(fn func(b *broken, self core.Session, ts []core.HoldResult)) fault {
-	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+func holdResults(fn func(b *broken, self core.Session, ts []core.HoldResult)) fault {
+	return fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		ts, err := b.holdStatus(ctx, self, w)
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -28,7 +28,7 @@ func taken(fn func(b *broken, self core.Session, ts []core.HoldResult)) fault {
 }
 
 func holdStatuses(from, to core.HoldStatus) fault {
-	return taken(func(_ *broken, _ core.Session, ts []core.HoldResult) {
+	return holdResults(func(_ *broken, _ core.Session, ts []core.HoldResult) {
 		for i := range ts {
 			if ts[i].Status == from {
 				ts[i].Status = to
@@ -38,7 +38,7 @@ func holdStatuses(from, to core.HoldStatus) fault {
 }
 
 // holdless takes the next without looking for holds, and without any.
-var holdless = fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+var holdless = fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 	if w.N == 0 {
 		return b.store.Hold(ctx, self, w)
 	}
@@ -55,7 +55,7 @@ var holdless = fault{take: func(ctx context.Context, b *broken, self core.Sessio
 	return out, err
 }}
 
-func giveUps(fn func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)) fault {
+func releaseFault(fn func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error)) fault {
 	return fault{release: fn}
 }
 
@@ -74,14 +74,14 @@ func oneAtATime() func(ctx context.Context, b *broken, self core.Session, u core
 }
 
 var takeFaults = []faulty{
-	{"ignores holds", "takers-never-share", holdless},
-	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self core.Session,
+	{"ignores holds", "holders-never-share", holdless},
+	{"forgets records", "holders-never-share", fault{hold: func(ctx context.Context, b *broken, self core.Session,
 		w core.HoldRequest,
 	) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
 		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
-	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ core.Session, ts []core.HoldResult) { slices.Reverse(ts) })},
+	{"takes backwards", "next-is-in-order-without-keys", holdResults(func(_ *broken, _ core.Session, ts []core.HoldResult) { slices.Reverse(ts) })},
 	// as if no record had a key
 	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
@@ -90,7 +90,7 @@ var takeFaults = []faulty{
 	}}},
 	{
 		"leaves out own holds", "next-begins-with-own-holds",
-		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			for ref, s := range b.holds {
 				if s == self {
 					w.Out = append(w.Out, ref)
@@ -99,17 +99,17 @@ var takeFaults = []faulty{
 			return b.holdStatus(ctx, self, w)
 		}},
 	},
-	{"ignores Out", "next-begins-with-own-holds", takes(func(_ *broken, w *core.HoldRequest) { w.Out = nil })},
+	{"ignores Out", "next-begins-with-own-holds", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Out = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
-	{"ignores slots", "next-leaves-out-what-is-held", takes(func(_ *broken, w *core.HoldRequest) { w.Slots.Slots = core.AllSlots })},
+	{"ignores slots", "next-leaves-out-what-is-held", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Slots.Slots = core.AllSlots })},
 	{"takes behind locks", "next-leaves-out-what-is-held", fault{waits: "hold"}},
-	{"ignores Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *core.HoldRequest) { w.Bytes = 1 << 40 })},
-	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *core.HoldRequest) {
+	{"ignores Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Bytes = 1 << 40 })},
+	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		if w.Bytes < 1000 {
 			w.N = 0
 		}
 	})},
-	{"passes in silence what is locked", "next-says-what-it-passed", fault{take: func(ctx context.Context, b *broken, self core.Session,
+	{"passes in silence what is locked", "next-says-what-it-passed", fault{hold: func(ctx context.Context, b *broken, self core.Session,
 		w core.HoldRequest,
 	) ([]core.HoldResult, error) {
 		ts, err := b.store.Hold(ctx, self, w)
@@ -118,20 +118,20 @@ var takeFaults = []faulty{
 		}
 		return slices.DeleteFunc(ts, func(t core.HoldResult) bool { return t.Record == nil && t.Ref.Seq > w.From }), err
 	}}},
-	{"forgets what was passed", "next-says-what-it-passed", takes(func(_ *broken, w *core.HoldRequest) {
+	{"forgets what was passed", "next-says-what-it-passed", holdRequests(func(_ *broken, w *core.HoldRequest) {
 		w.Passed = nil
 	})},
-	{"counts each answer as a delivery", "deliveries-count-once", taken(func(b *broken, _ core.Session, ts []core.HoldResult) {
+	{"counts each answer as a delivery", "deliveries-count-once", holdResults(func(b *broken, _ core.Session, ts []core.HoldResult) {
 		for i := range ts {
 			ts[i].Deliveries += b.count
 		}
 		b.count++
 	})},
-	{"counts no deliveries", "deliveries-count-once", takes(func(_ *broken, w *core.HoldRequest) { w.Deliver = false })},
-	{"counts each take as a delivery", "deliveries-count-once", takes(func(_ *broken, w *core.HoldRequest) { w.Deliver = true })},
+	{"counts no deliveries", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Deliver = false })},
+	{"counts each take as a delivery", "deliveries-count-once", holdRequests(func(_ *broken, w *core.HoldRequest) { w.Deliver = true })},
 	{
 		"answers own holds as locked", "hold-repeats",
-		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			ts, err := b.store.Hold(ctx, self, w)
 			for i := range ts {
 				if b.holds[ts[i].Ref] == self {
@@ -147,7 +147,7 @@ var takeFaults = []faulty{
 	{"says that what is locked is held", "hold-answers-what-is-locked", holdStatuses(core.HoldLocked, core.HoldGranted)},
 	{"says that what another holds is gone", "hold-answers-what-is-held", holdStatuses(core.HoldLocked, core.HoldGone)},
 	{"takes what another holds", "hold-answers-what-is-held", holdStatuses(core.HoldLocked, core.HoldGranted)},
-	{"takes any version", "hold-answers-what-is-gone", takes(func(b *broken, w *core.HoldRequest) {
+	{"takes any version", "hold-answers-what-is-gone", holdRequests(func(b *broken, w *core.HoldRequest) {
 		w.Refs = slices.Clone(w.Refs)
 		for i := range w.Refs {
 			if r := b.at(w.Refs[i]); r != nil && r.ID == w.Refs[i].ID {
@@ -155,7 +155,7 @@ var takeFaults = []faulty{
 			}
 		}
 	})},
-	{"takes any id", "hold-answers-what-is-gone", takes(func(b *broken, w *core.HoldRequest) {
+	{"takes any id", "hold-answers-what-is-gone", holdRequests(func(b *broken, w *core.HoldRequest) {
 		w.Refs = slices.Clone(w.Refs)
 		for i := range w.Refs {
 			if r := b.at(w.Refs[i]); r != nil && r.Version == w.Refs[i].Version {
@@ -165,7 +165,7 @@ var takeFaults = []faulty{
 	})},
 	{
 		"takes from any partition", "hold-keeps-to-own-partitions",
-		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			var ts []core.HoldResult
 			for i := range w.Refs {
 				if r := b.at(w.Refs[i]); r != nil {
@@ -176,17 +176,17 @@ var takeFaults = []faulty{
 			return ts, nil
 		}},
 	},
-	{"ignores holds", "one-of-two-takers-wins", holdless},
+	{"ignores holds", "one-of-two-holders-wins", holdless},
 
 	{
 		"holds nothing", "release-holds-what-is-out",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
 			return b.store.ReleasePartition(ctx, self, u, nil)
 		}),
 	},
 	{
 		"leaves other holds", "release-holds-what-is-out",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			for ref, s := range b.holds {
 				if s == self {
 					out = append(out, ref)
@@ -197,12 +197,12 @@ var takeFaults = []faulty{
 	},
 	{
 		"stores no ReadAfter", "release-holds-what-is-out",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			u.ReadAfter = 0
 			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
-	{"refuses a repetition", "release-repeats", giveUps(func(ctx context.Context, b *broken, self core.Session,
+	{"refuses a repetition", "release-repeats", releaseFault(func(ctx context.Context, b *broken, self core.Session,
 		u core.PartitionState, out []core.Ref,
 	) (bool, error) {
 		if b.given[u.Partition] {
@@ -213,7 +213,7 @@ var takeFaults = []faulty{
 	})},
 	{
 		"releases nothing if something changed", "release-leaves-out-what-changed",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			for _, ref := range out {
 				if r := b.at(ref); r == nil || r.Ref != ref {
 					return false, nil
@@ -224,7 +224,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"leaves holds of other versions", "release-ends-holds-of-other-versions",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			out = slices.Clone(out)
 			for i := range out {
 				if r := b.at(out[i]); r != nil && r.Holder == self {
@@ -236,7 +236,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"keeps a partition with a locked record", "release-passes-over-what-changed-and-is-locked",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if b.locks > 0 {
 				return false, nil
 			}
@@ -245,7 +245,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"holds any version", "release-leaves-out-what-changed",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			out = slices.Clone(out)
 			for i := range out {
 				if r := b.at(out[i]); r != nil {
@@ -257,7 +257,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"frees a partition with a locked record", "release-of-locked-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			ok, err := b.store.ReleasePartition(ctx, self, u, out)
 			if !ok && err == nil {
 				_, err = b.store.ReleasePartition(ctx, self, u, nil)
@@ -267,7 +267,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"holds what it can", "release-of-locked-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			ok, err := b.store.ReleasePartition(ctx, self, u, out)
 			if !ok && err == nil {
 				_, err = b.store.Hold(ctx, self, core.HoldRequest{Refs: out})
@@ -278,7 +278,7 @@ var takeFaults = []faulty{
 	{"releases behind locks", "release-of-locked-changes-nothing", fault{waits: "release partition"}},
 	{
 		"releases for others", "release-needs-the-owner",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if owner := b.owner(u.Partition.Route, u.Partition.From); owner != 0 {
 				self = owner
 			}
@@ -287,7 +287,7 @@ var takeFaults = []faulty{
 	},
 	{
 		"frees the partition of a successor", "release-needs-the-owner",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if owner := b.owner(u.Partition.Route, u.Partition.From); b.given[u.Partition] {
 				self, u.Term = owner, b.term(u.Partition)
 			}
@@ -297,11 +297,11 @@ var takeFaults = []faulty{
 		}),
 	},
 	{
-		"ends holds with the partition", "given-up-holds-settle",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
+		"ends holds with the partition", "released-holds-settle",
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, _ []core.Ref) (bool, error) {
 			return b.store.ReleasePartition(ctx, self, u, nil)
 		}),
 	},
-	{"settles for owners only", "given-up-holds-settle", ownersOnly},
-	{"releases one partition at a time", "releases-run-at-once", giveUps(oneAtATime())},
+	{"settles for owners only", "released-holds-settle", ownersOnly},
+	{"releases one partition at a time", "releases-run-at-once", releaseFault(oneAtATime())},
 }

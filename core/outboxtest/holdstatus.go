@@ -9,16 +9,16 @@ import (
 )
 
 var holdStatusChecks = []named{
-	{"hold-repeats", takeRepeats},
-	{"hold-answers-what-is-locked", takeAnswersWhatIsLocked},
-	{"hold-answers-what-is-held", takeAnswersWhatIsHeld},
-	{"hold-answers-what-is-gone", takeAnswersWhatIsGone},
-	{"hold-keeps-to-own-partitions", takeKeepsToOwnPartitions},
-	{"one-of-two-takers-wins", oneOfTwoTakersWins},
+	{"hold-repeats", holdRepeats},
+	{"hold-answers-what-is-locked", holdAnswersWhatIsLocked},
+	{"hold-answers-what-is-held", holdAnswersWhatIsHeld},
+	{"hold-answers-what-is-gone", holdAnswersWhatIsGone},
+	{"hold-keeps-to-own-partitions", holdKeepsToOwnPartitions},
+	{"one-of-two-holders-wins", oneOfTwoHoldersWins},
 }
 
 // Without this a take whose answer was lost makes the engine wait for its own hold, or changes what it holds.
-func takeRepeats(k *kit) {
+func holdRepeats(k *kit) {
 	m := k.owner(1)
 	rs := m.some(3, key("k"))
 	for range 3 {
@@ -38,12 +38,12 @@ func takeRepeats(k *kit) {
 }
 
 // Without this an application that keeps one record locked stops a whole window, or the record is forgotten.
-func takeAnswersWhatIsLocked(k *kit) {
+func holdAnswersWhatIsLocked(k *kit) {
 	m := k.owner(1)
 	rs := m.some(3, key("k"))
 	unlock := k.lock(rs[1].ID)
 	k.soon("a take", func() {
-		for i, t := range m.take(core.HoldRequest{Refs: refs(rs)}) {
+		for i, t := range m.sendHold(core.HoldRequest{Refs: refs(rs)}) {
 			if want := []core.HoldStatus{core.HoldGranted, core.HoldLocked, core.HoldGranted}[i]; t.Status != want {
 				k.fail("the second of three records is locked, and number %d was answered with status %d, want %d", i, t.Status, want)
 			}
@@ -55,13 +55,13 @@ func takeAnswersWhatIsLocked(k *kit) {
 }
 
 // Without this two members have one record out, or one waits for ever for a hold that was ended.
-func takeAnswersWhatIsHeld(k *kit) {
+func holdAnswersWhatIsHeld(k *kit) {
 	a, b := k.owner(2), k.join(2)
 	rs := a.some(3, key("k"))
 	partition := partitionOf(k.partitions(a.heartbeat()), rs[0].Slot)
 	a.release(partition, 0, refs(rs[:2])...)
 	b.claim(partition.Partition.Slots())
-	for i, t := range b.take(core.HoldRequest{Refs: refs(rs)}) {
+	for i, t := range b.sendHold(core.HoldRequest{Refs: refs(rs)}) {
 		if want := []core.HoldStatus{core.HoldLocked, core.HoldLocked, core.HoldGranted}[i]; t.Status != want {
 			k.fail("two of three records are held by another, and number %d was answered with status %d, want %d", i, t.Status, want)
 		}
@@ -85,14 +85,14 @@ func partitionOf(us []core.PartitionState, slot uint8) core.PartitionState {
 }
 
 // Without this a record that was cancelled, or changed, is published as it was read before.
-func takeAnswersWhatIsGone(k *kit) {
+func holdAnswersWhatIsGone(k *kit) {
 	m := k.owner(1)
 	rs := m.some(6, key("k"))
 	asked := refs(rs)
 	m.settle(core.Published(&rs[0]), core.Retry(&rs[1], errNo, far), core.Abandon(&rs[2], "", errNo))
 	asked[3].Version--
 	asked[4].ID = waybill.NewID()
-	for i, t := range m.take(core.HoldRequest{Refs: asked}) {
+	for i, t := range m.sendHold(core.HoldRequest{Refs: asked}) {
 		if want := i == 5; (t.Status == core.HoldGranted) != want || !want && t.Status != core.HoldGone {
 			k.fail("a published, a failed and an abandoned record, another version, another id, and one that is still so were taken: number %d has status %d", i, t.Status)
 		}
@@ -101,7 +101,7 @@ func takeAnswersWhatIsGone(k *kit) {
 }
 
 // Without this a member holds, and hands out, a record that the owner of the partition hands out.
-func takeKeepsToOwnPartitions(k *kit) {
+func holdKeepsToOwnPartitions(k *kit) {
 	a, b := k.join(2), k.join(2)
 	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
@@ -122,13 +122,13 @@ func takeKeepsToOwnPartitions(k *kit) {
 }
 
 // Without this a keyless record of a queue is handled by its owner and by another at once.
-func oneOfTwoTakersWins(k *kit) {
+func oneOfTwoHoldersWins(k *kit) {
 	m, other := k.owner(1), k.join(1)
 	for range 20 {
 		r := m.one()
 		var won atomic.Int32
 		k.parallel(2, func(i int) {
-			if i == 0 && m.take(core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldGranted || i == 1 && len(other.next(1)) == 1 {
+			if i == 0 && m.sendHold(core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldGranted || i == 1 && len(other.next(1)) == 1 {
 				won.Add(1)
 			}
 		})

@@ -26,8 +26,8 @@ func hostileMethod(method string, act func()) fault {
 			act()
 			return core.ReadResult{}, nil
 		}}
-	case "Take":
-		return fault{take: func(context.Context, *broken, core.Session, core.HoldRequest) ([]core.HoldResult, error) {
+	case "Hold":
+		return fault{hold: func(context.Context, *broken, core.Session, core.HoldRequest) ([]core.HoldResult, error) {
 			act()
 			return nil, nil
 		}}
@@ -43,8 +43,8 @@ func hostileMethod(method string, act func()) fault {
 		}}
 	case "Settle":
 		return fault{settle: func(context.Context, *broken, core.Session, []core.Outcome) core.Results { act(); return nil }}
-	case "Attend":
-		return fault{attend: func(context.Context, *broken) (int64, <-chan struct{}, error) { act(); return 0, nil, nil }}
+	case "Acquire":
+		return fault{acquire: func(context.Context, *broken) (int64, <-chan struct{}, error) { act(); return 0, nil, nil }}
 	}
 	panic("no method is called " + method)
 }
@@ -78,11 +78,11 @@ func runHostile(t *testing.T, c *outboxtest.Check, method string, act func()) (c
 var hostileChecks = map[string][]string{
 	"Heartbeat":        {"heartbeat-repeats", "evicted-session-is-not-known", "published-does-not-come-again", "crashes-count-to-ten"},
 	"Read":             {"range-is-in-order", "envelope-comes-back", "newly-owned-comes-in-pages", "large-answers-are-whole"},
-	"Take":             {"takers-never-share", "hold-repeats", "next-keeps-to-its-bytes", "stagers-do-not-fail-beside-members"},
+	"Hold":             {"holders-never-share", "hold-repeats", "next-keeps-to-its-bytes", "stagers-do-not-fail-beside-members"},
 	"ReleasePartition": {"release-repeats", "release-needs-the-owner", "releases-run-at-once"},
 	"Due":              {"due-holds-retries", "next-in-is-exact", "timers-get-greater-numbers-once", "bad-limits-do-no-harm"},
 	"Settle":           {"settle-twice-applies-once", "one-refused-outcome-is-alone", "retry-counts-and-waits", "zero-outcome-is-refused"},
-	"Attend":           {"attended-token-is-present", "token-is-missing-after-its-end", "attend-has-new-tokens"},
+	"Acquire":          {"acquired-token-is-present", "token-is-missing-after-its-end", "acquire-has-new-tokens"},
 }
 
 // A call that panics, never returns, or answers nothing fails the check that makes it, within its time.
@@ -104,7 +104,7 @@ func TestSuiteSurvivesHostileStores(t *testing.T) { // TE-01
 						t.Fatalf("no check is called %s", name)
 					}
 					called, err := runHostile(t, c, method, act)
-					if method == "Attend" && how == "answers nothing" && errors.Is(err, outboxtest.ErrNotDeclared) {
+					if method == "Acquire" && how == "answers nothing" && errors.Is(err, outboxtest.ErrNotDeclared) {
 						return // it has no such resource now
 					}
 					if !called || err == nil || errors.Is(err, outboxtest.ErrNotDeclared) {

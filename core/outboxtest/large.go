@@ -12,16 +12,16 @@ import (
 
 // Numbers that are not small, and contexts that have ended: a bound or a shortcut of the store's own shows here.
 var largeChecks = []named{
-	{"hold-holds-many", takeHoldsMany},
+	{"hold-holds-many", holdHoldsMany},
 	{"membership-has-many-partitions", membershipHasManyPartitions},
 	{"attempts-count-to-ten", attemptsCountToTen},
 	{"next-in-is-not-zero-in-vain", nextInIsNotZeroInVain},
 	{"settle-of-an-ended-context", settleOfAnEndedContext},
-	{"release-of-an-ended-context", giveUpOfAnEndedContext},
+	{"release-of-an-ended-context", releaseOfAnEndedContext},
 }
 
 // Without this a crash of the holder is not counted, and a release does not show the records that are out.
-func takeHoldsMany(k *kit) {
+func holdHoldsMany(k *kit) {
 	const n = 500 // as many as the engine takes at a time
 	m, by := k.owner(1), k.join(1)
 	rs := m.some(n, key("k"))
@@ -143,7 +143,7 @@ func settleOfAnEndedContext(k *kit) {
 }
 
 // Without this a partition has no owner until its member's lease is over.
-func giveUpOfAnEndedContext(k *kit) {
+func releaseOfAnEndedContext(k *kit) {
 	m, us, low, _ := k.handover()
 	u := us[0]
 	u.ReadAfter = 42

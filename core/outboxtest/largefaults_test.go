@@ -9,7 +9,7 @@ import (
 )
 
 var largeFaults = []faulty{
-	{"holds the first 100", "hold-holds-many", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+	{"holds the first 100", "hold-holds-many", fault{hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 		all := w.Refs
 		w.Refs = all[:min(len(all), 100)]
 		ts, err := b.holdStatus(ctx, self, w)
@@ -52,7 +52,7 @@ var largeFaults = []faulty{
 			return b.store.Settle(ctx, self, os)
 		},
 	}},
-	{"takes the end of a context for a success", "release-of-an-ended-context", giveUps(
+	{"takes the end of a context for a success", "release-of-an-ended-context", releaseFault(
 		func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if ctx.Err() != nil {
 				return true, nil
@@ -60,7 +60,7 @@ var largeFaults = []faulty{
 			return b.store.ReleasePartition(ctx, self, u, out)
 		})},
 	{"takes in spite of an ended context", "release-of-an-ended-context", fault{
-		take: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
+		hold: func(ctx context.Context, b *broken, self core.Session, w core.HoldRequest) ([]core.HoldResult, error) {
 			return b.holdStatus(context.WithoutCancel(ctx), self, w)
 		},
 	}},

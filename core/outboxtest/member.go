@@ -196,7 +196,7 @@ func (m *member) die(by *member) {
 	})
 }
 
-func (m *member) take(w core.HoldRequest) []core.HoldResult {
+func (m *member) sendHold(w core.HoldRequest) []core.HoldResult {
 	ts, err := m.store.Hold(m.k.ctx, m.self.Session, w)
 	m.k.must("hold", err)
 	if len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs) {
@@ -207,7 +207,7 @@ func (m *member) take(w core.HoldRequest) []core.HoldResult {
 
 // hold takes refs, each of which must be held.
 func (m *member) hold(refs ...core.Ref) []core.HoldResult {
-	ts := m.take(core.HoldRequest{Refs: refs})
+	ts := m.sendHold(core.HoldRequest{Refs: refs})
 	for i := range ts {
 		if ts[i].Status != core.HoldGranted {
 			m.k.fail("take of record %d of %d answered status %d, want it held", i, len(refs), ts[i].Status)
@@ -222,7 +222,7 @@ func (m *member) next(n int, mods ...func(w *core.HoldRequest)) []core.HoldResul
 	for _, mod := range mods {
 		mod(&w)
 	}
-	ts := m.take(w)
+	ts := m.sendHold(w)
 	if len(ts) > n {
 		m.k.fail("take of the next %d answered %d", n, len(ts))
 	}
@@ -255,13 +255,13 @@ func (m *member) duePart(p core.RouteSlots, limit int) core.DueResult {
 	return d
 }
 
-func (m *member) tryGiveUp(u core.PartitionState, low int64, out ...core.Ref) (bool, error) {
+func (m *member) tryRelease(u core.PartitionState, low int64, out ...core.Ref) (bool, error) {
 	u.ReadAfter = low
 	return m.store.ReleasePartition(m.k.ctx, m.self.Session, u, out)
 }
 
 func (m *member) release(u core.PartitionState, low int64, out ...core.Ref) {
-	ok, err := m.tryGiveUp(u, low, out...)
+	ok, err := m.tryRelease(u, low, out...)
 	if m.k.must("release a partition", err); !ok {
 		m.k.fail("a partition without locked records was not given up")
 	}

@@ -131,21 +131,21 @@ func noticeDoneDeletesTheNotice(k *kit) {
 	if k.traits.SessionFence {
 		gone.refused("of a notice by a removed session", core.ErrFenced, core.NoticeDone(&cs[0]))
 		if n := len(m.notices(core.AllSlots)); n != 2 {
-			k.fail("a removed session heeded a notice, and %d of 2 are left", n)
+			k.fail("a removed session was done with a notice, and %d of 2 are left", n)
 		}
 	}
 	r := m.one()
 	m.settle(core.NoticeDone(&cs[0]), core.Published(&r))
 	m.gone("it was published beside a notice", r.Ref)
 	if left := m.notices(core.AllSlots); len(left) != 1 || left[0].Number != cs[1].Number {
-		k.fail("one of two notices was heeded, and %d are left, or the other one", len(left))
+		k.fail("one of two notices was done, and %d are left, or the other one", len(left))
 	}
 	if err := m.trySettle(core.NoticeDone(&cs[0]))[0]; err != nil && !errors.Is(err, core.ErrChanged) {
-		k.fail("a notice was heeded a second time: got %v, want nil or core.ErrChanged", err)
+		k.fail("a notice was done a second time: got %v, want nil or core.ErrChanged", err)
 	}
 	m.settle(core.NoticeDone(&cs[1]))
 	if n := len(m.notices(core.AllSlots)); n != 0 {
-		k.fail("all notices were heeded, and %d are left", n)
+		k.fail("all notices were done, and %d are left", n)
 	}
 }
 
@@ -189,10 +189,10 @@ func decisionNoticeHasItsReason(k *kit) {
 	m.settle(core.Cancel(&rs[0], waybill.ReasonSkipped), core.NoticeDone(&want[0]))
 	m.gone("its owner carried a decision out", rs[0].Ref)
 	if cs := m.notices(core.AllSlots); len(cs) != 1 || cs[0] != want[1] {
-		k.fail("one of two decisions was heeded, and %+v are left", cs)
+		k.fail("one of two decisions was done, and %+v are left", cs)
 	}
 	m.settle(core.NoticeDone(&want[1]))
-	m.untouched("a decision was heeded and not carried out", 0, &rs[1])
+	m.untouched("a decision was done and not carried out", 0, &rs[1])
 }
 
 // Without this the records that came back in the slots of another owner wait for its sweep, or are read over and over.
@@ -218,12 +218,12 @@ func noticeFromWaitsForAllOwners(k *kit) {
 	for range 2 {
 		a.settle(core.NoticeDone(&first[0]))
 		if len(seen(a, low)) != 0 || len(seen(b, high)) != 1 {
-			k.fail("one of two owners heeded a notice, and it still sees it, or the other one does not")
+			k.fail("one of two owners was done with a notice, and it still sees it, or the other one does not")
 		}
 	}
 	b.settle(core.NoticeDone(&second[0]))
 	if len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0 {
-		k.fail("both owners heeded a notice, and it is still there")
+		k.fail("both owners were done with a notice, and it is still there")
 	}
 }
 
@@ -250,6 +250,6 @@ func membershipTellsOfNoticeRecords(k *kit) {
 		m.settle(core.NoticeDone(&c))
 	}
 	if m.heartbeat().HasNotices {
-		k.fail("all notices were heeded, and the membership tells of one")
+		k.fail("all notices were done, and the membership tells of one")
 	}
 }

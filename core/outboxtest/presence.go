@@ -10,12 +10,12 @@ import (
 var presenceChecks = []named{
 	{"suspicion-needs-the-token", suspicionNeedsTheToken},
 	{"missing-needs-a-token", missingNeedsAToken},
-	{"attended-token-is-present", attendedTokenIsPresent},
+	{"acquired-token-is-present", acquiredTokenIsPresent},
 	{"token-is-missing-after-its-end", tokenIsMissingAfterItsEnd},
-	{"attend-has-new-tokens", attendHasNewTokens},
+	{"acquire-has-new-tokens", acquireHasNewTokens},
 }
 
-// Without this a member that has attended anew in the last moment is stopped for the token that it had before.
+// Without this a member that has acquired a new token in the last moment is stopped for the token that it had before.
 func suspicionNeedsTheToken(k *kit) {
 	a, b := k.stranger(1), k.join(1)
 	a.self.Presence = 5
@@ -54,8 +54,8 @@ func missingNeedsAToken(k *kit) {
 	}
 }
 
-// attend has m show a token, and returns the channel that is closed when it is lost, and the function that ends it.
-func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
+// acquire has m show a token, and returns the channel that is closed when it is lost, and the function that ends it.
+func (m *member) acquire() (lost <-chan struct{}, end context.CancelFunc) {
 	p, ok := core.As[core.Presence](m.store)
 	if !ok {
 		m.k.undeclared("presence")
@@ -64,7 +64,7 @@ func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 	token, lost, err := p.Acquire(ctx)
 	if err != nil {
 		end()
-		m.k.fail("attend: %w", err)
+		m.k.fail("acquire: %w", err)
 	}
 	if token == 0 {
 		end()
@@ -72,7 +72,7 @@ func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 	}
 	if token < 0 {
 		end()
-		m.k.fail("attend returned the token %d", token)
+		m.k.fail("acquire returned the token %d", token)
 	}
 	m.self.Presence = token
 	m.self.Heartbeats++
@@ -88,10 +88,10 @@ func (k *kit) missing(r *core.Membership, m *member) bool {
 }
 
 // Without this a process that lives is taken for killed.
-func attendedTokenIsPresent(k *kit) {
+func acquiredTokenIsPresent(k *kit) {
 	a, b := k.join(1), k.join(1)
 	for _, m := range []*member{a, b} {
-		lost, end := m.attend()
+		lost, end := m.acquire()
 		defer end()
 		defer func() {
 			select {
@@ -105,7 +105,7 @@ func attendedTokenIsPresent(k *kit) {
 	for range 3 {
 		for _, r := range []*core.Membership{a.heartbeat(), b.heartbeat(), k.look()} {
 			if k.missing(r, a) || k.missing(r, b) {
-				k.fail("two members have attended, and one is missing")
+				k.fail("two members have acquired tokens, and one is missing")
 			}
 		}
 		k.sleep(pause)
@@ -115,9 +115,9 @@ func attendedTokenIsPresent(k *kit) {
 // Without this a process that was killed costs its lease, or its own relay does not learn that others will miss it.
 func tokenIsMissingAfterItsEnd(k *kit) {
 	a, b := k.join(1), k.join(1)
-	lost, end := a.attend()
+	lost, end := a.acquire()
 	defer end()
-	_, stay := b.attend()
+	_, stay := b.acquire()
 	defer stay()
 	a.heartbeat()
 	b.heartbeat()
@@ -129,20 +129,20 @@ func tokenIsMissingAfterItsEnd(k *kit) {
 	if k.missing(a.heartbeat(), b) {
 		k.fail("a token was given back, and another member is missing")
 	}
-	_, again := a.attend()
+	_, again := a.acquire()
 	defer again()
 	a.heartbeat()
 	if k.missing(b.heartbeat(), a) {
-		k.fail("a member has attended again, and is missing")
+		k.fail("a member has acquired another token, and is missing")
 	}
 }
 
 // Without this the flag for a token that was lost is set for one that is there.
-func attendHasNewTokens(k *kit) {
+func acquireHasNewTokens(k *kit) {
 	seen := map[int64]bool{}
 	for range 3 {
 		for _, m := range []*member{k.join(1), k.join(1)} {
-			_, end := m.attend()
+			_, end := m.acquire()
 			end()
 			if seen[m.self.Presence] {
 				k.fail("two tokens are %d", m.self.Presence)

@@ -39,10 +39,10 @@ var presenceFaults = []faulty{
 		}
 	}}},
 	{"misses who has no token", "missing-needs-a-token", present(func(m *core.Member) bool { return m.Presence == 0 || m.PresenceLost })},
-	{"misses who is there", "attended-token-is-present", present(func(m *core.Member) bool { return m.Presence != 0 })},
+	{"misses who is there", "acquired-token-is-present", present(func(m *core.Member) bool { return m.Presence != 0 })},
 	{
-		"loses tokens at once", "attended-token-is-present",
-		fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
+		"loses tokens at once", "acquired-token-is-present",
+		fault{acquire: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
 			token, _, err := b.store.Acquire(ctx)
 			lost := make(chan struct{})
 			close(lost)
@@ -52,12 +52,12 @@ var presenceFaults = []faulty{
 	{"misses nobody", "token-is-missing-after-its-end", present(func(*core.Member) bool { return false })},
 	{
 		"does not say that a token is lost", "token-is-missing-after-its-end",
-		fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
+		fault{acquire: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
 			token, _, err := b.store.Acquire(ctx)
 			return token, make(chan struct{}), err
 		}},
 	},
-	{"has one token", "attend-has-new-tokens", fault{attend: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
+	{"has one token", "acquire-has-new-tokens", fault{acquire: func(ctx context.Context, b *broken) (int64, <-chan struct{}, error) {
 		_, lost, err := b.store.Acquire(ctx)
 		return 1, lost, err
 	}}},

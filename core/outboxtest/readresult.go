@@ -195,7 +195,7 @@ func refs(rs []core.Record) []core.Ref {
 	return out
 }
 
-func takenRefs(ts []core.HoldResult) []core.Ref {
+func heldRefs(ts []core.HoldResult) []core.Ref {
 	out := make([]core.Ref, len(ts))
 	for i := range ts {
 		out[i] = ts[i].Ref

@@ -6,16 +6,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-var giveUpChecks = []named{
-	{"release-holds-what-is-out", giveUpHoldsWhatIsOut},
-	{"release-repeats", giveUpRepeats},
-	{"release-leaves-out-what-changed", giveUpLeavesOutWhatChanged},
-	{"release-ends-holds-of-other-versions", giveUpEndsHoldsOfOtherVersions},
-	{"release-passes-over-what-changed-and-is-locked", giveUpPassesOverWhatChangedAndIsLocked},
-	{"release-of-locked-changes-nothing", giveUpOfLockedChangesNothing},
-	{"release-needs-the-owner", giveUpNeedsTheOwner},
-	{"given-up-holds-settle", givenUpHoldsSettle},
-	{"releases-run-at-once", giveUpsRunAtOnce},
+var releaseChecks = []named{
+	{"release-holds-what-is-out", releaseHoldsWhatIsOut},
+	{"release-repeats", releaseRepeats},
+	{"release-leaves-out-what-changed", releaseLeavesOutWhatChanged},
+	{"release-ends-holds-of-other-versions", releaseEndsHoldsOfOtherVersions},
+	{"release-passes-over-what-changed-and-is-locked", releasePassesOverWhatChangedAndIsLocked},
+	{"release-of-locked-changes-nothing", releaseOfLockedChangesNothing},
+	{"release-needs-the-owner", releaseNeedsTheOwner},
+	{"released-holds-settle", releasedHoldsSettle},
+	{"releases-run-at-once", releasesRunAtOnce},
 }
 
 // handover is a member with two partitions and records in both.
@@ -28,7 +28,7 @@ func (k *kit) handover() (m *member, partitions []core.PartitionState, low, high
 }
 
 // Without this the new owner publishes a record that is still out at the former one, or waits for one that is not.
-func giveUpHoldsWhatIsOut(k *kit) {
+func releaseHoldsWhatIsOut(k *kit) {
 	m, us, low, high := k.handover()
 	other := k.join(2)
 	m.hold(low[0].Ref, low[2].Ref, high[0].Ref)
@@ -51,7 +51,7 @@ func giveUpHoldsWhatIsOut(k *kit) {
 }
 
 // Without this a release whose answer was lost ends the member's session.
-func giveUpRepeats(k *kit) {
+func releaseRepeats(k *kit) {
 	m, us, low, _ := k.handover()
 	for range 3 {
 		m.release(us[0], 42, low[0].Ref)
@@ -64,7 +64,7 @@ func giveUpRepeats(k *kit) {
 }
 
 // Without this a settle that came first keeps a partition from being given up, or a hold is left on a settled record.
-func giveUpLeavesOutWhatChanged(k *kit) {
+func releaseLeavesOutWhatChanged(k *kit) {
 	m, us, low, high := k.handover()
 	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far))
 	stale := low[2].Ref
@@ -81,7 +81,7 @@ func giveUpLeavesOutWhatChanged(k *kit) {
 
 // Without this a member that is alive holds a record of another's partition that it does not have, and no member hands
 // it out.
-func giveUpEndsHoldsOfOtherVersions(k *kit) {
+func releaseEndsHoldsOfOtherVersions(k *kit) {
 	m, us, low, _ := k.handover()
 	m.hold(low[0].Ref, low[1].Ref)
 	stale := low[0].Ref
@@ -92,7 +92,7 @@ func giveUpEndsHoldsOfOtherVersions(k *kit) {
 }
 
 // Without this a transaction of the application keeps a partition from being given up whose records are not out.
-func giveUpPassesOverWhatChangedAndIsLocked(k *kit) {
+func releasePassesOverWhatChangedAndIsLocked(k *kit) {
 	m, us, low, _ := k.handover()
 	stale := low[0].Ref
 	stale.Version--
@@ -106,12 +106,12 @@ func giveUpPassesOverWhatChangedAndIsLocked(k *kit) {
 }
 
 // Without this a partition is free while a record of it is out, and no other member can see that.
-func giveUpOfLockedChangesNothing(k *kit) {
+func releaseOfLockedChangesNothing(k *kit) {
 	m, us, low, _ := k.handover()
 	m.hold(low[3].Ref)
 	unlock := k.lock(low[1].ID)
 	k.soon("a release", func() {
-		ok, err := m.tryGiveUp(us[0], 42, refs(low[:3])...)
+		ok, err := m.tryRelease(us[0], 42, refs(low[:3])...)
 		if k.must("release a partition with a locked record", err); ok {
 			k.fail("a partition was released although one of its records is out and locked")
 		}
@@ -128,10 +128,10 @@ func giveUpOfLockedChangesNothing(k *kit) {
 }
 
 // Without this a member that is late frees the partition of its successor, or holds its records.
-func giveUpNeedsTheOwner(k *kit) {
+func releaseNeedsTheOwner(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
-	if _, err := other.tryGiveUp(us[0], 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
+	if _, err := other.tryRelease(us[0], 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
 		k.fail("a member released a partition that is another's: got %v, want core.ErrFenced", err)
 	}
 	if u := k.partitions(m.heartbeat())[0]; u.Owner != m.self.Session || u.ReadAfter != 0 {
@@ -140,7 +140,7 @@ func giveUpNeedsTheOwner(k *kit) {
 	m.holder("a member released a partition that is another's", 0, refs(low)...)
 	m.release(us[0], 1)
 	other.claim(us[0].Partition.Slots())
-	_, _ = m.tryGiveUp(us[0], 42, low[0].Ref) // sent again, late
+	_, _ = m.tryRelease(us[0], 42, low[0].Ref) // sent again, late
 	if u := k.partitions(m.heartbeat())[0]; u.Owner != other.self.Session || u.ReadAfter == 42 {
 		k.fail("a release came late, and the partition has the owner %d and ReadAfter %d", u.Owner, u.ReadAfter)
 	}
@@ -148,7 +148,7 @@ func giveUpNeedsTheOwner(k *kit) {
 }
 
 // Without this what was out while a partition was handed over is lost or published twice.
-func givenUpHoldsSettle(k *kit) {
+func releasedHoldsSettle(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
 	m.release(us[0], 1, refs(low)...)
@@ -161,7 +161,7 @@ func givenUpHoldsSettle(k *kit) {
 }
 
 // Without this a member that leaves keeps most of its partitions until its lease is over.
-func giveUpsRunAtOnce(k *kit) {
+func releasesRunAtOnce(k *kit) {
 	m, other := k.owner(8), k.join(8)
 	us := k.partitions(m.heartbeat())
 	var out, free []core.Ref

@@ -352,7 +352,7 @@ var settleFaults = []faulty{
 		return o
 	})},
 	{
-		"never heeds", "notice-done-deletes-the-notice",
+		"never deletes notices", "notice-done-deletes-the-notice",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			res := make(core.Results, len(os))
 			for i := range os {
@@ -374,11 +374,11 @@ var settleFaults = []faulty{
 		}
 	})},
 	{
-		"has a notice heeded for all by one", "notice-from-waits-for-all-owners",
+		"has a notice done for all by one", "notice-from-waits-for-all-owners",
 		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 			for i := range os {
 				if b.owner(os[i].Ref().Route, 0) == self {
-					b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Notice())
+					b.store.noticeDone(ctx, b.owner(os[i].Ref().Route, 63), os[i].Notice())
 				}
 			}
 			return b.store.Settle(ctx, self, os)
@@ -389,7 +389,7 @@ var settleFaults = []faulty{
 			p.Notices = nil
 		}
 	}}},
-	{"heeds for removed sessions", "notice-done-deletes-the-notice", forgives(core.ErrFenced)},
+	{"deletes notices for removed sessions", "notice-done-deletes-the-notice", forgives(core.ErrFenced)},
 
 	{"has other slots", "slot-is-the-same-everywhere", records(func(r *core.Record) { r.Slot ^= 1 })},
 	{"has other slots for some keys", "slot-is-the-same-everywhere", records(func(r *core.Record) {

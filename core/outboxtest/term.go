@@ -8,8 +8,8 @@ import (
 
 var termChecks = []named{
 	{"term-grows-with-each-owner", termGrowsWithEachOwner},
-	{"earlier-release-changes-nothing", earlierGiveUpChangesNothing},
-	{"release-needs-its-term", giveUpNeedsItsTerm},
+	{"earlier-release-changes-nothing", earlierReleaseChangesNothing},
+	{"release-needs-its-term", releaseNeedsItsTerm},
 }
 
 // Without this a release that comes late is taken for one of a later owner, or one in time for one that came before.
@@ -54,14 +54,14 @@ func termGrowsWithEachOwner(k *kit) {
 }
 
 // Without this a release that was sent again frees a partition that the same member has taken again since.
-func earlierGiveUpChangesNothing(k *kit) {
+func earlierReleaseChangesNothing(k *kit) {
 	m, us, low, _ := k.handover()
 	m.release(us[0], 7)
 	m.claim(us[0].Partition.Slots())
 	m.hold(low[1].Ref)
 	now := k.partitions(m.heartbeat())[0]
 	for _, by := range []*member{m, k.join(2)} {
-		ok, err := by.tryGiveUp(us[0], 42, low[0].Ref)
+		ok, err := by.tryRelease(us[0], 42, low[0].Ref)
 		if err != nil || !ok {
 			k.fail("a partition was released before, and taken again, and the release was sent again: got %v and %v, want true", ok, err)
 		}
@@ -77,11 +77,11 @@ func earlierGiveUpChangesNothing(k *kit) {
 }
 
 // Without this a member frees a partition although it does not know which of its records are out.
-func giveUpNeedsItsTerm(k *kit) {
+func releaseNeedsItsTerm(k *kit) {
 	m, us, low, _ := k.handover()
 	later := us[0]
 	later.Term++
-	if _, err := m.tryGiveUp(later, 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
+	if _, err := m.tryRelease(later, 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
 		k.fail("a partition was released in a term that has not begun: got %v, want core.ErrFenced", err)
 	}
 	if u := k.partitions(m.heartbeat())[0]; u != us[0] {

@@ -36,14 +36,14 @@ var termFaults = []faulty{
 	}}},
 	{
 		"ignores terms", "earlier-release-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			u.Term = b.term(u.Partition)
 			return b.store.ReleasePartition(ctx, self, u, out)
 		}),
 	},
 	{
 		"refuses an earlier term", "earlier-release-changes-nothing",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			if u.Term < b.term(u.Partition) {
 				return false, core.ErrFenced
 			}
@@ -52,7 +52,7 @@ var termFaults = []faulty{
 	},
 	{
 		"releases in a term that has not begun", "release-needs-its-term",
-		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
+		releaseFault(func(ctx context.Context, b *broken, self core.Session, u core.PartitionState, out []core.Ref) (bool, error) {
 			u.Term = min(u.Term, b.term(u.Partition))
 			return b.store.ReleasePartition(ctx, self, u, out)
 		}),

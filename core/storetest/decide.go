@@ -31,11 +31,11 @@ func (k *kit) gaveUp(id string, reason waybill.Reason, attempts int) {
 	k.state("an operator decided about it", id, want)
 }
 
-// attended plays the owner of the route while fn runs: it carries out what is decided.
-func (k *kit) attended(fn func()) {
+// owned plays the owner of the route while fn runs: it carries out what is decided.
+func (k *kit) owned(fn func()) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- suitetest.Guard(func() { k.must("carry out decisions", k.driver.attend(k.ctx, k.route, stop)) })
+		done <- suitetest.Guard(func() { k.must("carry out decisions", k.driver.serveNotices(k.ctx, k.route, stop)) })
 	}()
 	err := suitetest.Guard(fn)
 	close(stop)
@@ -118,7 +118,7 @@ func decideThroughOwner(k *kit) {
 	k.keeper()
 	ids := k.keys(4, "a")["a"]
 	k.release(k.takeIDs(ids[:1])...)
-	k.attended(func() {
+	k.owned(func() {
 		k.decided("a", ids[0], admin.HeadSkip)
 		k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
 		k.decided("a", ids[1], admin.HeadSetAside)
@@ -141,7 +141,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 	k.keeper()
 	ids := k.keys(3, "a")["a"]
 	out := k.driver.promise(k.mustLook()[:1])
-	k.attended(func() {
+	k.owned(func() {
 		done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
 		k.published(out...)
 		if err := k.answer(done, soon()); !errors.Is(err, waybill.ErrNotFound) {
@@ -149,7 +149,7 @@ func decideWaitsForWhatIsOut(k *kit) {
 		}
 	})
 	out = k.driver.promise(k.mustLook()[:1])
-	k.attended(func() {
+	k.owned(func() {
 		done := k.deciding(k.ctx, "a", ids[1], admin.HeadSetAside)
 		k.retry(out[0], far)
 		k.must("decide about a message that failed meanwhile", k.answer(done, soon()))

@@ -115,7 +115,7 @@ func decisionsThroughOwner(k *kit) {
 			k.fail("message %s, which its owner can have out, is %s before its owner knows", id, st)
 		}
 	}
-	k.attended(func() {
+	k.owned(func() {
 		k.published(held[0], out[0])
 		k.retry(out[1], far)
 		for w := (suitetest.Wait{}); len(k.notices()) > 0; {
@@ -155,8 +155,8 @@ func decisionsLeaveWhatEnded(k *kit) {
 	ids := k.stage(k.msgs(5)...)
 	asked := k.decisions(ids...)
 	k.published(k.takeIDs(ids[:1])...)
-	k.giveUp(waybill.ReasonRejected, ids[1])
-	k.giveUp(waybill.ReasonSkipped, ids[2])
+	k.abandonKept(waybill.ReasonRejected, ids[1])
+	k.abandonKept(waybill.ReasonSkipped, ids[2])
 	wrong := asked[3]
 	wrong.ID, wrong.Seq = asked[4].ID, asked[4].Seq+1000
 	asked = append(asked[:3:3], wrong, admin.Decision{Route: "no-" + k.route, Seq: asked[4].Seq, ID: ids[4]})
@@ -273,7 +273,7 @@ func decideAll(k *kit) {
 		k.fail("a dry run: %+v, %v", sum, err)
 	}
 	told := map[string]admin.DecisionResult{}
-	k.attended(func() {
+	k.owned(func() {
 		sum, err := admin.DecideAll(k.ctx, e, req, admin.TerminateOptions{Result: func(d admin.Decision) { told[d.ID] = d.Result }})
 		if err != nil || sum != (admin.TerminateResult{Matched: 5, Ended: 5}) {
 			k.fail("five of a tenant: %+v, %v", sum, err)
@@ -292,7 +292,7 @@ func decideAll(k *kit) {
 func purgeAll(k *kit) {
 	e := k.purgeTerminator()
 	x, y := k.mixed()
-	k.attended(func() {
+	k.owned(func() {
 		sum, err := admin.PurgeAll(k.ctx, e, admin.PurgeRequest{Filter: k.mine(admin.Filter{Tenants: []string{"x"}})}, admin.TerminateOptions{})
 		if err != nil || sum.Ended.Ended != 5 || sum.Purged.Matched != 5 || sum.Purged.Deleted != 5 {
 			k.fail("five of a tenant: %+v, %v", sum, err)

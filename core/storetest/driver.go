@@ -144,7 +144,7 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 	if err := d.serve(ctx, route); err != nil {
 		return nil, fmt.Errorf("meet: %w", err)
 	}
-	if err := d.heed(ctx, route); err != nil {
+	if err := d.carryOut(ctx, route); err != nil {
 		return nil, err
 	}
 	due, err := d.store.Due(ctx, d.self.Session, all(route), n+len(d.out))
@@ -230,10 +230,10 @@ func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got [
 	}
 	taken, err := d.store.Hold(ctx, d.self.Session, want)
 	if err != nil {
-		return nil, fmt.Errorf("take: %w", err)
+		return nil, fmt.Errorf("hold: %w", err)
 	}
 	if len(taken) != len(chosen) {
-		return nil, fmt.Errorf("take answered %d records for %d", len(taken), len(chosen))
+		return nil, fmt.Errorf("hold answered %d records for %d", len(taken), len(chosen))
 	}
 	held := slices.Clone(retries)
 	missed := map[string]bool{}

@@ -70,7 +70,7 @@ func (k *kit) waiting(n int, key string) []string {
 // abandonedHead stages n messages of key and abandons the first one, which blocks the key on a route that blocks.
 func (k *kit) abandonedHead(n int, key string) []string {
 	ids := k.keys(n, key)[key]
-	k.giveUp(waybill.ReasonRejected, ids[0])
+	k.abandonKept(waybill.ReasonRejected, ids[0])
 	return ids
 }
 

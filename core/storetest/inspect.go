@@ -69,8 +69,8 @@ func (k *kit) list(f admin.Filter, p admin.PageRequest) (ids []string, pages int
 	}
 }
 
-// giveUp abandons ids, which are due, with reason. The store must keep such records.
-func (k *kit) giveUp(reason waybill.Reason, ids ...string) {
+// abandonKept abandons ids, which are due, with reason. The store must keep such records.
+func (k *kit) abandonKept(reason waybill.Reason, ids ...string) {
 	k.abandon(reason, ids...)
 	k.kept(ids[0])
 }
@@ -299,7 +299,7 @@ func listShowsWhatCannotBeRead(k *kit) {
 		k.undeclared("Corrupter")
 	}
 	ids := k.stage(k.msg(waybill.Tenant("t")), k.msg(waybill.Tenant("t")))
-	k.giveUp(waybill.ReasonUndecodable, ids...)
+	k.abandonKept(waybill.ReasonUndecodable, ids...)
 	k.must("corrupt", co.Corrupt(k.ctx, k.route, k.inspect(ids[0]).Seq))
 	if st := k.inspect(ids[0]); st.Err == nil || st.Envelope.ID != ids[0] {
 		k.fail("inspect of a row that cannot be read: id %q, error %v", st.Envelope.ID, st.Err)

@@ -185,7 +185,7 @@ func redriveRemovesTheExpiry(k *kit) {
 	k.redriver()
 	k.cleaner()
 	ids := k.stage(k.msg(waybill.TTL(lax())))
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.expire(lax())
 	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	r := k.takeIDs(ids)[0]

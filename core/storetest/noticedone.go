@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
-// heed acts on the notices of route and lets them go. A decision about what is out has to wait.
-func (d *driver) heed(ctx context.Context, route string) error {
+// carryOut acts on the notices of route and lets them go. A decision about what is out has to wait.
+func (d *driver) carryOut(ctx context.Context, route string) error {
 	notices, err := d.notices(ctx, route)
 	if err != nil {
 		return err
@@ -74,8 +74,8 @@ func (d *driver) decide(ctx context.Context, c *core.Notice) (bool, error) {
 	return false, fmt.Errorf("cancel a record that was decided about: %w", err)
 }
 
-// attend serves the notices of route until stop is closed.
-func (d *driver) attend(ctx context.Context, route string, stop <-chan struct{}) error {
+// serveNotices carries out the notices of route until stop is closed.
+func (d *driver) serveNotices(ctx context.Context, route string, stop <-chan struct{}) error {
 	for {
 		select {
 		case <-stop:
@@ -85,7 +85,7 @@ func (d *driver) attend(ctx context.Context, route string, stop <-chan struct{})
 		err := func() error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return d.heed(ctx, route)
+			return d.carryOut(ctx, route)
 		}()
 		if err == nil {
 			err = suitetest.Rest(ctx, pause)

@@ -58,7 +58,7 @@ func (k *kit) gone(when, id string) {
 func purgeDeletesWhatEnded(k *kit) {
 	k.purger()
 	ids := k.stage(k.msg(), k.msg(), k.msg(), k.msg(waybill.Delay(far)), k.msg())
-	k.giveUp(waybill.ReasonRejected, ids[0])
+	k.abandonKept(waybill.ReasonRejected, ids[0])
 	k.kept(ids[0])
 	k.retry(k.takeIDs(ids[1:2])[0], far)
 	held := k.takeIDs(ids[2:3])
@@ -126,7 +126,7 @@ func purgeFilters(k *kit) {
 func purgeGoesInSteps(k *kit) {
 	k.purger()
 	ids := k.stage(k.msgs(7)...)
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.kept(ids[0])
 	req := admin.PurgeRequest{Filter: k.mine(admin.Filter{}), Page: admin.PageRequest{Limit: 3}}
 	got, err := k.purger().PurgeRecords(k.ctx, req)
@@ -142,7 +142,7 @@ func purgeGoesInSteps(k *kit) {
 func purgeDryRunChangesNothing(k *kit) {
 	k.purger()
 	ids := k.stage(k.msg(waybill.Delay(far)), k.msg())
-	k.giveUp(waybill.ReasonRejected, ids[1])
+	k.abandonKept(waybill.ReasonRejected, ids[1])
 	k.kept(ids[1])
 	for range 2 {
 		k.purge("two in a dry run", admin.PurgeRequest{DryRun: true, Waiting: true}, 2, 2)

@@ -82,7 +82,7 @@ func (k *kit) redriven(why string, req admin.RedriveRequest, changed int, refuse
 func redrivePutsBack(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(3)...)
-	k.giveUp(waybill.ReasonRejected, ids[0])
+	k.abandonKept(waybill.ReasonRejected, ids[0])
 	k.retry(k.takeIDs(ids[1:2])[0], far)
 	held := k.takeIDs(ids[2:])
 	k.pass(50)
@@ -109,7 +109,7 @@ func redriveWakes(k *kit) {
 	k.redriver()
 	k.waiter()
 	ids := k.stage(k.msg())
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.none("it is abandoned")
 	done := k.wait(k.ctx, far)
 	k.redriven("one", admin.RedriveRequest{}, 1, nil)
@@ -121,7 +121,7 @@ func redriveWakes(k *kit) {
 func redriveGoesInSteps(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(7)...)
-	k.giveUp(waybill.ReasonForbidden, ids...)
+	k.abandonKept(waybill.ReasonForbidden, ids...)
 	req := admin.RedriveRequest{
 		Filter: k.mine(admin.Filter{Reasons: []waybill.Reason{waybill.ReasonForbidden}}),
 		Page:   admin.PageRequest{Limit: 3},
@@ -174,7 +174,7 @@ func redriveFilters(k *kit) {
 func redriveDryRunChangesNothing(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(2)...)
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	for range 2 {
 		k.redriven("two in a dry run", admin.RedriveRequest{DryRun: true}, 2, nil)
 	}
@@ -193,7 +193,7 @@ func redriveDryRunChangesNothing(k *kit) {
 func redriveRefusesExpired(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg(waybill.TTL(lax())), k.msg(waybill.TTL(far)))
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.expire(lax())
 	expired := map[string]int{admin.RefusedExpired: 1}
 	k.redriven("two, one of them expired, in a dry run", admin.RedriveRequest{DryRun: true}, 1, expired)
@@ -209,13 +209,13 @@ func redriveRefusesExpired(k *kit) {
 func redriveRefusesBeyondHorizon(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg())
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.expire(short)
 	k.redriven("one that is older than the horizon", admin.RedriveRequest{InboxRetention: short}, 0,
 		map[string]int{admin.RefusedInboxRetention: 1})
 	k.none("it was refused")
 	k.redriven("one that is younger", admin.RedriveRequest{InboxRetention: far}, 1, nil)
-	k.giveUp(waybill.ReasonRejected, ids...)
+	k.abandonKept(waybill.ReasonRejected, ids...)
 	k.redriven("one by force", admin.RedriveRequest{InboxRetention: short, Force: true}, 1, nil)
 	k.takeIDs(ids)
 }
@@ -225,7 +225,7 @@ func redriveRefusesBeyondHorizon(k *kit) {
 func redriveRefusesOutOfOrder(k *kit) {
 	k.redriver()
 	ids := k.keys(2, "a")["a"]
-	k.giveUp(waybill.ReasonRejected, ids[0])
+	k.abandonKept(waybill.ReasonRejected, ids[0])
 	k.drainIDs(ids[1:])
 	order := map[string]int{admin.RefusedOrder: 1}
 	k.redriven("one whose key went on", admin.RedriveRequest{}, 0, order)
@@ -280,7 +280,7 @@ func redriveMindsDedupeKeys(k *kit) {
 	var ids []string
 	for range 2 {
 		ids = append(ids, k.stage(k.msg(waybill.DedupeKey("d")))...)
-		k.giveUp(waybill.ReasonRejected, ids[len(ids)-1])
+		k.abandonKept(waybill.ReasonRejected, ids[len(ids)-1])
 	}
 	if k.inspect(ids[0]).DedupeKey != "d" {
 		k.fail("inspect does not show the dedupe key")
@@ -344,7 +344,7 @@ func redriveRemembersMaybeSent(k *kit) {
 func redriveRepairs(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(3)...)
-	k.giveUp(waybill.ReasonRejected, ids[0], ids[1])
+	k.abandonKept(waybill.ReasonRejected, ids[0], ids[1])
 	k.retry(k.takeIDs(ids[2:])[0], far)
 	for i, body := range [][]byte{[]byte("repaired"), {}} {
 		req := admin.RedriveRequest{Filter: admin.Filter{IDs: ids[i : i+1]}, Body: body, Force: true, DryRun: true}

@@ -184,7 +184,7 @@ func (p *player) take(deliver bool, refs ...core.Ref) []core.HoldResult {
 	got, err := p.k.store.Hold(p.k.ctx, p.Session, core.HoldRequest{Refs: refs, Deliver: deliver})
 	p.k.must("hold", err)
 	if len(got) != len(refs) {
-		p.k.fail("take answered %d records for %d refs", len(got), len(refs))
+		p.k.fail("hold answered %d records for %d refs", len(got), len(refs))
 	}
 	return got
 }

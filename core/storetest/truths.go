@@ -18,7 +18,7 @@ var ruleChecks = []named{
 	{"rules-cancel", rulesCancel},
 	{"rules-settle", rulesSettle},
 	{"rules-hold", rulesHold},
-	{"rules-release", rulesGiveUp},
+	{"rules-release", rulesRelease},
 	{"rules-redrive", rulesRedrive},
 	{"rules-sweep", rulesSweep},
 	{"rules-decide", rulesDecide},
@@ -203,7 +203,7 @@ func rulesHold(k *kit) {
 }
 
 // ReleasePartition leaves the holds that rules.Kept says, and answers as rules.GivenUp does. DB-04.
-func rulesGiveUp(k *kit) {
+func rulesRelease(k *kit) {
 	// Records in a crash window are in another partition.
 	list := combinations(func(f facts) bool {
 		return f.line != timer && f.past == untouched && f.partition == self && !f.cancellable
