@@ -233,12 +233,12 @@ func (s *sim) join() {
 	s.members = append(s.members, m)
 	s.logf("member %d joins", m.name)
 	m.pump()
-	m.attend()
+	m.showPresence()
 	s.after(500*time.Millisecond, m.watch)
 }
 
-// attend has a member show that it is there, as long as its connection lasts.
-func (m *simMember) attend() {
+// showPresence has a member show that it is there, as long as its connection lasts.
+func (m *simMember) showPresence() {
 	s := m.s
 	if m.dead || !s.cfg.presence || m.token != 0 && m.d.Presence() == m.token {
 		return
@@ -257,7 +257,7 @@ func (m *simMember) watch() {
 		return
 	}
 	m.s.after(500*time.Millisecond, m.watch)
-	m.do(m.attend)
+	m.do(m.showPresence)
 }
 
 // end is the end of its process, and of all its connections.
