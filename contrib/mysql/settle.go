@@ -77,7 +77,7 @@ func (st *settler) run(ctx context.Context) (err error) {
 		o := &st.outcomes[i]
 		var err error
 		switch {
-		case o.Notice() != 0:
+		case o.Notice() != 0: // of one owner: this store tells each record, and never a core.NoticeFrom
 			_, err = st.exec(ctx, `DELETE FROM waybill_outbox_notices WHERE number = ? AND route = ?`, o.Notice(), o.Ref().Route)
 		case o.Event() == core.EventConfirmed:
 			if st.res[i] = st.confirmed(o.Ref()); st.res[i] == nil && st.got[o.Ref().Seq] != nil {

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var besideChecks = []named{
@@ -19,7 +20,7 @@ func stagersDoNotFailBesideMembers(k *kit) {
 	const writers, rounds, members = 4, 25, 2
 	k.join(members)
 	var done atomic.Int32
-	k.parallel(writers+members, func(i int) {
+	suitetest.Parallel(writers+members, func(i int) {
 		if i >= writers {
 			m := k.join(members)
 			for last := false; !last; k.sleep(pause / 5) {

@@ -186,7 +186,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	k.sleep(2 * short)
 	m.none("Due has not put it in line", timers...)
 	var moved atomic.Int32
-	k.parallel(4, func(int) {
+	suitetest.Parallel(4, func(int) {
 		for range 20 {
 			moved.Add(int32(m.due(7).TimersReady))
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var removeChecks = []named{
@@ -46,7 +47,7 @@ func evictionCountsCrashesOfHolds(k *kit) {
 	m.settle(core.Release(&rs[3], 0, false))
 	rs[3] = m.live(rs[3].Ref)
 	by.heartbeat() // a renewal of another is no removal
-	k.parallel(8, func(int) { by.heartbeat(by.remove(m)) })
+	suitetest.Parallel(8, func(int) { by.heartbeat(by.remove(m)) })
 	m.die(by)
 	if r := by.heartbeat(); find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0 {
 		k.fail("a member was removed and is still there, or its partitions are not free")
@@ -152,7 +153,7 @@ func evictionAndSettleExcludeEachOther(k *kit) {
 		r := m.one(key("k"))
 		m.hold(r.Ref)
 		var err error
-		k.parallel(2, func(j int) {
+		suitetest.Parallel(2, func(j int) {
 			if i%3 == j { // a head start for the other
 				k.sleep(pause / 5)
 			}

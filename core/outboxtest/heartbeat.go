@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var heartbeatChecks = []named{
@@ -141,7 +142,7 @@ func oneOfTwoMovesWins(k *kit) {
 	partition := k.partitions(a.heartbeat())[0].Partition
 	for range 20 {
 		var answers [2]core.Session
-		k.parallel(2, func(i int) {
+		suitetest.Parallel(2, func(i int) {
 			m := []*member{a, b}[i]
 			r := m.heartbeat(moves(core.Transfer{Partition: partition, To: m.self.Session}))
 			answers[i] = k.partitions(r)[0].Owner
@@ -189,7 +190,7 @@ func partitionsAreMadeOnce(k *kit) {
 		ms[i] = k.stranger(1 << (i % 7))
 	}
 	var made [n][]core.Partition
-	k.parallel(n, func(i int) {
+	suitetest.Parallel(n, func(i int) {
 		for _, u := range k.partitions(ms[i].joinCrowd()) {
 			made[i] = append(made[i], u.Partition)
 		}

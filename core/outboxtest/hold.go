@@ -31,7 +31,7 @@ func holdersNeverShare(k *kit) {
 	want := k.stage(k.rows(n)...)
 	var mu sync.Mutex
 	var got []string
-	k.parallel(takers, func(i int) {
+	suitetest.Parallel(takers, func(i int) {
 		var out []core.Ref
 		for misses := 0; misses < 5; {
 			ts := ms[i].next(3, func(w *core.HoldRequest) { w.Out = out })

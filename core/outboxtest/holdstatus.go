@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var holdStatusChecks = []named{
@@ -127,7 +128,7 @@ func oneOfTwoHoldersWins(k *kit) {
 	for range 20 {
 		r := m.one()
 		var won atomic.Int32
-		k.parallel(2, func(i int) {
+		suitetest.Parallel(2, func(i int) {
 			if i == 0 && m.sendHold(core.HoldRequest{Refs: []core.Ref{r.Ref}})[0].Status == core.HoldGranted || i == 1 && len(other.next(1)) == 1 {
 				won.Add(1)
 			}

@@ -93,19 +93,6 @@ func (k *kit) other() core.OutboxStore {
 	return k.second
 }
 
-// parallel runs fn n times at once and gives up with the first failure.
-func (k *kit) parallel(n int, fn func(i int)) {
-	errs := make(core.Results, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = suitetest.Guard(func() { fn(i) }) })
-	}
-	wg.Wait()
-	if err := errs.FirstErr(); err != nil {
-		suitetest.Raise(err)
-	}
-}
-
 // soon runs fn, which must not wait for a transaction that is open.
 func (k *kit) soon(what string, fn func()) {
 	done := make(chan error, 1)

@@ -20,7 +20,7 @@ var outcomeChecks = []named{
 	{"released-retry-waits-on", releasedRetryWaitsOn},
 }
 
-// Without this a message that the broker confirmed is published again.
+// Without this a message that the broker confirmed is published again. DB-01.
 func publishedDoesNotComeAgain(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"))
@@ -35,7 +35,7 @@ func publishedDoesNotComeAgain(k *kit) {
 	}
 }
 
-// Without this a message that the broker refuses is tried without a pause, or without an end.
+// Without this a message that the broker refuses is tried without a pause, or without an end. DB-01 DB-18.
 func retryCountsAndWaits(k *kit) {
 	m := k.owner(1)
 	r := m.one(key("k"))
@@ -54,7 +54,7 @@ func retryCountsAndWaits(k *kit) {
 	}
 }
 
-// Without this no operator can see why a message failed.
+// Without this no operator can see why a message failed. DB-18.
 func retryKeepsLastError(k *kit) {
 	m := k.owner(1)
 	r := m.one()
@@ -72,11 +72,11 @@ func retryKeepsLastError(k *kit) {
 	}
 }
 
-// Without this a message that was given up is published, or its counts are wrong.
+// Without this a message that was given up is published, or its counts are wrong. DB-01.
 func abandonedIsTerminal(k *kit) {
 	m := k.owner(1)
 	for reason, attempts := range map[waybill.Reason]int{
-		waybill.ReasonRejected: 1, waybill.ReasonAttempts: 1,
+		waybill.ReasonRejected: 1, waybill.ReasonAttempts: 1, waybill.ReasonUndecodable: 1,
 		waybill.ReasonCrashed: 0, waybill.ReasonExpired: 0, "an_adapter's_own": 1,
 	} {
 		r := m.one(key("k"))
@@ -118,7 +118,7 @@ func cancelledCountsNothing(k *kit) {
 	m.find(k.stage(k.row(key("k"), dedupe("d")))...)
 }
 
-// Without this a stop of a process or an outage of the broker uses up the attempts of a message.
+// Without this a stop of a process or an outage of the broker uses up the attempts of a message. DB-01.
 func releaseCostsNothing(k *kit) {
 	m := k.owner(1)
 	r := m.one()

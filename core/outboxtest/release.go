@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var releaseChecks = []named{
@@ -170,7 +171,7 @@ func releasesRunAtOnce(k *kit) {
 		out, free = append(out, rs[0].Ref), append(free, rs[1].Ref)
 	}
 	m.hold(free...)
-	k.parallel(len(us), func(i int) { m.release(us[i], int64(40+i), out[i]) })
+	suitetest.Parallel(len(us), func(i int) { m.release(us[i], int64(40+i), out[i]) })
 	for i, u := range k.partitions(other.heartbeat()) {
 		if u.Owner != 0 || u.ReadAfter != int64(40+i) {
 			k.fail("%d partitions were released at once: one has the owner %d and ReadAfter %d, want 0 and %d", len(us), u.Owner, u.ReadAfter, 40+i)

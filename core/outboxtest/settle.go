@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var settleChecks = []named{
@@ -115,7 +116,7 @@ func settleAtOnceAppliesOnce(k *kit) {
 		r := m.one(key("k"))
 		o := core.Retry(&r, errNo, 0)
 		var applied atomic.Int32
-		k.parallel(4, func(int) {
+		suitetest.Parallel(4, func(int) {
 			switch err := m.trySettle(o)[0]; {
 			case err == nil:
 				applied.Add(1)

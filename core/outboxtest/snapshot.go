@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var snapshotChecks = []named{
@@ -26,7 +27,7 @@ func pageIsOneSnapshot(k *kit) {
 	}
 	request.Ranges = append(request.Ranges, request.Ranges[0])
 	var done atomic.Int32
-	k.parallel(writers+1, func(i int) {
+	suitetest.Parallel(writers+1, func(i int) {
 		if i < writers {
 			defer done.Add(1)
 			for n := range rounds {
@@ -77,7 +78,7 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 	m, reader := k.owner(1), k.join(1)
 	rs := m.some(40, key("k"))
 	var done atomic.Bool
-	k.parallel(2, func(i int) {
+	suitetest.Parallel(2, func(i int) {
 		if i == 0 {
 			defer done.Store(true)
 			for j := range rs {

@@ -146,7 +146,7 @@ func pageHoldsForRandomTransactions(k *kit) {
 	readers := []*member{k.owner(3), k.join(3)}
 	s := &storm{committed: map[string]bool{}, began: map[string]time.Time{}}
 	var done atomic.Int32
-	k.parallel(writers+len(readers), func(i int) {
+	suitetest.Parallel(writers+len(readers), func(i int) {
 		if i < writers {
 			defer done.Add(1)
 			rnd := rand.New(rand.NewPCG(uint64(i), 1))

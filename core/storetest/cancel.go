@@ -313,7 +313,7 @@ func cancelRacesWithHandOut(k *kit) {
 	var mu sync.Mutex
 	sent, cancelled := map[string]int{}, map[string]int{}
 	rs := k.try(5) // some are out before the first cancel
-	k.parallel(3, func(w int) {
+	suitetest.Parallel(3, func(w int) {
 		if w == 0 {
 			for wait := (suitetest.Wait{}); ; {
 				rs = append(rs, k.try(5)...)

@@ -124,7 +124,7 @@ func cleanElectsOne(k *kit) {
 	k.expire(short)
 	results := make([]bool, 8)
 	start = time.Now()
-	k.parallel(len(results), func(i int) {
+	suitetest.Parallel(len(results), func(i int) {
 		done, err := k.cleaner().Clean(k.ctx, "p-"+waybill.NewID(), short)
 		k.must("clean", err)
 		results[i] = done.Leader

@@ -338,7 +338,7 @@ func replaceLatestOfManyWins(k *kit) {
 	const workers, rounds = 4, 6
 	var mu sync.Mutex
 	staged, replaced := map[string]bool{}, 0
-	k.parallel(workers, func(int) {
+	suitetest.Parallel(workers, func(int) {
 		for range rounds {
 			m := k.msg(waybill.Replace("k"), waybill.Key("o"))
 			var got waybill.Staged

@@ -2,7 +2,6 @@ package storetest_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -35,10 +34,6 @@ func outcomesOf(ev core.Event, fn func(o core.Outcome, r *core.Record) core.Outc
 }
 
 func released(_ core.Outcome, r *core.Record) core.Outcome { return core.Release(r, 0, false) }
-
-func retried(o core.Outcome, r *core.Record) core.Outcome {
-	return core.Retry(r, errors.New(o.Error()), 0)
-}
 
 // Every fault is caught by the check that is there for it.
 var faults = []faulty{
@@ -130,18 +125,6 @@ var faults = []faulty{
 			}
 		}
 	}}},
-	{"published comes again", "published-is-gone", outcomesOf(core.EventConfirmed, released)},
-	{"retries at once", "retry-is-due-later", outcomesOf(core.EventRejected, retried)},
-	{"loses the last error", "retry-keeps-last-error", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
-		return core.Retry(r, nil, o.In())
-	})},
-	{
-		"a release costs an attempt", "release-costs-nothing",
-		outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
-			return core.Retry(r, nil, o.In())
-		}),
-	},
-	{"abandoned is tried again", "abandoned-is-terminal", outcomesOf(core.EventGivenUp, retried)},
 	{"answers one of two", "settle-heeds-its-context", broken{results: func(rs core.Results) {
 		if len(rs) > 1 && rs[0] != nil {
 			rs[1] = nil

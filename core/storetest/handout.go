@@ -2,9 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -161,113 +158,7 @@ func countsPerState(k *kit) {
 }
 
 var settleChecks = []named{
-	{"published-is-gone", publishedIsGone},
-	{"retry-is-due-later", retryIsDueLater},
-	{"retry-keeps-last-error", retryKeepsLastError},
-	{"release-costs-nothing", releaseCostsNothing},
-	{"abandoned-is-terminal", abandonedIsTerminal},
 	{"settle-heeds-its-context", settleHeedsItsContext},
-}
-
-// A published record is terminal: gone, or kept as published. DB-01.
-func publishedIsGone(k *kit) {
-	ids := k.stage(k.msgs(2)...)
-	k.published(k.takeIDs(ids)...)
-	k.none("they were published")
-	for _, id := range ids {
-		if rec, ok := k.stored(id); ok && rec != nil && rec.State != core.StatePublished {
-			k.fail("a published record is stored as %s", rec.State)
-		}
-	}
-}
-
-// A failed attempt counts, and the record is due again after the delay, by the store's clock. DB-01, DB-18.
-func retryIsDueLater(k *kit) {
-	ids := k.stage(k.msgs(2)...)
-	rs := k.takeIDs(ids)
-	if rs[0].Failed || rs[0].Attempts != 0 {
-		k.fail("a fresh record: attempts %d, failed %v", rs[0].Attempts, rs[0].Failed)
-	}
-	start := time.Now()
-	k.settle(core.Retry(&rs[0], errNo, short), core.Retry(&rs[1], errNo, far))
-	k.state("after a failed attempt", ids[0], StoredRecord{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
-	r := k.takeIDs(ids[:1])[0]
-	if d := time.Since(start); d < short-slack {
-		k.fail("a retry after %s was handed out after %s", short, d)
-	}
-	if r.Attempts != 1 || r.Crashes != 0 || !r.Failed {
-		k.fail("after a failed attempt: attempts %d, crashes %d, failed %v", r.Attempts, r.Crashes, r.Failed)
-	}
-	k.retry(r, 0)
-	if r = k.takeIDs(ids[:1])[0]; r.Attempts != 2 {
-		k.fail("after two failed attempts: attempts %d", r.Attempts)
-	}
-	k.none("the other is due in an hour")
-}
-
-// The last error is kept, capped and cleaned as core.ErrorText does, until a newer one replaces it. DB-18.
-func retryKeepsLastError(k *kit) {
-	ids := k.stage(k.msg())
-	texts := []string{"first", "second ü 🗝 'quoted' \"twice\"", strings.Repeat("ü", 5*core.MaxErrorBytes), "nul \x00 and \xff"}
-	for i, text := range texts {
-		r := k.takeIDs(ids)[0]
-		k.settle(core.Retry(&r, errors.New(text), 0))
-		k.state(fmt.Sprintf("after error %d", i), ids[0],
-			StoredRecord{State: core.StateFailed, Attempts: i + 1, LastError: core.ErrorText(errors.New(text))})
-	}
-	k.release(k.takeIDs(ids)...)
-	k.state("after a release", ids[0],
-		StoredRecord{State: core.StateFailed, Attempts: len(texts), LastError: core.ErrorText(errors.New(texts[len(texts)-1]))})
-}
-
-// A released record is as it was before it was held, pending or failed. A retry may wait once more. DB-01.
-func releaseCostsNothing(k *kit) {
-	ids := k.stage(k.msg())
-	k.release(k.takeIDs(ids)...)
-	k.state("after a release", ids[0], StoredRecord{State: core.StatePending})
-	r := k.takeIDs(ids)[0]
-	if r.Attempts != 0 || r.Crashes != 0 || r.Failed {
-		k.fail("after a release: attempts %d, crashes %d, failed %v", r.Attempts, r.Crashes, r.Failed)
-	}
-	k.retry(r, 0)
-	k.release(k.takeIDs(ids)...)
-	k.state("after a failed attempt and a release", ids[0], StoredRecord{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
-	if r = k.takeIDs(ids)[0]; r.Attempts != 1 || !r.Failed {
-		k.fail("after a failed attempt and a release: attempts %d, failed %v", r.Attempts, r.Failed)
-	}
-	start := time.Now()
-	k.settle(core.Release(&r, short, false))
-	k.takeIDs(ids)
-	if d := time.Since(start); d < short-slack {
-		k.fail("a release for %s was handed out after %s", short, d)
-	}
-}
-
-// An abandoned record is never handed out again and keeps its reason and error; the attempt counts if one was made.
-// DB-01.
-func abandonedIsTerminal(k *kit) {
-	reasons := []waybill.Reason{
-		waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable,
-		waybill.ReasonExpired, waybill.ReasonCrashed, waybill.Reason("an_adapter's_own"),
-	}
-	ids := k.stage(k.msgs(len(reasons))...)
-	rs := k.takeIDs(ids)
-	out := make([]core.Outcome, len(rs))
-	for i := range rs {
-		out[i] = core.Abandon(&rs[i], reasons[i], errNo)
-	}
-	k.settle(out...)
-	k.none("all are abandoned")
-	for i, id := range ids {
-		if rec, ok := k.stored(id); !ok || rec == nil {
-			continue // a store may be told not to keep them
-		}
-		want := StoredRecord{State: core.StateAbandoned, Reason: reasons[i], LastError: errNo.Error()}
-		if out[i].CountsAttempt() {
-			want.Attempts = 1
-		}
-		k.state("abandoned for "+string(reasons[i]), id, want)
-	}
 }
 
 // A settle with an ended context that fails, fails in every slot, and the records can be settled afterwards. DB-01.

@@ -118,19 +118,6 @@ func (k *kit) close() {
 	k.must("leave", k.driver.leave(ctx))
 }
 
-// parallel runs fn n times at once and gives up with the first failure.
-func (k *kit) parallel(n int, fn func(i int)) {
-	errs := make(core.Results, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = suitetest.Guard(func() { fn(i) }) })
-	}
-	wg.Wait()
-	if err := errs.FirstErr(); err != nil {
-		suitetest.Raise(err)
-	}
-}
-
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
 	if err := suitetest.Rest(k.ctx, d); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var sequenceChecks = []named{
@@ -57,7 +58,7 @@ func lateCommitIsNotSkipped(k *kit) {
 func concurrentCommitsAllArrive(k *kit) {
 	const writers, rounds = 4, 10
 	seen := map[string]bool{}
-	k.parallel(writers+1, func(w int) {
+	suitetest.Parallel(writers+1, func(w int) {
 		if w < writers {
 			for i := range rounds {
 				k.stageBusy(k.msg(waybill.ID(fmt.Sprintf("%d-%d", w, i))),

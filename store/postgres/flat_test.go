@@ -360,7 +360,7 @@ var notOfEngines = regexp.MustCompile(`^outbox\.(admin|decide|decideRecords|cloc
 // each row of a kind that ended. Each of them does so for a reason, and not at each call.
 var walksOver = map[string]map[string]float64{
 	"take over": {
-		// What waits in a new partition.
+		// The records that wait in a new partition.
 		"r.why, r.holder FROM unnest($2::text[], $3::bigint[])": 3,
 		// The holds of a member that leaves or dies, and of one that releases a partition.
 		"crashes = r.crashes +": 0.2,

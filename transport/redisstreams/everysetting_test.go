@@ -135,7 +135,7 @@ func TestUnsafeServerIsRefused(t *testing.T) {
 }
 
 // everyCall lets messages go through a bus, and returns the first error. Small ones, large ones, ordered ones, a batch
-// in a transaction, retries, rejections and what an operator does with them.
+// in a transaction, retries, rejections and the acts of an operator.
 func everyCall(t *testing.T, url string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -1,11 +1,13 @@
 package suitetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 )
 
 // located is an error of a check, and the calls that led to it.
@@ -77,4 +79,17 @@ func (l *located) place(fn string) string {
 		}
 	}
 	return ""
+}
+
+// Parallel runs fn n times at once and gives up with the first failure.
+func Parallel(n int, fn func(i int)) {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = Guard(func() { fn(i) }) })
+	}
+	wg.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		Raise(err)
+	}
 }
