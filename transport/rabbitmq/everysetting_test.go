@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/internal/tier"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // everyCall lets messages go through a queue, with a retry, a release, a rejection and a replay, and returns the first
@@ -106,16 +107,15 @@ func TestEveryPolicy(t *testing.T) {
 		{policy: map[string]any{"delivery-limit": 1_000_000}},
 		{policy: map[string]any{"dead-letter-exchange": "amq.fanout", "dead-letter-routing-key": "x"}},
 		{policy: map[string]any{"dead-letter-strategy": "at-most-once"}},
-		{policy: map[string]any{"queue-mode": "lazy"}},
+		{policy: map[string]any{"queue-mode": "lazy"}, kind: topology.Classic}, // which quorum queues know nothing of
 		{policy: map[string]any{"max-in-memory-length": 0}},
 		{policy: map[string]any{"max-in-memory-bytes": 0}},
-		{policy: map[string]any{"queue-master-locator": "min-masters"}},
-		{policy: map[string]any{"ha-mode": "all"}},
+		{policy: map[string]any{"ha-mode": "all"}, kind: topology.Classic},
 	} {
-		t.Run(strings.Trim(fmt.Sprint(tc.policy), "map[]"), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(fmt.Sprint(tc.policy), "map"), func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			opts := rabbitmq.Options{ManagementURL: mq.ManagementURL, Logger: quiet()}
+			opts := rabbitmq.Options{ManagementURL: mq.ManagementURL, Logger: quiet(), QueueType: tc.kind}
 			bus := dial(t, mq.URL, opts)
 			sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
 			r := subscribe(t, bus, sub)
