@@ -79,7 +79,7 @@ var textValues = map[string][]string{
 	"extension_destdir":                nil,
 }
 
-// refusedTexts are the texts that a program must not start with, with what the first error says.
+// refusedTexts maps each setting that keeps a program from its start to a part of the first error.
 var refusedTexts = map[string]string{
 	"client_encoding=LATIN1":            "client_encoding is LATIN1",
 	"client_encoding=EUC_JP":            "client_encoding is EUC_JP",
@@ -130,7 +130,7 @@ func TestQuotedIdentifiers(t *testing.T) {
 	withSetting(t, "quote_all_identifiers", "on")
 }
 
-// withSetting makes every call in a database that has the setting by default. What is no ASCII comes as it was staged.
+// withSetting makes every call in a database that has the setting by default. Keys and headers come as they were.
 func withSetting(t *testing.T, name, value string) {
 	t.Helper()
 	pool := poolWith(t, name, value)

@@ -86,8 +86,9 @@ func TestEveryPolicy(t *testing.T) {
 	tier.Nightly(t, "20 policies, each in a virtual host of its own; the broker tells a policy after ten seconds")
 	for _, tc := range []struct {
 		policy map[string]any
-		drift  []string // objects
-		err    string   // of an outage that can be: a quorum queue takes some messages beyond its limit
+		drift  []string           // objects
+		kind   topology.QueueType // quorum queues do not have each policy
+		err    string             // of an outage that can be: a queue takes some messages beyond its limit
 	}{
 		{policy: map[string]any{"max-length": 1}, err: "full"},
 		{policy: map[string]any{"max-length-bytes": 1}, err: "full"},
@@ -107,7 +108,7 @@ func TestEveryPolicy(t *testing.T) {
 		{policy: map[string]any{"delivery-limit": 1_000_000}},
 		{policy: map[string]any{"dead-letter-exchange": "amq.fanout", "dead-letter-routing-key": "x"}},
 		{policy: map[string]any{"dead-letter-strategy": "at-most-once"}},
-		{policy: map[string]any{"queue-mode": "lazy"}, kind: topology.Classic}, // which quorum queues know nothing of
+		{policy: map[string]any{"queue-mode": "lazy"}, kind: topology.Classic},
 		{policy: map[string]any{"max-in-memory-length": 0}},
 		{policy: map[string]any{"max-in-memory-bytes": 0}},
 		{policy: map[string]any{"ha-mode": "all"}, kind: topology.Classic},
