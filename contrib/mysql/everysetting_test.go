@@ -180,7 +180,6 @@ func TestEveryTextSetting(t *testing.T) {
 
 // DB-29: an init_connect of the server, which runs for each login but an administrator's, may do each of these.
 func TestEveryInitConnect(t *testing.T) {
-	t.Parallel()
 	tier.Nightly(t, "a dozen, one after the other, since a server has one: a minute")
 	if root != "" {
 		t.Skip("the values are those of MariaDB")
