@@ -33,6 +33,8 @@ var refusedSettings = map[string]string{
 	"sql_mode='EMPTY_STRING_IS_NULL'":           "sql_mode has EMPTY_STRING_IS_NULL",
 	"sql_mode='ORACLE'":                         "sql_mode has ORACLE",
 	"sql_mode='SIMULTANEOUS_ASSIGNMENT'":        "sql_mode has SIMULTANEOUS_ASSIGNMENT",
+	"enforce_storage_engine='MyISAM'":           "cannot execute this statement",
+	"enforce_storage_engine='Aria'":             "cannot execute this statement",
 	"sql_safe_updates='ON'":                     "sql_safe_updates is ON",
 	"tx_read_only='ON'":                         "READ ONLY transaction",
 }
@@ -110,6 +112,148 @@ func TestEverySetting(t *testing.T) {
 	}
 	if err := rows.Err(); err != nil || n < 300 {
 		t.Fatalf("%d settings: %v", n, err)
+	}
+}
+
+// sessionTexts are values of the settings of a session that are text.
+var sessionTexts = map[string][]string{
+	"time_zone":                      {"'+13:00'", "'-12:59'", "'SYSTEM'"},
+	"character_set_client":           {"'latin1'", "'utf8mb3'", "'cp932'", "'binary'"},
+	"character_set_connection":       {"'latin1'", "'utf8mb3'", "'ucs2'", "'binary'"},
+	"character_set_results":          {"'latin1'", "NULL", "'utf8mb3'", "'ucs2'"},
+	"character_set_database":         {"'latin1'"},
+	"character_set_server":           {"'latin1'", "'ucs2'"},
+	"character_set_filesystem":       {"'latin1'"},
+	"collation_connection":           {"'latin1_general_cs'", "'utf8mb4_bin'", "'utf8mb4_turkish_ci'"},
+	"collation_database":             {"'latin1_general_cs'"},
+	"collation_server":               {"'utf8mb4_bin'"},
+	"lc_messages":                    {"'de_DE'"},
+	"lc_time_names":                  {"'ja_JP'"},
+	"default_storage_engine":         {"'MyISAM'", "'MEMORY'", "'Aria'"},
+	"default_tmp_storage_engine":     {"'MEMORY'"},
+	"enforce_storage_engine":         {"'MyISAM'", "'Aria'", "'InnoDB'"},
+	"system_versioning_asof":         {"'2000-01-01'"},
+	"default_regex_flags":            {"'DOTALL'"},
+	"session_track_system_variables": {"'*'"},
+	"tx_isolation":                   {"'SERIALIZABLE'", "'READ-UNCOMMITTED'"},
+	"sql_mode": {
+		"'ANSI'", "'TRADITIONAL'", "'DB2'", "'MAXDB'", "'MSSQL'", "'POSTGRESQL'", "'MYSQL323'",
+		"'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE,NO_ZERO_DATE,NO_ZERO_IN_DATE,STRICT_ALL_TABLES'",
+		"'NO_UNSIGNED_SUBTRACTION,REAL_AS_FLOAT,TIME_ROUND_FRACTIONAL,NO_AUTO_VALUE_ON_ZERO,ONLY_FULL_GROUP_BY'",
+	},
+}
+
+// DB-29: a session may have each text, and the server may do each of these for a login at its start: every call works,
+// or the first one says what is in the way.
+func TestEveryTextSetting(t *testing.T) {
+	t.Parallel()
+	tier.Nightly(t, "60 texts, each with a database of its own")
+	if root != "" {
+		t.Skip("the values are those of MariaDB")
+	}
+	server, _ := ownServer(t, "--skip-log-bin")
+	run := func(t *testing.T, dsn, what string) {
+		t.Helper()
+		plain, err := sql.Open("mysql", dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = plain.Close() })
+		if err := plain.PingContext(t.Context()); err != nil {
+			t.Skip(err)
+		}
+		if refusal := refusedSettings[what]; refusal != "" {
+			wantRefused(t, dsn, refusal)
+			return
+		}
+		everyCall(t, dsn)
+	}
+	for name, values := range sessionTexts {
+		for _, v := range values {
+			t.Run(name+"="+v, func(t *testing.T) {
+				t.Parallel()
+				run(t, newDatabase(t, server.dsn)+"?"+name+"="+url.QueryEscape(v), name+"="+v)
+			})
+		}
+	}
+}
+
+// DB-29: an init_connect of the server, which runs for each login but an administrator's, may do each of these.
+func TestEveryInitConnect(t *testing.T) {
+	tier.Nightly(t, "a dozen, one after the other, since a server has one: a minute")
+	if root != "" {
+		t.Skip("the values are those of MariaDB")
+	}
+	server, admin := ownServer(t, "--skip-log-bin")
+	exec := func(text string, args ...any) {
+		t.Helper()
+		if _, err := admin.ExecContext(t.Context(), text, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("CREATE USER 'u'@'%'")
+	exec("GRANT ALL ON `w%`.* TO 'u'@'%'")
+	for first, refusal := range map[string]string{
+		"SET autocommit=0": "", "SET completion_type=1": "", "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE": "", "SET NAMES latin1": "",
+		"SET character_set_connection=latin1": "", "SET time_zone='+13:00'": "", "SET sql_mode='ANSI,NO_BACKSLASH_ESCAPES'": "", "SET sql_mode=''": "",
+		"SET foreign_key_checks=0": "", "SET ROLE NONE": "", "SET innodb_lock_wait_timeout=1": "", "SET sql_select_limit=1": "",
+		"SET SESSION TRANSACTION READ ONLY": "READ ONLY transaction", "SET sql_mode='ORACLE'": "sql_mode has ORACLE",
+		"USE information_schema": "information_schema", "NONSENSE": "init_connect command failed",
+	} {
+		exec("SET GLOBAL init_connect = ''")
+		dsn := strings.Replace(newDatabase(t, server.dsn), "root@", "u@", 1)
+		exec("SET GLOBAL init_connect = ?", first)
+		t.Run(first, func(t *testing.T) {
+			if refusal != "" {
+				wantRefused(t, dsn, refusal)
+				return
+			}
+			everyCall(t, dsn)
+		})
+	}
+}
+
+// DB-29: the application's connections that speak another character set would store other texts, and tables of an
+// engine without transactions would keep what was rolled back. Check refuses both; Open sets its connections right.
+func TestCheckRefusesGarbledTextsAndOtherEngines(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	var name string
+	if err := s.DB().QueryRowContext(t.Context(), `SELECT DATABASE()`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	for params, refusal := range map[string]string{
+		"": "", "?charset=latin1": "character_set_client is latin1", "?charset=utf8mb3": "character_set_client is utf8mb3",
+		"?character_set_connection=latin1": "character_set_connection is latin1", "?character_set_connection=binary": "",
+	} {
+		dsn := dsnOf(t, name)
+		if strings.Contains(dsn, "?") {
+			params = strings.Replace(params, "?", "&", 1)
+		}
+		pool, err := sql.Open("mysql", dsn+params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pool.Close() })
+		given, err := waybillmysql.New(pool, waybillmysql.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, params, given.Check(t.Context()), refusal)
+		wantError(t, params, openAt(t, dsn+params, waybillmysql.Options{}).Check(t.Context()), "")
+	}
+	for _, engine := range []string{"MyISAM", "InnoDB"} {
+		if _, err := s.DB().ExecContext(t.Context(), `ALTER TABLE waybill_inbox ENGINE = `+engine); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, engine, s.Check(t.Context()), map[string]string{"MyISAM": "table waybill_inbox is of the engine MyISAM"}[engine])
+	}
+}
+
+func wantError(t *testing.T, what string, err error, text string) {
+	t.Helper()
+	if text == "" && err != nil || text != "" && (!errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), text)) {
+		t.Errorf("%s: %v, want an error with %q", what, err, text)
 	}
 }
 

@@ -62,8 +62,9 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, err := w.one(ctx, []any{&log, &commits, &completion, &format}, `SELECT @@log_bin, @@autocommit, @@completion_type, @@binlog_format`); err != nil {
 		return classify("check", err)
 	}
-	app, limit, mode, careful := &work{s: s, q: s.db}, "", "", 0
-	if _, err := app.one(ctx, []any{&limit, &mode, &careful}, `SELECT CAST(@@sql_select_limit AS CHAR), @@sql_mode, @@sql_safe_updates`); err != nil {
+	app, limit, mode, careful, texts, literals := &work{s: s, q: s.db}, "", "", 0, "", ""
+	if _, err := app.one(ctx, []any{&limit, &mode, &careful, &texts, &literals},
+		`SELECT CAST(@@sql_select_limit AS CHAR), @@sql_mode, @@sql_safe_updates, @@character_set_client, @@character_set_connection`); err != nil {
 		return classify("check", err)
 	}
 	galera, err := w.one(ctx, []any{new(string), new(string)}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`)
@@ -85,6 +86,9 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("sql_select_limit is %s, with which lists end early in silence: set it to %s, or use Open, which does it for its connections", limit, noSelectLimit)
 	case careful != 0:
 		return misconfigured("sql_safe_updates is ON in the application's connections, which cannot replace or cancel messages then: set it to 0 in the data source name")
+	case texts != "utf8mb4" || literals != "utf8mb4" && literals != "binary":
+		return misconfigured("character_set_client is %s and character_set_connection is %s, with which keys and headers are stored as other texts: "+
+			"set both to utf8mb4 (charset=utf8mb4 in the data source name), or use Open, which does it for its connections", texts, literals)
 	case oddMode.MatchString(mode):
 		return misconfigured("sql_mode has %s, with which statements mean something else: set another one, in the data source name, too", oddMode.FindString(mode))
 	case log != "0" && format == "STATEMENT":
@@ -96,6 +100,16 @@ func (s *Store) Check(ctx context.Context) error {
 	case log != "0" && sync != 1:
 		return misconfigured("sync_binlog is %d: after a crash of its machine the server takes back commits that the binary log lacks; "+
 			"set it to 1, or Options.AllowUnsafeSettings", sync)
+	}
+	var table, engine string
+	odd, err := w.one(ctx, []any{&table, &engine},
+		`SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, 8) = 'waybill_' AND ENGINE <> 'InnoDB' LIMIT 1`)
+	switch {
+	case err != nil:
+		return classify("check", err)
+	case odd:
+		return misconfigured("table %s is of the engine %s, which has no transactions: ALTER TABLE %s ENGINE = InnoDB, and take enforce_storage_engine out of the server's settings",
+			table, engine, table)
 	}
 	for table, names := range needed() {
 		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil {

@@ -101,6 +101,7 @@ func Open(dsn string, opts Options) (*Store, error) {
 	// or a list ends early in silence.
 	cfg.Params["autocommit"], cfg.Params["completion_type"] = "1", "0"
 	cfg.Params["sql_select_limit"] = noSelectLimit
+	speakUTF8(cfg.Params)
 	own := cfg.Clone()
 	own.Params["wait_timeout"] = strconv.Itoa(idleSeconds)
 	own.Params["innodb_lock_wait_timeout"] = "1"
@@ -123,6 +124,16 @@ func Open(dsn string, opts Options) (*Store, error) {
 	}
 	s.opened = true
 	return s, nil
+}
+
+// speakUTF8 has the server take texts for UTF-8, which the driver sends, and answer so. With another character set it
+// stores keys and headers as other texts.
+func speakUTF8(params map[string]string) {
+	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
+	if !strings.HasPrefix(strings.Trim(params["collation_connection"], "'"), "utf8mb4") {
+		delete(params, "collation_connection")
+		params["character_set_connection"] = "utf8mb4"
+	}
 }
 
 // New returns a store in db, which the application has opened with the driver github.com/go-sql-driver/mysql. With

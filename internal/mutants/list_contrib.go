@@ -55,6 +55,9 @@ func contributed() []mutant {
 	)...)
 	const store, schema, mysqlErrs = "contrib/mysql/store.go", "contrib/mysql/schema.go", "contrib/mysql/errors.go"
 	return append(all, group{pkg: "./contrib/mysql", server: true}.of(
+		mutant{id: "mysql-charset", fault: "texts of a store are taken for another character set", file: store, old: "\tspeakUTF8(cfg.Params)\n", new: "", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},
+		mutant{id: "mysql-charset-check", fault: "connections of the application may store other texts", file: schema, old: "case texts != \"utf8mb4\" || literals != \"utf8mb4\" && literals != \"binary\":", new: "case texts == \"never\":", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},
+		mutant{id: "mysql-engine", fault: "a table without transactions is taken", file: schema, old: "\tcase odd:\n", new: "\tcase odd && engine == \"never\":\n", tests: "^TestCheckRefusesGarbledTextsAndOtherEngines$"},
 		mutant{id: "mysql-select-limit", fault: "a server bounds the lists of a store", file: "contrib/mysql/store.go", old: `cfg.Params["sql_select_limit"] = noSelectLimit`, new: `_ = noSelectLimit`, tests: "^TestEverySetting$/^sql_select_limit="},
 		mutant{id: "mysql-mode", fault: "a mode in which an empty text is NULL is taken", file: "contrib/mysql/schema.go", old: "case oddMode.MatchString(mode):", new: "case mode == \"ORACLE\":", tests: "^TestEverySetting$/^sql_mode="},
 		mutant{id: "mysql-safe-updates", fault: "a connection that cannot cancel is taken", file: "contrib/mysql/schema.go", old: "case careful != 0:", new: "case careful > 1:", tests: "^TestEverySetting$/^sql_safe_updates="},

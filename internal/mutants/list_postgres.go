@@ -5,6 +5,7 @@ func postgresql() []mutant {
 	const settle, heads = "store/postgres/settle.go", "store/postgres/heads.go"
 	const hold, due = "store/postgres/hold.go", "store/postgres/due.go"
 	all := group{pkg: "./store/postgres", server: true}.of(
+		mutant{id: "pg-client-encoding", fault: "texts of a connection are taken for another encoding", file: "store/postgres/internal/schema/check.go", old: "a.Client != \"UTF8\" &&", new: "a.Client == \"\" &&", tests: "^TestClientEncoding$"},
 		mutant{id: "postgres-quoted-ids", fault: "ids are not unique where the server quotes identifiers", file: "store/postgres/clock.go", old: `trim('"' FROM coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id'))`, new: `coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id')`, tests: "^TestQuotedIdentifiers$"},
 		mutant{id: "postgres-quoted-types", fault: "a server that quotes identifiers is said to have other columns", file: "store/postgres/internal/schema/check.go", old: `replace(format_type(a.atttypid, NULL), '"', '')`, new: `format_type(a.atttypid, NULL)`, tests: "^TestQuotedIdentifiers$"},
 		mutant{id: "postgres-quoted-drift", fault: "a server that quotes identifiers is said to differ", file: "store/postgres/internal/schema/drift.go", old: `SET LOCAL quote_all_identifiers = off`, new: `SET LOCAL quote_all_identifiers = on`, tests: "^TestQuotedIdentifiers$"},

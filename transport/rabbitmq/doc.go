@@ -57,9 +57,10 @@
 //
 // # Limits
 //
-// Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies,
-// those that lose or park messages are, and length limits with Options.PipelineKeys. While parked messages are listed or replayed, other programs do not see
-// them. With InOrder, up to RabbitMQ 4.2, the deliveries that a receiver holds when it is closed count as redelivered.
+// Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies, those
+// that lose or park messages are, and length limits with Options.PipelineKeys. While parked messages are listed or
+// replayed, other programs do not see them. With InOrder, up to RabbitMQ 4.2, the deliveries that a receiver holds
+// when it is closed count as redelivered.
 //
 // A message whose headers nest deeper than 32 levels cannot be read by the driver: it is parked, and not replayed. The
 // name of a subscription's queue may not end in ".return", or in ".delay_" and a word.

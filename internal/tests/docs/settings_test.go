@@ -218,7 +218,7 @@ var otherNames = strings.Fields(`
 	ce_topic ce_type data_base64 message_id correlation_id last_error maybe_sent tracking_ids
 	waybill_meta waybill_outbox_audit waybill_outbox_wake
 	id_conflict no_handler no_id too_large set_aside no_relay body_before body_after at_once
-	frame_max set_policy rabbitmq_consistent_hash_exchange
+	frame_max channel_max client_encoding set_policy rabbitmq_consistent_hash_exchange
 	hot_standby_feedback idle_in_transaction_session_timeout max_connections superuser_reserved_connections
 	pool_max_conns target_session_attrs wait_timeout
 	forze_event_id inbox_route retry_policy shop_relay`)

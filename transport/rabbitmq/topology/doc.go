@@ -59,7 +59,7 @@
 // # Limits
 //
 // The name of a subscription's queue may not end in ".return", or in ".delay_" and a word. Names of exchanges and
-// queues, prefix included, have at most 200 bytes, and a delay is at most 49 days. [Broker.Compare] looks
-// at policies with expires, message-ttl and delivery-limit, [Broker.Limits] at length limits. The management API knows the policies of a queue about ten
-// seconds late.
+// queues, prefix included, have at most 200 bytes, and a delay is at most 49 days. [Broker.Compare] looks at policies
+// with expires, message-ttl and delivery-limit, [Broker.Limits] at length limits. The management API knows the
+// policies of a queue about ten seconds late.
 package topology

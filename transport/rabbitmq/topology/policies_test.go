@@ -31,8 +31,7 @@ func TestPoliciesThatLoseMessages(t *testing.T) {
 		`""`: nil, `[]`: nil, `null`: nil,
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/"), "/")
-			kind := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/api/"), "/", 2)[0]
+			kind, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/"), "/")
 			name, bindings := strings.CutSuffix(strings.TrimPrefix(rest, "//"), "/bindings")
 			var answer any
 			switch {

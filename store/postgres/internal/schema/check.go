@@ -119,6 +119,7 @@ type answers struct {
 	Columns  map[string]string // of the table: the types by name
 	Grants   []string          // each that is wanted exists and is granted: "granted", "denied" or "missing"
 	Encoding string
+	Client   string // client_encoding, as the role and the connection have it
 	Commits  string // synchronous_commit, as the role and the connection have it
 	Unsafe   string // the settings of the server that its operator has not allowed
 	ReadOnly string // transaction_read_only, the same, and on for a standby
@@ -144,7 +145,7 @@ p AS (SELECT o.n, CASE
 		ELSE 'denied' END AS answer
 	FROM o)
 SELECT json_build_object('Role', current_user::text, 'Usable', s.usable, 'Columns', (SELECT json_object_agg(name, kind) FROM t),
-	'Grants', ARRAY(SELECT answer FROM p ORDER BY n), 'Encoding', current_setting('server_encoding'),
+	'Grants', ARRAY(SELECT answer FROM p ORDER BY n), 'Encoding', current_setting('server_encoding'), 'Client', current_setting('client_encoding'),
 	'Commits', current_setting('synchronous_commit'), 'ReadOnly', current_setting('transaction_read_only'),
 	'Unsafe', CASE WHEN current_setting('waybill.allow_unsafe_settings', true) IN ('on', 'true', 'yes', '1') THEN ''
 		ELSE concat_ws(', ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
@@ -195,6 +196,11 @@ func (m *Migrations) check(ctx context.Context, ask Asker, part Part, table stri
 		}
 		if err := a.checkCommits(); err != nil {
 			return err
+		}
+		// With SQL_ASCII nothing is converted.
+		if a.Client != "UTF8" && a.Client != "SQL_ASCII" {
+			return dberr.Misconfigured("check", "client_encoding is %s, and the driver sends UTF-8: keys and headers would be stored as other texts, "+
+				"or refused: ALTER ROLE %s SET client_encoding = 'UTF8', unless the connection string sets it, too", a.Client, pgx.Identifier{a.Role}.Sanitize())
 		}
 		if a.ReadOnly == "on" {
 			return dberr.ReadOnly("check")
