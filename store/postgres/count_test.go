@@ -75,7 +75,7 @@ func TestCountsWithoutStatistics(t *testing.T) {
 		}
 		before = now
 	}
-	// What lies before and behind the rows of a route makes no difference to its counts.
+	// The rows of other routes make no difference to the counts of a route, wherever they lie.
 	indexed(t, pool, func() {
 		insert(60_000, "route", "CASE WHEN i / 100 % 3 = 0 THEN 'a' ELSE 'b' END") // producers that take turns
 		insert(50_000, "route", "CASE WHEN i % 1000 < 500 THEN 'even' ELSE 'odd' END")

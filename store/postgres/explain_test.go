@@ -86,7 +86,7 @@ func filler(t *testing.T, pool *pgxpool.Pool) (exec func(sql string), insert fun
 	inserted := 0
 	return exec, func(n int, columns, values string) {
 		t.Helper()
-		// The ids ascend, as those of Waybill do. A row with a slot takes half the time: the trigger has nothing to do.
+		// The ids ascend, as those of Waybill do. A row with a slot takes half the time: no trigger runs.
 		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, id, slot, %s) SELECT 't', '', lpad(i::text, 9, '0'), i %% 64, %s FROM generate_series(%d, %d) i`,
 			columns, values, inserted+1, inserted+n))
 		inserted += n
