@@ -79,7 +79,8 @@ func TestRedriveIsHeededByEachOwner(t *testing.T) {
 			done = append(done, core.NoticeDone(&told[j]))
 		}
 		for range 2 {
-			_ = s.Settle(t.Context(), core.Session(i+1), done) // the second time it can say that they are gone
+			// The second time it can say that they are gone.
+			_ = s.Settle(t.Context(), core.Session(i+1), done)
 		}
 		if left := read(i).Notices; len(told) == 0 || len(left) > 0 {
 			t.Errorf("owner %d was told %d notices, heeded all, and %d are left", i+1, len(told), len(left))
