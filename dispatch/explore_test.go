@@ -23,7 +23,7 @@ var worldRules = statespace.Rules{
 		memory.Store.signal memory.Store.listened memory.Store.changes memory.Store.open memory.Store.limits memory.Store.stamp
 		memory.Store.inbox memory.Store.cleaner memory.Store.holders memory.Store.told
 		memory.member.held memory.member.seen
-		memory.route.ready memory.route.free memory.route.timers memory.route.retries memory.route.odd memory.route.aged memory.route.expires
+		memory.route.ready memory.route.free memory.route.timers memory.route.retries memory.route.unready memory.route.aged memory.route.expires
 		memory.route.settled memory.route.counts memory.route.version memory.route.seen memory.route.rung memory.route.keys memory.route.byID
 		memory.route.bySlot
 		memory.record.since memory.record.settledAt memory.record.errAt memory.record.lastErr memory.Tx.done
