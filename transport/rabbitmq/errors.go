@@ -95,7 +95,14 @@ func limitError(op string, e *amqp.Error) *waybill.Error {
 // channelError is the error of a channel that cannot be opened.
 func channelError(err error) *waybill.Error {
 	const op = "open channel"
-	if e := amqpError(err); e != nil && e.Code == amqp.ErrChannelMax.Code {
+	e := amqpError(err)
+	if e == nil {
+		return outage(op, err)
+	}
+	if full := limitError(op, e); full != nil {
+		return full
+	}
+	if e.Code == amqp.ErrChannelMax.Code {
 		return outage(op, fmt.Errorf("the connection has as many channels as the broker allows: set its channel_max to the default, 2047 (%w)", err))
 	}
 	return outage(op, err)
