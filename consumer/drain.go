@@ -7,8 +7,8 @@ import (
 )
 
 // The end of a run has steps, and each step has a limit: a handler that ignores its context, or a broker that hangs,
-// delays the stop by no more than DrainTimeout and the graces below. What was not started goes back, so that another
-// consumer has it; what was handled is stored first.
+// delays the stop by no more than DrainTimeout and the graces below. Messages that were not started go back, so that
+// another consumer has them. Verdicts of handled ones are stored first.
 
 // How long the end of a subscription may take beyond the drain timeout: for handlers that ignore their cancelled
 // context, and for settles and closes that hang.

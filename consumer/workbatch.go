@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A batch handler gets its messages as a whole. What becomes of them:
+// A batch handler gets its messages as a whole. The table says where each goes:
 //
 //   the batch handler             | each message
 //   ------------------------------|-----------------------------------------------------------
