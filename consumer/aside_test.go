@@ -262,3 +262,39 @@ func TestOutageOfOneMessageAfterOneOfAll(t *testing.T) {
 		wantDepth(t, b, memtransport.Depth{Ready: 1})
 	})
 }
+
+// CO-05: messages whose handlers still run when a pause begins keep places of what the broker sends ahead. The message
+// that probes gets one nevertheless.
+func TestProbeBesideHandlersThatRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		patience.BudgetOf(t).Time(time.Hour, "a handler runs for so long")
+		f := &far{bus: declared(t), trip: time.Millisecond}
+		var up atomic.Bool
+		var good atomic.Int32
+		stop := start(t, &sending{f}, consumer.Options{Concurrency: 4}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
+			switch {
+			case strings.HasPrefix(d.Envelope.ID, "slow"):
+				time.Sleep(time.Hour)
+				return nil
+			case !up.Load():
+				return waybill.Outage(errBoom)
+			}
+			good.Add(1)
+			return nil
+		}))
+		f.send(t, messages(1, waybill.ID("slow-1"))...)
+		f.send(t, messages(1, waybill.ID("slow-2"))...)
+		patience.Pass(t, time.Second)
+		f.publish(t, 10)
+		patience.Pass(t, time.Minute)
+		up.Store(true)
+		patience.Pass(t, time.Minute)
+		if n := good.Load(); n != 10 {
+			t.Errorf("%d of 10 were handled while two handlers still run", n)
+		}
+		patience.Pass(t, time.Hour)
+		stop()
+		wantDepth(t, f.bus, memtransport.Depth{})
+	})
+}

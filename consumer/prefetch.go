@@ -282,20 +282,24 @@ func (s *schedule) newest(n int) []*message {
 	return all
 }
 
+// stays returns how many deliveries are here of which none is about to be settled. They take places of what the broker
+// may send ahead.
+func (l *load) stays() int { return l.held - l.unsettled + l.locked }
+
 // ahead returns how many messages the broker may send ahead; s holds the number that it was told. It is told seldom: at
-// twice as many, or at a quarter. While a message probes, it may send that one. mu is held.
+// twice as many, or at a quarter. While a message probes, it may send that one, whatever stays here. mu is held.
 func (r *runner) ahead(s *session) int {
 	l := &r.load
 	want := l.bound(r.stuck())
 	switch {
 	case r.pause.state == probing:
-		return len(l.aside.waiting) + 1
+		return l.stays() + 1
 	case l.bytes > 0 && l.body == 0:
 		return r.source.asked.Prefetch // their sizes are not known yet
 	case l.most == 0:
 		return want
 	case l.redelivered > 0 && s.flow > 0 && !l.goBack:
-		return s.flow // what was sent is here: a smaller number would help nobody
+		return max(s.flow, want) // what was sent is here: a smaller number would help nobody
 	}
 	n := l.few
 	for n < want {

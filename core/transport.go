@@ -258,7 +258,8 @@ type Pauser interface {
 	Pause(ctx context.Context) error
 	// Resume lets the broker send again: what prefetch deliveries not settled allow, or 0 = Subscription.Prefetch.
 	// It also changes that number while the broker sends: a greater one when that costs least, a smaller one at
-	// once. It then releases what Receive has not returned. It is not called during a Receive.
+	// once. A greater one counts although all that the broker may send is here. A smaller one releases what Receive
+	// has not returned. It is not called during a Receive.
 	Resume(ctx context.Context, prefetch int) error
 }
 

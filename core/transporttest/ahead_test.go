@@ -25,7 +25,7 @@ type ahead struct {
 
 // aheadFaults are ways to get it wrong.
 type aheadFaults struct {
-	noLimit, keepsAtPause, releasesAllAtPause, ignoresResume bool
+	noLimit, keepsAtPause, releasesAllAtPause, ignoresResume, raisesLate bool
 }
 
 func newAhead(r core.Receiver, sub core.Subscription, f aheadFaults) *ahead {
@@ -120,6 +120,9 @@ func (a *ahead) Pause(ctx context.Context) error {
 func (a *ahead) Resume(_ context.Context, prefetch int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.f.raisesLate && prefetch > a.prefetch && len(a.held) >= a.prefetch {
+		return nil // the next arrival would tell it
+	}
 	if a.prefetch = a.limit; prefetch > 0 && !a.f.ignoresResume {
 		a.prefetch = prefetch
 	}

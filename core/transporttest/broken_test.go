@@ -247,6 +247,7 @@ var brokenTransports = []fault{
 	{"keeps what was sent ahead in a pause", "pause-holds-nothing", faults{ahead: &aheadFaults{keepsAtPause: true}}},
 	{"resumes with everything", "pause-holds-nothing", faults{ahead: &aheadFaults{ignoresResume: true}}},
 	{"releases what it returned in a pause", "pause-keeps-what-was-returned", faults{ahead: &aheadFaults{releasesAllAtPause: true}}},
+	{"raises its prefetch at the next arrival", "resume-raises", faults{ahead: &aheadFaults{raisesLate: true}}},
 	{
 		"returns nothing instead of waiting", "receive-waits",
 		faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {

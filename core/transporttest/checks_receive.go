@@ -53,6 +53,10 @@ var receiveChecks = []named{
 		"pause-keeps-what-was-returned", ofSubscriber,
 		"What Receive returned before a pause stays the caller's.", pauseKeepsReturned,
 	},
+	{
+		"resume-raises", ofSubscriber,
+		"A greater prefetch counts although all that the broker may send is here.", resumeRaises,
+	},
 }
 
 // pauser returns a receiver that pauses. n messages wait for it.
@@ -102,6 +106,25 @@ func pauseKeepsReturned(k *kit) {
 	k.must("resume", p.Resume(ctx, 0))
 	k.settle(r, core.AckDone(held[1]))
 	k.exactly(want, append(held, k.consume(r, len(want)-2)...))
+	k.nothing(r, "all were settled")
+}
+
+// Without this a message that waits in a consumer stops all others.
+func resumeRaises(k *kit) {
+	r, p, want, _ := k.pauser(5)
+	ctx, cancel := k.within()
+	defer cancel()
+	k.must("pause", p.Pause(ctx))
+	k.must("resume with one", p.Resume(ctx, 1))
+	held := k.receive(r, 1)
+	k.full(r, "it was resumed with a prefetch of 1")
+	for range 2 {
+		k.must("resume with one more", p.Resume(ctx, len(held)+1))
+		held = append(held, k.receive(r, 1)...)
+	}
+	k.settle(r, acks(core.AckDone, held...)...)
+	k.must("resume", p.Resume(ctx, 0))
+	k.exactly(want, append(held, k.consume(r, len(want)-len(held))...))
 	k.nothing(r, "all were settled")
 }
 

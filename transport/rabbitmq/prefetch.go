@@ -56,24 +56,48 @@ func (r *receiver) adapt(s *session, tag uint64) {
 		return
 	}
 	if s.arrived++; s.arrived == 1 {
-		s.first = tag
+		s.first.Store(tag)
 	}
 	held, wanted := s.acks.bytes.Load(), int(s.wanted.Load())
 	lower := r.sizes.bound > 0 && (held > r.sizes.bound || r.sizes.largest) && r.sizes.fit(r.sizes.bound, wanted) <= s.prefetch*3/4
-	fits := r.sizes.fit(r.sizes.bound-held, wanted)
-	raise := s.arrived >= s.prefetch && s.prefetch < wanted && (fits >= 2*s.prefetch || fits == wanted)
+	raise := s.arrived >= s.prefetch && r.raises(s)
 	if raise {
 		s.acks.holdBack()
 	}
 	if lower || raise {
-		s.acks.ifSent(s.first, s.prefetch, func() {
-			s.throttled.Store(true)
-			_ = s.ch.Cancel(s.tag, true) // an error is that of a closed channel
-		})
+		s.throttle()
 	}
 	if raise && s.throttled.Load() {
 		s.acks.goOn(time.Time{})
 	}
+}
+
+// raises reports whether a larger prefetch is due.
+func (r *receiver) raises(s *session) bool {
+	wanted := int(s.wanted.Load())
+	fits := r.sizes.fit(r.sizes.bound-s.acks.bytes.Load(), wanted)
+	return s.prefetch < wanted && (fits >= 2*s.prefetch || fits == wanted)
+}
+
+// raise lets the broker send wanted ahead. If all that it may send is here, nothing arrives that could call adapt.
+func (r *receiver) raise(s *session, wanted int) {
+	s.wanted.Store(int64(wanted))
+	if r.raises(s) {
+		s.throttle()
+	}
+}
+
+// throttle ends the consumer if the broker has sent all that it may.
+func (s *session) throttle() {
+	first := s.first.Load()
+	if first == 0 {
+		return
+	}
+	s.acks.ifSent(first, s.prefetch, func() {
+		if s.throttled.CompareAndSwap(false, true) {
+			_ = s.ch.Cancel(s.tag, true) // an error is that of a closed channel
+		}
+	})
 }
 
 // tooMuch reports whether a delivery with a body of so many bytes is more than the bound allows. The broker has sent

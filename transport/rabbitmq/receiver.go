@@ -268,7 +268,7 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 	case s != nil && wanted == s.wanted.Load():
 		return nil
 	case s != nil && wanted > s.wanted.Load() && !s.paused.Load() && !r.sub.InOrder:
-		s.wanted.Store(wanted) // adapt begins anew with it
+		r.raise(s, prefetch)
 		return nil
 	}
 	return r.Pause(ctx) // the prefetch of a consumer cannot be changed

@@ -38,9 +38,9 @@ type session struct {
 	// prefetch is what the broker sends ahead; wanted is that without Options.PrefetchBytes, and Resume raises it.
 	prefetch int
 	wanted   atomic.Int64
-	arrived  int         // deliveries; the pump's
-	first    uint64      // tag of them; the pump's
-	paused   atomic.Bool // by Pause: its consumer is cancelled, its channel is open
+	arrived  int           // deliveries; the pump's
+	first    atomic.Uint64 // tag of them; 0 = none has arrived
+	paused   atomic.Bool   // by Pause: its consumer is cancelled, its channel is open
 	// throttled: by adapt, which ends the consumer but not the channel.
 	throttled atomic.Bool
 	fullSince time.Time     // when Receive found no room for the next session
