@@ -1,8 +1,10 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -192,6 +194,31 @@ func TestNamedRetryPolicies(t *testing.T) {
 		_, err := read(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "queues[0].retry.bass") {
 			t.Errorf("%s is answered with %v; want %s", text, err, want)
+		}
+	}
+}
+
+// A few lines whose aliases make more settings than a machine can hold are refused, as is an alias within what it
+// stands for. Each is one problem, however many places it is in.
+func TestAliasesMakeFewSettings(t *testing.T) { // SE-08
+	t.Parallel()
+	bomb := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := range 12 {
+		bomb += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{fmt.Sprint("*a", i)}, 10), ", "))
+	}
+	for text, want := range map[string]string{
+		bomb:              "is more than 100000 settings",
+		"a: &b [*b, *b]":  "no anchor &b stands before it",
+		"a: &b {c: [*b]}": "no anchor &b stands before it",
+		"a: &b " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\nc: [*b, *b]": "is nested more than 32 deep",
+	} {
+		file := filepath.Join(t.TempDir(), "f.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := config.Load(config.Sources{File: file})
+		if err == nil || strings.Count(err.Error(), want) < 1 || len(err.Error()) > 1000 {
+			t.Errorf("%.60q: %.300v", text, err)
 		}
 	}
 }

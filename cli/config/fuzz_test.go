@@ -16,7 +16,7 @@ import (
 func FuzzLoad(f *testing.F) { // SE-08
 	for _, text := range []string{
 		"", "a: 1", "- a", "a: &x [*x]", "a: {b: {c: [1, {d: 2}]}}", "a: |\n  b", "a: !!binary AAAA", "? {a: b}\n: c", "<<: {a: 1}", "\x00", "a: 1\na: 2",
-		"a: &a [x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]", "name: a\nwait: 1s\nlist: [{n: 1}]", "%YAML 1.1\n---\na", "--- a\n--- b",
+		"a: &b [*b, *b]", "a: &a [x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]", "name: a\nwait: 1s\nlist: [{n: 1}]", "%YAML 1.1\n---\na", "--- a\n--- b",
 	} {
 		f.Add(text)
 	}

@@ -106,7 +106,7 @@ func parse(text []byte, where func(line int) string) (*node, []problem) {
 	if err != nil {
 		return root, []problem{{where(errorLine(err)), "", "is not YAML: " + errorText(err)}}
 	}
-	t := treeMaker{where: where, anchors: map[string]ast.Node{}}
+	t := treeMaker{where: where, anchors: map[string]ast.Node{}, said: map[ast.Node]bool{}}
 	docs := 0
 	for _, d := range file.Docs {
 		if d.Body == nil {
@@ -125,7 +125,9 @@ func parse(text []byte, where func(line int) string) (*node, []problem) {
 type treeMaker struct {
 	where    func(line int) string
 	anchors  map[string]ast.Node
+	made     int // nodes
 	problems []problem
+	said     map[ast.Node]bool // what the problems are about: an alias brings a node to many places
 }
 
 func (t *treeMaker) line(n ast.Node) string {
@@ -136,10 +138,17 @@ func (t *treeMaker) line(n ast.Node) string {
 }
 
 func (t *treeMaker) bad(n ast.Node, path, format string, a ...any) {
-	t.problems = append(t.problems, problem{t.line(n), path, fmt.Sprintf(format, a...)})
+	if !t.said[n] {
+		t.said[n] = true
+		t.problems = append(t.problems, problem{t.line(n), path, fmt.Sprintf(format, a...)})
+	}
 }
 
-const maxDepth = 32
+// A few lines of aliases can make more settings than a machine has memory for.
+const (
+	maxDepth = 32
+	maxNodes = 100_000
+)
 
 func (t *treeMaker) fill(out *node, from ast.Node, path string, depth int) {
 	out.origin = t.line(from)
@@ -147,10 +156,16 @@ func (t *treeMaker) fill(out *node, from ast.Node, path string, depth int) {
 		t.bad(from, path, "is nested more than %d deep", maxDepth)
 		return
 	}
+	if t.made++; t.made > maxNodes {
+		if t.made == maxNodes+1 {
+			t.bad(from, path, "is more than %d settings, with what aliases repeat: leave some out", maxNodes)
+		}
+		return
+	}
 	switch v := from.(type) {
 	case *ast.AnchorNode:
-		t.anchors[v.Name.GetToken().Value] = v.Value
 		t.fill(out, v.Value, path, depth)
+		t.anchors[v.Name.GetToken().Value] = v.Value
 	case *ast.AliasNode:
 		target, ok := t.anchors[v.Value.GetToken().Value]
 		if !ok {
