@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -148,12 +149,22 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// The first part has every module and every fuzz target.
+// The first part has every module, and six nights have every fuzz target.
 func TestEveryModule(t *testing.T) {
 	t.Chdir("../..")
 	var dirs []string
 	if found := fuzzing(); len(found) < 15 {
 		t.Errorf("only %d fuzz targets are steps", len(found))
+	} else {
+		seen := map[string]bool{}
+		for k := range 6 {
+			for _, s := range share(found, fmt.Sprintf("%d/6", k+1)) {
+				seen[s.name] = true
+			}
+		}
+		if len(seen) != len(found) || len(share(found, "1/1")) != len(found) {
+			t.Errorf("six nights have %d of %d fuzz targets, a long one %d", len(seen), len(found), len(share(found, "1/1")))
+		}
 	}
 	for _, s := range once("1/1") {
 		if dir, race := strings.CutPrefix(s.name, "race: "); race {

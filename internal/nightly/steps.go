@@ -60,8 +60,8 @@ func steps(part string) []step {
 	return slices.Concat(once(part), repeated)
 }
 
-// partOf returns the part of the mutants of a day: a sixth, since all of them take an hour or two; in a run of four
-// hours and more all of them.
+// partOf returns the part of the mutants and of the fuzz targets of a day: a sixth, since all of them take hours; in a
+// run of four hours and more all of them.
 func partOf(day time.Time, d time.Duration) string {
 	if d >= 4*time.Hour {
 		return "1/1"
@@ -69,7 +69,17 @@ func partOf(day time.Time, d time.Duration) string {
 	return fmt.Sprintf("%d/6", day.YearDay()%6+1)
 }
 
-// once are the steps that each night runs once. part is the part of the mutants that is run.
+// share returns part k of n: every n-th step.
+func share(all []step, part string) (some []step) {
+	var k, n int
+	_, _ = fmt.Sscanf(part, "%d/%d", &k, &n)
+	for i := k - 1; i < len(all); i += n {
+		some = append(some, all[i])
+	}
+	return some
+}
+
+// once are the steps that each night runs once. part is the part of the mutants and of the fuzz targets that is run.
 func once(part string) []step {
 	race := func(dir string) step {
 		s := step{name: "race: " + dir, command: []string{"go", "run", "./internal/testenv/testservers", "go", "-C", dir, "test", "-race", "-timeout", "60m", "-count=1", "-p", "2"}}
@@ -90,7 +100,7 @@ func once(part string) []step {
 	for _, file := range append(modules, more...) {
 		all = append(all, race(filepath.Dir(file)))
 	}
-	all = append(all, fuzzing()...)
+	all = append(all, share(fuzzing(), part)...)
 	return append(
 		all, suites, mysql,
 		// without the race detector, which makes allocations and seconds others than they are
