@@ -7,8 +7,8 @@
 // A step is one command. Those of the first part run once: all tests of all modules, the nightly ones included, with
 // the race detector; the suites on newer servers; every store with every transport; every interleaving of small worlds;
 // a sixth of the mutants and of the fuzz targets, another each night, or all of them from HOURS=4 on. Those of the
-// second part are random and repeat: long histories over real servers of both versions, servers that are killed under load, bad days, the orders
-// example under chaos.
+// second part are random and repeat: long histories over real servers of both versions, servers that are killed under
+// load, bad days, the orders example under chaos.
 //
 // # Guarantees
 //
