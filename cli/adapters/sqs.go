@@ -2,7 +2,9 @@ package adapters
 
 import (
 	"context"
+	"net/http"
 
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	awssns "github.com/aws/aws-sdk-go-v2/service/sns"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -22,7 +24,8 @@ type SQS struct {
 }
 
 func openSQS(ctx context.Context, s *SQS, env cli.Env) (*cli.Transport, error) {
-	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(s.Region))
+	pool := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.MaxIdleConnsPerHost = t.MaxIdleConns })
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(s.Region), awsconfig.WithHTTPClient(pool))
 	if err != nil {
 		return nil, err
 	}

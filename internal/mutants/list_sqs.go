@@ -16,6 +16,7 @@ func queued() []mutant {
 	return append(client, group{pkg: "./transport/sqs"}.of(
 		mutant{id: "sqs-repeats", fault: "each repeat of a publish without an answer leaves a copy", file: "transport/sqs/publish.go", old: "cmp.Or(p.t.repeats.ID(e), waybill.NewID())", new: "cmp.Or(waybill.NewID(), p.t.repeats.ID(e))", tests: "^TestConformance$/^fifo$/^publish-again-unanswered$"},
 		mutant{id: "sqs-rates", fault: "few requests for messages are in progress", file: "transport/sqs/receiver.go", old: "const maxPolls = 16", new: "const maxPolls = 2", tests: "^TestNearBest$"},
+		mutant{id: "sqs-rates-requests", fault: "few requests to send are in progress", file: "transport/sqs/options.go", old: "DefaultRequests      = 32", new: "DefaultRequests      = 8", tests: "^TestNearBest$"},
 		mutant{id: "sqs-parked-order", fault: "parked messages come in the order in which SQS has them after a look", file: "transport/sqs/parked.go", old: "return a.at.Compare(b.at)", new: "return b.at.Compare(a.at)", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-hidden", fault: "a look leaves messages hidden", file: "transport/sqs/parked.go", old: "changes = append(changes, change{0, m.raw.ReceiptHandle, 0})", new: "changes = changes[:0]", tests: "^TestLookAtParkedHidesNothing$"},
 		mutant{id: "sqs-parked-lapsed", fault: "a message whose hiding is over is replayed all the same", file: "transport/sqs/parked.go", old: "\t\tlost[slot] = true\n", new: "\t\tlost[slot] = false\n", tests: "^TestSlowReplay$"},

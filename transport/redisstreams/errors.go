@@ -6,10 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
-	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -66,7 +64,7 @@ var remedies = []remedy{
 	{"NOPERM", "the user may not do this: see the ACL in docs/redis.md", true},
 	{"ERR unknown command", noCommand, true},
 	{"ERR Unknown Redis command called from script", noCommand, true},
-	{"ERR Protocol error: invalid bulk length", "a message is above the server's proto-max-bulk-len: raise that, or set Options.MaxMessageBytes below it", true},
+	{"ERR " + errAsRefused, "a message is above the server's proto-max-bulk-len: raise that, or set Options.MaxMessageBytes below it", true},
 	{"ERR max number of clients", "the server has no connection left: raise maxclients", false},
 	{"ERR invalid password", "the password is wrong: check it", true},
 	{"ERR DB index", "there is no such database: correct the number at the end of the URL", true},
@@ -99,7 +97,7 @@ func classify(op string, err error) *waybill.Error {
 	switch {
 	case errors.Is(err, redis.ErrClosed):
 		return outage(op, fmt.Errorf("%w: %w", waybill.ErrClosed, err))
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case isCut(err):
 		return outage(op, fmt.Errorf("the server has closed the connection: it stops, or one of its limits is too low for what was asked "+
 			"(proto-max-bulk-len, client-query-buffer-limit, client-output-buffer-limit, maxmemory-clients): its log says which; or this is no port of Redis, the URL must look like %s (%w)", exampleURL, err))
 	case errors.Is(err, redis.ErrPoolTimeout):

@@ -55,7 +55,8 @@ type Options struct {
 	// bound.
 	MaxLen int
 	// MaxMessageBytes bounds a message as Envelope.Size counts; a larger one is refused for good, as too large.
-	// Default 16 MiB, at most 256 MiB. The server's client-query-buffer-limit must be larger.
+	// Default 16 MiB, at most 256 MiB. The server's proto-max-bulk-len and client-query-buffer-limit should be
+	// larger: a message above them is refused, too.
 	MaxMessageBytes int
 	// Timeout bounds one question to the server, and one attempt to connect with Dial; default 5 s.
 	Timeout time.Duration

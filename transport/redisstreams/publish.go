@@ -24,7 +24,8 @@ var (
 )
 
 // Publish implements core.Publisher. It stores a message in all queues that are bound for its topic, or in none, in one
-// step. The batch goes in chunks, one after the other; an outage ends it.
+// step. The batch goes in chunks, one after the other; an outage ends it. A message above a limit of the server fails
+// for good, alone.
 func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	const op = "publish"
 	if err := t.open(op); err != nil {
@@ -40,8 +41,14 @@ func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.
 	}
 	for from := 0; from < len(batch); {
 		to, size := from, 0
-		for to < len(batch) && to-from < most && (to == from || size+batch[to].Size() <= chunkBytes) {
-			size += batch[to].Size()
+		for to < len(batch) && to-from < most {
+			n := batch[to].Size()
+			if n > aloneBytes {
+				n = chunkBytes
+			}
+			if size += n; to > from && size > chunkBytes {
+				break
+			}
 			to++
 		}
 		if err := t.publishChunk(ctx, batch[from:to], results[from:to], failed); err != nil {
@@ -77,7 +84,11 @@ func (t *Transport) publishChunk(ctx context.Context, batch []waybill.Envelope, 
 		}
 		refused, err := call(ctx, t, op, func(ctx context.Context) ([]any, error) { return t.store(ctx, &c) })
 		if err != nil {
-			return err
+			cause := t.tooLarge(ctx, &c, err)
+			if cause == nil {
+				return err
+			}
+			results[c.entries[0].slot], refused = cause, []any{}
 		}
 		if refused != nil {
 			c.finish(batch, refused)

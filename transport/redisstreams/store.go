@@ -24,11 +24,9 @@ const minTransaction = 32
 // stored, as the script does, or nil if the bindings have changed, and nothing was stored.
 func (t *Transport) store(ctx context.Context, c *chunk) (refused []any, err error) {
 	cluster, _ := t.client.(*redis.ClusterClient)
-	var one redis.Cmdable = t.client // the server that has the bus
-	if cluster != nil {
-		if one, err = cluster.MasterForKey(ctx, t.keys.version()); err != nil {
-			return nil, err
-		}
+	one, err := t.primary(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if node, ok := one.(connected); ok && t.opts.MaxLen == 0 && len(c.entries) >= minTransaction {
 		refused, err = t.transact(ctx, node, c)
@@ -50,6 +48,14 @@ func (t *Transport) store(ctx context.Context, c *chunk) (refused []any, err err
 		cluster.ReloadState(ctx)
 	}
 	return refused, err
+}
+
+// primary returns the client of the server that has the bus.
+func (t *Transport) primary(ctx context.Context) (redis.Cmdable, error) {
+	if cluster, ok := t.client.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, t.keys.version())
+	}
+	return t.client, nil
 }
 
 // isElsewhere reports whether the slot of the bus has moved to another node, or is about to.
@@ -93,6 +99,9 @@ func (t *Transport) runScript(ctx context.Context, node redis.Cmdable, run eval,
 	p := node.Pipeline()
 	stored := run(ctx, p, keys, args...)
 	waited := t.wait(ctx, p)
+	if last, _ := args[len(args)-1].([]byte); len(last) > aloneBytes {
+		t.follow(ctx, p)
+	}
 	_, _ = p.Exec(ctx) // each command has its error
 	answer, err := stored.Result()
 	if err != nil {

@@ -176,7 +176,14 @@ func (t *Transport) Check(ctx context.Context) error {
 		}
 		return nil, err
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	if cause := t.limitBelow(ctx, t.opts.MaxMessageBytes); cause != "" {
+		t.log.Event(ctx, slog.LevelWarn, "redisstreams.message_limit", fmt.Sprintf("%s, but Options.MaxMessageBytes lets messages of up to %d bytes "+
+			"through: larger ones than the server's limit fail; raise that, or set Options.MaxMessageBytes below it", cause, t.opts.MaxMessageBytes))
+	}
+	return nil
 }
 
 func checkAlways(ctx context.Context, client redis.UniversalClient) error {

@@ -50,8 +50,8 @@ type Options struct {
 	DeliveryLimit int
 	// KMSKey is the id, ARN or alias of a key that encrypts the queues that Subscribe makes; default SQS's own.
 	KMSKey string
-	// Requests bounds the requests to send that are in progress, over all calls; 1 to 1,000, default 16. Each one
-	// carries up to 10 messages.
+	// Requests bounds the requests to send that are in progress, over all calls; 1 to 1,000, default 32. Each one
+	// carries up to 10 messages. The client should keep as many idle connections; the SDK's default is ten.
 	Requests int
 	// Timeout bounds a request, the client's own retries included; one that waits for messages gets Wait on top. At
 	// least 100 ms; default 15 s.
@@ -66,7 +66,7 @@ const (
 	DefaultWait          = 20 * time.Second
 	DefaultRetention     = 14 * 24 * time.Hour
 	DefaultDeliveryLimit = 200
-	DefaultRequests      = 16
+	DefaultRequests      = 32
 	DefaultTimeout       = 15 * time.Second
 )
 
