@@ -45,10 +45,15 @@ func newKit(ctx context.Context, h Harness) *kit {
 
 func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
-func (k *kit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
 	}
+}
+
+func (k *kit) must(what string, err error) {
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // undeclared ends the check since the store or the harness does not declare what.
@@ -132,9 +137,7 @@ func (k *kit) until(what string, fn func() bool) {
 	limit := patience.For(suitetest.Patience)
 	deadline := k.now().Add(limit)
 	for rest := pause; !fn(); rest = min(rest*3/2, limit/40) {
-		if k.now().After(deadline) {
-			k.fail("waited %s in vain until %s", suitetest.Patience, what)
-		}
+		k.failIf(k.now().After(deadline), "waited %s in vain until %s", suitetest.Patience, what)
 		k.sleep(rest)
 	}
 }
@@ -269,9 +272,7 @@ func (k *kit) stored(when, id string, want Stored) {
 	want.ID = id
 	for _, got := range all {
 		if got.ID == id {
-			if got != want {
-				k.fail("%s: stored %+v, want %+v", when, got, want)
-			}
+			k.failIf(got != want, "%s: stored %+v, want %+v", when, got, want)
 			return
 		}
 	}

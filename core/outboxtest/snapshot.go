@@ -47,15 +47,11 @@ func pageIsOneSnapshot(k *kit) {
 				seen = append(seen, pairs(r.Records))
 			}
 			for j := 1; j < len(seen); j++ {
-				if len(seen[j]) != len(seen[0]) {
-					k.fail("transactions write two records each, in the range of two ranges and keys: a page shows the records of %d transactions in the first range and of %d in answer %d",
-						len(seen[0]), len(seen[j]), j)
-				}
+				k.failIf(len(seen[j]) != len(seen[0]),
+					"transactions write two records each, in the range of two ranges and keys: a page shows the records of %d transactions in the first range and of %d in answer %d", len(seen[0]), len(seen[j]), j)
 			}
 			if last {
-				if len(seen[0]) != writers*rounds {
-					k.fail("%d transactions committed and %d are seen", writers*rounds, len(seen[0]))
-				}
+				k.failIf(len(seen[0]) != writers*rounds, "%d transactions committed and %d are seen", writers*rounds, len(seen[0]))
 				return
 			}
 			last = done.Load() == writers
@@ -96,9 +92,8 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 				len(p.Ranges[0].Records) + len(p.Blocked), len(p.Keys[0].Records) + len(p.Keys[0].Blocked), len(p.Rechecked) + len(p.RecheckedBlocked),
 				len(p.Ranges[0].Records) + len(p.RecheckedBlocked), len(p.Keys[0].Records) + len(p.Blocked),
 			}
-			if slices.Min(n) != len(rs) || slices.Max(n) != len(rs) {
-				k.fail("of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)
-			}
+			k.failIf(slices.Min(n) != len(rs) || slices.Max(n) != len(rs),
+				"of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)
 			k.sleep(pause / 5)
 		}
 	})
@@ -108,9 +103,8 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 func (k *kit) stageBusy(rows ...core.StagedRow) {
 	var err error
 	k.until("a transaction could stage", func() bool {
-		if err = k.tryStage(rows...); err != nil && !k.single() {
-			k.fail("stage: %w", err)
-		}
+		err = k.tryStage(rows...)
+		k.failIf(err != nil && !k.single(), "stage: %w", err)
 		return err == nil
 	})
 }

@@ -49,21 +49,17 @@ func auditRecordIsAddedTo(k *kit) {
 			got = append(got, page[0])
 		}
 	}
-	if len(got) != 2 || got[0].Phase != "end" || got[1].Phase != "begin" {
-		k.fail("two lines were written, and then listed: %+v", got)
-	}
+	k.failIf(len(got) != 2 || got[0].Phase != "end" || got[1].Phase != "begin",
+		"two lines were written, and then listed: %+v", got)
 	for i := range got {
 		g, w := got[i], written[1-i]
 		w.User = "ada\ufffd\ufffd"
 		w.Result = w.Result[:min(len(w.Result), 4096)]
-		if diff := cmp.Diff(w, g, cmpopts.IgnoreFields(audit.Entry{}, "Number", "At", "Role")); diff != "" {
-			k.fail("a line came back changed (-written +read):\n%s", diff)
-		}
-		if time.Since(g.At).Abs() > time.Hour || g.Number == 7 && g.At.Unix() == 7 || g.Role == "eve" {
-			k.fail("the writer has chosen the number, the time or the role of a line: %d, %v, %q", g.Number, g.At, g.Role)
-		}
+		diff := cmp.Diff(w, g, cmpopts.IgnoreFields(audit.Entry{}, "Number", "At", "Role"))
+		k.failIf(diff != "", "a line came back changed (-written +read):\n%s", diff)
+		k.failIf(time.Since(g.At).Abs() > time.Hour || g.Number == 7 && g.At.Unix() == 7 || g.Role == "eve",
+			"the writer has chosen the number, the time or the role of a line: %d, %v, %q", g.Number, g.At, g.Role)
 	}
-	if err := r.AppendAudit(k.ctx, audit.Entry{Act: act, Phase: "middle"}); err == nil {
-		k.fail("a line without an action, and with an unknown phase, was taken")
-	}
+	err := r.AppendAudit(k.ctx, audit.Entry{Act: act, Phase: "middle"})
+	k.failIf(err == nil, "a line without an action, and with an unknown phase, was taken")
 }

@@ -18,9 +18,8 @@ func (k *kit) try(n int) (out []core.Record) {
 		rs, err := k.driver.hand(k.ctx, k.route, n-len(out), k.blocks)
 		k.must("hand out", err)
 		for i := range rs {
-			if r := &rs[i]; r.Route != k.route || r.Age < 0 {
-				k.fail("a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
-			}
+			r := &rs[i]
+			k.failIf(r.Route != k.route || r.Age < 0, "a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
 		}
 		if out = append(out, rs...); len(rs) == 0 {
 			break
@@ -61,9 +60,8 @@ func missing(want []string, rs []core.Record) string {
 // takeIDs is take, and the records must have these ids in this order.
 func (k *kit) takeIDs(ids []string) []core.Record {
 	rs := k.await(len(ids), ids)
-	if got := recordIDs(rs); !slices.Equal(got, ids) {
-		k.fail("handed out %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
-	}
+	got := recordIDs(rs)
+	k.failIf(!slices.Equal(got, ids), "handed out %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 	return rs
 }
 
@@ -100,9 +98,7 @@ func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
 // settle persists outcomes, which must all succeed.
 func (k *kit) settle(outcomes ...core.Outcome) {
 	res := k.driver.settle(k.ctx, outcomes)
-	if len(res) != len(outcomes) {
-		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
-	}
+	k.failIf(len(res) != len(outcomes), "settle returned %d results for %d outcomes", len(res), len(outcomes))
 	for i := range outcomes {
 		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), res[i])
 	}
@@ -151,9 +147,8 @@ func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 
 // drainIDs is drain, and the records must have these ids in this order.
 func (k *kit) drainIDs(ids []string) {
-	if got := recordIDs(k.drainOf(len(ids), ids)); !slices.Equal(got, ids) {
-		k.fail("handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
-	}
+	got := recordIDs(k.drainOf(len(ids), ids))
+	k.failIf(!slices.Equal(got, ids), "handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
 }
 
 func outcomes(rs []core.Record, fn func(*core.Record) core.Outcome) []core.Outcome {

@@ -81,10 +81,15 @@ func (k *kit) inLane(l waybill.Lane) *kit {
 
 func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
-func (k *kit) must(what string, err error) {
-	if err != nil {
-		k.fail("%s: %w", what, err)
+// failIf is fail if the condition holds.
+func (k *kit) failIf(is bool, format string, a ...any) {
+	if is {
+		suitetest.Failf(format, a...)
 	}
+}
+
+func (k *kit) must(what string, err error) {
+	k.failIf(err != nil, "%s: %w", what, err)
 }
 
 // undeclared ends the check since the store or the harness does not declare what.
@@ -120,9 +125,8 @@ func (k *kit) close() {
 
 // sleep waits for d.
 func (k *kit) sleep(d time.Duration) {
-	if err := suitetest.Rest(k.ctx, d); err != nil {
-		k.fail("the check ran out of time: %w", err)
-	}
+	err := suitetest.Rest(k.ctx, d)
+	k.failIf(err != nil, "the check ran out of time: %w", err)
 }
 
 // msg returns a message with an id of its own on the check's route and topic.
@@ -163,9 +167,7 @@ func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	for _, s := range staged {
 		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
 	}
-	if !slices.Equal(got, want) {
-		k.fail("stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
-	}
+	k.failIf(!slices.Equal(got, want), "stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
 	return staged
 }
 
@@ -188,9 +190,7 @@ func (k *kit) stageBusy(msgs ...waybill.Message) {
 		if err == nil {
 			return
 		}
-		if !w.Again(k.ctx) {
-			k.fail("stage: %w", err)
-		}
+		k.failIf(!w.Again(k.ctx), "stage: %w", err)
 	}
 }
 
@@ -229,13 +229,9 @@ func (k *kit) state(when, id string, want StoredRecord) {
 	if !ok {
 		return
 	}
-	if rec == nil {
-		k.fail("%s: the record is not stored any more", when)
-	}
+	k.failIf(rec == nil, "%s: the record is not stored any more", when)
 	want.ID = id
-	if *rec != want {
-		k.fail("%s: stored %+v, want %+v", when, *rec, want)
-	}
+	k.failIf(*rec != want, "%s: stored %+v, want %+v", when, *rec, want)
 }
 
 // note remembers what was staged, so that failures can name it.

@@ -37,9 +37,7 @@ func idsAreComparedExactly(k *kit) {
 	}
 	ids := stagedIDs(k.fresh("an id", msgs...))
 	for i, r := range k.takeIDs(ids) {
-		if r.Envelope.Topic != msgs[i].Topic {
-			k.fail("message %q was handed out with the topic %q, want %q", r.ID, r.Envelope.Topic, msgs[i].Topic)
-		}
+		k.failIf(r.Envelope.Topic != msgs[i].Topic, "message %q was handed out with the topic %q, want %q", r.ID, r.Envelope.Topic, msgs[i].Topic)
 	}
 	id := own + "routes"
 	for _, s := range twins {
@@ -52,9 +50,8 @@ func idsAreComparedExactly(k *kit) {
 	}
 	if in, ok := core.As[admin.Inspector](k.store); ok {
 		for _, id := range []string{own + "nAmE", own + "name  "} {
-			if _, err := in.Inspect(k.ctx, k.route, id); !errors.Is(err, waybill.ErrNotFound) {
-				k.fail("inspect of id %q, which was not staged: %v, want waybill.ErrNotFound", id, err)
-			}
+			_, err := in.Inspect(k.ctx, k.route, id)
+			k.failIf(!errors.Is(err, waybill.ErrNotFound), "inspect of id %q, which was not staged: %v, want waybill.ErrNotFound", id, err)
 		}
 	}
 }
@@ -134,9 +131,8 @@ func filtersCompareExactly(k *kit) {
 		for what, f := range map[string]admin.Filter{
 			"tenant": {Tenants: []string{s}}, "key": {Keys: []string{s}}, "topic": {Topics: []string{msgs[i].Topic}}, "id": {IDs: ids[i : i+1]},
 		} {
-			if got, _ := k.list(f, admin.PageRequest{}); !slices.Equal(got, ids[i:i+1]) {
-				k.fail("list by the %s %q returned the messages %s, want %d alone", what, s, suitetest.Names(got, ids), i)
-			}
+			got, _ := k.list(f, admin.PageRequest{})
+			k.failIf(!slices.Equal(got, ids[i:i+1]), "list by the %s %q returned the messages %s, want %d alone", what, s, suitetest.Names(got, ids), i)
 		}
 	}
 }

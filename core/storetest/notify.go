@@ -99,9 +99,8 @@ func ownerIsNotifiedOfCancel(k *kit) {
 	r = k.out(waybill.Key("a"), waybill.DedupeKey("d"))
 	k.retry(r, far)
 	k.told("a replacement of a head", r, func() {
-		if s := k.stageNow(k.msg(waybill.Replace("d")))[0]; s.Replaced != waybill.CancelDone {
-			k.fail("a head that waits for a retry was replaced: %q, want %q", s.Replaced, waybill.CancelDone)
-		}
+		s := k.stageNow(k.msg(waybill.Replace("d")))[0]
+		k.failIf(s.Replaced != waybill.CancelDone, "a head that waits for a retry was replaced: %q, want %q", s.Replaced, waybill.CancelDone)
 	})
 }
 
@@ -112,9 +111,8 @@ func ownerIsNotifiedOfSweep(k *kit) {
 	k.retry(r, far)
 	k.expire(lax())
 	k.told("a sweep of a head", r, func() {
-		if done := k.clean(); done.Expired != 1 {
-			k.fail("%d were swept, want 1", done.Expired)
-		}
+		done := k.clean()
+		k.failIf(done.Expired != 1, "%d were swept, want 1", done.Expired)
 	})
 }
 

@@ -103,9 +103,7 @@ func waitWakesForTimers(k *kit) {
 	follow := func(what, id string, start time.Time) core.Record {
 		for time.Since(start) < short+soon() {
 			if rs := k.try(1); len(rs) > 0 {
-				if rs[0].ID != id {
-					k.fail("%s: another record came", what)
-				}
+				k.failIf(rs[0].ID != id, "%s: another record came", what)
 				return rs[0]
 			}
 			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon(), "though a record came due").err)
@@ -132,9 +130,7 @@ func waitIsNotWokenInVain(k *kit) {
 		k.stage(k.msg(waybill.Delay(far)))
 		w := k.woken(done, short+soon(), "after its limit")
 		k.must("wait", w.err)
-		if w.cause == core.WakeNotify {
-			k.fail("Wait was notified after %s, but there is nothing to hand out", w.after)
-		}
+		k.failIf(w.cause == core.WakeNotify, "Wait was notified after %s, but there is nothing to hand out", w.after)
 		k.idle()
 	}
 }
@@ -144,9 +140,7 @@ func waitEndsAtLimit(k *kit) {
 	k.idle()
 	w := k.woken(k.wait(k.ctx, short), short+soon(), "after its limit")
 	k.must("wait", w.err)
-	if w.cause == core.WakeStop {
-		k.fail("Wait says it was stopped")
-	}
+	k.failIf(w.cause == core.WakeStop, "Wait says it was stopped")
 }
 
 // Wait returns when its context ends, and can be called again. DB-10.

@@ -15,14 +15,10 @@ var waitManyChecks = []named{
 func (k *kit) follow(done <-chan woken, id string, within time.Duration) {
 	for start := time.Now(); ; done = k.wait(k.ctx, long) {
 		left := within - time.Since(start)
-		if left <= 0 {
-			k.fail("following Wait did not find message %s within %s", id, within)
-		}
+		k.failIf(left <= 0, "following Wait did not find message %s within %s", id, within)
 		k.must("wait", k.woken(done, left, "though a message can be handed out").err)
 		if rs := k.try(1); len(rs) > 0 {
-			if rs[0].ID != id {
-				k.fail("message %s was handed out, want %s", rs[0].ID, id)
-			}
+			k.failIf(rs[0].ID != id, "message %s was handed out, want %s", rs[0].ID, id)
 			k.published(rs...)
 			return
 		}
@@ -46,9 +42,7 @@ func waitWakesForEachRoute(k *kit) {
 				o.published(rs...)
 				break
 			}
-			if time.Since(start) > soon() {
-				k.fail("Wait for three routes returned, but message %s is not in line", id)
-			}
+			k.failIf(time.Since(start) > soon(), "Wait for three routes returned, but message %s is not in line", id)
 		}
 	}
 }
