@@ -267,10 +267,7 @@ func dueLeavesWhatIsLocked(k *kit) {
 
 // Without this two members try one record again, or bring a timer into line twice.
 func dueKeepsToOwnSlots(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	a.retries(1, short, key(k.keyIn(low, 0)))
 	b.retries(1, short, key(k.keyIn(high, 0)))
 	k.stage(k.row(key(k.keyIn(low, 0)), delay(short)))
@@ -294,7 +291,6 @@ func dueKeepsToOwnSlots(k *kit) {
 // Without this a member whose partitions change gets no due records, and those in the slots that it keeps are late.
 func dueLeavesOutSlotsAlone(k *kit) {
 	a := k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(core.AllSlots)
 	a.retries(1, 0, key(k.keyIn(low, 0)))
 	a.retries(1, 0, key(k.keyIn(high, 0)))

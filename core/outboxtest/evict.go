@@ -83,8 +83,8 @@ func failedAttemptEndsCrashes(k *kit) {
 // delivered.
 func evictionMakesPartitionsUncertain(k *kit) {
 	m, by := k.join(4), k.join(4)
-	m.claim(core.SlotRange(0, 32))
-	by.claim(core.SlotRange(32, 64))
+	m.claim(low)
+	by.claim(high)
 	rs := by.some(20)
 	m.die(by)
 	for _, u := range k.partitions(by.heartbeat()) {
@@ -139,9 +139,7 @@ func memberRemovesItself(k *kit) {
 
 // Without this an outcome of a removed member is answered as stored and is not, or is stored after its removal.
 func evictionAndSettleExcludeEachOther(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	by := k.join(1)
 	for i := range 30 {
 		m := k.owner(1)
@@ -244,9 +242,7 @@ func evictedSessionReleasesNothing(k *kit) {
 
 // Without this a removed member deletes or changes records that its successor has out.
 func evictedSessionSettlesNothing(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	for _, o := range every {
 		m, by, rs := k.dead(2)
 		for i := range rs {

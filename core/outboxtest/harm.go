@@ -38,8 +38,7 @@ func badLimitsDoNoHarm(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = bad
 		request := core.ReadRequest{
-			Ranges: []core.Range{rg}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: bad}},
-			NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
+			Ranges: []core.Range{rg}, Keys: k.ofKey("k", bad), NewlyOwned: []core.RouteSlots{k.all()}, Limit: bad, Bytes: 1 << 20,
 		}
 		p, err := m.store.Read(k.ctx, m.self.Session, request)
 		if err == nil {

@@ -339,8 +339,8 @@ func droppedRoutesLoseTheirPartitions(k *kit) {
 // Without this a dead member that the leaving one has noticed keeps its partitions until others notice, too.
 func leaveComesLast(k *kit) {
 	m, dead := k.join(2), k.join(2)
-	dead.claim(core.SlotRange(0, 32))
-	m.claim(core.SlotRange(32, 64))
+	dead.claim(low)
+	m.claim(high)
 	by := k.join(2)
 	partition := k.partitions(m.heartbeat())[1].Partition
 	r := m.heartbeat(leave, m.remove(dead), moves(core.Transfer{Partition: partition, From: m.self.Session, To: by.self.Session}))

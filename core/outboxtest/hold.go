@@ -78,11 +78,7 @@ func nextIsInOrderWithoutKeys(k *kit) {
 }
 
 func heldIDs(ts []core.HoldResult) []string {
-	out := make([]string, len(ts))
-	for i := range ts {
-		out[i] = ts[i].Ref.ID
-	}
-	return out
+	return suitetest.Each(ts, func(t *core.HoldResult) string { return t.Ref.ID })
 }
 
 // Without this a take whose answer was lost leaves records held that no member handles.

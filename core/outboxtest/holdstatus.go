@@ -98,10 +98,7 @@ func holdAnswersWhatIsGone(k *kit) {
 
 // Without this a member holds, and hands out, a record that the owner of the partition hands out.
 func holdKeepsToOwnPartitions(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	rs := a.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))), k.row(id(k.idIn(high))))...)
 	ts, err := a.store.Hold(k.ctx, a.self.Session, core.HoldRequest{Refs: refs(rs)})
 	k.failIf(err != nil && !errors.Is(err, core.ErrFenced), "take of a record of another's partition: %w", err)

@@ -113,8 +113,7 @@ func largeAnswersAreWhole(k *kit) {
 		k.failIf(len(got) < n && !more, "%s of %d records, with the limit 10000, has %d and does not say that there are more", what, n, len(got))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10_000}},
-		Limit: 10_000, Bytes: 1 << 30,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10_000), Limit: 10_000, Bytes: 1 << 30,
 	})
 	whole("a range", ids(p.Ranges[0].Records), p.Ranges[0].More)
 	whole("a key", ids(p.Keys[0].Records), p.Keys[0].More)
@@ -124,7 +123,7 @@ func largeAnswersAreWhole(k *kit) {
 	for from := 0; from < len(rs); from += 500 {
 		part := rs[from:min(from+500, len(rs))]
 		m.hold(refs(part)...)
-		m.settle(outcomes(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
+		m.settle(suitetest.Each(part, func(r *core.Record) core.Outcome { return core.Retry(r, errNo, 0) })...)
 	}
 	p = m.read(core.ReadRequest{NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10_000})
 	var waiting []string
@@ -138,17 +137,9 @@ func largeAnswersAreWhole(k *kit) {
 		left -= len(d.Retries)
 		k.failIf(left > 0 && d.NextIn != 0,
 			"with the limit 10000 %d of %d due retries were answered, %d are left, and NextIn is %s, not 0", len(d.Retries), len(rs), left, d.NextIn)
-		m.settle(outcomes(d.Retries, core.Published)...)
+		m.settle(suitetest.Each(d.Retries, core.Published)...)
 		return left <= 0
 	})
-}
-
-func outcomes(rs []core.Record, fn func(r *core.Record) core.Outcome) []core.Outcome {
-	out := make([]core.Outcome, len(rs))
-	for i := range rs {
-		out[i] = fn(&rs[i])
-	}
-	return out
 }
 
 // twins are names that a database can take for one: by case, space at the end, accents, and ways to write one letter.
@@ -167,7 +158,7 @@ func namesAreComparedExactly(k *kit) {
 	rs := m.find(want...)
 	request := core.ReadRequest{Limit: 100, Bytes: 1 << 20}
 	for i := range rows {
-		request.Keys = append(request.Keys, core.KeyRange{Route: k.route, Key: own + twins[i], To: forever, Limit: 10})
+		request.Keys = append(request.Keys, k.ofKey(own+twins[i], 10)...)
 	}
 	p := m.read(request)
 	for i := range request.Keys {

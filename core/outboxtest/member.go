@@ -65,6 +65,17 @@ func (k *kit) owner(partitions int) *member {
 	return m
 }
 
+// The lower and the upper half of the slots.
+var low, high = core.SlotRange(0, 32), core.SlotRange(32, 64)
+
+// halves returns two members, the owners of low and of high.
+func (k *kit) halves() (lower, upper *member) {
+	lower, upper = k.join(2), k.join(2)
+	lower.claim(low)
+	upper.claim(high)
+	return lower, upper
+}
+
 // heartbeat renews m and checks what every answer must be like.
 func (m *member) heartbeat(mods ...func(x *core.HeartbeatRequest)) *core.Membership {
 	x := core.HeartbeatRequest{Self: m.self}

@@ -17,10 +17,7 @@ var noticeChecks = []named{
 }
 
 func (k *kit) redriveIn(tx Tx, rs ...core.Record) {
-	d, ok := core.As[Redriver](tx)
-	if !ok {
-		k.undeclared("a transaction that can put an abandoned record back in line")
-	}
+	d := needs[Redriver](k, tx, "a transaction that can put an abandoned record back in line")
 	for i := range rs {
 		k.must("put an abandoned record back in line", d.Redrive(k.ctx, k.route, rs[i].ID))
 	}
@@ -66,7 +63,6 @@ func concerns(c *core.Notice, r *core.Record) bool {
 // Without this a key that an operator freed waits until its owner's sweep.
 func noticeRecordsComeWithThePage(k *kit) {
 	m := k.owner(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(id(k.idIn(high))), k.row(key(k.keyIn(high, 0))))...)
 	m.abandon(rs)
 	tx := k.begin()
@@ -102,8 +98,7 @@ func noticeRecordsAreNoRecords(k *kit) {
 		m.settle(core.Published(&r))
 	}
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
-		NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), NewlyOwned: []core.RouteSlots{k.all()}, Limit: 10, Bytes: 1 << 20,
 	})
 	n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Blocked) + len(p.Blocked) + len(m.next(10))
 	k.failIf(n > 0, "only notices are left, and %d records are ready or wait", n)
@@ -136,11 +131,7 @@ func noticeDoneDeletesTheNotice(k *kit) {
 }
 
 func (k *kit) tellIn(tx Tx, c core.Notice) {
-	t, ok := core.As[Teller](tx)
-	if !ok {
-		k.undeclared("a transaction that can write notices")
-	}
-	k.must("write a notice", t.Tell(k.ctx, c))
+	k.must("write a notice", needs[Teller](k, tx, "a transaction that can write notices").Tell(k.ctx, c))
 }
 
 // decision is what tells the owner of r that an operator ends it.
@@ -151,7 +142,6 @@ func decision(r *core.Record, reason waybill.Reason) core.Notice {
 // Without this an operator's decision about a due record is never carried out, or for another reason.
 func decisionNoticeHasItsReason(k *kit) {
 	m := k.owner(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))))...)
 	want := []core.Notice{decision(&rs[0], waybill.ReasonSkipped), decision(&rs[1], waybill.ReasonSetAside)}
 	for i := range want {
@@ -177,10 +167,7 @@ func decisionNoticeHasItsReason(k *kit) {
 
 // Without this the records that came back in the slots of another owner wait for its sweep, or are read over and over.
 func noticeFromWaitsForAllOwners(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	tx := k.begin()
 	k.tellIn(tx, core.Notice{Kind: core.NoticeFrom, Route: k.route, Seq: 7})
 	k.commit(tx)

@@ -54,10 +54,7 @@ func missingNeedsAToken(k *kit) {
 
 // acquire has m show a token, and returns the channel that is closed when it is lost, and the function that ends it.
 func (m *member) acquire() (lost <-chan struct{}, end context.CancelFunc) {
-	p, ok := core.As[core.Presence](m.store)
-	if !ok {
-		m.k.undeclared("presence")
-	}
+	p := needs[core.Presence](m.k, m.store, "presence")
 	ctx, end := context.WithCancel(m.k.ctx)
 	token, lost, err := p.Acquire(ctx)
 	if err != nil {

@@ -96,10 +96,7 @@ func rangeKeepsToItsBounds(k *kit) {
 	for _, c := range []struct {
 		from, to    int64
 		first, past int
-	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {
-		seq(5), forever, 6,
-		6,
-	}, {seq(2), seq(2), 6, 6}} {
+	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
 		p := m.read(core.ReadRequest{
@@ -119,8 +116,7 @@ func rangeKeepsToItsSlots(k *kit) {
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})},
-			Limit:  10, Bytes: 1 << 20,
+			Ranges: []core.Range{wide(k.part(s)), wide(core.RouteSlots{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20,
 		})
 		var want []string
 		for _, r := range rs {
@@ -143,8 +139,7 @@ func rangeKeepsToItsLimit(k *kit) {
 		rg := wide(k.all())
 		rg.Limit = n
 		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{rg, wide(k.all())},
-			Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20,
+			Ranges: []core.Range{rg, wide(k.all())}, Keys: k.ofKey("k", n), Limit: 10, Bytes: 1 << 20,
 		})
 		k.checkCut("a range", p.Ranges[0], rs, n)
 		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
@@ -165,12 +160,7 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(core.ReadRequest{
-			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{
-				Route: k.route, Key: "k", To: forever,
-				Limit: 10,
-			}}, Limit: 10, Bytes: most,
-		})
+		p := m.read(core.ReadRequest{Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: most})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
 		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
@@ -220,8 +210,7 @@ func readyIsWhatIsDue(k *kit) {
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
 	p := m.read(core.ReadRequest{
-		Ranges: []core.Range{wide(k.all())},
-		Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20,
+		Ranges: []core.Range{wide(k.all())}, Keys: k.ofKey("k", 10), Limit: 10, Bytes: 1 << 20,
 	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		k.failIf(!slices.Equal(got, want),
@@ -269,12 +258,10 @@ func readWaitsForNoLock(k *kit) {
 // Without this a member hands out records of a partition that it lost, or stops at partitions that it owns.
 func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
-	a.claim(core.SlotRange(0, 32))
+	a.claim(low)
 	b.claim(core.SlotRange(32, 48))
 	request := core.ReadRequest{Slots: []core.RouteSlots{
-		k.all(), k.part(core.SlotRange(8, 40)),
-		{Route: k.route + "-x", Slots: core.AllSlots},
-		k.part(core.SlotRange(48, 64)),
+		k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64)),
 	}, Limit: 1}
 	for m, want := range map[*member][]core.Slots{
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
@@ -303,10 +290,7 @@ func epochIsStable(k *kit) {
 
 // Without this each read goes through all records of a key that waits for a retry, and a relay stands still. DB-20.
 func readIsBoundedBehindABlockedKey(k *kit) {
-	meter, ok := core.As[Meter](k.h)
-	if !ok {
-		k.undeclared("Meter")
-	}
+	meter := needs[Meter](k, k.h, "Meter")
 	m := k.owner(1)
 	touched := func() int64 {
 		n, err := meter.Touched(k.ctx)
@@ -327,8 +311,7 @@ func readIsBoundedBehindABlockedKey(k *kit) {
 		rg.From, rg.Limit, rg.ExcludeKeys = front, 10, []string{hot}
 		before := touched()
 		p := m.read(core.ReadRequest{
-			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg},
-			Keys: []core.KeyRange{{Route: k.route, Key: hot, To: forever, Limit: 1}}, Limit: 10, Bytes: 1 << 20,
+			Slots: []core.RouteSlots{k.all()}, NewlyOwned: []core.RouteSlots{k.all()}, Ranges: []core.Range{rg}, Keys: k.ofKey(hot, 1), Limit: 10, Bytes: 1 << 20,
 		})
 		after := touched()
 		got := ids(p.Ranges[0].Records)

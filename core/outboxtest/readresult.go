@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // read asks once and checks what every answer must be like.
@@ -164,25 +165,13 @@ func (m *member) holder(when string, want core.Session, refs ...core.Ref) {
 }
 
 func refs(rs []core.Record) []core.Ref {
-	out := make([]core.Ref, len(rs))
-	for i := range rs {
-		out[i] = rs[i].Ref
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) core.Ref { return r.Ref })
 }
 
 func heldRefs(ts []core.HoldResult) []core.Ref {
-	out := make([]core.Ref, len(ts))
-	for i := range ts {
-		out[i] = ts[i].Ref
-	}
-	return out
+	return suitetest.Each(ts, func(t *core.HoldResult) core.Ref { return t.Ref })
 }
 
 func ids(rs []core.Record) []string {
-	out := make([]string, len(rs))
-	for i := range rs {
-		out[i] = rs[i].ID
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) string { return r.ID })
 }

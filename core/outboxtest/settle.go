@@ -194,9 +194,7 @@ func wrongIDChangesNothing(k *kit) {
 
 // Without this a member that lost a partition changes what its successor has out, or its published records come again.
 func lostPartitionFencesButPublished(k *kit) {
-	if !k.traits.SessionFence {
-		k.undeclared("SessionFence")
-	}
+	k.mustFence()
 	a, b := k.join(1), k.join(1)
 	for _, taken := range []bool{false, true} {
 		a.claim(core.AllSlots)

@@ -94,11 +94,7 @@ func storeKeepsNoSlice(k *kit) {
 
 // saved returns a function that sets the database back.
 func (k *kit) saved() (restore func()) {
-	r, ok := core.As[Restorer](k.h)
-	if !ok {
-		k.undeclared("a database that can be set back")
-	}
-	fn, err := r.Save(k.ctx)
+	fn, err := needs[Restorer](k, k.h, "a database that can be set back").Save(k.ctx)
 	k.must("save", err)
 	return func() { k.must("restore", fn(k.ctx)) }
 }

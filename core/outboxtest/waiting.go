@@ -44,10 +44,7 @@ func (m *member) version(ref core.Ref) int64 {
 
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at another member.
 func newlyOwnedAnswersBlockedRecords(k *kit) {
-	a, b := k.join(2), k.join(2)
-	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
-	a.claim(low)
-	b.claim(high)
+	a, b := k.halves()
 	kl, kh := k.keyIn(low, 0), k.keyIn(high, 0)
 	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))),
 		k.row(id(k.idIn(low))), k.row(key(kl)))...)
@@ -78,8 +75,7 @@ func newlyOwnedAnswersBlockingHeadsIfAsked(k *kit) {
 		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
 	request := core.ReadRequest{
-		NewlyOwned: []core.RouteSlots{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
-		Limit: 100, Bytes: 1 << 20,
+		NewlyOwned: []core.RouteSlots{k.all()}, Keys: k.ofKey("k", 10), Limit: 100, Bytes: 1 << 20,
 	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		request.Blocks = blocks

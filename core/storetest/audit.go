@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/waybill-go/waybill/admin/audit"
-	"github.com/waybill-go/waybill/core"
 )
 
 var auditChecks = []named{
@@ -18,10 +17,7 @@ var auditChecks = []named{
 // The audit record returns each line as it was written, cut, the newest first and in pages. The store numbers lines,
 // and gives them its time. A line that says too little is refused. OP-21.
 func auditRecordIsAddedTo(k *kit) {
-	r, ok := core.As[audit.Recorder](k.store)
-	if !ok {
-		k.undeclared("an audit record")
-	}
+	r := capability[audit.Recorder](k)
 	act := k.route // of this check alone: others write to the record, too
 	line := func(phase, result string) audit.Entry {
 		e := audit.Entry{

@@ -113,10 +113,7 @@ func cancelSaysMaybe(k *kit) {
 		{"rejected", outs{no(far)}, waybill.CancelDone},
 		{"unknown", outs{put(true)}, waybill.CancelUncertain},
 		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelUncertain},
-		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome {
-			return core.Retry(r, errNo,
-				far).WithUnknown()
-		}}, waybill.CancelUncertain},
+		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far).WithUnknown() }}, waybill.CancelUncertain},
 	} {
 		id := k.stage(k.msg(waybill.DedupeKey(strconv.Itoa(i))))[0]
 		for _, fn := range tc.settle {
@@ -386,9 +383,6 @@ func expiredIsAbandoned(k *kit) {
 	k.settle(core.Abandon(&r, waybill.ReasonExpired, errors.New("its time was over")))
 	k.none("it was abandoned")
 	if rec, ok := k.stored(id); ok && rec != nil {
-		k.state("after it expired", id, StoredRecord{
-			State: core.StateAbandoned, Reason: waybill.ReasonExpired,
-			LastError: "its time was over",
-		})
+		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: waybill.ReasonExpired, LastError: "its time was over"})
 	}
 }

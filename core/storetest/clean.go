@@ -39,11 +39,7 @@ func (k *kit) cleaner() core.Cleaner { return capability[core.Cleaner](k) }
 // retaining returns a kit on a store with retention r, on a route of its own.
 func (k *kit) retaining(r waybill.Retention) *kit {
 	k.cleaner()
-	h, ok := core.As[Retainer](k.h)
-	if !ok {
-		k.undeclared("Retainer")
-	}
-	other, err := h.WithRetention(k.ctx, r)
+	other, err := needs[Retainer](k, k.h).WithRetention(k.ctx, r)
 	k.must("open with a retention", err)
 	return k.other(other)
 }

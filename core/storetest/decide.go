@@ -68,15 +68,9 @@ func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) 
 }
 
 func (k *kit) answer(done <-chan error, within time.Duration) error {
-	t := time.NewTimer(within)
-	defer t.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-t.C:
-		k.fail("a decision was not answered within %s", within)
-	}
-	return nil
+	err, ok := suitetest.ComeWithin(done, within)
+	k.failIf(!ok, "a decision was not answered within %s", within)
+	return err
 }
 
 // notices returns the notices of the route.

@@ -66,17 +66,11 @@ func dedupeKeysBelongToTenants(k *kit) {
 func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 	k.canCancel()
 	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
-		m := k.msg(opts...)
-		m.Source = source
-		return m
+		return k.msg(append(opts, fromSource(source))...)
 	}
 	const a, b = "/storetest/a", "/storetest/b"
 	refused := func(where string, msgs ...waybill.Message) {
-		tx := k.begin()
-		_, err := tx.Stage(k.ctx, msgs...)
-		k.failIf(waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict,
-			"%s: the dedupe key of another source's message: stage answered %v, want class %v and reason %q", where, err, waybill.ClassPermanent, waybill.ReasonIDConflict)
-		k.rollback(tx)
+		k.conflict(where+": the dedupe key of another source's message", msgs...)
 	}
 	key, replace := waybill.DedupeKey("k"), waybill.Replace("k")
 	refused("within one call", of(a, key), of(b, key))
@@ -121,8 +115,7 @@ func dedupeKeyOfAnotherSourceIsRefused(k *kit) {
 func dedupeKeyMakesDuplicate(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
-	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"))
-	topic.Topic = "storetest.other"
+	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"), onTopic("storetest.other"))
 	dup := func(route string) waybill.Staged { return waybill.Staged{ID: first.ID, Route: route, Duplicate: true} }
 	tx := k.begin()
 	staged := k.mustStage(tx, first, k.msg(waybill.DedupeKey("k")), elsewhere, topic, k.msg(waybill.DedupeKey("l")))

@@ -46,18 +46,14 @@ func (k *kit) explained(when string, ids []string, block bool, want ...string) {
 
 // unbound stages a message of topic, and lets it try whether a queue is bound for that.
 func (k *kit) unbound(topic string) string {
-	m := k.msg()
-	m.Topic = topic
-	id := k.stage(m)[0]
+	id := k.stage(k.msg(onTopic(topic)))[0]
 	k.settle(core.Retry(&k.takeIDs([]string{id})[0], errUnbound, far))
 	return id
 }
 
 // ofTopic returns a message of a topic and key.
 func (k *kit) ofTopic(topic, key string) waybill.Message {
-	m := k.msg(waybill.Key(key))
-	m.Topic = topic
-	return m
+	return k.msg(waybill.Key(key), onTopic(topic))
 }
 
 // A key whose head waits since no queue is bound for its topic is listed, if others wait behind it. OR-05.

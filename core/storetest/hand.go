@@ -105,7 +105,7 @@ func (k *kit) settle(outcomes ...core.Outcome) {
 }
 
 // published settles all of rs as published.
-func (k *kit) published(rs ...core.Record) { k.settle(outcomes(rs, core.Published)...) }
+func (k *kit) published(rs ...core.Record) { k.settle(suitetest.Each(rs, core.Published)...) }
 
 // retry says of r that an attempt failed, and that it is due again after in.
 func (k *kit) retry(r core.Record, in time.Duration) { k.settle(core.Retry(&r, errNo, in)) }
@@ -113,12 +113,12 @@ func (k *kit) retry(r core.Record, in time.Duration) { k.settle(core.Retry(&r, e
 // abandon gives all of ids up, which can be handed out now.
 func (k *kit) abandon(reason waybill.Reason, ids ...string) {
 	rs := k.takeIDs(ids)
-	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
+	k.settle(suitetest.Each(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
 }
 
 // release hands rs back.
 func (k *kit) release(rs ...core.Record) {
-	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Release(r, 0, false) })...)
+	k.settle(suitetest.Each(rs, func(r *core.Record) core.Outcome { return core.Release(r, 0, false) })...)
 }
 
 // crash hands ids out to a member that is then removed. Another one follows it.
@@ -149,12 +149,4 @@ func (k *kit) drainOf(n int, want []string) (out []core.Record) {
 func (k *kit) drainIDs(ids []string) {
 	got := recordIDs(k.drainOf(len(ids), ids))
 	k.failIf(!slices.Equal(got, ids), "handed out in the order %s, want %s", suitetest.Names(got, ids), suitetest.Names(ids, ids))
-}
-
-func outcomes(rs []core.Record, fn func(*core.Record) core.Outcome) []core.Outcome {
-	out := make([]core.Outcome, len(rs))
-	for i := range rs {
-		out[i] = fn(&rs[i])
-	}
-	return out
 }

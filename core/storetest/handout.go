@@ -79,10 +79,7 @@ func callsHeedTheirContext(k *kit) {
 
 // A row that cannot be read is handed out with Record.Err, beside its siblings, and can be abandoned. DB-01.
 func unreadableRowIsReported(k *kit) {
-	c, ok := core.As[Corrupter](k.h)
-	if !ok {
-		k.undeclared("a harness that can spoil a row")
-	}
+	c := needs[Corrupter](k, k.h)
 	ids := k.stage(k.msgs(3)...)
 	rs := k.takeIDs(ids)
 	k.must("spoil a row", c.Corrupt(k.ctx, k.route, rs[1].Seq))
@@ -151,7 +148,7 @@ func settleHeedsItsContext(k *kit) {
 	rs := k.takeIDs(ids)
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
-	res := k.store.Settle(ctx, k.driver.self.Session, outcomes(rs, core.Published))
+	res := k.store.Settle(ctx, k.driver.self.Session, suitetest.Each(rs, core.Published))
 	k.failIf(len(res) != 2 || (res[0] == nil) != (res[1] == nil), "a settle of two outcomes with an ended context gave %v, want one result for each", res)
 	k.published(rs...)
 	k.none("they were published")

@@ -137,10 +137,7 @@ func headSkip(k *kit) {
 	k.decided("a", ids[0], admin.HeadSkip)
 	k.blocked("after the head was skipped", ids, false)
 	k.drainIDs(ids[1:])
-	k.state("skipped", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSkipped,
-		LastError: errNo.Error(),
-	})
+	k.gaveUp(ids[0], waybill.ReasonSkipped, 1)
 	k.none("it was skipped")
 }
 
@@ -150,10 +147,7 @@ func headPark(k *kit) {
 	ids := k.waiting(2, "a")
 	k.decided("a", ids[0], admin.HeadSetAside)
 	k.drainIDs(ids[1:])
-	k.state("parked", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside,
-		LastError: errNo.Error(),
-	})
+	k.gaveUp(ids[0], waybill.ReasonSetAside, 1)
 	k.redriver()
 	parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
 	k.redriven("a parked one", admin.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
@@ -242,10 +236,7 @@ func headRefusesBadInput(k *kit) {
 	err = k.decide("", "", admin.HeadSkip)
 	k.failIf(!errors.Is(err, waybill.ErrInvalid), "a decision about nothing: %v, want waybill.ErrInvalid", err)
 	for _, limit := range []int{-1, admin.MaxPageLimit + 1} {
-		_, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{
-			Route: k.route, BlockAfterAbandon: true,
-			Limit: limit,
-		})
+		_, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit})
 		k.failIf(!errors.Is(err, waybill.ErrInvalid), "%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
 	}
 	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(lax())))

@@ -143,10 +143,8 @@ func listPagesInOrder(k *kit) {
 func listFilters(k *kit) {
 	k.inspector()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	a := k.msg(waybill.Key("a"), waybill.Tenant("ta"), waybill.OccurredAt(at))
-	a.Topic = "topic.a"
-	b := k.msg(waybill.Key("b"), waybill.Tenant("tb"), waybill.OccurredAt(at.Add(time.Second)))
-	b.Topic = "topic.b"
+	a := k.msg(waybill.Key("a"), waybill.Tenant("ta"), waybill.OccurredAt(at), onTopic("topic.a"))
+	b := k.msg(waybill.Key("b"), waybill.Tenant("tb"), waybill.OccurredAt(at.Add(time.Second)), onTopic("topic.b"))
 	ids := k.stage(a, b, k.msg(waybill.OccurredAt(at.Add(time.Hour)), waybill.Delay(far)))
 	for _, r := range k.takeIDs(ids[:2]) {
 		if r.ID == ids[0] {
@@ -205,9 +203,7 @@ func listFilters(k *kit) {
 // there. DB-11.
 func listKeepsItsBudget(k *kit) {
 	in := k.inspector()
-	last := k.msg()
-	last.Topic = "topic.last"
-	ids := k.stage(append(k.msgs(30), last)...)
+	ids := k.stage(append(k.msgs(30), k.msg(onTopic("topic.last")))...)
 	f := k.mine(admin.Filter{Topics: []string{"topic.last"}})
 	first := k.inspect(ids[0])
 	l, err := in.List(k.ctx, f, admin.PageRequest{After: first.Seq - 1, Budget: 10})
@@ -265,10 +261,7 @@ func listRefusesBadInput(k *kit) {
 // redriven. DB-11 DB-12.
 func listShowsWhatCannotBeRead(k *kit) {
 	k.inspector()
-	co, ok := core.As[Corrupter](k.h)
-	if !ok {
-		k.undeclared("Corrupter")
-	}
+	co := needs[Corrupter](k, k.h)
 	ids := k.stage(k.msg(waybill.Tenant("t")), k.msg(waybill.Tenant("t")))
 	k.abandonKept(waybill.ReasonUndecodable, ids...)
 	k.must("corrupt", co.Corrupt(k.ctx, k.route, k.inspect(ids[0]).Seq))

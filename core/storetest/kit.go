@@ -96,8 +96,11 @@ func (k *kit) must(what string, err error) {
 func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
 // capability returns the store's T, and ends the check if it has none.
-func capability[T any](k *kit) T {
-	c, ok := core.As[T](k.store)
+func capability[T any](k *kit) T { return needs[T](k, k.store) }
+
+// needs returns the T of the store or of the harness, and ends the check if it has none.
+func needs[T any](k *kit, of any) T {
+	c, ok := core.As[T](of)
 	if !ok {
 		k.undeclared(reflect.TypeFor[T]().String())
 	}
@@ -135,6 +138,10 @@ func (k *kit) msg(opts ...waybill.MessageOption) waybill.Message {
 	return waybill.RawMessage(k.topic, "text/plain", []byte("body"), append(own, opts...)...)
 }
 
+func onTopic(s string) waybill.MessageOption { return func(m *waybill.Message) { m.Topic = s } }
+
+func fromSource(s string) waybill.MessageOption { return func(m *waybill.Message) { m.Source = s } }
+
 func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 	out := make([]waybill.Message, n)
 	for i := range out {
@@ -145,7 +152,12 @@ func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
 
 // begin starts a transaction. The check's member is there before the first one.
 func (k *kit) begin() Tx {
-	k.join.Do(func() { k.must("join", k.driver.heartbeat(k.ctx, k.route)) })
+	k.join.Do(func() { k.must("join", k.driver.own(k.ctx, k.route)) })
+	return k.raw()
+}
+
+// raw is begin, without a member of the check.
+func (k *kit) raw() Tx {
 	tx, err := k.h.Begin(k.ctx)
 	k.must("begin", err)
 	k.mu.Lock()
@@ -254,17 +266,9 @@ func (k *kit) name(r *core.Record) string {
 }
 
 func stagedIDs(ss []waybill.Staged) []string {
-	out := make([]string, len(ss))
-	for i := range ss {
-		out[i] = ss[i].ID
-	}
-	return out
+	return suitetest.Each(ss, func(s *waybill.Staged) string { return s.ID })
 }
 
 func recordIDs(rs []core.Record) []string {
-	out := make([]string, len(rs))
-	for i := range rs {
-		out[i] = rs[i].ID
-	}
-	return out
+	return suitetest.Each(rs, func(r *core.Record) string { return r.ID })
 }

@@ -31,9 +31,7 @@ func idsAreComparedExactly(k *kit) {
 	own := waybill.NewID()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.ID(own + s))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.ID(own+s), onTopic(topicOf(s))))
 	}
 	ids := stagedIDs(k.fresh("an id", msgs...))
 	for i, r := range k.takeIDs(ids) {
@@ -43,7 +41,7 @@ func idsAreComparedExactly(k *kit) {
 	for _, s := range twins {
 		o := k.other(k.h)
 		o.route = k.route + s
-		k.must("join", o.driver.heartbeat(k.ctx, o.route))
+		k.must("join", o.driver.own(k.ctx, o.route))
 		o.fresh("a route", o.msg(waybill.ID(id)))
 		o.drainIDs([]string{id})
 		o.none("it is another route's")
@@ -101,9 +99,7 @@ func dedupeKeysAreComparedExactly(k *kit) {
 	k.canCancel()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.DedupeKey("same"), waybill.Delay(far))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, k.msg(waybill.DedupeKey(s), waybill.Delay(far)), m)
+		msgs = append(msgs, k.msg(waybill.DedupeKey(s), waybill.Delay(far)), k.msg(waybill.DedupeKey("same"), waybill.Delay(far), onTopic(topicOf(s))))
 	}
 	k.fresh("a dedupe key or its topic", msgs...)
 	k.cancel("by a dedupe key that was not staged", waybill.CancelNotFound, k.byKey("nAmE"))
@@ -122,9 +118,7 @@ func filtersCompareExactly(k *kit) {
 	k.inspector()
 	var msgs []waybill.Message
 	for _, s := range twins {
-		m := k.msg(waybill.Tenant(s), waybill.Key(s), waybill.Delay(far))
-		m.Topic = topicOf(s)
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.Tenant(s), waybill.Key(s), waybill.Delay(far), onTopic(topicOf(s))))
 	}
 	ids := k.stage(msgs...)
 	for i, s := range twins {

@@ -132,9 +132,7 @@ func redriveFilters(k *kit) {
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
 	var msgs []waybill.Message
 	for i, tenant := range []string{"x", "y", "z", "w", "v"} {
-		m := k.msg(waybill.Tenant(tenant), waybill.OccurredAt(at.Add(time.Duration(i)*time.Second)))
-		m.Topic = "topic." + tenant
-		msgs = append(msgs, m)
+		msgs = append(msgs, k.msg(waybill.Tenant(tenant), waybill.OccurredAt(at.Add(time.Duration(i)*time.Second)), onTopic("topic."+tenant)))
 	}
 	ids := k.stage(msgs...)
 	rs := k.takeIDs(ids)
@@ -167,10 +165,7 @@ func redriveDryRunChangesNothing(k *kit) {
 		k.redriven("two in a dry run", admin.RedriveRequest{DryRun: true}, 2, nil)
 	}
 	k.none("the redrive was a dry run")
-	k.state("after a dry run", ids[0], StoredRecord{
-		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected,
-		LastError: errNo.Error(),
-	})
+	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected, LastError: errNo.Error()})
 	_, err := k.redriver().Redrive(k.ctx, admin.RedriveRequest{All: true, DryRun: true})
 	k.failIf(err != nil, "a dry run of all: %v", err)
 	k.redriven("the same two", admin.RedriveRequest{}, 2, nil)

@@ -127,16 +127,10 @@ func duplicateIsReported(k *kit) {
 func idOfAnotherSourceIsRefused(k *kit) {
 	id := waybill.NewID()
 	of := func(source string, opts ...waybill.MessageOption) waybill.Message {
-		m := k.msg(append([]waybill.MessageOption{waybill.ID(id)}, opts...)...)
-		m.Source = source
-		return m
+		return k.msg(append(opts, waybill.ID(id), fromSource(source))...)
 	}
 	refused := func(where string, msgs ...waybill.Message) {
-		tx := k.begin()
-		_, err := tx.Stage(k.ctx, msgs...)
-		k.failIf(waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict,
-			"%s: the same id from another source: stage answered %v, want class %v and reason %q", where, err, waybill.ClassPermanent, waybill.ReasonIDConflict)
-		k.rollback(tx)
+		k.conflict(where+": the same id from another source", msgs...)
 	}
 	refused("within one call", of("/storetest/a"), of("/storetest/b"))
 	k.stage(of("/storetest/a"))
@@ -146,9 +140,7 @@ func idOfAnotherSourceIsRefused(k *kit) {
 	s := k.stageNow(of("/storetest/a"))[0]
 	k.failIf(!s.Duplicate, "the same id from the same source: stage answered %+v, want a duplicate", s)
 	other := k.other(k.h)
-	elsewhere := other.msg(waybill.ID(id))
-	elsewhere.Source = "/storetest/b"
-	s = k.stageNow(elsewhere)[0]
+	s = k.stageNow(other.msg(waybill.ID(id), fromSource("/storetest/b")))[0]
 	k.failIf(s.Duplicate, "the same id from another source on another route: stage answered %+v", s)
 	k.abandon(waybill.ReasonRejected, id)
 	if rec, ok := k.stored(id); !ok || rec != nil {

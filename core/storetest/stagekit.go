@@ -22,6 +22,15 @@ func (k *kit) stageNow(msgs ...waybill.Message) []waybill.Staged {
 	return staged
 }
 
+// conflict stages msgs, which must be refused since another source's message has the id or the dedupe key of one.
+func (k *kit) conflict(what string, msgs ...waybill.Message) {
+	tx := k.begin()
+	_, err := tx.Stage(k.ctx, msgs...)
+	k.failIf(waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonIDConflict,
+		"%s: stage answered %v, want class %v and reason %q", what, err, waybill.ClassPermanent, waybill.ReasonIDConflict)
+	k.rollback(tx)
+}
+
 func (k *kit) expect(where string, got, want waybill.Staged) {
 	k.failIf(got != want, "%s: stage answered %+v, want %+v", where, got, want)
 }

@@ -320,16 +320,6 @@ func (t *table) stage(list []facts) {
 	k.commit(tx)
 }
 
-// raw is begin, without a member of the check.
-func (k *kit) raw() Tx {
-	tx, err := k.h.Begin(k.ctx)
-	k.must("begin", err)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.txs = append(k.txs, tx)
-	return tx
-}
-
 // read finds the records that are in line.
 func (t *table) read(p *player) {
 	found := 0
