@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var noticeChecks = []named{
@@ -43,23 +44,6 @@ func (m *member) notices(s core.Slots) []core.Notice {
 	return m.read(core.ReadRequest{Slots: []core.RouteSlots{m.k.part(s)}, Limit: 10}).Notices
 }
 
-// concerns reports whether c makes the owner of r read it.
-func concerns(c *core.Notice, r *core.Record) bool {
-	if c.Route != r.Route || c.Number == 0 {
-		return false
-	}
-	switch c.Kind {
-	case core.NoticeKey:
-		return c.Slot == r.Slot && c.Key == r.Envelope.Key && c.Key != ""
-	case core.NoticeRecord:
-		return c.Slot == r.Slot && c.ID == r.ID && c.Seq == r.Seq
-	case core.NoticeFrom:
-		return c.Seq <= r.Seq
-	case core.NoticeDecide:
-	}
-	return false
-}
-
 // Without this a key that an operator freed waits until its owner's sweep.
 func noticeRecordsComeWithThePage(k *kit) {
 	m := k.owner(2)
@@ -77,13 +61,13 @@ func noticeRecordsComeWithThePage(k *kit) {
 	k.redriveIn(tx, rs[2])
 	k.rollback(tx)
 	got := m.notices(core.AllSlots)
-	k.failIf(len(got) != 2 || !concerns(&got[0], &rs[0]) && !concerns(&got[1], &rs[0]) || !concerns(&got[0], &rs[1]) && !concerns(&got[1], &rs[1]),
+	k.failIf(len(got) != 2 || !suitetest.Concerns(&got[0], &rs[0]) && !suitetest.Concerns(&got[1], &rs[0]) || !suitetest.Concerns(&got[0], &rs[1]) && !suitetest.Concerns(&got[1], &rs[1]),
 		"one record with a key and one without were put back in line, a third was rolled back, and the page has %+v", got)
 	if len(got) == 2 && got[0].Number == got[1].Number {
 		k.fail("two notices have the number %d", got[0].Number)
 	}
 	cs := m.notices(low)
-	k.failIf(len(cs) == 0 || !concerns(&cs[0], &rs[0]), "of the lower half of the slots a page has the notices %+v, want that of the key", cs)
+	k.failIf(len(cs) == 0 || !suitetest.Concerns(&cs[0], &rs[0]), "of the lower half of the slots a page has the notices %+v, want that of the key", cs)
 	for i, c := range m.notices(low) {
 		k.failIf(c.Kind != core.NoticeFrom && !low.Has(c.Slot), "notice %d is of slot %d, which was not asked for", i, c.Slot)
 	}

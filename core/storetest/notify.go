@@ -4,6 +4,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var tellChecks = []named{
@@ -22,25 +23,11 @@ func (k *kit) told(of string, r core.Record, fn func()) {
 	}
 	fn()
 	for _, c := range k.notices() {
-		if c.Number > before && concerns(&c, &r) {
+		if c.Number > before && suitetest.Concerns(&c, &r) {
 			return
 		}
 	}
 	k.fail("%s: the owner of the message is not told", of)
-}
-
-// concerns reports whether c makes the owner of r read it, or the records behind it, anew.
-func concerns(c *core.Notice, r *core.Record) bool {
-	switch c.Kind {
-	case core.NoticeKey:
-		return c.Key == r.Envelope.Key && c.Key != ""
-	case core.NoticeRecord:
-		return c.ID == r.ID && c.Seq == r.Seq
-	case core.NoticeFrom:
-		return c.Seq <= r.Seq
-	case core.NoticeDecide:
-	}
-	return false
 }
 
 // out hands out the only message that can be.
